@@ -1,14 +1,17 @@
-"""The work of ``sagann plan``: the program of each layer, or how an epoch is streamed within a budget."""
+"""The work of ``sagann plan``: the program of each layer, how an epoch is streamed within a budget, or what one of mini-batches takes."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import open_checked
+from sagann.cli.prepare import open_checked, training_graph
 from sagann.cli.run_settings import chosen_settings, read_text
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
@@ -21,20 +24,24 @@ from sagann.kernels.edge.cpu import source_of
 from sagann.nn import build_model
 from sagann.plan.machine import Machine
 from sagann.report.plan_text import forecast_text, plan_text, steps_text
+from sagann.report.sampled_plan_text import sampled_plan_text
 from sagann.report.terminal import Terminal
 from sagann.runtime.blocks.scratch import Scratch
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.forecasting.timeline_files import write_picture
 from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.runtime.processor import processor_name
 from sagann.runtime.streaming.stream import foretell
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
 from sagann.saga.layer import count_hops
 from sagann.storage.picture import require_drawing
+from sagann.train import Trainer
 from sagann.train.preparation import features_as, parameter_dtype, prepared_by
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import RUNS, is_of_run
+from sagann.train.streaming import Streaming
 
 # Programs do not depend on the number of rows; a few rows show everything that a training step compiles.
 NUM_VERTICES = 16
@@ -95,6 +102,30 @@ def show_streaming(
     terminal.show(forecast_text(expected))
     if picture is not None:
         write_picture(picture, {"planned": expected.timeline})
+
+
+def show_sampled(given: Given, file: Path | None, shared: Shared, *, memory: str | None, device_name: str) -> None:
+    """Print the forecast of an epoch of mini-batches."""
+    terminal = shared.terminal()
+    settings = chosen_settings(given, file, of_run=is_of_run(file))
+    shared.add_user_file(settings.model.model)
+    config = replace(settings.train, memory=memory or settings.train.memory, device=device_name)
+    if config.sample is None:
+        raise InputError(
+            "nothing is sampled",
+            value="--sample is none",
+            where="sagann plan",
+            fix="Leave it out, or name fanouts as --sample 25,10.",
+        )
+    streaming = Streaming.of(config, None, device=resolve_device(config.device), trains=False)
+    with nullcontext() if streaming is None else streaming.large_arrays():
+        graph = training_graph(settings.data, seed=config.seed, say=terminal.say)
+    check_memory(replace(settings, train=config), graph)
+    terminal.say("Sampling, loading and training a few mini-batches ...")
+    # The values of the graph were checked when it was opened.
+    trainer = Trainer(settings.model, graph, config, validate=False)
+    with using_engine(settings.new_engine()):
+        terminal.show(sampled_plan_text(trainer.foretell(), processor=processor_name()))
 
 
 def machine_in(path: Path, device: torch.device) -> Machine:

@@ -52,7 +52,18 @@ def train(
 SHOWN = ("program", "kernels", "steps")
 
 
-@command(*(setting for setting in SETTINGS if setting.section in ("data", "model")))
+# Options of `sagann train` that the plan of an epoch of mini-batches depends on.
+_SAMPLING = tuple(setting for setting in SETTINGS if setting.panel == "Mini-batches")
+_TRAINING = ("optimizer", "clip_norm", "seed")
+
+
+@command(
+    *(
+        setting
+        for setting in SETTINGS
+        if setting.section in ("data", "model") or setting in _SAMPLING or setting.name in _TRAINING
+    )
+)
 def plan(
     shared: Shared,
     given: Given,
@@ -66,7 +77,11 @@ def plan(
     ] = SHOWN[0],
     memory: Annotated[
         str | None,
-        option("Say how training is streamed within so much memory, as 2GiB.", "SIZE", default="none"),
+        option(
+            "Say how training is streamed within so much memory, as 2GiB; with --sample, how evaluation is.",
+            "SIZE",
+            default="none",
+        ),
     ] = None,
     spill: Annotated[
         Path | None,
@@ -84,7 +99,9 @@ def plan(
             default="this one's, measured",
         ),
     ] = None,
-    device: Annotated[str, option("With --memory: the device that will compute.", "auto|cpu|cuda|cuda:N")] = "auto",
+    device: Annotated[
+        str, option("With --memory or --sample: the device that will compute.", "auto|cpu|cuda|cuda:N")
+    ] = "auto",
     picture: Annotated[
         Path | None,
         option("With --memory: draw the expected timeline into this PNG file.", "FILE", default="none"),
@@ -94,7 +111,8 @@ def plan(
     """Say what each layer of a model is compiled to on a graph, without training it.
 
     With --memory, say instead how an epoch is streamed: into how many intervals the graph is cut, how much memory it
-    takes, what is copied, and how long it will take.
+    takes, what is copied, and how long it will take. With --sample, say how long an epoch of mini-batches will take, which
+    bytes it reads, and what holds it up; a few batches are trained for that.
 
     Example: sagann plan --data demo --model gat
     """
@@ -102,15 +120,27 @@ def plan(
         raise InputError(
             "cannot show that", value=f"'{show}'", where="--show", fix=f"Choose one of {', '.join(SHOWN)}."
         )
+    for_streaming = {
+        "--show steps": show == "steps",
+        "--spill": spill is not None,
+        "--machine": machine is not None,
+        "--picture": picture is not None,
+    }
+    if any(setting.name in given for setting in _SAMPLING):
+        for name, is_given in {**for_streaming, "--show kernels": show == "kernels"}.items():
+            if is_given:
+                raise InputError(
+                    "epochs of mini-batches are not streamed",
+                    value=f"{name}, with --sample",
+                    where="sagann plan",
+                    fix=f"Leave {name} out, or leave --sample out for an epoch of the whole graph.",
+                )
+        from sagann.cli.plan_run import show_sampled
+
+        show_sampled(given, config, shared, memory=memory, device_name=device)
+        return
     if memory is None:
-        for_streaming = {
-            "--show steps": show == "steps",
-            "--spill": spill is not None,
-            "--machine": machine is not None,
-            "--picture": picture is not None,
-            "--device": device != "auto",
-        }
-        for name, is_given in for_streaming.items():
+        for name, is_given in {**for_streaming, "--device": device != "auto"}.items():
             if is_given:
                 raise InputError(
                     "nothing is streamed without a memory budget",

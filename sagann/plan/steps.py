@@ -38,6 +38,7 @@ StepKind = Literal[
     "gather_grad",
     "finish_grad",
     "output_grad",
+    "stage",
 ]
 
 
@@ -98,6 +99,7 @@ class Step:
     - prepare_grad: compute the tensors of an interval that a gather's backward passes read.
     - transform_grad, gather_grad, finish_grad: the gradients of a stage, a chunk and a state.
     - output_grad: give rows of the features' gradient to the caller.
+    - stage: a stage of the pipeline of mini-batches, ``number``, works on the batch ``interval`` (:mod:`sagann.plan.pipeline`).
     """
 
     kind: StepKind

@@ -88,9 +88,13 @@ class SampledEpochs:
         before = None if self._store is None else self._store.traffic()
         with self._minibatches.batches(epoch) as batches:
             for batch in batches:
-                yield TrainStep(loss=partial(self._loss, batch), num_labelled=len(batch.seeds))
+                yield self.step(batch)
         if self._store is not None and before is not None:
             self.traffic = self._store.traffic() - before
+
+    def step(self, batch: MiniBatch) -> TrainStep:
+        """The training step of a batch."""
+        return TrainStep(loss=partial(self._loss, batch), num_labelled=len(batch.seeds))
 
     def logits(self) -> Tensor:
         return self._predictor.logits(self._prepared)

@@ -6,6 +6,7 @@ order, and a checkpoint holds weights, optimizer, scheduler, random generators a
 
 from __future__ import annotations
 
+import copy
 import os
 import statistics
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,9 @@ from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
 from sagann.train.start import continue_run, start_run
 from sagann.train.streaming import Streaming, remove_spilled
+
+if TYPE_CHECKING:
+    from sagann.train.sampled_forecast import SampledForecast
 
 
 class Trainer:
@@ -300,20 +304,48 @@ class Trainer:
 
         return stated_hot_bytes(self._prepared.graph.features, self.config)
 
+    def foretell(self) -> SampledForecast:
+        """Foretell the seconds and bytes of an epoch of mini-batches: a few are sampled, loaded and trained, in about ten seconds.
+
+        A copy of the model is trained. Model and random numbers stay as they are.
+
+        Raises:
+            InputError: ``config.sample`` is not set, or the loss of a rehearsed batch is NaN or infinite.
+        """
+        if self.config.sample is None:
+            raise InputError(
+                "only epochs of mini-batches are foretold",
+                value="sample is None",
+                where="Trainer.foretell",
+                fix="Set TrainConfig.sample. `sagann plan --memory` foretells epochs of the whole graph.",
+            )
+        # Imported here: most runs are not foretold, and it loads Numba.
+        from sagann.train.sampled_forecast import RehearsedEpochs
+
+        with seeded(self.config.seed, self.device), reproducible(self.config.deterministic, self.device):
+            predictor = Predictor(copy.deepcopy(self.model), self._predictor.contract, device=self.device)
+            source = RehearsedEpochs(predictor, self._prepared, self.config)
+            source.try_out()
+            return source.forecast(self._session_of(predictor, source))
+
     def _session(self) -> TrainSession:
         self._predictor.try_out(self._prepared)
+        return self._session_of(self._predictor, self._epoch_source())
+
+    def _session_of(self, predictor: Predictor, source: EpochSource) -> TrainSession:
+        """A session that trains a predictor's model from the beginning."""
         tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=self.config.patience)
         # TrainConfig has put a number in place of None.
         assert self.config.weight_decay is not None
-        groups = self._param_groups(self.model, self.config.weight_decay)
+        groups = self._param_groups(predictor.model, self.config.weight_decay)
         optimizer = self._optimizer(groups) if self._optimizer else build_optimizer(self.config, groups)
         if self._scheduler:
             scheduler: LRScheduler | None = self._scheduler(optimizer)
         else:
             scheduler = build_scheduler(self.config, optimizer, maximise=tracker.maximise)
         return TrainSession(
-            model=self.model,
-            source=self._epoch_source(),
+            model=predictor.model,
+            source=source,
             graph=self._prepared.graph,
             device=self.device,
             config=self.config,

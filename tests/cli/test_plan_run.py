@@ -119,6 +119,63 @@ def test_a_device_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str
     assert "no such device: 'cuda:99'" in capsys.readouterr().err
 
 
+SAMPLED = ("--model", "sage", "--hidden", "16", "--sample", "10,5", "--batch-size", "20")
+
+
+@pytest.mark.parametrize("memory", [(), ("--memory", "20MiB")])
+def test_foretells_an_epoch_of_mini_batches(memory: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    shown = _plan(capsys, *SAMPLED, *memory)
+    assert "Mini-batches: 3 an epoch, of 20 training vertices; fanouts 10, 5." in shown
+    assert re.search(
+        r"^An epoch: [\d,]+ edges sampled; [\d,]+ rows of features \(.* MiB\) from ", shown, re.MULTILINE
+    )
+    (expected,) = re.findall(
+        r"^Expected: (\S+) s an epoch on \d+ cores of .*; known from \d+ rehearsed", shown, re.MULTILINE
+    )
+    assert 1e-4 < float(expected) < 60
+    assert re.search(r"The bottleneck is (sampling|loading features|training)\.", shown)
+
+
+def test_a_file_of_settings_is_planned_as_it_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('[model]\nmodel = "gat"\n[train]\nsample = [10, 5]\nbatches_ahead = 0\nepochs = 7\n')
+    shown = _plan(capsys, "--config", str(file), "--batch-size", "30")
+    assert "Mini-batches: 2 an epoch, of 30 training vertices; fanouts 10, 5." in shown
+    assert "0 of them made ahead" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            ("--sample", "10,5", "--picture", "x.png"),
+            "epochs of mini-batches are not streamed: --picture, with --sample",
+        ),
+        (
+            ("--sample", "10,5", "--show", "steps"),
+            "epochs of mini-batches are not streamed: --show steps, with --sample",
+        ),
+        (("--sample", "10,5", "--show", "kernels"), "--show kernels, with --sample"),
+        (("--sample", "none"), "nothing is sampled: --sample is none"),
+        (
+            ("--batch-size", "64"),
+            "training option batch_size is refused: 64, expected 1024 where sample is not set",
+        ),
+        (("--sample", "10"), "fanouts and hops of the model differ in number: 1 fanouts, the model walks 2 hops"),
+        (("--sample", "10,x"), "sample is not a list of integers: '10,x'"),
+        (("--sample", "10,5", "--device", "cuda:99"), "no such device: 'cuda:99'"),
+        (("--sample", "10,5", "--memory", "much"), "Write a number and a unit"),
+    ],
+)
+def test_mini_batches_that_cannot_be_planned_are_refused(
+    given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--data", "demo", "--model", "sage", *given]) == 2
+    shown, errors = capsys.readouterr()
+    assert shown == ""
+    assert said in " ".join(errors.split())
+
+
 @pytest.mark.parametrize(
     "option",
     [("--spill", "x"), ("--machine", "x"), ("--picture", "x"), ("--show", "steps"), ("--device", "cuda")],

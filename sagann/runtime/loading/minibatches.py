@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +31,16 @@ from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
 from sagann.runtime.places import device_named
 from sagann.sampling import NeighborSampler, Sampled, seed_batches
 from sagann.sampling.arguments import require_ids
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchStages:
+    """What makes the batches of an epoch."""
+
+    stages: tuple[Stage, ...]
+    "Stages, in order; the first one gets the number of a batch."
+    receive: Callable[[Any], MiniBatch]
+    "Makes a batch of the last stage's result, on the thread that trains."
 
 
 class MiniBatches:
@@ -141,6 +153,12 @@ class MiniBatches:
                 where="MiniBatches.batches",
                 fix="Start with a batch of the epoch, or with the next epoch.",
             )
+        making, item = self.stages(epoch), f"epoch {epoch}, batch"
+        numbers = range(first, len(self))
+        return Pipeline(numbers, making.stages, ahead=self.ahead, item=item, receive=making.receive)
+
+    def stages(self, epoch: int) -> BatchStages:
+        """What makes the batches of an epoch. Batches that were announced to the feature store before are withdrawn."""
         ids = seed_batches(
             self.seeds,
             self.batch_size,
@@ -163,12 +181,11 @@ class MiniBatches:
             )
         else:
             stages.append(Stage(name="load", work=self._load, threads=self.threads, size_of=_size_of_batch))
-        numbers, item = range(first, len(ids)), f"epoch {epoch}, batch"
         if self.device.type == "cpu":
-            return Pipeline(numbers, stages, ahead=self.ahead, item=item)
+            return BatchStages(stages=tuple(stages), receive=lambda batch: batch)
         copies = DeviceCopies(Streams(self.device))
         stages.append(Stage(name="copy", work=copies.send, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes)))
-        return Pipeline(numbers, stages, ahead=self.ahead, item=item, receive=copies.receive)
+        return BatchStages(stages=tuple(stages), receive=copies.receive)
 
     def _announce(self, sampled: Sampled) -> tuple[int, Sampled]:
         """Tell the feature store which rows a batch reads; the batch with its number in the store."""

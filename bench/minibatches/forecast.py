@@ -1,0 +1,135 @@
+"""Forecasts of epochs of mini-batches against epochs: ``python -m bench.minibatches.forecast``.
+
+In each round a forecast is made, as ``sagann plan --sample`` makes it, and then epochs are trained. The first epoch of a run compiles and
+does not count; the others' median is "measured". A ratio is the median over the rounds of forecast over measured. Both see the same
+machine, but not at the same moment: what other programs do in between is in the ratio.
+
+"epoch / slowest" is the measured epoch over the work of its slowest stage alone, on as many threads as the stage has.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bench.epochs.graphs import graph_of, stored_graph
+from sagann import MiniBatches, ModelConfig, TrainConfig, Trainer
+from sagann.graph import Graph
+from sagann.plan.pipeline import bottleneck_of
+from sagann.train.sampled_forecast import SampledForecast
+
+SECONDS_REACH, BYTES_REACH, PIPELINE_REACH = 0.15, 0.05, 1.15
+"Shares by which a forecast may differ, and epoch over slowest stage, that are aimed at."
+HEADER = (
+    "| graph | model | batches | forecast, s | measured, s | seconds, forecast / measured | bytes, forecast / measured "
+    "| bottleneck | epoch / slowest |"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """A forecast and the epochs after it."""
+
+    forecast: SampledForecast
+    "What was foretold."
+    epoch_s: float
+    "Median seconds of the epochs."
+    epoch_bytes: float
+    "Mean bytes of features of the epochs."
+
+
+def main() -> None:
+    """Print a row for each graph and model."""
+    options = _options()
+    print(
+        f"Fanouts {', '.join(map(str, options.sample))}; batches of {options.batch_size}; hidden {options.hidden}; {options.rounds} rounds of "
+        f"a forecast and {options.epochs} epochs.\n"
+    )
+    print(HEADER)
+    print("|---|---|--:|--:|--:|--:|--:|---|--:|", flush=True)
+    for name in options.graphs:
+        graph = graph_of(stored_graph(name))
+        for model in options.models:
+            print(row_of(name, model, measure(graph, model, options)), flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--graphs", nargs="+", default=["cora", "pubmed", "reddit-small"])
+    parser.add_argument("--models", nargs="+", default=["sage", "gat"])
+    parser.add_argument("--sample", type=int, nargs="+", default=[25, 10], help="fanouts")
+    parser.add_argument("--batch-size", type=int, default=256, help="seeds of a batch")
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--epochs", type=int, default=6, help="epochs of a round, without the first one")
+    parser.add_argument("--rounds", type=int, default=3)
+    return parser.parse_args()
+
+
+def measure(graph: Graph, model: str, options: argparse.Namespace) -> list[Round]:
+    """Rounds of a forecast and of epochs."""
+    config = TrainConfig(
+        sample=tuple(options.sample),
+        batch_size=options.batch_size,
+        epochs=options.epochs + 1,
+        eval_every=options.epochs + 1,
+        device="cpu",
+    )
+    named = ModelConfig(model=model, layers=len(options.sample), hidden=options.hidden)
+    rounds = []
+    for _ in range(options.rounds):
+        trainer = Trainer(named, graph, config, validate=False)
+        forecast = trainer.foretell()
+        history = trainer.fit().history[1:]
+        rounds.append(
+            Round(
+                forecast=forecast,
+                epoch_s=median(record.epoch_s for record in history),
+                epoch_bytes=_bytes_of(graph, trainer, config) / options.epochs,
+            )
+        )
+    return rounds
+
+
+def _bytes_of(graph: Graph, trainer: Trainer, config: TrainConfig) -> int:
+    """Bytes of features of all epochs but the first one, which are sampled again."""
+    assert config.sample is not None
+    prepare = getattr(trainer.model, "prepare", lambda graph: graph)
+    minibatches = MiniBatches(prepare(graph), fanouts=config.sample, batch_size=config.batch_size, seed=config.seed)
+    num_bytes = 0
+    for epoch in range(2, config.epochs + 1):
+        with minibatches.batches(epoch) as batches:
+            num_bytes += sum(array.nbytes for batch in batches for array in batch.feature_arrays)
+    return num_bytes
+
+
+def row_of(graph: str, model: str, rounds: Sequence[Round]) -> str:
+    """A row of the table; what is within its reach is bold."""
+    simulated = rounds[-1].forecast.simulated
+    seconds = median(each.forecast.seconds / each.epoch_s for each in rounds)
+    num_bytes = median(each.forecast.num_bytes / each.epoch_bytes for each in rounds)
+    slowest = median(
+        each.epoch_s / max(each.forecast.simulated.epoch.alone_s(stage) for stage in simulated.epoch.stages)
+        for each in rounds
+    )
+    cells = [
+        graph,
+        model,
+        f"{simulated.epoch.num_batches}",
+        f"{median(each.forecast.seconds for each in rounds):.3g}",
+        f"{median(each.epoch_s for each in rounds):.3g}",
+        _bold(f"{seconds:.2f}", is_reached=abs(seconds - 1) <= SECONDS_REACH),
+        _bold(f"{num_bytes:.3f}", is_reached=abs(num_bytes - 1) <= BYTES_REACH),
+        bottleneck_of(simulated).name,
+        _bold(f"{slowest:.2f}", is_reached=slowest <= PIPELINE_REACH),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _bold(text: str, *, is_reached: bool) -> str:
+    return f"**{text}**" if is_reached else text
+
+
+if __name__ == "__main__":
+    main()

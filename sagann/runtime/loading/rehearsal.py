@@ -1,0 +1,149 @@
+"""Rehearsal: some mini-batches are made one at a time, and each stage is measured while nothing runs beside it.
+
+A stage works on a thread like those of the pipeline, with the operators of one core. Where no batch is made ahead, it works on the
+calling thread, as the pipeline's stages then do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from sagann.graph.feature_store import Features
+from sagann.plan.pipeline import StageWork
+from sagann.runtime.loading.minibatch import MiniBatch
+from sagann.runtime.loading.minibatches import MiniBatches
+from sagann.runtime.loading.pipeline import Size, Stage
+from sagann.runtime.loading.serial_thread import work_serially
+from sagann.runtime.processor import num_cores
+from sagann.runtime.tiered.counters import TierCounts, Traffic
+from sagann.storage.mapped import mapped_rows
+
+# A stage that does nothing but wait still wants a little of a core.
+_LEAST_CORES = 0.01
+
+
+@runtime_checkable
+class HasTraffic(Protocol):
+    """A feature store that counts what each of its tiers gives."""
+
+    def traffic(self) -> Traffic:
+        """Rows and bytes that each tier has given so far."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RehearsedStage:
+    """A stage's work on one batch."""
+
+    name: str
+    "Name of the stage."
+    threads: int
+    "Number of threads that the stage has in the pipeline."
+    work: StageWork
+    "Seconds, and cores that were busy."
+    size: Size
+    "Size of the result."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RehearsedBatch:
+    """A batch, and what it took to make it."""
+
+    number: int
+    "Number of the batch in its epoch."
+    batch: MiniBatch
+    "The batch."
+    stages: tuple[RehearsedStage, ...]
+    "The stages, in order."
+    tiers: Mapping[str, TierCounts]
+    "Rows and bytes of features by the tier that gave them."
+
+
+def rehearsed(
+    minibatches: MiniBatches, epoch: int, numbers: Iterable[int]
+) -> Generator[RehearsedBatch, None, None]:
+    """Make some batches of an epoch, each when it is asked for. Whoever does not take all batches closes the iterator.
+
+    The batches are those of ``minibatches.batches(epoch)``.
+    """
+    making, tiers_since = minibatches.stages(epoch), _tiers(minibatches.graph.features)
+    with ExitStack() as stack:
+        run: Callable[..., Any] = _apply
+        clock = time.process_time
+        if minibatches.ahead:
+            thread = stack.enter_context(ThreadPoolExecutor(1, "sagann-rehearsal", work_serially))
+            run, clock = (lambda *call: thread.submit(*call).result()), time.thread_time
+        for number in numbers:
+            result: Any = number
+            stages: list[RehearsedStage] = []
+            for stage in making.stages:
+                result, measured = run(_measured_stage, stage, result, clock)
+                stages.append(measured)
+            batch = making.receive(result)
+            yield RehearsedBatch(number=number, batch=batch, stages=tuple(stages), tiers=tiers_since(batch))
+
+
+class Stopwatch:
+    """Measures work from its making on: seconds, and seconds of a clock that counts each busy core."""
+
+    def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
+        self._clock = clock
+        self._since_s, self._core_since_s = time.perf_counter(), clock()
+
+    def work(self) -> StageWork:
+        """The work so far."""
+        seconds, core_s = time.perf_counter() - self._since_s, self._clock() - self._core_since_s
+        cores = core_s / seconds if seconds else 1.0
+        return StageWork(seconds=seconds, cores=min(max(cores, _LEAST_CORES), num_cores()))
+
+
+def _apply(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+def _measured_stage(stage: Stage, given: Any, clock: Callable[[], float]) -> tuple[Any, RehearsedStage]:
+    watch = Stopwatch(clock)
+    result = stage.work(given)
+    size, work = stage.size_of(result), watch.work()
+    return result, RehearsedStage(name=stage.name, threads=stage.threads, work=work, size=size)
+
+
+def _tiers(features: Features | None) -> Callable[[MiniBatch], dict[str, TierCounts]]:
+    """A function that says which tiers have given features since it was called last, for a batch."""
+    store: object = features
+    if isinstance(store, HasTraffic):
+        return _since(store)
+    tier = _tier_of(features)
+
+    def of_batch(batch: MiniBatch) -> dict[str, TierCounts]:
+        num_bytes = sum(each.nbytes for each in batch.feature_arrays)
+        return {tier: TierCounts(rows=len(batch.src_ids), num_bytes=num_bytes)}
+
+    return of_batch
+
+
+def _since(features: HasTraffic) -> Callable[[MiniBatch], dict[str, TierCounts]]:
+    before = features.traffic()
+
+    def of_batch(_: MiniBatch) -> dict[str, TierCounts]:
+        nonlocal before
+        now = features.traffic()
+        given, before = now - before, now
+        return {"hot": given.hot, "cold": given.cold}
+
+    return of_batch
+
+
+def _tier_of(features: Features | None) -> str:
+    """Where all rows of features lie."""
+    if features is None:
+        return "memory"
+    if not isinstance(features, Tensor):
+        return type(features).__name__
+    return "memory" if mapped_rows(features) is None else "file"

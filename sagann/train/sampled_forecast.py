@@ -1,0 +1,263 @@
+"""Forecast of an epoch of mini-batches: some batches are sampled, loaded and trained, and an epoch is simulated from their work.
+
+The first batches compile kernels and are not counted. Every stage is measured alone (:mod:`sagann.runtime.loading.rehearsal`); the
+simulation says how the stages share the cores (:mod:`sagann.plan.pipeline`). The forecast is of training alone, without evaluation.
+
+A short epoch is rehearsed as a whole, several times if there is time; of a long one, some whole batches over the epoch, and the last
+batch if it is smaller. Seconds of whole batches are medians. Sizes are means. A file that features are mapped from counts as it is found:
+in the page cache, or on the disk.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+import torch
+
+from sagann.plan.pipeline import (
+    PipelinedEpoch,
+    PipelineStage,
+    SimulatedEpoch,
+    StageWork,
+    simulate_epoch,
+    with_options,
+)
+from sagann.runtime.loading import MiniBatches
+from sagann.runtime.loading.rehearsal import RehearsedStage, Stopwatch, rehearsed
+from sagann.runtime.processor import num_cores
+from sagann.runtime.tiered.counters import TierCounts
+from sagann.train.config import TrainConfig
+from sagann.train.epoch_source import TrainStep
+from sagann.train.predictor import Predictor
+from sagann.train.preparation import PreparedGraph
+from sagann.train.sampled_epochs import SampledEpochs
+from sagann.train.session import TrainSession
+
+TRAINING = "train"
+"Name of the stage that is the training step."
+FEWEST_BATCHES = 3
+"Fewest batches that are measured, however long they take."
+MOST_BATCHES = 24
+"Most batches that are measured."
+LONGEST_S = 10.0
+"Seconds after which no more batches are measured."
+# Stages that have as many threads as TrainConfig.sampling_threads says.
+_THREADED = ("sample", "load")
+# An option that is tried makes twice as many threads, or batches ahead, of those that there are.
+_TIMES = 2
+_AHEAD_AT_FIRST = 4
+# No epoch of a rehearsal is evaluated.
+_NEVER = 2**62
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """Options of a run, and the epoch with them."""
+
+    threads: int
+    "``TrainConfig.sampling_threads``."
+    ahead: int
+    "``TrainConfig.batches_ahead``."
+    seconds: float
+    "Seconds of an epoch."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampledForecast:
+    """An epoch of mini-batches as it is expected to run."""
+
+    simulated: SimulatedEpoch
+    "Seconds, and the work of each stage."
+    num_rehearsed: int
+    "Number of batches that were measured."
+    num_seeds: int
+    "Number of training vertices of an epoch."
+    batch_size: int
+    "Number of training vertices of a whole batch."
+    fanouts: tuple[int, ...]
+    "Number of in-edges that a vertex picks, for each hop."
+    num_edges: int
+    "Sampled edges of an epoch."
+    tiers: Mapping[str, TierCounts]
+    """Rows and bytes of features of an epoch by the tier that gives them: 'memory', 'file' where they are mapped from a file, 'hot' and
+    'cold' of a store with tiers, or the class of another feature store."""
+    batch_bytes: int
+    "Bytes of the largest measured batch: blocks and features."
+    changes: tuple[Change, ...]
+    "Options with more threads and with more batches ahead, with the seconds that they would give."
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of an epoch."""
+        return self.simulated.seconds
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of features that an epoch loads, from all tiers."""
+        return sum(each.num_bytes for each in self.tiers.values())
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Bytes of the batches that are in memory at a time, at most: those ahead, and the one that is trained."""
+        epoch = self.simulated.epoch
+        return min(epoch.ahead + 1, epoch.num_batches) * self.batch_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What was measured of one batch."""
+
+    number: int
+    "Number of the batch in its epoch."
+    stages: tuple[RehearsedStage, ...]
+    "The stages that made it."
+    training: StageWork
+    "The training step."
+    tiers: Mapping[str, TierCounts]
+    "Rows and bytes of features by tier."
+
+
+class RehearsedEpochs(SampledEpochs):
+    """The epoch source of a rehearsal: an epoch has some of its batches, which are made one at a time and measured with their steps."""
+
+    def __init__(self, predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
+        super().__init__(predictor, prepared, config)
+        self._config = config
+        self._deadline_s = math.inf
+        self._measured: list[Measured] = []
+
+    def steps(self, epoch: int) -> Generator[TrainStep, None, None]:
+        """The steps of the batches that are rehearsed; none after the time is up."""
+        with closing(rehearsed(self._minibatches, epoch, self._numbers())) as batches:
+            for made in batches:
+                watch = Stopwatch()
+                yield self.step(made.batch)
+                if self._predictor.device.type == "cuda":
+                    torch.cuda.synchronize(self._predictor.device)
+                training = watch.work()
+                self._measured.append(
+                    Measured(number=made.number, stages=made.stages, training=training, tiers=made.tiers)
+                )
+                if self._is_enough():
+                    return
+
+    def try_out(self) -> None:
+        """Make the lazy parameters of the model."""
+        with closing(rehearsed(self._minibatches, 0, [0])) as batches, torch.no_grad():
+            self._predictor.forward_batch(next(batches).batch)
+
+    def forecast(self, session: TrainSession) -> SampledForecast:
+        """Rehearse, and foretell an epoch.
+
+        Args:
+            session: trains on this source, with a model of its own.
+        """
+        # No epoch is evaluated, and no learning rate changes.
+        session.config = replace(session.config, epochs=_NEVER, eval_every=_NEVER)
+        session.scheduler = None
+        # The first batches compile kernels.
+        self._deadline_s = 0.0
+        session.run_epoch()
+        self._measured.clear()
+        self._deadline_s = time.perf_counter() + LONGEST_S
+        while not self._is_enough():
+            session.run_epoch()
+        watch = Stopwatch()
+        self._minibatches.stages(session.epoch)
+        return forecast_of(self._measured, self._minibatches, self._config, begin_s=watch.work().seconds)
+
+    def _is_enough(self) -> bool:
+        """Whether enough batches are measured, or the time is up."""
+        count = len(self._measured)
+        return count >= MOST_BATCHES or (count >= FEWEST_BATCHES and time.perf_counter() > self._deadline_s)
+
+    def _numbers(self) -> Sequence[int]:
+        """Numbers of the batches that are rehearsed: the last one first, which may be smaller, then others over the epoch."""
+        last = len(self._minibatches) - 1
+        return [last, *range(0, last, -(-len(self._minibatches) // MOST_BATCHES))]
+
+
+def forecast_of(
+    measured: Sequence[Measured], minibatches: MiniBatches, config: TrainConfig, *, begin_s: float
+) -> SampledForecast:
+    """Foretell an epoch from what was measured of some of its batches, the last one among them."""
+    num_batches, num_seeds = len(minibatches), len(minibatches.seeds)
+    # A last batch of full size is like the others.
+    is_smaller = num_batches > 1 and num_seeds % minibatches.batch_size > 0
+    whole = [each for each in measured if not is_smaller or each.number < num_batches - 1]
+    last = [each for each in measured if each.number == num_batches - 1] if is_smaller else whole
+    epoch = PipelinedEpoch(
+        stages=(
+            *(
+                PipelineStage(
+                    name=stage.name,
+                    threads=stage.threads,
+                    is_threaded=stage.name in _THREADED,
+                    work=_typical([each.stages[at].work for each in whole]),
+                    last=_typical([each.stages[at].work for each in last]),
+                )
+                for at, stage in enumerate(measured[0].stages)
+            ),
+            PipelineStage(
+                name=TRAINING,
+                work=_typical([each.training for each in whole]),
+                last=_typical([each.training for each in last]),
+            ),
+        ),
+        num_batches=num_batches,
+        ahead=minibatches.ahead,
+        begin_s=begin_s,
+    )
+
+    def in_epoch(count: Callable[[Measured], int]) -> int:
+        """A number of a whole epoch, from that of each measured batch."""
+        return round((num_batches - 1) * fmean(map(count, whole)) + fmean(map(count, last)))
+
+    def of_tier(tier: str) -> TierCounts:
+        return TierCounts(
+            rows=in_epoch(lambda each: each.tiers[tier].rows),
+            num_bytes=in_epoch(lambda each: each.tiers[tier].num_bytes),
+        )
+
+    simulated = simulate_epoch(epoch, num_cores())
+    return SampledForecast(
+        simulated=simulated,
+        num_rehearsed=len(measured),
+        num_seeds=num_seeds,
+        batch_size=minibatches.batch_size,
+        fanouts=minibatches.sampler.fanouts,
+        num_edges=in_epoch(lambda each: each.stages[0].size.rows),
+        tiers={tier: of_tier(tier) for tier in measured[0].tiers},
+        batch_bytes=max(sum(stage.size.num_bytes for stage in each.stages) for each in measured),
+        changes=_changes(simulated, config),
+    )
+
+
+def _typical(works: Sequence[StageWork]) -> StageWork:
+    """The work of a batch among like ones: the median of the seconds, and the mean of the busy cores."""
+    seconds = sum(each.seconds for each in works)
+    core_s = sum(each.seconds * each.cores for each in works)
+    return StageWork(seconds=median(each.seconds for each in works), cores=core_s / seconds)
+
+
+def _changes(simulated: SimulatedEpoch, config: TrainConfig) -> tuple[Change, ...]:
+    """What more threads, and more batches ahead, would give."""
+    threads, ahead = config.sampling_threads, config.batches_ahead
+    tried = [(threads, _TIMES * ahead or _AHEAD_AT_FIRST)]
+    if ahead:
+        tried.insert(0, (_TIMES * threads, ahead))
+    return tuple(
+        Change(
+            threads=threads,
+            ahead=ahead,
+            seconds=simulate_epoch(
+                with_options(simulated.epoch, threads=threads, ahead=ahead), simulated.num_cores
+            ).seconds,
+        )
+        for threads, ahead in tried
+    )

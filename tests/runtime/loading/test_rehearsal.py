@@ -1,0 +1,133 @@
+"""Rehearsed batches are those of the epoch, and what is measured of them is theirs alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.graph import Graph
+from sagann.runtime.loading import MiniBatches
+from sagann.runtime.loading.rehearsal import RehearsedBatch, Stopwatch, rehearsed
+from sagann.runtime.processor import num_cores
+from sagann.runtime.tiered import TieredFeatures
+from sagann.storage import load_graph, save_graph
+from tests.graphs import labelled_graph
+from tests.stores import ComputedRows
+
+
+class SlowRows(ComputedRows):
+    """Rows that are waited for, as of a disk."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        self.thread = threading.current_thread().name
+        self.num_threads = torch.get_num_threads()
+        time.sleep(0.1)
+        return super().rows(ids)
+
+
+def of(graph: Graph | None = None, **options: Any) -> MiniBatches:
+    return MiniBatches(labelled_graph() if graph is None else graph, fanouts=[3, 2], batch_size=4, **options)
+
+
+def made(minibatches: MiniBatches, *numbers: int, epoch: int = 1) -> list[RehearsedBatch]:
+    with closing(rehearsed(minibatches, epoch, numbers)) as batches:
+        return list(batches)
+
+
+@pytest.mark.parametrize("ahead", [0, 4])
+def test_a_rehearsed_batch_is_one_of_the_epoch(ahead: int) -> None:
+    minibatches = of(ahead=ahead, threads=2)
+    with minibatches.batches(1) as pipeline:
+        expected = list(pipeline)
+        counters = pipeline.counters
+    found = made(minibatches, 4, 0, 2)
+    assert [each.number for each in found] == [4, 0, 2]
+    for each in found:
+        assert torch.equal(each.batch.src_ids, expected[each.number].src_ids)
+        assert torch.equal(each.batch.features, expected[each.number].features)
+        assert [(stage.name, stage.threads) for stage in each.stages] == [("sample", 2), ("load", 2)]
+    everything = made(minibatches, *range(5))
+    for at, counted in enumerate(counters[:-1]):
+        assert sum(each.stages[at].size.rows for each in everything) == counted.rows
+        assert sum(each.stages[at].size.num_bytes for each in everything) == counted.num_bytes
+
+
+def test_a_stage_works_where_it_does_in_the_pipeline() -> None:
+    store = SlowRows(len(labelled_graph().splits["train"]), 5)
+    graph = replace(labelled_graph(), features=store)
+    made(of(graph), 0)
+    assert store.thread.startswith("sagann-rehearsal")
+    assert store.num_threads == 1
+    made(of(graph, ahead=0), 0)
+    assert store.thread == threading.current_thread().name
+    # No thread is left behind, also where the batches are not all taken.
+    with closing(rehearsed(of(graph), 1, range(5))) as batches:
+        next(batches)
+    assert not [each for each in threading.enumerate() if each.name.startswith("sagann-rehearsal")]
+
+
+def test_waiting_is_told_from_work() -> None:
+    store = SlowRows(len(labelled_graph().splits["train"]), 5)
+    (found,) = made(of(replace(labelled_graph(), features=store)), 0)
+    work = found.stages[1].work
+    assert work.seconds >= 0.1
+    assert work.cores < 0.5
+
+
+def test_a_stopwatch_counts_busy_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(seconds: float, core_s: float) -> float:
+        times = iter([10.0, 10.0 + seconds])
+        monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+        clock = iter([3.0, 3.0 + core_s])
+        return Stopwatch(lambda: next(clock)).work().cores
+
+    assert measured(2.0, 1.0) == 0.5
+    assert measured(2.0, 0.0) == 0.01
+    assert measured(2.0, 1000.0) == num_cores()
+    assert measured(0.0, 0.0) == 1.0
+
+
+def test_bytes_are_told_by_tier(tmp_path: Path) -> None:
+    graph = labelled_graph()
+    assert isinstance(graph.features, Tensor)
+
+    def tiers(features: Any) -> dict[str, tuple[int, int]]:
+        (found,) = made(of(replace(graph, features=features)), 0)
+        rows, row_bytes = len(found.batch.src_ids), graph.features[:1].nbytes
+        assert sum(counts.rows for counts in found.tiers.values()) == rows
+        assert sum(counts.num_bytes for counts in found.tiers.values()) == rows * row_bytes
+        return {tier: (counts.rows, counts.num_bytes) for tier, counts in found.tiers.items()}
+
+    assert list(tiers(graph.features)) == ["memory"]
+    save_graph(graph, tmp_path / "graph")
+    assert list(tiers(load_graph(tmp_path / "graph").features)) == ["file"]
+    assert list(tiers(ComputedRows(graph.num_vertices, graph.num_features))) == ["ComputedRows"]
+    for cache in ("static", "look-ahead"):
+        store = TieredFeatures(graph.features, hot="50%", cache=cache)
+        store.rows(torch.arange(3))
+        by_tier = tiers(store)
+        assert list(by_tier) == ["hot", "cold"]
+        assert cache == "look-ahead" or min(by_tier.values())[0] > 0
+
+
+def test_a_store_that_looks_ahead_is_told_of_the_batches() -> None:
+    graph = labelled_graph()
+    store = TieredFeatures(graph.features, hot="50%", cache="look-ahead")
+    found = made(of(replace(graph, features=store)), 1, 0)
+    assert [[stage.name for stage in each.stages] for each in found] == [["sample", "announce", "load"]] * 2
+    assert isinstance(graph.features, Tensor)
+    for each in found:
+        assert torch.equal(each.batch.features, graph.features[each.batch.src_ids])
+
+
+def test_a_graph_without_features_gives_rows_of_no_bytes() -> None:
+    (found,) = made(of(replace(labelled_graph(), features=None)), 0)
+    assert found.tiers["memory"].num_bytes == 0

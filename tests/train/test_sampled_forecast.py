@@ -1,0 +1,169 @@
+"""An epoch of mini-batches is foretold from some of its batches, and nothing of the run changes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sagann.errors import InputError
+from sagann.plan.pipeline import StageWork
+from sagann.runtime.loading import MiniBatches
+from sagann.runtime.loading.pipeline import Size
+from sagann.runtime.loading.rehearsal import RehearsedStage
+from sagann.runtime.tiered.counters import TierCounts
+from sagann.train import TrainConfig
+from sagann.train.sampled_forecast import FEWEST_BATCHES, MOST_BATCHES, Measured, RehearsedEpochs, forecast_of
+from tests.train.runs import (
+    Mean,
+    assert_same_bits,
+    community_graph,
+    numbers_of,
+    seeded_model,
+    trainer_of,
+    weights_of,
+)
+
+SAMPLED: dict[str, Any] = {"sample": (4, 3), "batch_size": 8, "epochs": 3}
+
+
+def measured(number: int, *, seconds: float, edges: int, hot: int, cold: int) -> Measured:
+    def stage(name: str, work_s: float, size: Size) -> RehearsedStage:
+        return RehearsedStage(name=name, threads=1, work=StageWork(seconds=work_s, cores=0.5), size=size)
+
+    return Measured(
+        number=number,
+        stages=(
+            stage("sample", seconds, Size(rows=edges, num_bytes=8 * edges)),
+            stage("load", 2 * seconds, Size(rows=hot + cold, num_bytes=4 * (hot + cold))),
+        ),
+        training=StageWork(seconds=3 * seconds, cores=1.5),
+        tiers={
+            "hot": TierCounts(rows=hot, num_bytes=4 * hot),
+            "cold": TierCounts(rows=cold, num_bytes=4 * cold),
+        },
+    )
+
+
+def test_an_epoch_is_what_its_batches_say() -> None:
+    graph = community_graph()
+    # 30 seeds: three batches of eight, and one of six.
+    minibatches = MiniBatches(graph, fanouts=[4, 3], batch_size=8, ahead=0)
+    config = TrainConfig(sample=(4, 3), batch_size=8, batches_ahead=0)
+    found = forecast_of(
+        [
+            measured(3, seconds=0.5, edges=50, hot=5, cold=1),
+            measured(0, seconds=1.0, edges=100, hot=10, cold=4),
+            measured(1, seconds=2.0, edges=120, hot=12, cold=6),
+            measured(2, seconds=9.0, edges=110, hot=11, cold=5),
+        ],
+        minibatches,
+        config,
+        begin_s=0.25,
+    )
+    # A whole batch takes 2 + 4 + 6 s, the last one 0.5 + 1 + 1.5 s; one thread does everything.
+    assert found.seconds == pytest.approx(0.25 + 3 * 12 + 3)
+    assert [stage.work.cores for stage in found.simulated.epoch.stages] == pytest.approx([0.5, 0.5, 1.5])
+    assert found.num_edges == 3 * 110 + 50
+    assert found.tiers["hot"] == TierCounts(rows=3 * 11 + 5, num_bytes=4 * (3 * 11 + 5))
+    assert found.num_bytes == 4 * (3 * 16 + 6)
+    assert found.batch_bytes == found.ahead_bytes == 8 * 120 + 4 * 18
+    assert (found.num_rehearsed, found.num_seeds, found.batch_size) == (4, 30, 8)
+    # With batches ahead, training alone sets the pace.
+    (change,) = found.changes
+    assert (change.threads, change.ahead) == (1, 4)
+    assert change.seconds < 0.7 * found.seconds
+
+
+def test_an_epoch_of_one_batch_has_a_last_one_only() -> None:
+    minibatches = MiniBatches(community_graph(), fanouts=[4, 3], batch_size=100, ahead=4)
+    config = TrainConfig(sample=(4, 3), batch_size=100)
+    found = forecast_of([measured(0, seconds=1.0, edges=9, hot=1, cold=1)] * 2, minibatches, config, begin_s=0.0)
+    assert found.seconds == pytest.approx(6.0)
+    assert found.num_edges == 9
+    assert found.ahead_bytes == found.batch_bytes
+
+
+@pytest.mark.parametrize("sample", [(-1, -1), (4, 3)])
+def test_bytes_and_edges_are_those_of_the_epochs_that_were_rehearsed(sample: tuple[int, ...]) -> None:
+    found = trainer_of(**{**SAMPLED, "sample": sample}).foretell()
+    assert found.num_rehearsed == MOST_BATCHES
+    assert found.simulated.epoch.num_batches == 4
+    # The first epoch compiles. Six epochs of four batches are enough.
+    minibatches = MiniBatches(community_graph(), fanouts=sample, batch_size=8)
+    num_bytes = num_edges = 0
+    for epoch in range(2, 8):
+        with minibatches.batches(epoch) as batches:
+            num_bytes += sum(array.nbytes for batch in batches for array in batch.feature_arrays)
+            num_edges += batches.counters[0].rows
+    assert found.num_bytes == pytest.approx(num_bytes / 6, rel=1e-3)
+    assert found.num_edges == pytest.approx(num_edges / 6, rel=1e-3)
+
+
+def test_nothing_of_the_run_changes() -> None:
+    undisturbed = trainer_of(**SAMPLED)
+    expected = numbers_of(undisturbed.fit())
+    trainer = trainer_of(**SAMPLED)
+    before, modes = weights_of(trainer.model), [module.training for module in trainer.model.modules()]
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    trainer.foretell()
+    assert_same_bits(weights_of(trainer.model), before)
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+    assert [module.training for module in trainer.model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == states[1:]
+    assert numbers_of(trainer.fit()) == expected
+    assert_same_bits(weights_of(trainer.model), weights_of(undisturbed.model))
+
+
+def test_rehearsal_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    forecast = RehearsedEpochs.forecast
+
+    def counted(source: RehearsedEpochs, session: Any) -> Any:
+        found = forecast(source, session)
+        counts.append(found.num_rehearsed)
+        return found
+
+    monkeypatch.setattr(RehearsedEpochs, "forecast", counted)
+    trainer_of(**{**SAMPLED, "batch_size": 1}).foretell()
+    monkeypatch.setattr("sagann.train.sampled_forecast.LONGEST_S", 0.0)
+    trainer_of(**{**SAMPLED, "batch_size": 1}).foretell()
+    # An epoch has 30 batches, of which 16 are rehearsed, and the rehearsal ends in the second epoch.
+    assert counts == [MOST_BATCHES, FEWEST_BATCHES]
+
+
+class Lazy(nn.Module):
+    """A layer whose size is known with the first batch."""
+
+    num_hops = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Mean(8, 8)
+        self.last = nn.LazyLinear(3)
+
+    def forward(self, hops: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.layer(hops[0], x))
+
+
+def test_lazy_parameters_and_every_optimizer_are_rehearsed() -> None:
+    assert trainer_of(Lazy(), **{**SAMPLED, "sample": (4,)}).foretell().seconds > 0
+    options = {
+        "optimizer": "LBFGS",
+        "weight_decay": 0.0,
+        "scheduler": "StepLR",
+        "scheduler_options": {"step_size": 1},
+    }
+    assert trainer_of(**SAMPLED, **options).foretell().seconds > 0
+
+
+def test_what_cannot_be_foretold_is_refused() -> None:
+    with pytest.raises(InputError, match="only epochs of mini-batches are foretold: sample is None"):
+        trainer_of(epochs=1).foretell()
+    with pytest.raises(InputError, match="training diverged"):
+        trainer_of(seeded_model(), **SAMPLED, lr=1e30, optimizer="SGD").foretell()
