@@ -4,7 +4,8 @@ In each round a forecast is made, as ``sagann plan --sample`` makes it, and then
 does not count; the others' median is "measured". A ratio is the median over the rounds of forecast over measured. Both see the same
 machine, but not at the same moment: what other programs do in between is in the ratio.
 
-"epoch / slowest" is the measured epoch over the work of its slowest stage alone, on as many threads as the stage has.
+"epoch / slowest" is the measured epoch over the work of its slowest stage alone, on as many threads as the stage has; "-" for an epoch of
+few batches.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from statistics import median
 from bench.epochs.graphs import graph_of, stored_graph
 from sagann import MiniBatches, ModelConfig, TrainConfig, Trainer
 from sagann.graph import Graph
-from sagann.plan.pipeline import bottleneck_of
+from sagann.plan.pipeline import PipelinedEpoch, bottleneck_of
 from sagann.train.sampled_forecast import SampledForecast
 
 SECONDS_REACH, BYTES_REACH, PIPELINE_REACH = 0.15, 0.05, 1.15
 "Shares by which a forecast may differ, and epoch over slowest stage, that are aimed at."
+FEWEST_BATCHES = 8
+"Fewest batches of an epoch that is compared with its slowest stage."
 HEADER = (
     "| graph | model | batches | forecast, s | measured, s | seconds, forecast / measured | bytes, forecast / measured "
     "| bottleneck | epoch / slowest |"
@@ -106,25 +109,30 @@ def _bytes_of(graph: Graph, trainer: Trainer, config: TrainConfig) -> int:
 
 def row_of(graph: str, model: str, rounds: Sequence[Round]) -> str:
     """A row of the table; what is within its reach is bold."""
-    simulated = rounds[-1].forecast.simulated
+    epoch = rounds[-1].forecast.simulated.epoch
     seconds = median(each.forecast.seconds / each.epoch_s for each in rounds)
     num_bytes = median(each.forecast.num_bytes / each.epoch_bytes for each in rounds)
-    slowest = median(
-        each.epoch_s / max(each.forecast.simulated.epoch.alone_s(stage) for stage in simulated.epoch.stages)
-        for each in rounds
-    )
+    slowest = median(each.epoch_s / _slowest_s(each.forecast.simulated.epoch) for each in rounds)
     cells = [
         graph,
         model,
-        f"{simulated.epoch.num_batches}",
+        f"{epoch.num_batches}",
         f"{median(each.forecast.seconds for each in rounds):.3g}",
         f"{median(each.epoch_s for each in rounds):.3g}",
         _bold(f"{seconds:.2f}", is_reached=abs(seconds - 1) <= SECONDS_REACH),
         _bold(f"{num_bytes:.3f}", is_reached=abs(num_bytes - 1) <= BYTES_REACH),
-        bottleneck_of(simulated).name,
-        _bold(f"{slowest:.2f}", is_reached=slowest <= PIPELINE_REACH),
+        bottleneck_of(rounds[-1].forecast.simulated).name,
+        # A short epoch is mostly its first batch, which goes through one stage after the other.
+        "-"
+        if epoch.num_batches < FEWEST_BATCHES
+        else _bold(f"{slowest:.2f}", is_reached=slowest <= PIPELINE_REACH),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _slowest_s(epoch: PipelinedEpoch) -> float:
+    """Seconds of the slowest stage's work, alone."""
+    return max(epoch.alone_s(stage) for stage in epoch.stages)
 
 
 def _bold(text: str, *, is_reached: bool) -> str:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from sagann.errors import CheckpointError, InputError, MissingDependencyError, require_type
+from sagann.errors import CheckpointError, InputError, MissingDependencyError, first_line, require_type
 from sagann.graph import Graph
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
@@ -310,7 +310,7 @@ class Trainer:
         A copy of the model is trained. Model and random numbers stay as they are.
 
         Raises:
-            InputError: ``config.sample`` is not set, or the loss of a rehearsed batch is NaN or infinite.
+            InputError: ``config.sample`` is not set, the model cannot be copied, or the loss of a rehearsed batch is NaN or infinite.
         """
         if self.config.sample is None:
             raise InputError(
@@ -322,8 +322,11 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.sampled_forecast import RehearsedEpochs
 
-        with seeded(self.config.seed, self.device), reproducible(self.config.deterministic, self.device):
-            predictor = Predictor(copy.deepcopy(self.model), self._predictor.contract, device=self.device)
+        with ExitStack() as stack:
+            stack.enter_context(seeded(self.config.seed, self.device))
+            stack.enter_context(reproducible(self.config.deterministic, self.device))
+            stack.enter_context(whole_files(self._prepared.graph))
+            predictor = Predictor(_copy_of_model(self.model), self._predictor.contract, device=self.device)
             source = RehearsedEpochs(predictor, self._prepared, self.config)
             source.try_out()
             return source.forecast(self._session_of(predictor, source))
@@ -452,6 +455,18 @@ class Trainer:
             "device": str(self.device),
             **{split: result.metrics.get(split, {}) for split in ("train", "val", "test")},
         }
+
+
+def _copy_of_model(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except (TypeError, RuntimeError) as error:
+        raise InputError(
+            "the model cannot be copied",
+            value=first_line(error),
+            where=f"model {type(model).__name__}",
+            fix="Make it work with copy.deepcopy: keep locks, files and results with a gradient out of its attributes.",
+        ) from error
 
 
 def _check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import numpy as np
@@ -100,8 +101,8 @@ def test_bytes_and_edges_are_those_of_the_epochs_that_were_rehearsed(sample: tup
         with minibatches.batches(epoch) as batches:
             num_bytes += sum(array.nbytes for batch in batches for array in batch.feature_arrays)
             num_edges += batches.counters[0].rows
-    assert found.num_bytes == pytest.approx(num_bytes / 6, rel=1e-3)
-    assert found.num_edges == pytest.approx(num_edges / 6, rel=1e-3)
+    assert found.num_bytes == pytest.approx(num_bytes / 6, rel=5e-3)
+    assert found.num_edges == pytest.approx(num_edges / 6, rel=5e-3)
 
 
 def test_nothing_of_the_run_changes() -> None:
@@ -165,5 +166,9 @@ def test_lazy_parameters_and_every_optimizer_are_rehearsed() -> None:
 def test_what_cannot_be_foretold_is_refused() -> None:
     with pytest.raises(InputError, match="only epochs of mini-batches are foretold: sample is None"):
         trainer_of(epochs=1).foretell()
+    model = seeded_model()
+    model.lock = threading.Lock()
+    with pytest.raises(InputError, match=r"the model cannot be copied: cannot pickle '_thread\.lock' object"):
+        trainer_of(model, **SAMPLED).foretell()
     with pytest.raises(InputError, match="training diverged"):
         trainer_of(seeded_model(), **SAMPLED, lr=1e30, optimizer="SGD").foretell()
