@@ -79,6 +79,9 @@ class PipelinedEpoch:
     "Most batches that are on their way; 0 if the training thread does all the work."
     begin_s: float = 0.0
     "Seconds before the first batch begins."
+    slowdown: float = 1.0
+    """Seconds of an epoch over those that the work and the cores explain: what stages lose beside one another, for example in caches and
+    memory bandwidth."""
 
     def work_of(self, step: Step) -> StageWork:
         """The work of an operation."""
@@ -109,12 +112,13 @@ class SimulatedEpoch:
     seconds: float
     "Seconds of the whole epoch."
     timeline: Timeline = field(repr=False)
-    "Its first batches, and the last one."
+    "Its first batches, and the last one, without the slowdown."
 
     @property
     def busy_cores(self) -> float:
         """Share of the cores that is busy, from 0 to 1."""
-        return min(1.0, self.epoch.core_s / (self.num_cores * self.seconds)) if self.seconds else 0.0
+        core_s = self.epoch.slowdown * self.epoch.core_s
+        return min(1.0, core_s / (self.num_cores * self.seconds)) if self.seconds else 0.0
 
 
 def pipeline_plan(epoch: PipelinedEpoch) -> Plan:
@@ -160,7 +164,7 @@ def simulate_epoch(epoch: PipelinedEpoch, num_cores: int) -> SimulatedEpoch:
     seconds = epoch.begin_s + timeline.seconds
     if simulated.num_batches < epoch.num_batches:
         seconds += (epoch.num_batches - simulated.num_batches) * _period_s(simulated, timeline)
-    return SimulatedEpoch(epoch=epoch, num_cores=num_cores, seconds=seconds, timeline=timeline)
+    return SimulatedEpoch(epoch=epoch, num_cores=num_cores, seconds=epoch.slowdown * seconds, timeline=timeline)
 
 
 def bottleneck_of(simulated: SimulatedEpoch) -> PipelineStage:

@@ -29,7 +29,7 @@ _REMEDIES: Mapping[str, str] = {
     "train": "A smaller model (--hidden, --layers) and fewer edges for each vertex (--sample) train faster.",
 }
 "What helps a stage that options of the pipeline do not help."
-# Shares: of an epoch, that an option must save to be worth a word; of the cores, from which on they count as all busy.
+# Shares: of an epoch, that a difference must make to be worth a word; of the cores, from which on they count as all busy.
 _WORTH_SAVING = 0.05
 _ALL_BUSY = 0.95
 
@@ -49,14 +49,18 @@ def sampled_plan_text(forecast: SampledForecast, *, processor: str) -> str:
         [
             f"Mini-batches: {_batches(forecast)}; fanouts {', '.join(map(str, forecast.fanouts))}.",
             f"An epoch: {forecast.num_edges:,} edges sampled; {_tiers(forecast)}.",
-            f"Memory: about {format_bytes(forecast.ahead_bytes)} of mini-batches at a time, {epoch.ahead} of them made ahead. "
+            f"Memory: about {format_bytes(forecast.ahead_bytes)} of mini-batches at a time, up to {epoch.ahead} made ahead. "
             "Graph, model, gradients and temporaries come on top.",
             f"Expected: {simulated.seconds:.3g} s an epoch on {simulated.num_cores} cores of {processor}, without evaluation; known "
             f"from {forecast.num_rehearsed} rehearsed batches.",
-            f"Of that, {stages}, each by itself; the cores are busy for {simulated.busy_cores:.0%}. The bottleneck is "
-            f"{_named(slowest)}. {_advice(forecast, slowest)}",
+            f"Of that, {stages}, each by itself{_slowdown(epoch.slowdown)}; the cores are busy for {simulated.busy_cores:.0%}. The "
+            f"bottleneck is {_named(slowest)}. {_advice(forecast, slowest)}",
         ]
     )
+
+
+def _slowdown(slowdown: float) -> str:
+    return f", and {slowdown:.2f} times that beside one another" if slowdown >= 1 + _WORTH_SAVING else ""
 
 
 def _named(stage: str) -> str:

@@ -1,16 +1,17 @@
 """Forecast of an epoch of mini-batches: some batches are sampled, loaded and trained, and an epoch is simulated from their work.
 
 The first batches compile kernels and are not counted. Every stage is measured alone (:mod:`sagann.runtime.loading.rehearsal`); the
-simulation says how the stages share the cores (:mod:`sagann.plan.pipeline`). The forecast is of training alone, without evaluation.
+simulation says how the stages share the cores (:mod:`sagann.plan.pipeline`). Then some batches go through the pipeline as in training. Their
+seconds over the simulated ones are a factor for the whole epoch: what stages lose beside one another in caches and memory bandwidth. The
+forecast is of training alone, without evaluation.
 
 A short epoch is rehearsed as a whole, several times if there is time; of a long one, some whole batches over the epoch, and the last
-batch if it is smaller. Seconds of whole batches are medians. Sizes are means. A file that features are mapped from counts as it is found:
+batch if it is smaller. Seconds are means without the largest and the smallest eighth, and sizes are means. A file that features are mapped from counts as it is found:
 in the page cache, or on the disk.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -45,7 +46,9 @@ FEWEST_BATCHES = 3
 MOST_BATCHES = 24
 "Most batches that are measured."
 LONGEST_S = 10.0
-"Seconds after which no more batches are measured."
+"Seconds after which no more batches are measured: half of them for each stage by itself, half for all stages together."
+# Most times that batches go through the pipeline.
+_ROUNDS = 5
 # Stages that have as many threads as TrainConfig.sampling_threads says.
 _THREADED = ("sample", "load")
 # An option that is tried makes twice as many threads, or batches ahead, of those that there are.
@@ -123,16 +126,21 @@ class Measured:
 
 
 class RehearsedEpochs(SampledEpochs):
-    """The epoch source of a rehearsal: an epoch has some of its batches, which are made one at a time and measured with their steps."""
+    """The epoch source of a rehearsal: an epoch has some of its batches, each stage by itself or all stages together."""
 
     def __init__(self, predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
         super().__init__(predictor, prepared, config)
         self._config = config
-        self._deadline_s = math.inf
+        self._deadline_s = 0.0
         self._measured: list[Measured] = []
+        self._num_together = 0
 
     def steps(self, epoch: int) -> Generator[TrainStep, None, None]:
-        """The steps of the batches that are rehearsed; none after the time is up."""
+        """The steps of the batches that are rehearsed in an epoch."""
+        return self._together(epoch) if self._num_together else self._alone(epoch)
+
+    def _alone(self, epoch: int) -> Generator[TrainStep, None, None]:
+        """Steps of batches that are made one at a time and measured; none after the time is up."""
         with closing(rehearsed(self._minibatches, epoch, self._numbers())) as batches:
             for made in batches:
                 watch = Stopwatch()
@@ -145,6 +153,12 @@ class RehearsedEpochs(SampledEpochs):
                 )
                 if self._is_enough():
                     return
+
+    def _together(self, epoch: int) -> Generator[TrainStep, None, None]:
+        """Steps of the last batches of an epoch, which go through the pipeline as in training."""
+        with self._minibatches.batches(epoch, first=len(self._minibatches) - self._num_together) as batches:
+            for batch in batches:
+                yield self.step(batch)
 
     def try_out(self) -> None:
         """Make the lazy parameters of the model."""
@@ -161,15 +175,27 @@ class RehearsedEpochs(SampledEpochs):
         session.config = replace(session.config, epochs=_NEVER, eval_every=_NEVER)
         session.scheduler = None
         # The first batches compile kernels.
-        self._deadline_s = 0.0
         session.run_epoch()
         self._measured.clear()
-        self._deadline_s = time.perf_counter() + LONGEST_S
+        self._deadline_s = time.perf_counter() + LONGEST_S / 2
         while not self._is_enough():
             session.run_epoch()
         watch = Stopwatch()
         self._minibatches.stages(session.epoch)
-        return forecast_of(self._measured, self._minibatches, self._config, begin_s=watch.work().seconds)
+        epoch = epoch_of(self._measured, self._minibatches, begin_s=watch.work().seconds)
+        epoch = replace(epoch, slowdown=self._slowdown(session, epoch))
+        return forecast_of(epoch, self._measured, self._minibatches, self._config)
+
+    def _slowdown(self, session: TrainSession, epoch: PipelinedEpoch) -> float:
+        """Seconds of batches that go through the pipeline, over the simulated ones."""
+        batch_s = simulate_epoch(epoch, num_cores()).seconds / epoch.num_batches
+        wanted = min(MOST_BATCHES, max(FEWEST_BATCHES, int(LONGEST_S / 2 / batch_s)))
+        self._num_together = min(wanted, epoch.num_batches)
+        expected_s = simulate_epoch(replace(epoch, num_batches=self._num_together), num_cores()).seconds
+        end_s, measured_s = time.perf_counter() + LONGEST_S / 2, list[float]()
+        while not measured_s or (len(measured_s) < _ROUNDS and time.perf_counter() < end_s):
+            measured_s.append(session.run_epoch().epoch_s)
+        return median(measured_s) / expected_s
 
     def _is_enough(self) -> bool:
         """Whether enough batches are measured, or the time is up."""
@@ -182,41 +208,38 @@ class RehearsedEpochs(SampledEpochs):
         return [last, *range(0, last, -(-len(self._minibatches) // MOST_BATCHES))]
 
 
+def epoch_of(measured: Sequence[Measured], minibatches: MiniBatches, *, begin_s: float) -> PipelinedEpoch:
+    """The epoch of the stages whose work was measured."""
+    whole, last = _whole_and_last(measured, minibatches)
+    made = [
+        PipelineStage(
+            name=stage.name,
+            threads=stage.threads,
+            is_threaded=stage.name in _THREADED,
+            work=_typical([each.stages[at].work for each in whole]),
+            last=_typical([each.stages[at].work for each in last]),
+        )
+        for at, stage in enumerate(measured[0].stages)
+    ]
+    training = PipelineStage(
+        name=TRAINING,
+        work=_typical([each.training for each in whole]),
+        last=_typical([each.training for each in last]),
+    )
+    return PipelinedEpoch(
+        stages=(*made, training), num_batches=len(minibatches), ahead=minibatches.ahead, begin_s=begin_s
+    )
+
+
 def forecast_of(
-    measured: Sequence[Measured], minibatches: MiniBatches, config: TrainConfig, *, begin_s: float
+    epoch: PipelinedEpoch, measured: Sequence[Measured], minibatches: MiniBatches, config: TrainConfig
 ) -> SampledForecast:
     """Foretell an epoch from what was measured of some of its batches, the last one among them."""
-    num_batches, num_seeds = len(minibatches), len(minibatches.seeds)
-    # A last batch of full size is like the others.
-    is_smaller = num_batches > 1 and num_seeds % minibatches.batch_size > 0
-    whole = [each for each in measured if not is_smaller or each.number < num_batches - 1]
-    last = [each for each in measured if each.number == num_batches - 1] if is_smaller else whole
-    epoch = PipelinedEpoch(
-        stages=(
-            *(
-                PipelineStage(
-                    name=stage.name,
-                    threads=stage.threads,
-                    is_threaded=stage.name in _THREADED,
-                    work=_typical([each.stages[at].work for each in whole]),
-                    last=_typical([each.stages[at].work for each in last]),
-                )
-                for at, stage in enumerate(measured[0].stages)
-            ),
-            PipelineStage(
-                name=TRAINING,
-                work=_typical([each.training for each in whole]),
-                last=_typical([each.training for each in last]),
-            ),
-        ),
-        num_batches=num_batches,
-        ahead=minibatches.ahead,
-        begin_s=begin_s,
-    )
+    whole, last = _whole_and_last(measured, minibatches)
 
     def in_epoch(count: Callable[[Measured], int]) -> int:
         """A number of a whole epoch, from that of each measured batch."""
-        return round((num_batches - 1) * fmean(map(count, whole)) + fmean(map(count, last)))
+        return round((epoch.num_batches - 1) * fmean(map(count, whole)) + fmean(map(count, last)))
 
     def of_tier(tier: str) -> TierCounts:
         return TierCounts(
@@ -228,7 +251,7 @@ def forecast_of(
     return SampledForecast(
         simulated=simulated,
         num_rehearsed=len(measured),
-        num_seeds=num_seeds,
+        num_seeds=len(minibatches.seeds),
         batch_size=minibatches.batch_size,
         fanouts=minibatches.sampler.fanouts,
         num_edges=in_epoch(lambda each: each.stages[0].size.rows),
@@ -238,11 +261,23 @@ def forecast_of(
     )
 
 
+def _whole_and_last(
+    measured: Sequence[Measured], minibatches: MiniBatches
+) -> tuple[Sequence[Measured], Sequence[Measured]]:
+    """The batches that are like all but the last one, and those that are like the last one, which may be smaller."""
+    last = len(minibatches) - 1
+    if not last or len(minibatches.seeds) % minibatches.batch_size == 0:
+        return measured, measured
+    return [each for each in measured if each.number < last], [each for each in measured if each.number == last]
+
+
 def _typical(works: Sequence[StageWork]) -> StageWork:
-    """The work of a batch among like ones: the median of the seconds, and the mean of the busy cores."""
-    seconds = sum(each.seconds for each in works)
-    core_s = sum(each.seconds * each.cores for each in works)
-    return StageWork(seconds=median(each.seconds for each in works), cores=core_s / seconds)
+    """The work of a batch among like ones: the mean without an eighth at either end, which other programs or a compilation may have made."""
+    cut = len(works) // 8
+    middle = sorted(works, key=lambda work: work.seconds)[cut : len(works) - cut]
+    seconds = sum(each.seconds for each in middle)
+    core_s = sum(each.seconds * each.cores for each in middle)
+    return StageWork(seconds=seconds / len(middle), cores=core_s / seconds)
 
 
 def _changes(simulated: SimulatedEpoch, config: TrainConfig) -> tuple[Change, ...]:

@@ -140,6 +140,10 @@ def test_one_batch_goes_through_all_stages() -> None:
     one = epoch(stage("sample", 9, last_s=1), stage("train", 9, last_s=2), batches=1, ahead=4)
     assert simulate_epoch(one, 2).seconds == pytest.approx(3)
     assert simulate_epoch(replace(one, begin_s=0.5), 2).seconds == pytest.approx(3.5)
+    slowed = simulate_epoch(replace(one, begin_s=0.5, slowdown=2.0), 2)
+    assert slowed.seconds == pytest.approx(7)
+    # Of two cores one is busy, but not before the batch begins.
+    assert slowed.busy_cores == pytest.approx(3 / 3.5 / 2)
     assert one.alone_s(one.stages[0]) == 1
 
 

@@ -15,8 +15,10 @@ def stage(name: str, seconds: float, cores: float = 1.0) -> PipelineStage:
     return PipelineStage(name=name, is_threaded=name != "train", work=work, last=work)
 
 
-def text_of(*stages: PipelineStage, num_cores: int = 8, num_batches: int = 50, **fields: Any) -> str:
-    epoch = PipelinedEpoch(stages=stages, num_batches=num_batches, ahead=4)
+def text_of(
+    *stages: PipelineStage, num_cores: int = 8, num_batches: int = 50, slowdown: float = 1.0, **fields: Any
+) -> str:
+    epoch = PipelinedEpoch(stages=stages, num_batches=num_batches, ahead=4, slowdown=slowdown)
 
     def change(threads: int, ahead: int) -> Change:
         seconds = simulate_epoch(with_options(epoch, threads=threads, ahead=ahead), num_cores).seconds
@@ -40,7 +42,7 @@ def test_an_epoch_in_words() -> None:
     assert text_of(stage("sample", 0.4), stage("load", 0.1, 0.5), stage("train", 0.2, 2.0)).splitlines() == [
         "Mini-batches: 50 an epoch, of 100 training vertices; fanouts 25, -1.",
         "An epoch: 1,234,567 edges sampled; 9,000 rows of features (9.0 MiB) from memory.",
-        "Memory: about 10.0 MiB of mini-batches at a time, 4 of them made ahead. Graph, model, gradients and temporaries "
+        "Memory: about 10.0 MiB of mini-batches at a time, up to 4 made ahead. Graph, model, gradients and temporaries "
         "come on top.",
         "Expected: 20.3 s an epoch on 8 cores of Round Numbers, without evaluation; known from 24 rehearsed batches.",
         "Of that, sampling 20 s, loading features 5 s, training 10 s, each by itself; the cores are busy for 26%. The "
@@ -57,6 +59,13 @@ def test_where_no_option_helps_the_bottleneck_says_what_does() -> None:
     text = text_of(stage("sample", 0.1), stage("load", 0.1), stage("train", 0.2, 2.0), num_cores=2)
     assert "the cores are busy for 100%" in text
     assert "All cores are busy, and stages compete for them. More --sampling-threads" in text
+
+
+def test_what_stages_lose_beside_one_another_is_said() -> None:
+    assert "beside one another" not in text_of(stage("load", 0.1), stage("train", 0.1), slowdown=1.04)
+    text = text_of(stage("load", 0.1), stage("train", 0.1), slowdown=1.5)
+    assert "training 5 s, each by itself, and 1.50 times that beside one another; the cores" in text
+    assert "Expected: 7.65 s" in text
 
 
 def test_tiers_and_a_smaller_last_batch_are_named() -> None:

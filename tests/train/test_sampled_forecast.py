@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
+import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +14,22 @@ import torch
 from torch import nn
 
 from sagann.errors import InputError
-from sagann.plan.pipeline import StageWork
-from sagann.runtime.loading import MiniBatches
+from sagann.plan.pipeline import StageWork, simulate_epoch
+from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.pipeline import Size
 from sagann.runtime.loading.rehearsal import RehearsedStage
 from sagann.runtime.tiered.counters import TierCounts
 from sagann.train import TrainConfig
-from sagann.train.sampled_forecast import FEWEST_BATCHES, MOST_BATCHES, Measured, RehearsedEpochs, forecast_of
+from sagann.train.epoch_source import TrainStep
+from sagann.train.sampled_forecast import (
+    FEWEST_BATCHES,
+    MOST_BATCHES,
+    Measured,
+    RehearsedEpochs,
+    SampledForecast,
+    epoch_of,
+    forecast_of,
+)
 from tests.train.runs import (
     Mean,
     assert_same_bits,
@@ -50,12 +61,16 @@ def measured(number: int, *, seconds: float, edges: int, hot: int, cold: int) ->
     )
 
 
+def forecast(batches: list[Measured], minibatches: MiniBatches, begin_s: float = 0.0) -> SampledForecast:
+    config = TrainConfig(sample=(4, 3), batch_size=minibatches.batch_size, batches_ahead=minibatches.ahead)
+    return forecast_of(epoch_of(batches, minibatches, begin_s=begin_s), batches, minibatches, config)
+
+
 def test_an_epoch_is_what_its_batches_say() -> None:
     graph = community_graph()
     # 30 seeds: three batches of eight, and one of six.
     minibatches = MiniBatches(graph, fanouts=[4, 3], batch_size=8, ahead=0)
-    config = TrainConfig(sample=(4, 3), batch_size=8, batches_ahead=0)
-    found = forecast_of(
+    found = forecast(
         [
             measured(3, seconds=0.5, edges=50, hot=5, cold=1),
             measured(0, seconds=1.0, edges=100, hot=10, cold=4),
@@ -63,11 +78,10 @@ def test_an_epoch_is_what_its_batches_say() -> None:
             measured(2, seconds=9.0, edges=110, hot=11, cold=5),
         ],
         minibatches,
-        config,
         begin_s=0.25,
     )
-    # A whole batch takes 2 + 4 + 6 s, the last one 0.5 + 1 + 1.5 s; one thread does everything.
-    assert found.seconds == pytest.approx(0.25 + 3 * 12 + 3)
+    # A whole batch takes 4 + 8 + 12 s, the last one 0.5 + 1 + 1.5 s; one thread does everything.
+    assert found.seconds == pytest.approx(0.25 + 3 * 24 + 3)
     assert [stage.work.cores for stage in found.simulated.epoch.stages] == pytest.approx([0.5, 0.5, 1.5])
     assert found.num_edges == 3 * 110 + 50
     assert found.tiers["hot"] == TierCounts(rows=3 * 11 + 5, num_bytes=4 * (3 * 11 + 5))
@@ -80,10 +94,16 @@ def test_an_epoch_is_what_its_batches_say() -> None:
     assert change.seconds < 0.7 * found.seconds
 
 
+def test_a_moment_in_which_the_machine_did_something_else_does_not_count() -> None:
+    minibatches = MiniBatches(community_graph(), fanouts=[4, 3], batch_size=10, ahead=0)
+    seconds = [0.1, 1.0, 1.0, 1.1, 0.9, 1.0, 1.0, 70.0]
+    batches = [measured(at % 3, seconds=each, edges=9, hot=1, cold=1) for at, each in enumerate(seconds)]
+    assert forecast(batches, minibatches).seconds == pytest.approx(3 * 6)
+
+
 def test_an_epoch_of_one_batch_has_a_last_one_only() -> None:
     minibatches = MiniBatches(community_graph(), fanouts=[4, 3], batch_size=100, ahead=4)
-    config = TrainConfig(sample=(4, 3), batch_size=100)
-    found = forecast_of([measured(0, seconds=1.0, edges=9, hot=1, cold=1)] * 2, minibatches, config, begin_s=0.0)
+    found = forecast([measured(0, seconds=1.0, edges=9, hot=1, cold=1)] * 2, minibatches)
     assert found.seconds == pytest.approx(6.0)
     assert found.num_edges == 9
     assert found.ahead_bytes == found.batch_bytes
@@ -136,6 +156,27 @@ def test_rehearsal_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer_of(**{**SAMPLED, "batch_size": 1}).foretell()
     # An epoch has 30 batches, of which 16 are rehearsed, and the rehearsal ends in the second epoch.
     assert counts == [MOST_BATCHES, FEWEST_BATCHES]
+
+
+def test_what_stages_lose_beside_one_another_is_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[int] = []
+
+    class Slow(RehearsedEpochs):
+        """Every step takes 0.1 s longer where batches go through the pipeline."""
+
+        def step(self, batch: MiniBatch) -> TrainStep:
+            time.sleep(0.12 if self._num_together else 0.02)
+            trained.append(len(batch.seeds))
+            return super().step(batch)
+
+    monkeypatch.setattr("sagann.train.sampled_forecast.RehearsedEpochs", Slow)
+    monkeypatch.setattr("sagann.train.sampled_forecast.MOST_BATCHES", 4)
+    found = trainer_of(**{**SAMPLED, "batch_size": 1, "batches_ahead": 0}).foretell()
+    assert found.num_rehearsed == 4
+    assert set(trained) == {1}
+    assert found.simulated.epoch.slowdown > 1.3
+    without = simulate_epoch(replace(found.simulated.epoch, slowdown=1.0), found.simulated.num_cores)
+    assert found.seconds == pytest.approx(found.simulated.epoch.slowdown * without.seconds)
 
 
 class Lazy(nn.Module):
