@@ -70,7 +70,7 @@ def rehearsed(
 ) -> Generator[RehearsedBatch, None, None]:
     """Make some batches of an epoch, each when it is asked for. Whoever does not take all batches closes the iterator.
 
-    The batches are those of ``minibatches.batches(epoch)``.
+    The batches are those of ``minibatches.batches(epoch)``. An exception of a stage has a note that names stage and batch.
     """
     making, tiers_since = minibatches.stages(epoch), _tiers(minibatches.graph.features)
     with ExitStack() as stack:
@@ -83,7 +83,11 @@ def rehearsed(
             result: Any = number
             stages: list[RehearsedStage] = []
             for stage in making.stages:
-                result, measured = run(_measured_stage, stage, result, clock)
+                try:
+                    result, measured = run(_measured_stage, stage, result, clock)
+                except Exception as error:
+                    error.add_note(f"Raised by stage '{stage.name}' of epoch {epoch}, batch {number}.")
+                    raise
                 stages.append(measured)
             batch = making.receive(result)
             yield RehearsedBatch(number=number, batch=batch, stages=tuple(stages), tiers=tiers_since(batch))

@@ -128,6 +128,17 @@ def test_a_store_that_looks_ahead_is_told_of_the_batches() -> None:
         assert torch.equal(each.batch.features, graph.features[each.batch.src_ids])
 
 
+def test_an_error_names_stage_and_batch() -> None:
+    class Broken(ComputedRows):
+        def rows(self, ids: Tensor) -> Tensor:
+            raise OSError("the disk is gone")
+
+    graph = labelled_graph()
+    with pytest.raises(OSError, match="the disk is gone") as caught:
+        made(of(replace(graph, features=Broken(graph.num_vertices, 5))), 3)
+    assert caught.value.__notes__ == ["Raised by stage 'load' of epoch 1, batch 3."]
+
+
 def test_a_graph_without_features_gives_rows_of_no_bytes() -> None:
     (found,) = made(of(replace(labelled_graph(), features=None)), 0)
     assert found.tiers["memory"].num_bytes == 0
