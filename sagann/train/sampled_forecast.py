@@ -2,8 +2,9 @@
 
 The first batches compile kernels and are not counted. Every stage is measured alone (:mod:`sagann.runtime.loading.rehearsal`); the
 simulation says how the stages share the cores (:mod:`sagann.plan.pipeline`). Then some batches go through the pipeline as in training. Their
-seconds over the simulated ones are a factor for the whole epoch: what stages lose beside one another in caches and memory bandwidth. The
-forecast is of training alone, without evaluation.
+seconds over the simulated ones are a factor for the whole epoch: what stages lose beside one another in caches and memory bandwidth. What
+the tiers of a store give to these batches, which follow one another as in an epoch, is what they give to all. The forecast is of training
+alone, without evaluation.
 
 A short epoch is rehearsed as a whole, several times if there is time; of a long one, some whole batches over the epoch, and the last
 batch if it is smaller. Seconds are means without the largest and the smallest eighth, and sizes are means. A file that features are mapped from counts as it is found:
@@ -17,9 +18,12 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import fmean, median
+from typing import Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
+from sagann.graph.feature_store import Features
 from sagann.plan.pipeline import (
     PipelinedEpoch,
     PipelineStage,
@@ -29,9 +33,11 @@ from sagann.plan.pipeline import (
     with_options,
 )
 from sagann.runtime.loading import MiniBatches
+from sagann.runtime.loading.pipeline import Size
 from sagann.runtime.loading.rehearsal import RehearsedStage, Stopwatch, rehearsed
 from sagann.runtime.processor import num_cores
-from sagann.runtime.tiered.counters import TierCounts
+from sagann.runtime.tiered.counters import TierCounts, Traffic
+from sagann.storage.mapped import mapped_rows
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import TrainStep
 from sagann.train.predictor import Predictor
@@ -56,6 +62,14 @@ _TIMES = 2
 _AHEAD_AT_FIRST = 4
 # No epoch of a rehearsal is evaluated.
 _NEVER = 2**62
+
+
+@runtime_checkable
+class HasTraffic(Protocol):
+    """A feature store that counts what each of its tiers gives."""
+
+    def traffic(self) -> Traffic:
+        """Rows and bytes that each tier has given so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,8 +135,10 @@ class Measured:
     "The stages that made it."
     training: StageWork
     "The training step."
-    tiers: Mapping[str, TierCounts]
-    "Rows and bytes of features by tier."
+
+    def size_of(self, name: str) -> Size:
+        """The size of a stage's result."""
+        return next(stage.size for stage in self.stages if stage.name == name)
 
 
 class RehearsedEpochs(SampledEpochs):
@@ -148,9 +164,7 @@ class RehearsedEpochs(SampledEpochs):
                 if self._predictor.device.type == "cuda":
                     torch.cuda.synchronize(self._predictor.device)
                 training = watch.work()
-                self._measured.append(
-                    Measured(number=made.number, stages=made.stages, training=training, tiers=made.tiers)
-                )
+                self._measured.append(Measured(number=made.number, stages=made.stages, training=training))
                 if self._is_enough():
                     return
 
@@ -183,19 +197,25 @@ class RehearsedEpochs(SampledEpochs):
         watch = Stopwatch()
         self._minibatches.stages(session.epoch)
         epoch = epoch_of(self._measured, self._minibatches, begin_s=watch.work().seconds)
-        epoch = replace(epoch, slowdown=self._slowdown(session, epoch))
-        return forecast_of(epoch, self._measured, self._minibatches, self._config)
+        slowdown, traffic = self._rehearse_together(session, epoch)
+        epoch = replace(epoch, slowdown=slowdown)
+        return forecast_of(epoch, self._measured, self._minibatches, self._config, traffic=traffic)
 
-    def _slowdown(self, session: TrainSession, epoch: PipelinedEpoch) -> float:
-        """Seconds of batches that go through the pipeline, over the simulated ones."""
+    def _rehearse_together(self, session: TrainSession, epoch: PipelinedEpoch) -> tuple[float, Traffic | None]:
+        """Let batches go through the pipeline: their seconds over the simulated ones, and what the tiers gave to the last of them."""
         batch_s = simulate_epoch(epoch, num_cores()).seconds / epoch.num_batches
         wanted = min(MOST_BATCHES, max(FEWEST_BATCHES, int(LONGEST_S / 2 / batch_s)))
         self._num_together = min(wanted, epoch.num_batches)
         expected_s = simulate_epoch(replace(epoch, num_batches=self._num_together), num_cores()).seconds
         end_s, measured_s = time.perf_counter() + LONGEST_S / 2, list[float]()
+        store: object = self._minibatches.graph.features
+        traffic = None
         while not measured_s or (len(measured_s) < _ROUNDS and time.perf_counter() < end_s):
+            before = store.traffic() if isinstance(store, HasTraffic) else None
             measured_s.append(session.run_epoch().epoch_s)
-        return median(measured_s) / expected_s
+            if before is not None and isinstance(store, HasTraffic):
+                traffic = store.traffic() - before
+        return median(measured_s) / expected_s, traffic
 
     def _is_enough(self) -> bool:
         """Whether enough batches are measured, or the time is up."""
@@ -232,21 +252,30 @@ def epoch_of(measured: Sequence[Measured], minibatches: MiniBatches, *, begin_s:
 
 
 def forecast_of(
-    epoch: PipelinedEpoch, measured: Sequence[Measured], minibatches: MiniBatches, config: TrainConfig
+    epoch: PipelinedEpoch,
+    measured: Sequence[Measured],
+    minibatches: MiniBatches,
+    config: TrainConfig,
+    *,
+    traffic: Traffic | None = None,
 ) -> SampledForecast:
-    """Foretell an epoch from what was measured of some of its batches, the last one among them."""
+    """Foretell an epoch from what was measured of some of its batches, the last one among them.
+
+    Args:
+        epoch: the stages, as of :func:`epoch_of`.
+        measured: what was measured.
+        minibatches: what was rehearsed.
+        config: what may be changed.
+        traffic: what the tiers of a tiered store have given to batches in the order of an epoch.
+    """
     whole, last = _whole_and_last(measured, minibatches)
 
     def in_epoch(count: Callable[[Measured], int]) -> int:
         """A number of a whole epoch, from that of each measured batch."""
         return round((epoch.num_batches - 1) * fmean(map(count, whole)) + fmean(map(count, last)))
 
-    def of_tier(tier: str) -> TierCounts:
-        return TierCounts(
-            rows=in_epoch(lambda each: each.tiers[tier].rows),
-            num_bytes=in_epoch(lambda each: each.tiers[tier].num_bytes),
-        )
-
+    rows = in_epoch(lambda each: each.size_of("load").rows)
+    num_bytes = in_epoch(lambda each: each.size_of("load").num_bytes)
     simulated = simulate_epoch(epoch, num_cores())
     return SampledForecast(
         simulated=simulated,
@@ -254,8 +283,8 @@ def forecast_of(
         num_seeds=len(minibatches.seeds),
         batch_size=minibatches.batch_size,
         fanouts=minibatches.sampler.fanouts,
-        num_edges=in_epoch(lambda each: each.stages[0].size.rows),
-        tiers={tier: of_tier(tier) for tier in measured[0].tiers},
+        num_edges=in_epoch(lambda each: each.size_of("sample").rows),
+        tiers=_tiers(minibatches.graph.features, rows, num_bytes, traffic),
         batch_bytes=max(sum(stage.size.num_bytes for stage in each.stages) for each in measured),
         changes=_changes(simulated, config),
     )
@@ -269,6 +298,19 @@ def _whole_and_last(
     if not last or len(minibatches.seeds) % minibatches.batch_size == 0:
         return measured, measured
     return [each for each in measured if each.number < last], [each for each in measured if each.number == last]
+
+
+def _tiers(features: Features | None, rows: int, num_bytes: int, traffic: Traffic | None) -> dict[str, TierCounts]:
+    """Rows and bytes by the tier that gives them."""
+    if traffic is not None and traffic.rows:
+        hot = TierCounts(rows=round(rows * traffic.hit_rate), num_bytes=round(num_bytes * traffic.hit_rate))
+        return {"hot": hot, "cold": TierCounts(rows=rows, num_bytes=num_bytes) - hot}
+    tier = "memory"
+    if not isinstance(features, Tensor | None):
+        tier = type(features).__name__
+    elif features is not None and mapped_rows(features) is not None:
+        tier = "file"
+    return {tier: TierCounts(rows=rows, num_bytes=num_bytes)}
 
 
 def _typical(works: Sequence[StageWork]) -> StageWork:

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,15 @@ import torch
 from torch import nn
 
 from sagann.errors import InputError
+from sagann.graph import Graph
 from sagann.plan.pipeline import StageWork, simulate_epoch
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.pipeline import Size
 from sagann.runtime.loading.rehearsal import RehearsedStage
+from sagann.runtime.tiered import TieredFeatures
 from sagann.runtime.tiered.counters import TierCounts
-from sagann.train import TrainConfig
+from sagann.storage import load_graph, save_graph
+from sagann.train import TrainConfig, Trainer
 from sagann.train.epoch_source import TrainStep
 from sagann.train.sampled_forecast import (
     FEWEST_BATCHES,
@@ -30,6 +34,7 @@ from sagann.train.sampled_forecast import (
     epoch_of,
     forecast_of,
 )
+from tests.stores import ComputedRows
 from tests.train.runs import (
     Mean,
     assert_same_bits,
@@ -43,7 +48,7 @@ from tests.train.runs import (
 SAMPLED: dict[str, Any] = {"sample": (4, 3), "batch_size": 8, "epochs": 3}
 
 
-def measured(number: int, *, seconds: float, edges: int, hot: int, cold: int) -> Measured:
+def measured(number: int, *, seconds: float, edges: int, rows: int) -> Measured:
     def stage(name: str, work_s: float, size: Size) -> RehearsedStage:
         return RehearsedStage(name=name, threads=1, work=StageWork(seconds=work_s, cores=0.5), size=size)
 
@@ -51,13 +56,9 @@ def measured(number: int, *, seconds: float, edges: int, hot: int, cold: int) ->
         number=number,
         stages=(
             stage("sample", seconds, Size(rows=edges, num_bytes=8 * edges)),
-            stage("load", 2 * seconds, Size(rows=hot + cold, num_bytes=4 * (hot + cold))),
+            stage("load", 2 * seconds, Size(rows=rows, num_bytes=4 * rows)),
         ),
         training=StageWork(seconds=3 * seconds, cores=1.5),
-        tiers={
-            "hot": TierCounts(rows=hot, num_bytes=4 * hot),
-            "cold": TierCounts(rows=cold, num_bytes=4 * cold),
-        },
     )
 
 
@@ -72,10 +73,10 @@ def test_an_epoch_is_what_its_batches_say() -> None:
     minibatches = MiniBatches(graph, fanouts=[4, 3], batch_size=8, ahead=0)
     found = forecast(
         [
-            measured(3, seconds=0.5, edges=50, hot=5, cold=1),
-            measured(0, seconds=1.0, edges=100, hot=10, cold=4),
-            measured(1, seconds=2.0, edges=120, hot=12, cold=6),
-            measured(2, seconds=9.0, edges=110, hot=11, cold=5),
+            measured(3, seconds=0.5, edges=50, rows=6),
+            measured(0, seconds=1.0, edges=100, rows=14),
+            measured(1, seconds=2.0, edges=120, rows=18),
+            measured(2, seconds=9.0, edges=110, rows=16),
         ],
         minibatches,
         begin_s=0.25,
@@ -84,7 +85,7 @@ def test_an_epoch_is_what_its_batches_say() -> None:
     assert found.seconds == pytest.approx(0.25 + 3 * 24 + 3)
     assert [stage.work.cores for stage in found.simulated.epoch.stages] == pytest.approx([0.5, 0.5, 1.5])
     assert found.num_edges == 3 * 110 + 50
-    assert found.tiers["hot"] == TierCounts(rows=3 * 11 + 5, num_bytes=4 * (3 * 11 + 5))
+    assert found.tiers == {"memory": TierCounts(rows=3 * 16 + 6, num_bytes=4 * (3 * 16 + 6))}
     assert found.num_bytes == 4 * (3 * 16 + 6)
     assert found.batch_bytes == found.ahead_bytes == 8 * 120 + 4 * 18
     assert (found.num_rehearsed, found.num_seeds, found.batch_size) == (4, 30, 8)
@@ -97,13 +98,13 @@ def test_an_epoch_is_what_its_batches_say() -> None:
 def test_a_moment_in_which_the_machine_did_something_else_does_not_count() -> None:
     minibatches = MiniBatches(community_graph(), fanouts=[4, 3], batch_size=10, ahead=0)
     seconds = [0.1, 1.0, 1.0, 1.1, 0.9, 1.0, 1.0, 70.0]
-    batches = [measured(at % 3, seconds=each, edges=9, hot=1, cold=1) for at, each in enumerate(seconds)]
+    batches = [measured(at % 3, seconds=each, edges=9, rows=2) for at, each in enumerate(seconds)]
     assert forecast(batches, minibatches).seconds == pytest.approx(3 * 6)
 
 
 def test_an_epoch_of_one_batch_has_a_last_one_only() -> None:
     minibatches = MiniBatches(community_graph(), fanouts=[4, 3], batch_size=100, ahead=4)
-    found = forecast([measured(0, seconds=1.0, edges=9, hot=1, cold=1)] * 2, minibatches)
+    found = forecast([measured(0, seconds=1.0, edges=9, rows=2)] * 2, minibatches)
     assert found.seconds == pytest.approx(6.0)
     assert found.num_edges == 9
     assert found.ahead_bytes == found.batch_bytes
@@ -123,6 +124,42 @@ def test_bytes_and_edges_are_those_of_the_epochs_that_were_rehearsed(sample: tup
             num_edges += batches.counters[0].rows
     assert found.num_bytes == pytest.approx(num_bytes / 6, rel=5e-3)
     assert found.num_edges == pytest.approx(num_edges / 6, rel=5e-3)
+
+
+@pytest.mark.parametrize("cache", ["static", "s3-fifo", "look-ahead"])
+def test_tiers_give_what_they_give_in_an_epoch(cache: str) -> None:
+    graph = community_graph()
+
+    def tiered() -> Graph:
+        return replace(graph, features=TieredFeatures(graph.features, hot="30%", cache=cache))
+
+    config = TrainConfig(**{**SAMPLED, "memory": "1GiB"}, device="cpu")
+    found = Trainer(seeded_model(), tiered(), config).foretell()
+    assert list(found.tiers) == ["hot", "cold"]
+    other = tiered()
+    minibatches = MiniBatches(other, fanouts=config.sample, batch_size=8)
+    traffics = [other.features.traffic()]
+    for epoch in range(1, 9):
+        with minibatches.batches(epoch) as batches:
+            assert len(list(batches)) == 4
+        traffics.append(other.features.traffic())
+    # The epochs vary, and the rehearsal's caches have seen other ones.
+    last = traffics[-1] - traffics[2]
+    assert found.tiers["hot"].rows / (found.tiers["hot"].rows + found.tiers["cold"].rows) == pytest.approx(
+        last.hit_rate, abs=0.15
+    )
+
+
+def test_bytes_are_those_of_the_tier_where_all_rows_lie(tmp_path: Path) -> None:
+    graph = community_graph()
+    save_graph(graph, tmp_path / "graph")
+    mapped = load_graph(tmp_path / "graph")
+    config = TrainConfig(**{**SAMPLED, "memory": "1GiB"}, device="cpu")
+    for kind, expected in ((mapped, "file"), (replace(graph, features=ComputedRows(90, 8)), "ComputedRows")):
+        found = Trainer(seeded_model(), kind, config).foretell()
+        assert list(found.tiers) == [expected]
+        assert found.num_bytes == pytest.approx(4 * 8 * found.tiers[expected].rows, abs=32)
+    assert list(trainer_of(**SAMPLED).foretell().tiers) == ["memory"]
 
 
 def test_nothing_of_the_run_changes() -> None:

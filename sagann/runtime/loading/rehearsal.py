@@ -7,34 +7,21 @@ calling thread, as the pipeline's stages then do.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from torch import Tensor
-
-from sagann.graph.feature_store import Features
 from sagann.plan.pipeline import StageWork
 from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.minibatches import MiniBatches
 from sagann.runtime.loading.pipeline import Size, Stage
 from sagann.runtime.loading.serial_thread import work_serially
 from sagann.runtime.processor import num_cores
-from sagann.runtime.tiered.counters import TierCounts, Traffic
-from sagann.storage.mapped import mapped_rows
 
 # A stage that does nothing but wait still wants a little of a core.
 _LEAST_CORES = 0.01
-
-
-@runtime_checkable
-class HasTraffic(Protocol):
-    """A feature store that counts what each of its tiers gives."""
-
-    def traffic(self) -> Traffic:
-        """Rows and bytes that each tier has given so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,8 +48,6 @@ class RehearsedBatch:
     "The batch."
     stages: tuple[RehearsedStage, ...]
     "The stages, in order."
-    tiers: Mapping[str, TierCounts]
-    "Rows and bytes of features by the tier that gave them."
 
 
 def rehearsed(
@@ -72,7 +57,7 @@ def rehearsed(
 
     The batches are those of ``minibatches.batches(epoch)``. An exception of a stage has a note that names stage and batch.
     """
-    making, tiers_since = minibatches.stages(epoch), _tiers(minibatches.graph.features)
+    making = minibatches.stages(epoch)
     with ExitStack() as stack:
         run: Callable[..., Any] = _apply
         clock = time.process_time
@@ -89,8 +74,7 @@ def rehearsed(
                     error.add_note(f"Raised by stage '{stage.name}' of epoch {epoch}, batch {number}.")
                     raise
                 stages.append(measured)
-            batch = making.receive(result)
-            yield RehearsedBatch(number=number, batch=batch, stages=tuple(stages), tiers=tiers_since(batch))
+            yield RehearsedBatch(number=number, batch=making.receive(result), stages=tuple(stages))
 
 
 class Stopwatch:
@@ -116,38 +100,3 @@ def _measured_stage(stage: Stage, given: Any, clock: Callable[[], float]) -> tup
     result = stage.work(given)
     size, work = stage.size_of(result), watch.work()
     return result, RehearsedStage(name=stage.name, threads=stage.threads, work=work, size=size)
-
-
-def _tiers(features: Features | None) -> Callable[[MiniBatch], dict[str, TierCounts]]:
-    """A function that says which tiers have given features since it was called last, for a batch."""
-    store: object = features
-    if isinstance(store, HasTraffic):
-        return _since(store)
-    tier = _tier_of(features)
-
-    def of_batch(batch: MiniBatch) -> dict[str, TierCounts]:
-        num_bytes = sum(each.nbytes for each in batch.feature_arrays)
-        return {tier: TierCounts(rows=len(batch.src_ids), num_bytes=num_bytes)}
-
-    return of_batch
-
-
-def _since(features: HasTraffic) -> Callable[[MiniBatch], dict[str, TierCounts]]:
-    before = features.traffic()
-
-    def of_batch(_: MiniBatch) -> dict[str, TierCounts]:
-        nonlocal before
-        now = features.traffic()
-        given, before = now - before, now
-        return {"hot": given.hot, "cold": given.cold}
-
-    return of_batch
-
-
-def _tier_of(features: Features | None) -> str:
-    """Where all rows of features lie."""
-    if features is None:
-        return "memory"
-    if not isinstance(features, Tensor):
-        return type(features).__name__
-    return "memory" if mapped_rows(features) is None else "file"

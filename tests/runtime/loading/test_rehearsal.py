@@ -6,7 +6,6 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from sagann.runtime.loading import MiniBatches
 from sagann.runtime.loading.rehearsal import RehearsedBatch, Stopwatch, rehearsed
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered import TieredFeatures
-from sagann.storage import load_graph, save_graph
 from tests.graphs import labelled_graph
 from tests.stores import ComputedRows
 
@@ -95,29 +93,6 @@ def test_a_stopwatch_counts_busy_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measured(0.0, 0.0) == 1.0
 
 
-def test_bytes_are_told_by_tier(tmp_path: Path) -> None:
-    graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
-
-    def tiers(features: Any) -> dict[str, tuple[int, int]]:
-        (found,) = made(of(replace(graph, features=features)), 0)
-        rows, row_bytes = len(found.batch.src_ids), graph.features[:1].nbytes
-        assert sum(counts.rows for counts in found.tiers.values()) == rows
-        assert sum(counts.num_bytes for counts in found.tiers.values()) == rows * row_bytes
-        return {tier: (counts.rows, counts.num_bytes) for tier, counts in found.tiers.items()}
-
-    assert list(tiers(graph.features)) == ["memory"]
-    save_graph(graph, tmp_path / "graph")
-    assert list(tiers(load_graph(tmp_path / "graph").features)) == ["file"]
-    assert list(tiers(ComputedRows(graph.num_vertices, graph.num_features))) == ["ComputedRows"]
-    for cache in ("static", "look-ahead"):
-        store = TieredFeatures(graph.features, hot="50%", cache=cache)
-        store.rows(torch.arange(3))
-        by_tier = tiers(store)
-        assert list(by_tier) == ["hot", "cold"]
-        assert cache == "look-ahead" or min(by_tier.values())[0] > 0
-
-
 def test_a_store_that_looks_ahead_is_told_of_the_batches() -> None:
     graph = labelled_graph()
     store = TieredFeatures(graph.features, hot="50%", cache="look-ahead")
@@ -137,8 +112,3 @@ def test_an_error_names_stage_and_batch() -> None:
     with pytest.raises(OSError, match="the disk is gone") as caught:
         made(of(replace(graph, features=Broken(graph.num_vertices, 5))), 3)
     assert caught.value.__notes__ == ["Raised by stage 'load' of epoch 1, batch 3."]
-
-
-def test_a_graph_without_features_gives_rows_of_no_bytes() -> None:
-    (found,) = made(of(replace(labelled_graph(), features=None)), 0)
-    assert found.tiers["memory"].num_bytes == 0
