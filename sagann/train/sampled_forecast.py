@@ -146,7 +146,6 @@ class RehearsedEpochs(SampledEpochs):
 
     def __init__(self, predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
         super().__init__(predictor, prepared, config)
-        self._config = config
         self._deadline_s = 0.0
         self._measured: list[Measured] = []
         self._num_together = 0
@@ -199,7 +198,7 @@ class RehearsedEpochs(SampledEpochs):
         epoch = epoch_of(self._measured, self._minibatches, begin_s=watch.work().seconds)
         slowdown, traffic = self._rehearse_together(session, epoch)
         epoch = replace(epoch, slowdown=slowdown)
-        return forecast_of(epoch, self._measured, self._minibatches, self._config, traffic=traffic)
+        return forecast_of(epoch, self._measured, self._minibatches, traffic=traffic)
 
     def _rehearse_together(self, session: TrainSession, epoch: PipelinedEpoch) -> tuple[float, Traffic | None]:
         """Let batches go through the pipeline: their seconds over the simulated ones, and what the tiers gave to the last of them."""
@@ -255,7 +254,6 @@ def forecast_of(
     epoch: PipelinedEpoch,
     measured: Sequence[Measured],
     minibatches: MiniBatches,
-    config: TrainConfig,
     *,
     traffic: Traffic | None = None,
 ) -> SampledForecast:
@@ -265,7 +263,6 @@ def forecast_of(
         epoch: the stages, as of :func:`epoch_of`.
         measured: what was measured.
         minibatches: what was rehearsed.
-        config: what may be changed.
         traffic: what the tiers of a tiered store have given to batches in the order of an epoch.
     """
     whole, last = _whole_and_last(measured, minibatches)
@@ -286,7 +283,7 @@ def forecast_of(
         num_edges=in_epoch(lambda each: each.size_of("sample").rows),
         tiers=_tiers(minibatches.graph.features, rows, num_bytes, traffic),
         batch_bytes=max(sum(stage.size.num_bytes for stage in each.stages) for each in measured),
-        changes=_changes(simulated, config),
+        changes=_changes(simulated, minibatches.threads),
     )
 
 
@@ -322,9 +319,9 @@ def _typical(works: Sequence[StageWork]) -> StageWork:
     return StageWork(seconds=seconds / len(middle), cores=core_s / seconds)
 
 
-def _changes(simulated: SimulatedEpoch, config: TrainConfig) -> tuple[Change, ...]:
+def _changes(simulated: SimulatedEpoch, threads: int) -> tuple[Change, ...]:
     """What more threads, and more batches ahead, would give."""
-    threads, ahead = config.sampling_threads, config.batches_ahead
+    ahead = simulated.epoch.ahead
     tried = [(threads, _TIMES * ahead or _AHEAD_AT_FIRST)]
     if ahead:
         tried.insert(0, (_TIMES * threads, ahead))

@@ -63,8 +63,7 @@ def measured(number: int, *, seconds: float, edges: int, rows: int) -> Measured:
 
 
 def forecast(batches: list[Measured], minibatches: MiniBatches, begin_s: float = 0.0) -> SampledForecast:
-    config = TrainConfig(sample=(4, 3), batch_size=minibatches.batch_size, batches_ahead=minibatches.ahead)
-    return forecast_of(epoch_of(batches, minibatches, begin_s=begin_s), batches, minibatches, config)
+    return forecast_of(epoch_of(batches, minibatches, begin_s=begin_s), batches, minibatches)
 
 
 def test_an_epoch_is_what_its_batches_say() -> None:
