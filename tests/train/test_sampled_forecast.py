@@ -153,12 +153,17 @@ def test_bytes_are_those_of_the_tier_where_all_rows_lie(tmp_path: Path) -> None:
     graph = community_graph()
     save_graph(graph, tmp_path / "graph")
     mapped = load_graph(tmp_path / "graph")
-    config = TrainConfig(**{**SAMPLED, "memory": "1GiB"}, device="cpu")
-    for kind, expected in ((mapped, "file"), (replace(graph, features=ComputedRows(90, 8)), "ComputedRows")):
-        found = Trainer(seeded_model(), kind, config).foretell()
-        assert list(found.tiers) == [expected]
-        assert found.num_bytes == pytest.approx(4 * 8 * found.tiers[expected].rows, abs=32)
-    assert list(trainer_of(**SAMPLED).foretell().tiers) == ["memory"]
+    computed = replace(graph, features=ComputedRows(90, 8))
+    for kind, given, tier in (
+        (mapped, {}, "file"),
+        (graph, {}, "memory"),
+        (mapped, {"memory": "1GiB"}, "hot"),
+        (computed, {"memory": "1GiB"}, "hot"),
+        (mapped, {"hot": "0%"}, "cold"),
+    ):
+        found = Trainer(seeded_model(), kind, TrainConfig(**SAMPLED, **given, device="cpu")).foretell()
+        assert [name for name, counts in found.tiers.items() if counts.rows] == [tier]
+        assert found.num_bytes == pytest.approx(4 * 8 * found.tiers[tier].rows, abs=32)
 
 
 def test_nothing_of_the_run_changes() -> None:
