@@ -26,6 +26,7 @@ from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
 from sagann.train import RunInfo, Trainer, TrainResult
 from sagann.train.atomic import leftovers
+from sagann.train.checkpoint import Position
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import (
     CONFIG_FILE,
@@ -83,7 +84,8 @@ def train_run(
         settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal, signals=shared.signals
     )
     if result.interrupted:
-        _say_interrupted(f"Interrupted after epoch {result.epochs}, and saved.", settings, run_dir, terminal)
+        position = Position(result.epochs, result.batch)
+        _say_interrupted(f"Interrupted after {position}, and saved.", settings, run_dir, terminal)
         return INTERRUPTED
     _report(result, run_dir, terminal)
     return 0
@@ -124,8 +126,8 @@ def _fit(
         with using_engine(settings.new_engine()), signals.finishing(trainer.stop):
             return trainer.fit(resume=resume and (folder.exists or folder.has_work), overwrite=overwrite)
     except (KeyboardInterrupt, Terminated):
-        if epochs := folder.checkpoints.epochs():
-            _say_interrupted(f"Interrupted; saved up to epoch {epochs[0]}.", settings, run_dir, terminal)
+        if positions := folder.checkpoints.positions():
+            _say_interrupted(f"Interrupted; saved up to {positions[0]}.", settings, run_dir, terminal)
         raise
     finally:
         reporter.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,10 +27,15 @@ from sagann.report.terminal import Terminal
 from sagann.storage.importer import Progress as ImportProgress, silent
 
 if TYPE_CHECKING:
+    from sagann.train.epoch_progress import EpochProgress
     from sagann.train.reporter import EpochRecord, RunInfo, TrainResult
 
 _RECENT_EPOCHS = 20
 """Number of epochs whose median time is shown, so that one slow epoch does not make time and rate jump."""
+_LONG_EPOCH_S = 1.0
+"Seconds of an epoch after which its batches are shown; those of a short epoch would only flicker."
+_LINE_EVERY_S = 60.0
+"Least seconds between two lines of progress where there is no terminal."
 
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -38,8 +44,9 @@ class ProgressReporter:
     """A progress bar of a run, with epoch time, edges per second, loss and the monitored metric.
 
     A second line of a run with tiers shows the rows of the last epoch, the share of them that were hits, and the bytes of each tier.
+    A long sampled epoch has a bar of its own below, with batches, edges and seeds per second, and the loss so far.
 
-    A terminal gets a live bar; a pipe or a file gets only the messages and the last state.
+    A terminal gets live bars; a pipe or a file gets the messages, a line a minute, and the last state.
 
     Args:
         console: where to write; by default standard error, so that standard output holds results only.
@@ -48,16 +55,18 @@ class ProgressReporter:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
         self._progress: Progress | None = None
-        self._task = TaskID(0)
+        self._epochs, self._batches = TaskID(0), TaskID(0)
         self._info: RunInfo | None = None
         self._recent_s: deque[float] = deque(maxlen=_RECENT_EPOCHS)
         self._monitored = ""
+        self._logged_s = 0.0
 
     def on_start(self, info: RunInfo) -> None:
         """Show the bar, from the first epoch of this call."""
         self._info = info
         self._recent_s.clear()
         self._monitored = ""
+        self._logged_s = time.monotonic()
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -68,8 +77,28 @@ class ProgressReporter:
             console=self._console,
         )
         name = f"{info.model.rpartition(':')[2]} on {Path(info.data).stem}"
-        self._task = self._progress.add_task(name, total=info.epochs, completed=info.first_epoch - 1, state="")
+        self._epochs = self._progress.add_task(name, total=info.epochs, completed=info.first_epoch - 1, state="")
+        self._batches = self._progress.add_task("", visible=False, state="")
         self._progress.start()
+
+    def on_batch(self, progress: EpochProgress) -> None:
+        """Move both bars on within a long epoch."""
+        if self._progress is None or progress.train_s < _LONG_EPOCH_S:
+            return
+        edges, seeds = (_short(count / progress.train_s) for count in (progress.num_edges, progress.num_labelled))
+        state = f"{edges} edges/s  {seeds} seeds/s  loss {progress.loss:.4f}"
+        name = f"epoch {progress.epoch}"
+        self._progress.update(
+            self._batches,
+            description=name,
+            total=progress.num_batches,
+            completed=progress.batch,
+            state=state,
+            visible=True,
+        )
+        # The time that is left is known within the first epoch.
+        self._progress.update(self._epochs, completed=progress.epoch - 1 + progress.batch / progress.num_batches)
+        self._log(f"{name}  batch {progress.batch}/{progress.num_batches}  {state}")
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Move the bar on."""
@@ -81,9 +110,17 @@ class ProgressReporter:
         if metric in record.metrics.get(split, {}):
             self._monitored = f"  {split} {record.metrics[split][metric]:.4f}"
         epoch_s = statistics.median(self._recent_s)
-        rate = edges_per_s(self._info, epoch_s)
-        state = f"{short_seconds(epoch_s)}  {_short(rate)} edges/s  loss {record.loss:.4f}{self._monitored}{_tiers(record)}"
-        self._progress.update(self._task, completed=record.epoch, state=state)
+        edges = _short(record.num_edges / epoch_s if epoch_s > 0 else 0.0)
+        state = f"{short_seconds(epoch_s)}  {edges} edges/s  loss {record.loss:.4f}{self._monitored}"
+        self._progress.reset(self._batches, visible=False)
+        self._progress.update(self._epochs, completed=record.epoch, state=f"{state}{_tiers(record)}")
+        self._log(f"epoch {record.epoch}/{self._info.epochs}  {state}")
+
+    def _log(self, line: str) -> None:
+        """Write a line of progress, where there is no terminal and a minute has passed since the last one."""
+        if not self._console.is_terminal and time.monotonic() - self._logged_s >= _LINE_EVERY_S:
+            self._logged_s = time.monotonic()
+            self.on_message(line)
 
     def on_end(self, result: TrainResult) -> None:
         """Stop drawing and leave the last state."""
@@ -123,11 +160,6 @@ def import_progress(terminal: Terminal) -> Iterator[ImportProgress]:
             bars.update(stages[stage], completed=done, total=None if total is None else max(total, done))
 
         yield draw
-
-
-def edges_per_s(info: RunInfo, epoch_s: float) -> float:
-    """Edges of the forward pass, of all layers together, per second of the epoch."""
-    return info.num_edges * info.num_hops / epoch_s if epoch_s > 0 else 0.0
 
 
 def _tiers(record: EpochRecord) -> str:

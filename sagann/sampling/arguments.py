@@ -25,6 +25,20 @@ def require_ids(ids: Tensor, num_vertices: int | None = None, *, where: str) -> 
     check_ids(ids, num_vertices, "vertex", where=numbered(where, "position"))
 
 
+def require_distinct(seeds: Tensor, num_vertices: int | None = None, *, where: str) -> None:
+    """Refuse what is not a tensor of different vertex ids, int64 [n]. Sorts a copy of the ids."""
+    require_ids(seeds, num_vertices, where=where)
+    in_order = seeds.sort().values
+    repeated = in_order[1:][in_order[1:] == in_order[:-1]]
+    if len(repeated):
+        raise InputError(
+            "seed repeated",
+            value=f"{int(repeated[0])} stands more than once",
+            where=where,
+            fix="Pass every seed once, with seeds.unique() for example.",
+        )
+
+
 def require_square(topology: Topology, *, where: str) -> None:
     """Refuse what is not a topology in memory of the processor, whose sources are its destinations."""
     fix = "Pass a topology: that of a graph is graph.topology."

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type
+from sagann.errors import require_type
 from sagann.graph.random_numbers import key_of
 from sagann.ranges import require_integer
-from sagann.sampling.arguments import SHUFFLE, require_ids
+from sagann.sampling.arguments import SHUFFLE, require_distinct
 
 
 def seed_batches(
@@ -31,19 +31,17 @@ def seed_batches(
         >>> [batch.tolist() for batch in seed_batches(torch.arange(5), 2, shuffle=False)]
         [[0, 1], [2, 3], [4]]
     """
-    require_ids(seeds, where="seed_batches, seeds")
+    require_distinct(seeds, where="seed_batches, seeds")
     require_integer(batch_size, "batch_size", where="seed_batches, batch_size")
     require_integer(epoch, "epoch", where="seed_batches, epoch")
     require_type(seed, int, where="seed_batches, seed", fix="Pass a whole number.")
-    in_order = seeds.sort().values
-    repeated = in_order[1:][in_order[1:] == in_order[:-1]]
-    if len(repeated):
-        raise InputError(
-            "seed repeated",
-            value=f"{int(repeated[0])} stands more than once",
-            where="seed_batches, seeds",
-            fix="Pass every seed once, with seeds.unique() for example.",
-        )
+    return cut_seeds(seeds, batch_size, shuffle=shuffle, seed=seed, epoch=epoch, drop_last=drop_last)
+
+
+def cut_seeds(
+    seeds: Tensor, batch_size: int, *, shuffle: bool, seed: int, epoch: int, drop_last: bool
+) -> tuple[Tensor, ...]:
+    """The batches of :func:`seed_batches`, for arguments that are known to be right: nothing is checked."""
     if shuffle:
         generator = torch.Generator().manual_seed(int(key_of(seed, SHUFFLE, epoch)))
         seeds = seeds[torch.randperm(len(seeds), generator=generator)]

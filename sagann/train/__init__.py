@@ -2,6 +2,7 @@
 
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
+from sagann.train.epoch_progress import EpochProgress
 from sagann.train.metrics import METRICS, Metrics
 from sagann.train.policies import DECAY_POLICIES
 from sagann.train.predictor import Predictor
@@ -13,6 +14,7 @@ __all__ = [
     "DECAY_POLICIES",
     "METRICS",
     "Contract",
+    "EpochProgress",
     "EpochRecord",
     "LogReporter",
     "Metrics",

@@ -2,7 +2,7 @@
 
 ``checkpoints/epoch-000010/`` holds ``state.safetensors`` and ``state.json``. The folder is written aside, synced and
 renamed, so a folder of that name is whole. ``state.json`` has checksums of its content and of the tensors, so later
-damage is recognised.
+damage is recognised. ``epoch-000010-batch-000123`` is 123 batches after the end of epoch 10.
 """
 
 from __future__ import annotations
@@ -33,15 +33,35 @@ from sagann.train.atomic import (
 from sagann.train.codec import Decoder, encode
 
 FORMAT = 1
-_NAME = re.compile(r"epoch-(\d{6,})")
+_NAME = re.compile(r"epoch-(\d{6,})(?:-batch-(\d{6,}))?")
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Position:
+    """How far a run has come. Positions are ordered as training reaches them.
+
+    Example:
+        >>> print(Position(3), "and", Position(3, batch=7))
+        epoch 3 and batch 7 of epoch 4
+        >>> Position(3) < Position(3, batch=7) < Position(4)
+        True
+    """
+
+    epoch: int
+    "Number of the last epoch that has ended; 0 before the first one has."
+    batch: int = 0
+    "Number of batches that were trained of the epoch after that; 0 between epochs."
+
+    def __str__(self) -> str:
+        return f"batch {self.batch} of epoch {self.epoch + 1}" if self.batch else f"epoch {self.epoch}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """The state of a run at the end of an epoch."""
+    """The state of a run at the end of an epoch, or between two batches of one."""
 
-    epoch: int
-    "Number of the last trained epoch, from 1."
+    position: Position
+    "How far the run has come."
     state: Mapping[str, Any]
     "Values by the name of their part: numbers, texts, tensors, and plain containers of these (see sagann.train.codec)."
 
@@ -53,16 +73,16 @@ class CheckpointFolder:
         self.path = path
         self.keep = keep
 
-    def epochs(self) -> list[int]:
-        """Epochs that have a checkpoint, newest first. The checkpoints are not opened."""
+    def positions(self) -> list[Position]:
+        """Positions that have a checkpoint, newest first. The checkpoints are not opened."""
         if not self.path.is_dir():
             return []
         matches = [_NAME.fullmatch(entry.name) for entry in self.path.iterdir() if entry.is_dir()]
-        return sorted((int(match[1]) for match in matches if match), reverse=True)
+        return sorted((Position(int(match[1]), int(match[2] or 0)) for match in matches if match), reverse=True)
 
     def write(self, checkpoint: Checkpoint) -> Path:
         """Write ``checkpoint`` atomically, then remove all but the ``keep`` newest ones."""
-        final = self._folder(checkpoint.epoch)
+        final = self._folder(checkpoint.position)
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             unfinished = (
@@ -72,21 +92,21 @@ class CheckpointFolder:
             aside = final.with_name(f"{TEMPORARY_PREFIX}{final.name}")
             write_state(aside, checkpoint)
             sync_folder(aside)
-            # Only a damaged checkpoint of this epoch can exist: the run would have resumed from a valid one.
+            # Only a damaged checkpoint of this position can exist: the run would have resumed from a valid one.
             remove_folder(final)
             aside.rename(final)
             sync_folder(self.path)
-            # Checkpoints of later epochs are damaged, and do not count.
-            known = [epoch for epoch in self.epochs() if epoch <= checkpoint.epoch]
-            for epoch in known[self.keep :]:
-                remove_folder(self._folder(epoch))
+            # Checkpoints of later positions are damaged, and do not count.
+            known = [position for position in self.positions() if position <= checkpoint.position]
+            for position in known[self.keep :]:
+                remove_folder(self._folder(position))
         return final
 
-    def read(self, epoch: int) -> Checkpoint:
+    def read(self, position: Position) -> Checkpoint:
         """Read one checkpoint. A file that is missing, truncated, altered or of another format is a CheckpointError."""
-        folder = self._folder(epoch)
+        folder = self._folder(position)
         try:
-            return _read_state(folder, epoch)
+            return _read_state(folder, position)
         except (OSError, ValueError, RecursionError) as error:
             what = "" if type(error) is ValueError else f"{type(error).__name__}: "
             raise _damaged(folder, f"{what}{error}") from error
@@ -103,9 +123,9 @@ class CheckpointFolder:
         ValueError, other than an error of sagann, counts as damaged.
         """
         last: CheckpointError | None = None
-        tried: list[int] = []
+        tried: list[Position] = []
         # Listed anew each time: a process that trains writes new checkpoints and removes old ones.
-        while untried := [epoch for epoch in self.epochs() if epoch not in tried]:
+        while untried := [position for position in self.positions() if position not in tried]:
             tried.append(untried[0])
             folder = self._folder(untried[0])
             try:
@@ -132,8 +152,9 @@ class CheckpointFolder:
             )
         return None
 
-    def _folder(self, epoch: int) -> Path:
-        return self.path / f"epoch-{epoch:06d}"
+    def _folder(self, position: Position) -> Path:
+        batch = f"-batch-{position.batch:06d}" if position.batch else ""
+        return self.path / f"epoch-{position.epoch:06d}{batch}"
 
 
 def write_state(folder: Path, checkpoint: Checkpoint) -> None:
@@ -143,13 +164,15 @@ def write_state(folder: Path, checkpoint: Checkpoint) -> None:
     state = {name: encode(part, tensors, name=name) for name, part in checkpoint.state.items()}
     folder.mkdir()
     write_tensors(path, tensors)
-    content = {"epoch": checkpoint.epoch, "state": state, "tensors_checksum": file_digest(path)}
+    position = checkpoint.position
+    batch = {"batch": position.batch} if position.batch else {}
+    content = {"epoch": position.epoch, **batch, "state": state, "tensors_checksum": file_digest(path)}
     checksum = digest(json.dumps(content, allow_nan=False).encode())
     document = json.dumps({"format": FORMAT, "checksum": checksum, "content": content})
     write_synced(folder / "state.json", document.encode())
 
 
-def _read_state(folder: Path, epoch: int) -> Checkpoint:
+def _read_state(folder: Path, position: Position) -> Checkpoint:
     """Read the two files of a checkpoint; a ValueError or an OSError says what is wrong with them."""
     # The decoder names a number that is not finite.
     document = parse_json(read_file(folder / "state.json", error=CheckpointError), is_finite=False)
@@ -161,10 +184,12 @@ def _read_state(folder: Path, epoch: int) -> Checkpoint:
     # Parsing and dumping keep the order and every bit of a float, so the text is the one that the checksum is of.
     if digest(json.dumps(content).encode()) != document.get("checksum"):
         raise ValueError("state.json does not match its checksum")
-    if not isinstance(content, dict) or content.keys() != {"epoch", "state", "tensors_checksum"}:
-        raise ValueError("the content of state.json is not epoch, state and tensors_checksum")
-    if type(content["epoch"]) is not int or content["epoch"] != epoch:
-        raise ValueError(f"state.json is of epoch {content['epoch']!r:.80}, the folder's name says {epoch}")
+    if not isinstance(content, dict) or content.keys() - {"batch"} != {"epoch", "state", "tensors_checksum"}:
+        raise ValueError("the content of state.json is not epoch, batch, state and tensors_checksum")
+    for name, named in (("epoch", position.epoch), ("batch", position.batch)):
+        found = content.get(name, 0)
+        if type(found) is not int or found != named:
+            raise ValueError(f"state.json is of {name} {found!r:.80}, the folder's name says {named}")
     if digest(stored) != content["tensors_checksum"]:
         raise ValueError("state.safetensors does not match its checksum, tensors_checksum in state.json")
     if not isinstance(content["state"], dict):
@@ -176,7 +201,7 @@ def _read_state(folder: Path, epoch: int) -> Checkpoint:
     decoder = Decoder(tensors)
     state = {name: decoder.decode(part, name=name) for name, part in content["state"].items()}
     decoder.require_all_taken()
-    return Checkpoint(epoch=epoch, state=state)
+    return Checkpoint(position=position, state=state)
 
 
 def _damaged(folder: Path, value: str) -> CheckpointError:

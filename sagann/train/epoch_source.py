@@ -31,6 +31,8 @@ class TrainStep:
     "Computes the mean loss of the step's labelled vertices, with its gradient; LBFGS calls it several times."
     num_labelled: int
     "Number of labelled vertices: the weight of this step in the loss of the epoch."
+    num_edges: int
+    "Number of edges that a forward pass of the step walks, of all hops together."
 
 
 class EpochSource(Protocol):
@@ -41,10 +43,15 @@ class EpochSource(Protocol):
     traffic: Traffic | None
     "What each tier of features gave to the steps of the last epoch; None without tiers."
 
-    def steps(self, epoch: int) -> Generator[TrainStep, None, None]:
-        """The steps of an epoch, in order. They depend on the epoch's number (from 1), the run's seed and the model alone.
+    @property
+    def num_batches(self) -> int:
+        """Number of steps in an epoch; each one trains a batch."""
 
-        Whoever does not take all steps closes the generator.
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        """The steps of an epoch, in order, without the ``first`` ones, which were taken already.
+
+        A step depends on the epoch's number (from 1), its own number, the run's seed and the model alone. Whoever does not take all
+        steps closes the generator.
         """
 
     def logits(self) -> Tensor:
@@ -66,8 +73,14 @@ class WholeGraph:
         # The rows of an interval are looked up on the host, so that the lookup does not wait for the device.
         self._rows_on_host = rows.cpu()
 
-    def steps(self, epoch: int) -> Generator[TrainStep, None, None]:
-        yield TrainStep(loss=self._loss, num_labelled=len(self._rows))
+    @property
+    def num_batches(self) -> int:
+        return 1
+
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        if not first:
+            num_edges = self._graph.num_edges * self._predictor.num_hops
+            yield TrainStep(loss=self._loss, num_labelled=len(self._rows), num_edges=num_edges)
 
     def logits(self) -> Tensor:
         return self._predictor.logits(self._prepared)

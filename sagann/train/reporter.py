@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sagann.storage.json_fields import as_integer, as_number
+from sagann.train.epoch_progress import EpochProgress
 from sagann.train.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class EpochRecord:
     "Seconds of forward, backward and optimizer step; evaluation and checkpoints are not counted."
     lr: float
     "Learning rate of the first parameter group."
+    num_edges: int = 0
+    "Number of edges that the forward passes of training walked, of all hops together."
     metrics: Mapping[str, Metrics] = field(default_factory=dict)
     "Split to metric to value; empty where the epoch was not evaluated."
     traffic: Traffic | None = None
@@ -59,8 +62,9 @@ class EpochRecord:
     def to_json(self) -> dict[str, Any]:
         """The line as JSON values; metrics have names such as 'val/accuracy', counts of tiers names such as 'hot_rows'."""
         flat = {f"{split}/{name}": value for split, found in self.metrics.items() for name, value in found.items()}
+        own = {name: getattr(self, name) for name in ("epoch", "loss", "epoch_s", "lr", "num_edges")}
         counts = {} if self.traffic is None else self.traffic.to_json()
-        return {"epoch": self.epoch, "loss": self.loss, "epoch_s": self.epoch_s, "lr": self.lr, **counts, **flat}
+        return {**own, **counts, **flat}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EpochRecord:
@@ -71,7 +75,15 @@ class EpochRecord:
             if slash:
                 metrics.setdefault(split, {})[name] = as_number(value, key)
         own = {name: as_number(values[name], name) for name in ("loss", "epoch_s", "lr")}
-        return cls(epoch=as_integer(values["epoch"], "epochs"), **own, metrics=metrics, traffic=_traffic_in(values))
+        # A line of a run that was begun before edges were counted has none.
+        num_edges = as_integer(values.get("num_edges", 0), "num_edges")
+        return cls(
+            epoch=as_integer(values["epoch"], "epochs"),
+            **own,
+            num_edges=num_edges,
+            metrics=metrics,
+            traffic=_traffic_in(values),
+        )
 
 
 def _traffic_in(values: Mapping[str, Any]) -> Traffic | None:
@@ -89,7 +101,9 @@ class TrainResult:
     """How a run ended."""
 
     epochs: int
-    "Number of trained epochs, with the epochs before a resume."
+    "Number of epochs that have ended, with the epochs before a resume."
+    batch: int
+    "Number of batches that were trained of the epoch after those; 0 between epochs."
     best_epoch: int | None
     "Number of the epoch whose monitored metric was best; None before the first evaluation."
     weights: str
@@ -97,7 +111,7 @@ class TrainResult:
     stopped_early: bool
     "Whether patience ran out."
     interrupted: bool
-    "Whether Ctrl-C or ``Trainer.stop`` ended the run; ``metrics`` are then empty and the model has the last epoch's weights."
+    "Whether Ctrl-C or ``Trainer.stop`` ended the run; ``metrics`` are then empty and the model has the weights of its last step."
     epoch_s: float
     "Median of the seconds of an epoch."
     peak_rss_bytes: int
@@ -115,6 +129,10 @@ class Reporter(Protocol):
 
     def on_start(self, info: RunInfo) -> None:
         """Training begins, or continues."""
+        return
+
+    def on_batch(self, progress: EpochProgress) -> None:
+        """A mini-batch was trained, and others of its epoch follow. Never called for an epoch on the whole graph."""
         return
 
     def on_epoch(self, record: EpochRecord) -> None:

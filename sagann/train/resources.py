@@ -164,8 +164,10 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def stop_on_interrupt(stop: Callable[[], None], on_message: Callable[[str], None]) -> Iterator[None]:
-    """Inside the block, the first Ctrl-C calls ``stop`` and says so; the second one interrupts as usual.
+def stop_on_interrupt(
+    stop: Callable[[], None], on_message: Callable[[str], None], *, after: str = "epoch"
+) -> Iterator[None]:
+    """Inside the block, the first Ctrl-C calls ``stop`` and says after what the run stops; the second one interrupts as usual.
 
     Signals reach only the main thread. In another thread, and where Ctrl-C is already ignored, nothing changes. ``on_message`` is
     called in a thread of its own, because a handler may interrupt the main thread while it writes to the same stream.
@@ -179,7 +181,7 @@ def stop_on_interrupt(stop: Callable[[], None], on_message: Callable[[str], None
 
     def say() -> None:
         if pressed.get():
-            on_message("Stopping after this epoch. Press Ctrl-C again to stop at once.")
+            on_message(f"Stopping after this {after}. Press Ctrl-C again to stop at once.")
 
     def handle(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, before)

@@ -115,9 +115,9 @@ class RunFolder:
 
     @property
     def has_work(self) -> bool:
-        """Whether an epoch was trained here, whose results an overwrite would lose; also where run.json is missing."""
+        """Whether an epoch or a part of one was kept here, which an overwrite would lose; also where run.json is missing."""
         has_history = self._history.exists() and self._history.stat().st_size > 0
-        return self.has_result or bool(self.checkpoints.epochs()) or has_history
+        return self.has_result or bool(self.checkpoints.positions()) or has_history
 
     @property
     def has_result(self) -> bool:
@@ -201,18 +201,21 @@ class RunFolder:
     def append(self, record: EpochRecord) -> None:
         """Add a line to metrics.jsonl."""
         with disk_errors(self.path):
-            if self._lines is None:
-                self._lines = open_file(self._history, "ab", error=CheckpointError)
-            self._lines.write((json.dumps(record.to_json(), allow_nan=False) + "\n").encode())
-            self._lines.flush()
+            lines = self._opened_history()
+            lines.write((json.dumps(record.to_json(), allow_nan=False) + "\n").encode())
+            lines.flush()
 
     def sync_history(self) -> int:
         """Put metrics.jsonl on the disk; its length in bytes."""
-        if self._lines is None:
-            return 0
         with disk_errors(self.path):
-            os.fsync(self._lines.fileno())
-            return self._lines.tell()
+            lines = self._opened_history()
+            os.fsync(lines.fileno())
+            return lines.tell()
+
+    def _opened_history(self) -> BinaryIO:
+        if self._lines is None:
+            self._lines = open_file(self._history, "ab", error=CheckpointError)
+        return self._lines
 
     def read_history(self, num_epochs: int, num_bytes: int) -> list[EpochRecord]:
         """The first ``num_epochs`` lines of metrics.jsonl, ``num_bytes`` long; a CheckpointError where they are not."""

@@ -84,9 +84,13 @@ class SampledEpochs:
             device=self._predictor.device,
         )
 
-    def steps(self, epoch: int) -> Generator[TrainStep, None, None]:
+    @property
+    def num_batches(self) -> int:
+        return len(self._minibatches)
+
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         before = None if self._store is None else self._store.traffic()
-        with self._minibatches.batches(epoch) as batches:
+        with self._minibatches.batches(epoch, first=first) as batches:
             for batch in batches:
                 yield self.step(batch)
         if self._store is not None and before is not None:
@@ -94,7 +98,7 @@ class SampledEpochs:
 
     def step(self, batch: MiniBatch) -> TrainStep:
         """The training step of a batch."""
-        return TrainStep(loss=partial(self._loss, batch), num_labelled=len(batch.seeds))
+        return TrainStep(loss=partial(self._loss, batch), num_labelled=len(batch.seeds), num_edges=batch.num_edges)
 
     def logits(self) -> Tensor:
         return self._predictor.logits(self._prepared)

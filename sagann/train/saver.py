@@ -1,4 +1,4 @@
-"""Saver: keeps the epochs of a run in its folder, so that no more than a few epochs or seconds of work can be lost."""
+"""Saver: keeps the work of a run in its folder, so that no more than a few epochs or seconds of work can be lost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sagann.train.run_folder import RunFolder
 from sagann.train.session import TrainSession
 
 _MOST_UNSAVED_S = 4.0
-"""Seconds of work after which an epoch is saved, whatever ``checkpoint_every`` is. The command line gives an epoch at least as
-many seconds after SIGTERM: epochs so long that it gives one up are each saved."""
+"""Seconds of work after which a run is saved, whatever ``checkpoint_every`` is. The command line gives a batch, or an epoch on the
+whole graph, at least as many seconds after SIGTERM: those so long that it gives one up are each saved."""
 _LEAST_SPACING = 20
 "Least seconds of work between such checkpoints, as a multiple of the seconds that writing one took."
 
@@ -18,8 +18,8 @@ _LEAST_SPACING = 20
 class Saver:
     """Writes a line of history for each epoch of a session, and a checkpoint where one is due.
 
-    A checkpoint is due every ``checkpoint_every`` epochs, and after some seconds of work without one: where epochs are long, a
-    kill would lose hours.
+    A checkpoint is due every ``checkpoint_every`` epochs, and after some seconds of work without one, also between two batches of
+    an epoch: where epochs are long, a kill would lose hours.
 
     Args:
         session: the run.
@@ -29,25 +29,29 @@ class Saver:
 
     def __init__(self, session: TrainSession, folder: RunFolder, run: str) -> None:
         self._session, self._folder, self._run = session, folder, run
-        self._saved_epoch, self._saved_s = session.epoch, time.perf_counter()
+        self._saved, self._saved_s = session.position, time.perf_counter()
         self._cost_s = 0.0
         "Seconds that the last checkpoint took."
+
+    @property
+    def is_late(self) -> bool:
+        """Whether so many seconds of work have no checkpoint that one is due."""
+        unsaved_s = time.perf_counter() - self._saved_s
+        return unsaved_s >= max(_MOST_UNSAVED_S, _LEAST_SPACING * self._cost_s)
 
     def keep(self, record: EpochRecord) -> None:
         """Add the epoch that was trained last to the history, and save it where a checkpoint is due."""
         self._folder.append(record)
-        unsaved_s = time.perf_counter() - self._saved_s
-        is_long = unsaved_s >= max(_MOST_UNSAVED_S, _LEAST_SPACING * self._cost_s)
-        if is_long or record.epoch % self._session.config.checkpoint_every == 0:
+        if self.is_late or record.epoch % self._session.config.checkpoint_every == 0:
             self.save()
 
     def save(self) -> None:
-        """Write a checkpoint of the last trained epoch, if it has none."""
-        epoch = self._session.epoch
-        if epoch == self._saved_epoch:
+        """Write a checkpoint of all that was trained, if there is none."""
+        position = self._session.position
+        if position == self._saved:
             return
         started_s = time.perf_counter()
         history_bytes = self._folder.sync_history()
         self._folder.checkpoints.write(self._session.checkpoint(run=self._run, history_bytes=history_bytes))
-        self._saved_epoch, self._saved_s = epoch, time.perf_counter()
+        self._saved, self._saved_s = position, time.perf_counter()
         self._cost_s = self._saved_s - started_s

@@ -1,11 +1,12 @@
-"""TrainSession: the state of a run that changes from epoch to epoch. It goes into checkpoints and comes back."""
+"""TrainSession: the state of a run that changes from batch to batch. It goes into checkpoints and comes back."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
 from sagann.train.best import BestTracker
-from sagann.train.checkpoint import Checkpoint
+from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.config import TrainConfig
+from sagann.train.epoch_progress import EpochProgress
 from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.expectation import require_optimizer, require_scheduler, require_weights
 from sagann.train.metrics import Metrics, evaluate_splits
@@ -45,12 +47,17 @@ class TrainSession:
     tracker: BestTracker
     "Remembers the best epoch."
     epoch: int = field(default=0, init=False)
-    "Number of the last trained epoch; 0 before the first one."
+    "Number of the last epoch that has ended; 0 before the first one has."
+    progress: EpochProgress | None = field(default=None, init=False)
+    "The epoch after that, so far; None where none of its batches is trained."
     history: list[EpochRecord] = field(default_factory=list, init=False)
-    "The records of all trained epochs."
+    "The records of all epochs that have ended."
 
-    def run_epoch(self) -> EpochRecord:
+    def run_epoch(self, leave: Callable[[EpochProgress], bool] = lambda progress: False) -> EpochRecord | None:
         """Train one epoch, evaluate it where it is due, step the scheduler, and add it to the history.
+
+        Between two batches ``leave`` is called: where it returns True, the epoch is left there, and the result is None. The next call
+        goes on with the next batch.
 
         Where ``eval_every`` does not divide the number of epochs, the last epoch is evaluated for the history only: a
         longer run does not evaluate this epoch, and continuing this run must give the same. A loss that is NaN or
@@ -59,9 +66,9 @@ class TrainSession:
         epoch = self.epoch + 1
         check_rates(self.scheduler, self.optimizer)
         lr = float(self.optimizer.param_groups[0]["lr"])
-        started_s = self._now_s()
-        loss = self._train(epoch)
-        epoch_s = self._now_s() - started_s
+        trained = self._train(epoch, leave)
+        if not trained.is_whole:
+            return None
         metrics: dict[str, Metrics] = {}
         is_due = epoch % self.config.eval_every == 0
         if is_due or epoch == self.config.epochs:
@@ -70,11 +77,22 @@ class TrainSession:
             self.tracker.update(epoch, metrics, self.model)
         step_scheduler(self.scheduler, self.tracker.monitored(metrics) if is_due else None)
         record = EpochRecord(
-            epoch=epoch, loss=loss, epoch_s=epoch_s, lr=lr, metrics=metrics, traffic=self.source.traffic
+            epoch=epoch,
+            loss=trained.loss,
+            epoch_s=trained.train_s,
+            lr=lr,
+            num_edges=trained.num_edges,
+            metrics=metrics,
+            traffic=self.source.traffic,
         )
-        self.epoch = epoch
+        self.epoch, self.progress = epoch, None
         self.history.append(record)
         return record
+
+    @property
+    def position(self) -> Position:
+        """How far the run has come."""
+        return Position(self.epoch, 0 if self.progress is None else self.progress.batch)
 
     @property
     def finished(self) -> bool:
@@ -86,15 +104,23 @@ class TrainSession:
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def _train(self, epoch: int) -> float:
-        """Take all steps of an epoch; the mean loss of its labelled vertices."""
+    def _train(self, epoch: int, leave: Callable[[EpochProgress], bool]) -> EpochProgress:
+        """Take the steps that are left of an epoch, until ``leave`` returns True; the epoch so far."""
         self.model.train()
-        mean, count = 0.0, 0
-        with closing(self.source.steps(epoch)) as steps:
+        progress = self.progress or EpochProgress(epoch=epoch, num_batches=self.source.num_batches)
+        since_s = self._now_s() - progress.train_s
+        with closing(self.source.steps(epoch, first=progress.batch)) as steps:
             for step in steps:
-                count += step.num_labelled
-                mean += (self._step(step, epoch) - mean) * (step.num_labelled / count)
-        return mean
+                loss = self._step(step, epoch)
+                progress = progress.after(step, loss=loss, train_s=time.perf_counter() - since_s)
+                if progress.is_whole:
+                    continue
+                self.progress = progress
+                paused_s = time.perf_counter()
+                if leave(progress):
+                    return progress
+                since_s += time.perf_counter() - paused_s
+        return replace(progress, train_s=self._now_s() - since_s)
 
     def _step(self, step: TrainStep, epoch: int) -> float:
         """Take one optimizer step. Every torch optimizer takes a closure; LBFGS calls the closure several times."""
@@ -165,7 +191,7 @@ class TrainSession:
         return metrics
 
     def checkpoint(self, *, run: str, history_bytes: int) -> Checkpoint:
-        """The whole state after the last trained epoch, for a run's digest and a length of metrics.jsonl."""
+        """The whole state after the last trained batch, for a run's digest and a length of metrics.jsonl."""
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -176,14 +202,16 @@ class TrainSession:
             "history_epochs": len(self.history),
             "history_bytes": history_bytes,
         }
-        return Checkpoint(epoch=self.epoch, state=state)
+        if self.progress is not None:
+            state["progress"] = self.progress.state_dict()
+        return Checkpoint(position=self.position, state=state)
 
     def require_restorable(self, checkpoint: Checkpoint, history: list[EpochRecord]) -> None:
         """Require the state of this run after the epochs of ``history``; a ValueError names an entry that is not of the run.
 
         Nothing is applied.
         """
-        state, model = checkpoint.state, self.model.state_dict()
+        state, model, position = checkpoint.state, self.model.state_dict(), checkpoint.position
         require_weights(state["model"], model, "model")
         require_optimizer(
             state["optimizer"], self.optimizer, is_scheduled=self.scheduler is not None, name="optimizer"
@@ -193,6 +221,16 @@ class TrainSession:
         require_scheduler(state["scheduler"], self.scheduler, is_own=is_own, epoch=len(history), name="scheduler")
         self.tracker.require_state(state["best"], history, eval_every=self.config.eval_every, weights=model)
         require_rng(state["rng"], self.device)
+        if position.batch:
+            if state["best"]["exhausted"]:
+                raise ValueError("best.exhausted is True, but an epoch was begun after that")
+            EpochProgress.require_state(
+                state["progress"],
+                position,
+                num_batches=self.source.num_batches,
+                num_vertices=self.graph.num_vertices,
+                name="progress",
+            )
 
     def restore(self, checkpoint: Checkpoint, history: list[EpochRecord]) -> None:
         """Continue from ``checkpoint``, which is restorable, as an uninterrupted run would."""
@@ -202,7 +240,11 @@ class TrainSession:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.tracker.load_state_dict(state["best"])
-        self.epoch = checkpoint.epoch
+        self.epoch, self.progress = checkpoint.position.epoch, None
+        if checkpoint.position.batch:
+            self.progress = EpochProgress.from_state(
+                state["progress"], checkpoint.position, num_batches=self.source.num_batches
+            )
         self.history = history
         restore_rng(state["rng"], self.device)
 

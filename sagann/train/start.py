@@ -12,7 +12,7 @@ from typing import Any
 
 from sagann.errors import CheckpointError, InputError
 from sagann.ranges import RANGES
-from sagann.train.checkpoint import Checkpoint
+from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.expectation import require_keys
 from sagann.train.identity import FREE_OPTIONS, check_same, digest_of
 from sagann.train.reporter import EpochRecord
@@ -117,10 +117,12 @@ class _Restoring:
         A ValueError names an entry that is damaged. Another run, a run past its last epoch and a lost history are
         CheckpointErrors.
         """
-        where = f"checkpoint of epoch {checkpoint.epoch} in {self.folder.path}"
-        state, epochs = checkpoint.state, self.session.config.epochs
+        state, position, epochs = checkpoint.state, checkpoint.position, self.session.config.epochs
+        where = f"checkpoint of {position} in {self.folder.path}"
+        # A session that has not trained is within no epoch.
+        progress = {"progress": None} if position.batch else {}
         expected = self.session.checkpoint(run=self.run, history_bytes=0).state
-        require_keys(state, expected, "state")
+        require_keys(state, {**expected, **progress}, "state")
         if state["run"] != self.run:
             raise CheckpointError(
                 "the checkpoint belongs to another run",
@@ -128,16 +130,16 @@ class _Restoring:
                 where=where,
                 fix="Remove it from the folder.",
             )
-        if checkpoint.epoch > epochs:
+        if position > Position(epochs):
             raise CheckpointError(
                 "the run is past its last epoch",
-                value=f"epoch {checkpoint.epoch}, epochs is {epochs}",
+                value=f"{position}, epochs is {epochs}",
                 where=where,
-                fix=f"Set epochs to at least {checkpoint.epoch}.",
+                fix=f"Set epochs to at least {position.epoch + (position.batch > 0)}.",
             )
-        if type(state["history_epochs"]) is not int or state["history_epochs"] != checkpoint.epoch:
-            raise ValueError(f"history_epochs is {state['history_epochs']!r:.80}, expected {checkpoint.epoch}")
+        if type(state["history_epochs"]) is not int or state["history_epochs"] != position.epoch:
+            raise ValueError(f"history_epochs is {state['history_epochs']!r:.80}, expected {position.epoch}")
         if state["history_bytes"] not in RANGES["bytes"]:
             raise ValueError(f"history_bytes is {state['history_bytes']!r:.80}, expected {RANGES['bytes']}")
-        self.history = self.folder.read_history(checkpoint.epoch, state["history_bytes"])
+        self.history = self.folder.read_history(position.epoch, state["history_bytes"])
         self.session.require_restorable(checkpoint, self.history)

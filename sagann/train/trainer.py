@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -31,6 +31,7 @@ from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
+from sagann.train.epoch_progress import EpochProgress
 from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.identity import identity_of
 from sagann.train.metrics import Metrics
@@ -183,7 +184,7 @@ class Trainer:
     def fit(self, *, resume: bool = False, overwrite: bool = False) -> TrainResult:
         """Train, from the weights that the model has, or from the newest whole checkpoint.
 
-        Ctrl-C finishes the epoch, writes a checkpoint and returns a result with ``interrupted`` set.
+        Ctrl-C finishes the epoch, or the mini-batch, writes a checkpoint and returns a result with ``interrupted`` set.
 
         Args:
             resume: continue the run in ``run_dir``. The result is bitwise that of a run without interruption,
@@ -202,7 +203,8 @@ class Trainer:
             self._stream_where_needed(folder, resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
-            stack.enter_context(stop_on_interrupt(self.stop, self._reporter.on_message))
+            unit = "epoch" if self.config.sample is None else "batch"
+            stack.enter_context(stop_on_interrupt(self.stop, self._reporter.on_message, after=unit))
             with whole_files(self.graph):
                 session = self._session()
                 description = {} if folder is None else self._description(session)
@@ -221,22 +223,46 @@ class Trainer:
             for reporter in reporters:
                 reporter.on_start(info)
             saver = None if folder is None else Saver(session, folder, run)
-            while not (session.finished or self._is_stopping):
-                record = session.run_epoch()
-                require_whole_files()
-                if saver is not None:
-                    saver.keep(record)
-                for reporter in reporters:
-                    reporter.on_epoch(record)
-            if saver is not None:
-                saver.save()
+            self._train(session, saver, reporters, require_whole_files)
             result = self._finish(session, folder)
             for reporter in reporters:
                 reporter.on_end(result)
         return result
 
+    def _train(
+        self,
+        session: TrainSession,
+        saver: Saver | None,
+        reporters: Sequence[Reporter],
+        require_whole_files: Callable[[], None],
+    ) -> None:
+        """Train until the run has ended or is stopped; save and report its progress."""
+
+        def between_batches(progress: EpochProgress) -> bool:
+            for reporter in reporters:
+                reporter.on_batch(progress)
+            if saver is not None and saver.is_late:
+                require_whole_files()
+                saver.save()
+            return self._is_stopping
+
+        while not (session.finished or self._is_stopping):
+            record = session.run_epoch(leave=between_batches)
+            require_whole_files()
+            if record is None:
+                break
+            if saver is not None:
+                saver.keep(record)
+            for reporter in reporters:
+                reporter.on_epoch(record)
+        if saver is not None:
+            saver.save()
+
     def stop(self) -> None:
-        """Have :meth:`fit` end after the epoch that is trained now, as Ctrl-C does; from any thread or signal handler."""
+        """Have :meth:`fit` end after the epoch or the mini-batch that is trained now, as Ctrl-C does.
+
+        It may be called from any thread or signal handler.
+        """
         # Without a lock, which a signal handler could wait for in vain.
         self._is_stopping = True
 
@@ -418,6 +444,7 @@ class Trainer:
             self.model.load_state_dict(best)  # type: ignore[arg-type]
         result = TrainResult(
             epochs=session.epoch,
+            batch=session.position.batch,
             best_epoch=session.tracker.epoch,
             weights="best" if use_best else "last",
             stopped_early=session.tracker.exhausted and session.epoch < self.config.epochs,

@@ -7,6 +7,7 @@ import shutil
 import signal
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -374,26 +375,34 @@ def test_transformations_change_the_graph(invoke: Invoke, tmp_path: Path) -> Non
     assert "inverse edges need edge types" in outcome.err
 
 
-@pytest.mark.parametrize("sampled", [(), ("--sample", "5,5", "--batch-size", "16")])
+@pytest.mark.parametrize(
+    ("sampled", "place"),
+    [((), "epoch 5"), (("--sample", "5,5", "--batch-size", "16"), "batch 1 of epoch 5")],
+)
 def test_interrupt_saves_and_tells_how_to_go_on(
-    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sampled: tuple[str, ...]
+    invoke: Invoke,
+    blocks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sampled: tuple[str, ...],
+    place: str,
 ) -> None:
     from sagann.train.session import TrainSession
 
     run_epoch = TrainSession.run_epoch
 
-    def interrupted(self: TrainSession) -> object:
+    def interrupted(self: TrainSession, **options: Any) -> object:
         import signal
 
         if self.epoch == 4:
             signal.raise_signal(signal.SIGINT)
-        return run_epoch(self)
+        return run_epoch(self, **options)
 
     monkeypatch.setattr(TrainSession, "run_epoch", interrupted)
     folder = tmp_path / "my run"
     outcome = invoke("train", "--data", blocks, "--hidden", "8", "--epochs", "9", *sampled, "--out", folder)
     assert outcome.code == 130
-    assert "Interrupted after epoch 5, and saved." in outcome.err
+    assert f"Interrupted after {place}, and saved." in outcome.err
     assert f"sagann train --resume --out '{folder}'" in outcome.err
     monkeypatch.undo()
     assert invoke("train", "--resume", "--out", folder).code == 0
@@ -507,10 +516,10 @@ def test_a_run_with_a_model_of_the_users_own_goes_on(
     (tmp_path / "layers.py").write_text(OWN_MODEL)
     run_epoch = TrainSession.run_epoch
 
-    def interrupted(self: TrainSession) -> object:
+    def interrupted(self: TrainSession, **options: Any) -> object:
         if self.epoch == 1:
             signal.raise_signal(signal.SIGINT)
-        return run_epoch(self)
+        return run_epoch(self, **options)
 
     monkeypatch.setattr(TrainSession, "run_epoch", interrupted)
     model = f"{tmp_path}/layers.py:Mean"

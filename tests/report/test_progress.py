@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from sagann.report.progress import ProgressReporter, edges_per_s, import_progress
+from sagann.report.progress import ProgressReporter, import_progress
 from sagann.report.terminal import Terminal
 from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.storage.importer import silent
-from sagann.train import EpochRecord, RunInfo, TrainConfig, Trainer
+from sagann.train import EpochProgress, EpochRecord, RunInfo, TrainConfig, Trainer
 from tests.train.runs import community_graph, seeded_model
 
 INFO = RunInfo(
@@ -31,7 +32,7 @@ def shown(*, records=(), info=INFO, messages=(), terminal=True, width=160):
     reporter = ProgressReporter(console)
     reporter.on_start(info)
     for record in records:
-        reporter.on_epoch(record)
+        (reporter.on_epoch if isinstance(record, EpochRecord) else reporter.on_batch)(record)
     for message in messages:
         reporter.on_message(message)
     reporter.close()
@@ -41,7 +42,7 @@ def shown(*, records=(), info=INFO, messages=(), terminal=True, width=160):
 
 def record(epoch, epoch_s, *, accuracy=None):
     metrics = {} if accuracy is None else {"val": {"loss": 1.0, "accuracy": accuracy}}
-    return EpochRecord(epoch=epoch, loss=0.5, epoch_s=epoch_s, lr=0.1, metrics=metrics)
+    return EpochRecord(epoch=epoch, loss=0.5, epoch_s=epoch_s, lr=0.1, num_edges=6_000_000, metrics=metrics)
 
 
 def test_the_bar_shows_time_rate_loss_and_the_monitored_metric():
@@ -61,6 +62,49 @@ def test_one_slow_epoch_does_not_make_the_rate_jump():
     assert text.rindex("250 ms") > text.rfind("60.00 s")
 
 
+def within(epoch, batch, train_s):
+    return EpochProgress(
+        epoch=epoch,
+        num_batches=1200,
+        batch=batch,
+        loss=0.25,
+        num_labelled=1000 * batch,
+        num_edges=1_000_000 * batch,
+        train_s=train_s,
+    )
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_long_epoch_has_a_bar_of_its_batches(width):
+    text = shown(records=[record(1, 0.25, accuracy=0.75), within(2, 600, 300.0)], width=width)
+    assert "1/200 " in text
+    assert "250 ms  24M edges/s  loss 0.5000  val 0.7500" in text
+    assert "epoch 2" in text
+    assert "600/1200 2M edges/s  2k seeds/s  loss 0.2500" in text
+    assert "…" not in text
+
+
+def test_the_bar_of_batches_ends_with_its_epoch():
+    text = shown(records=[within(1, 600, 300.0), record(1, 600.0)])
+    assert "600.00 s" in text
+    assert "/1200" not in text
+
+
+def test_batches_of_a_short_epoch_are_not_shown():
+    assert "seeds/s" not in shown(records=[within(1, 600, 0.5)])
+
+
+def test_a_file_gets_a_line_a_minute(monkeypatch):
+    clock = iter([0.0, 59.0, 61.0, 61.0, 120.0, 122.0, 122.0])
+    monkeypatch.setattr("sagann.report.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    records = [within(1, 10, 59.0), within(1, 11, 61.0), within(1, 12, 120.0), record(1, 122.0)]
+    lines = shown(records=records, terminal=False).splitlines()
+    assert lines[0] == "epoch 1  batch 11/1200  180k edges/s  180 seeds/s  loss 0.2500"
+    assert lines[1] == "epoch 1/200  122.00 s  49.2k edges/s  loss 0.5000"
+    assert len(lines) == 3
+    assert "1/200" in lines[2]
+
+
 def test_messages_are_printed_as_they_are():
     assert "checkpoint [epoch-000010] is damaged" in shown(messages=["checkpoint [epoch-000010] is damaged"])
 
@@ -69,9 +113,8 @@ def test_a_file_gets_no_control_codes():
     assert "\x1b" not in shown(records=[record(1, 0.25)], messages=["note"], terminal=False)
 
 
-def test_edges_per_second():
-    assert edges_per_s(INFO, 2.0) == 3_000_000
-    assert edges_per_s(INFO, 0.0) == 0.0
+def test_an_epoch_without_a_measurable_time_has_no_rate():
+    assert "0 ms  0 edges/s" in shown(records=[record(1, 0.0)])
 
 
 @pytest.mark.parametrize("epochs", [1, 3])

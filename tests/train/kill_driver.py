@@ -29,8 +29,8 @@ from torch.nn import functional as F
 from sagann.graph import Graph, Topology
 from sagann.runtime.tiered import Traffic
 from sagann.storage import load_graph, save_graph
-from sagann.train import TrainConfig, Trainer
-from sagann.train.checkpoint import CheckpointFolder
+from sagann.train import TrainConfig, Trainer, saver
+from sagann.train.checkpoint import CheckpointFolder, Position
 from tests.train.runs import TwoLayers, community_graph, seeded_model
 
 CHECKPOINT_EVERY = 2
@@ -60,7 +60,8 @@ WHOLE = TrainConfig(
     scheduler_options={"patience": 1},
     monitor="val/loss",
 )
-SAMPLED = replace(WHOLE, sample=(3, 2), batch_size=4, sampling_threads=2)
+# Ten batches an epoch.
+SAMPLED = replace(WHOLE, epochs=8, sample=(3, 2), batch_size=1)
 TIERED = replace(SAMPLED, hot="20%", cache="look-ahead")
 
 
@@ -101,16 +102,23 @@ def outcome(run_dir: Path) -> dict[str, Any]:
     }
 
 
-def check_after_kill(run_dir: Path) -> tuple[int, int]:
-    """Epochs trained and epochs saved; every checkpoint that has a name must be whole."""
+def other_threads(config: TrainConfig, draw: random.Random) -> TrainConfig:
+    """The same run with other threads and batches ahead."""
+    if config.sample is None:
+        return config
+    return replace(config, sampling_threads=draw.randint(1, 3), batches_ahead=draw.randint(0, 4))
+
+
+def check_after_kill(run_dir: Path) -> tuple[int, Position]:
+    """Epochs trained and the position saved; every checkpoint that has a name must be whole."""
     folder = CheckpointFolder(run_dir / "checkpoints", keep=2)
-    epochs = folder.epochs()
-    for epoch in epochs:
-        folder.read(epoch)
-    saved = epochs[0] if epochs else 0
+    positions = folder.positions()
+    for position in positions:
+        folder.read(position)
+    saved = max(positions, default=Position(0))
     history = run_dir / "metrics.jsonl"
     trained = history.read_bytes().count(b"\n") if history.exists() else 0
-    assert trained - saved <= CHECKPOINT_EVERY, f"{trained} epochs trained, {saved} saved"
+    assert trained - saved.epoch <= CHECKPOINT_EVERY, f"{trained} epochs trained, {saved} saved"
     return trained, saved
 
 
@@ -123,6 +131,9 @@ def main(folder: Path, num_kills: int, seed: int, name: str) -> None:
         save_graph(graph, folder / "graph")
         graph = load_graph(folder / "graph")
     # Warm: what the first run imports, every fork has.
+    if config.sample is not None:
+        # As if a batch took seconds: after three times the time that a checkpoint takes, the next one is written.
+        saver._MOST_UNSAVED_S, saver._LEAST_SPACING = 0.0, 3
     Trainer(seeded_model(kind), graph, config, run_dir=folder / "warm").fit()
     started_s = time.perf_counter()
     # Tiers must not change a bit, so the uninterrupted run has none.
@@ -130,19 +141,20 @@ def main(folder: Path, num_kills: int, seed: int, name: str) -> None:
     run_s = time.perf_counter() - started_s
     expected = outcome(folder / "whole")
 
-    kills, runs, lost, unsaved = 0, 0, 0, 0
+    kills, runs, lost, unsaved, within = 0, 0, 0, 0, 0
     while kills < num_kills:
         run_dir = folder / f"run-{runs}"
         runs += 1
         while True:
-            pid = start(run_dir, kind, graph, config)
+            pid = start(run_dir, kind, graph, other_threads(config, draw))
             time.sleep(draw.uniform(0, 0.7 * run_s))
             os.kill(pid, signal.SIGKILL)
             if wait(pid):
                 break
             kills += 1
             trained, saved = check_after_kill(run_dir)
-            lost = max(lost, trained - saved)
+            lost = max(lost, trained - saved.epoch)
+            within += saved.batch > 0
             unsaved += bool(list(run_dir.glob("**/.tmp-*")))
         assert outcome(run_dir) == expected, f"{run_dir} differs from the uninterrupted run"
     report = {
@@ -150,6 +162,7 @@ def main(folder: Path, num_kills: int, seed: int, name: str) -> None:
         "runs": runs,
         "most_epochs_lost": lost,
         "kills_while_writing": unsaved,
+        "kills_with_a_part_of_an_epoch_saved": within,
         "run_s": run_s,
     }
     sys.stdout.write(json.dumps(report))

@@ -8,12 +8,13 @@ import torch
 from sagann.errors import CheckpointError
 from sagann.storage.regular_file import read_file
 from sagann.train.atomic import digest
-from sagann.train.checkpoint import Checkpoint, CheckpointFolder
+from sagann.train.checkpoint import Checkpoint, CheckpointFolder, Position
 
 
-def checkpoint(epoch=10):
+def checkpoint(epoch=10, batch=0):
     return Checkpoint(
-        epoch=epoch, state={"lr": 0.1, "best": None, "weights": {"w": torch.arange(4.0), "n": torch.tensor(3)}}
+        position=Position(epoch, batch),
+        state={"lr": 0.1, "best": None, "weights": {"w": torch.arange(4.0), "n": torch.tensor(3)}},
     )
 
 
@@ -22,7 +23,7 @@ def test_written_and_read_back(tmp_path):
     path = folder.write(checkpoint())
     assert path == tmp_path / "checkpoints" / "epoch-000010"
     assert sorted(file.name for file in path.iterdir()) == ["state.json", "state.safetensors"]
-    back = folder.read(10)
+    back = folder.read(Position(10))
     weights = back.state["weights"]
     assert {**back.state, "weights": None} == {"lr": 0.1, "best": None, "weights": None}
     assert torch.equal(weights["w"], torch.arange(4.0))
@@ -32,9 +33,9 @@ def test_written_and_read_back(tmp_path):
 def test_what_was_read_outlives_the_file(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=1)
     folder.write(checkpoint(1))
-    weights = folder.read(1).state["weights"]
+    weights = folder.read(Position(1)).state["weights"]
     folder.write(checkpoint(2))
-    assert folder.epochs() == [2]
+    assert folder.positions() == [Position(2)]
     assert torch.equal(weights["w"], torch.arange(4.0))
 
 
@@ -42,7 +43,22 @@ def test_the_newest_are_kept_in_the_order_of_epochs(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=2)
     for epoch in (8, 9, 10, 1_000_000):
         folder.write(checkpoint(epoch))
-    assert folder.epochs() == [1_000_000, 10]
+    assert folder.positions() == [Position(1_000_000), Position(10)]
+
+
+def test_positions_within_an_epoch_lie_between_those_of_its_ends(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=3)
+    for epoch, batch in ((3, 0), (3, 9), (3, 10), (4, 0)):
+        path = folder.write(checkpoint(epoch, batch))
+        assert folder.read(Position(epoch, batch)).position == Position(epoch, batch)
+        assert path.name == ("epoch-000003-batch-000009" if batch == 9 else path.name)
+    assert folder.positions() == [Position(4), Position(3, 10), Position(3, 9)]
+    # What lies behind the newest position counts as damaged.
+    folder.write(checkpoint(3, 4))
+    assert folder.positions() == [Position(4), Position(3, 10), Position(3, 9), Position(3, 4)]
+    (tmp_path / "epoch-000003-batch-000009").rename(tmp_path / "epoch-000003-batch-000011")
+    with pytest.raises(CheckpointError, match=r"state\.json is of batch 9, the folder's name says 11"):
+        folder.read(Position(3, 11))
 
 
 def test_what_a_killed_process_left_is_no_checkpoint_and_is_removed(tmp_path):
@@ -51,7 +67,7 @@ def test_what_a_killed_process_left_is_no_checkpoint_and_is_removed(tmp_path):
     half = tmp_path / ".tmp-epoch-000002"
     half.mkdir()
     (half / "state.safetensors").write_bytes(b"half")
-    assert folder.epochs() == [1]
+    assert folder.positions() == [Position(1)]
     folder.write(checkpoint(2))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-000001", "epoch-000002"]
 
@@ -68,14 +84,14 @@ def test_one_that_goes_while_it_is_read_is_no_damage(tmp_path, monkeypatch, at):
         return read_file(path, **options)
 
     monkeypatch.setattr("sagann.train.checkpoint.read_file", go_on)
-    assert folder.newest(on_damaged=pytest.fail).epoch == 2
+    assert folder.newest(on_damaged=pytest.fail).position == Position(2)
 
 
 def test_a_damaged_one_is_replaced(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=5)
     (folder.write(checkpoint()) / "state.json").write_text("{}")
     folder.write(checkpoint())
-    assert folder.read(10).epoch == 10
+    assert folder.read(Position(10)).position == Position(10)
 
 
 def damage(path, name, change):
@@ -96,7 +112,7 @@ def test_every_flipped_bit_is_noticed(tmp_path, name, at):
 
     damage(path, name, flip)
     with pytest.raises(CheckpointError, match="checkpoint is damaged"):
-        folder.read(10)
+        folder.read(Position(10))
 
 
 @pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
@@ -107,14 +123,14 @@ def test_every_truncation_is_noticed(tmp_path, name):
     for length in (size - 1, size // 2, 1, 0):
         damage(path, name, lambda content, length=length: content[:length])
         with pytest.raises(CheckpointError, match="checkpoint is damaged"):
-            folder.read(10)
+            folder.read(Position(10))
 
 
 def test_json_without_end_is_damaged(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=2)
     damage(folder.write(checkpoint()), "state.json", lambda content: b"[" * 100_000)
     with pytest.raises(CheckpointError, match=r"checkpoint is damaged: .*nested too deeply"):
-        folder.read(10)
+        folder.read(Position(10))
 
 
 def test_another_format_is_named(tmp_path):
@@ -123,7 +139,7 @@ def test_another_format_is_named(tmp_path):
         folder.write(checkpoint()), "state.json", lambda content: content.replace(b'"format": 1', b'"format": 2')
     )
     with pytest.raises(CheckpointError, match=r"format 2 in state\.json, expected 1"):
-        folder.read(10)
+        folder.read(Position(10))
 
 
 def test_newest_passes_damaged_ones_over_and_tells(tmp_path):
@@ -135,7 +151,7 @@ def test_newest_passes_damaged_ones_over_and_tells(tmp_path):
     told = []
     newest = folder.newest(on_damaged=told.append)
     assert newest is not None
-    assert newest.epoch == 2
+    assert newest.position == Position(2)
     assert len(told) == 1
     assert "epoch-000003" in told[0]
 
@@ -146,11 +162,11 @@ def test_one_that_is_not_as_required_is_passed_over(tmp_path):
         folder.write(checkpoint(epoch))
 
     def require(found):
-        if found.epoch > 1:
+        if found.position > Position(1):
             raise ValueError("weights.w is 3, expected 4")
 
     told = []
-    assert folder.newest(on_damaged=told.append, require=require).epoch == 1
+    assert folder.newest(on_damaged=told.append, require=require).position == Position(1)
     assert ["checkpoint is damaged: weights.w is 3, expected 4 (in " in text for text in told] == [True]
 
 
@@ -170,10 +186,12 @@ def test_an_error_of_ours_is_no_damage(tmp_path):
     [
         (
             lambda content: content.pop("epoch"),
-            "the content of state.json is not epoch, state and tensors_checksum",
+            "the content of state.json is not epoch, batch, state and tensors_checksum",
         ),
         (lambda content: content.update(more=1), "the content of state.json is not epoch"),
         (lambda content: content.update(epoch=True), "state.json is of epoch True, the folder's name says 1"),
+        (lambda content: content.update(batch=3), "state.json is of batch 3, the folder's name says 0"),
+        (lambda content: content.update(batch=False), "state.json is of batch False, the folder's name says 0"),
         (lambda content: content.update(state=[]), "the state in state.json is not an object"),
         (lambda content: content.update(tensors_checksum="0"), "state.safetensors does not match its checksum"),
         (lambda content: content["state"].pop("weights"), "tensor 'weights.n' belongs to no entry"),
@@ -188,4 +206,4 @@ def test_wrong_content_with_a_right_checksum_is_damage(tmp_path, change, problem
     document["checksum"] = digest(json.dumps(document["content"]).encode())
     file.write_text(json.dumps(document))
     with pytest.raises(CheckpointError, match=f"checkpoint is damaged: {problem}"):
-        folder.read(1)
+        folder.read(Position(1))

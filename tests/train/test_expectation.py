@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from hypothesis import HealthCheck, event, given, settings, strategies as st
 from torch import Tensor, nn
 
 from sagann.errors import CheckpointError
-from sagann.train import LogReporter, TrainConfig, Trainer, load_run
+from sagann.train import EpochProgress, LogReporter, TrainConfig, Trainer, load_run
 from sagann.train.atomic import digest, file_digest, write_tensors
-from sagann.train.checkpoint import Checkpoint, CheckpointFolder, write_state
+from sagann.train.checkpoint import Checkpoint, CheckpointFolder, Position, write_state
 from sagann.train.expectation import require_optimizer, require_weights
 from sagann.train.resources import seeded
 from sagann.train.run_folder import RunFolder
@@ -27,6 +28,8 @@ from sagann.train.start import continue_run
 from tests.train.runs import CPU, assert_same_bits, community_graph, seeded_model, weights_of
 
 EPOCHS = 4
+WITHIN = Position(EPOCHS - 1, batch=2)
+"The position of the checkpoint of a sampled run: it is stopped within its last epoch."
 RUNS: dict[str, dict[str, Any]] = {
     "adam": {"monitor": "val/loss", "patience": 3, "scheduler": "ReduceLROnPlateau"},
     "momentum": {
@@ -36,6 +39,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "scheduler_options": {"milestones": [2, 3]},
     },
     "lbfgs": {"optimizer": "LBFGS", "optimizer_options": {"max_iter": 3}, "weights": "last"},
+    "sampled": {"sample": (4, 3), "batch_size": 8},
 }
 
 
@@ -53,23 +57,36 @@ def trainer_of(
     return Trainer(seeded_model(), community_graph(), config, run_dir=folder, reporter=reporter)
 
 
+class StopWithin(LogReporter):
+    """Stops a sampled run."""
+
+    trainer: Trainer
+
+    def on_batch(self, progress: EpochProgress) -> None:
+        if (progress.epoch - 1, progress.batch) == (WITHIN.epoch, WITHIN.batch):
+            self.trainer.stop()
+
+
 class Written:
     """A run with one checkpoint, which may be written again with other content and right checksums."""
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
-        self.trainer = trainer_of(folder, options)
+        reporter = StopWithin()
+        self.trainer = reporter.trainer = trainer_of(folder, options, reporter=reporter)
         self.trainer.fit()
         self.folder = RunFolder(folder)
-        self.path = folder / "checkpoints" / f"epoch-{EPOCHS:06d}"
+        self.position = WITHIN if "sample" in options else Position(EPOCHS)
+        assert self.folder.checkpoints.positions() == [self.position]
+        (self.path,) = (folder / "checkpoints").iterdir()
         self.history = (folder / "metrics.jsonl").read_bytes()
         content = json.loads((self.path / "state.json").read_text())["content"]
         self.state: dict[str, Any] = content["state"]
         self.tensors = dict(load_tensors(self.path))
 
-    def write(self, state: Any, tensors: dict[str, Tensor], *, epoch: Any = EPOCHS) -> None:
+    def write(self, state: Any, tensors: dict[str, Tensor], **place: Any) -> None:
         write_tensors(self.path / "state.safetensors", tensors)
         checksum = file_digest(self.path / "state.safetensors")
-        content = {"epoch": epoch, "state": state, "tensors_checksum": checksum}
+        content = {**asdict(self.position), **place, "state": state, "tensors_checksum": checksum}
         document = {"format": 1, "checksum": digest(json.dumps(content).encode()), "content": content}
         (self.path / "state.json").write_text(json.dumps(document))
 
@@ -195,10 +212,10 @@ def check(written: Written, state: dict[str, Any], tensors: dict[str, Tensor], p
         except CheckpointError as error:
             refusal = error
         if refusal is None:
-            found = CheckpointFolder(written.path.parent, keep=1).read(EPOCHS)
+            found = CheckpointFolder(written.path.parent, keep=1).read(written.position)
             again = session.checkpoint(run=found.state["run"], history_bytes=found.state["history_bytes"])
             assert plain(again.state) == plain(found.state)
-            assert again.epoch == EPOCHS
+            assert again.position == written.position
             return "restored"
     if refusal.what == "metrics.jsonl does not reach the checkpoint":
         assert "history_bytes" in parts
@@ -234,14 +251,76 @@ def test_what_was_written_is_restored(written: Written) -> None:
     assert check(written, written.state, written.tensors, []) == "restored"
     with seeded(0, CPU):
         session = written.restored()
-    assert session.epoch == EPOCHS
-    assert len(session.history) == EPOCHS
+    assert session.position == written.position
+    assert len(session.history) == session.epoch
 
 
-@pytest.mark.parametrize("epoch", [None, True, EPOCHS + 1, 0, -1, "4", 4.0, 10**30])
-def test_another_epoch_is_refused(written: Written, epoch: Any) -> None:
-    written.write(written.state, written.tensors, epoch=epoch)
-    with pytest.raises(CheckpointError, match=r"every checkpoint is damaged.*state\.json is of epoch"):
+@pytest.mark.parametrize("name", ["epoch", "batch"])
+@pytest.mark.parametrize("number", [None, True, EPOCHS + 1, -1, "4", 4.0, 10**30])
+def test_another_position_is_refused(written: Written, name: str, number: Any) -> None:
+    written.write(written.state, written.tensors, **{name: number})
+    with pytest.raises(CheckpointError, match=rf"every checkpoint is damaged.*state\.json is of {name}"):
+        written.restored()
+
+
+@pytest.fixture
+def sampled(tmp_path: Path) -> Written:
+    return Written(tmp_path, RUNS["sampled"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("num_labelled", 1, r"progress\.num_labelled is 1, expected an integer from 2 to 90"),
+        ("num_edges", -1, r"progress\.num_edges is -1, expected an integer from 0"),
+        ("loss", {"$float": "nan"}, r"progress\.loss is nan, expected a finite number"),
+        ("train_s", None, r"progress\.train_s is None, expected a finite number"),
+        ("more", 1, r"progress\.more is unknown to the run"),
+    ],
+)
+def test_sums_that_are_not_of_the_epoch(sampled: Written, name: str, value: Any, problem: str) -> None:
+    before = weights_of(sampled.trainer.model)
+    state = {**sampled.state, "progress": {**sampled.state["progress"], name: value}}
+    sampled.write(state, sampled.tensors)
+    with pytest.raises(CheckpointError, match=rf"every checkpoint is damaged: .*{problem}"):
+        sampled.restored()
+    # Nothing was applied.
+    assert_same_bits(weights_of(sampled.trainer.model), before)
+
+
+def test_sums_are_there_within_an_epoch_only(sampled: Written, tmp_path: Path) -> None:
+    without = {name: value for name, value in sampled.state.items() if name != "progress"}
+    sampled.write(without, sampled.tensors)
+    with pytest.raises(CheckpointError, match=r"state\.progress is missing"):
+        sampled.restored()
+    whole = Written(tmp_path / "whole", {})
+    whole.write({**whole.state, "progress": sampled.state["progress"]}, whole.tensors)
+    with pytest.raises(CheckpointError, match=r"state\.progress is unknown to the run"):
+        whole.restored()
+
+
+def test_more_batches_than_the_epoch_has(sampled: Written) -> None:
+    checkpoint = CheckpointFolder(sampled.path.parent, keep=1).read(WITHIN)
+    place = Position(WITHIN.epoch, batch=4)
+    write_state(
+        sampled.path.with_name(f"epoch-{place.epoch:06d}-batch-{place.batch:06d}"),
+        replace(checkpoint, position=place),
+    )
+    shutil.rmtree(sampled.path)
+    with pytest.raises(CheckpointError, match="progress is that of 4 batches, expected fewer than 4"):
+        sampled.restored()
+
+
+def test_an_epoch_that_was_begun_after_patience_ran_out(tmp_path: Path) -> None:
+    written = Written(tmp_path, {**RUNS["sampled"], "patience": 2, "monitor": "train/loss"})
+    assert written.restored().position == WITHIN
+    # Losses that rise from the first epoch on.
+    lines = [json.loads(line) for line in written.history.splitlines()]
+    lines = [{**line, "train/loss": 1.0 + number} for number, line in enumerate(lines)]
+    written.history = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    best = {**written.state["best"], "epoch": 1, "value": 1.0, "exhausted": True}
+    written.write({**written.state, "best": best, "history_bytes": len(written.history)}, written.tensors)
+    with pytest.raises(CheckpointError, match=r"best\.exhausted is True, but an epoch was begun after that"):
         written.restored()
 
 
@@ -319,7 +398,7 @@ def test_entries_that_are_not_the_runs(adam: Written, place: tuple[Any, ...], va
 
 
 def test_the_state_of_a_parameter_that_does_not_exist(adam: Written) -> None:
-    checkpoint = CheckpointFolder(adam.path.parent, keep=1).read(EPOCHS)
+    checkpoint = CheckpointFolder(adam.path.parent, keep=1).read(Position(EPOCHS))
     checkpoint.state["optimizer"]["state"][99] = copy.deepcopy(checkpoint.state["optimizer"]["state"][0])
     shutil.rmtree(adam.path)
     write_state(adam.path, checkpoint)
@@ -332,10 +411,10 @@ def test_wrong_weights_are_passed_over_for_the_checkpoint_before(tmp_path: Path)
     expected = trainer_of(tmp_path, options, checkpoint_every=2)
     expected.fit()
     newest = tmp_path / "checkpoints" / f"epoch-{EPOCHS:06d}"
-    found = CheckpointFolder(newest.parent, keep=2).read(EPOCHS)
+    found = CheckpointFolder(newest.parent, keep=2).read(Position(EPOCHS))
     weights = {name: tensor.to(torch.int64) for name, tensor in found.state["model"].items()}
     shutil.rmtree(newest)
-    write_state(newest, Checkpoint(epoch=EPOCHS, state={**found.state, "model": weights}))
+    write_state(newest, Checkpoint(position=Position(EPOCHS), state={**found.state, "model": weights}))
     messages: list[str] = []
     resumed = trainer_of(tmp_path, options, checkpoint_every=2, reporter=Told(messages))
     assert resumed.fit(resume=True).epochs == EPOCHS
@@ -356,10 +435,10 @@ def test_weights_of_another_type_are_not_loaded(tmp_path: Path, finished: bool) 
     else:
         (tmp_path / "metrics.json").unlink()
         folder = tmp_path / "checkpoints" / f"epoch-{EPOCHS:06d}"
-        found = CheckpointFolder(folder.parent, keep=1).read(EPOCHS)
+        found = CheckpointFolder(folder.parent, keep=1).read(Position(EPOCHS))
         weights = {name: tensor.to(torch.int64) for name, tensor in found.state["model"].items()}
         shutil.rmtree(folder)
-        write_state(folder, Checkpoint(epoch=EPOCHS, state={**found.state, "model": weights}))
+        write_state(folder, Checkpoint(position=Position(EPOCHS), state={**found.state, "model": weights}))
     with pytest.raises(
         CheckpointError, match=r"weights are of another model: model\.\S+ is torch\.int64 .* expected"
     ):

@@ -50,6 +50,9 @@ class Recorder:
     def on_epoch(self, record):
         self.calls.append(("epoch", record))
 
+    def on_batch(self, progress):
+        self.calls.append(("batch", progress))
+
     def on_end(self, result):
         self.calls.append(("end", result))
 
@@ -71,6 +74,34 @@ def test_the_reporter_is_told_of_everything():
     assert recorder.of("end") == [result]
 
 
+def test_the_reporter_is_told_of_every_batch_that_others_follow():
+    recorder = Recorder()
+    result = trainer_of(epochs=2, sample=(4, 3), batch_size=8, reporter=recorder).fit()
+    assert [name for name, _ in recorder.calls] == [
+        "start",
+        *["batch"] * 3,
+        "epoch",
+        *["batch"] * 3,
+        "epoch",
+        "end",
+    ]
+    batches = recorder.of("batch")
+    assert [(each.epoch, each.batch, each.num_batches) for each in batches] == [
+        (epoch, batch, 4) for epoch in (1, 2) for batch in (1, 2, 3)
+    ]
+    assert [each.num_labelled for each in batches[:3]] == [8, 16, 24]
+    for epoch, record in enumerate(result.history):
+        of_epoch = batches[3 * epoch : 3 * epoch + 3]
+        assert 0 < of_epoch[0].num_edges < of_epoch[1].num_edges < of_epoch[2].num_edges < record.num_edges
+        assert 0 < of_epoch[0].train_s < of_epoch[1].train_s < of_epoch[2].train_s < record.epoch_s
+    # At most 4 edges for each of 30 seeds, and 3 for each of their sources and of themselves.
+    assert all(record.num_edges <= 30 * 4 + 30 * 5 * 3 for record in result.history)
+
+
+def test_edges_on_the_whole_graph_are_those_of_all_hops():
+    assert [record.num_edges for record in trainer_of(epochs=2).fit().history] == [2 * 540] * 2
+
+
 def test_by_default_messages_are_logged(caplog):
     with caplog.at_level(logging.WARNING, logger="sagann.train"):
         trainer_of(epochs=1, tensorboard=True).fit()
@@ -79,8 +110,9 @@ def test_by_default_messages_are_logged(caplog):
 
 def test_a_line_of_metrics_and_back():
     metrics = {"val": {"loss": 0.5, "accuracy": 1.0}, "train": {"loss": 0.25}}
-    record = EpochRecord(epoch=3, loss=0.1, epoch_s=0.2, lr=0.3, metrics=metrics)
+    record = EpochRecord(epoch=3, loss=0.1, epoch_s=0.2, lr=0.3, num_edges=4, metrics=metrics)
     line = record.to_json()
+    assert line["num_edges"] == 4
     assert line["val/accuracy"] == 1.0
     assert EpochRecord.from_json(json.loads(json.dumps(line))) == record
 
@@ -97,3 +129,10 @@ def test_a_line_of_a_tiered_run_and_back():
     del line["cold_reads"]
     with pytest.raises(KeyError):
         EpochRecord.from_json(line)
+
+
+def test_a_line_without_a_number_of_edges_is_read():
+    line = {"epoch": 1, "loss": 0.5, "epoch_s": 0.1, "lr": 0.01}
+    assert EpochRecord.from_json(line).num_edges == 0
+    with pytest.raises(TypeError, match=r"expected an integer from 0 to .* for num_edges"):
+        EpochRecord.from_json({**line, "num_edges": -1})

@@ -248,10 +248,14 @@ class PressedWhileWritten(io.RawIOBase):
 def test_a_ctrl_c_in_the_midst_of_a_line_is_said_after_the_line():
     raw, stopped = PressedWhileWritten(), []
     stream = io.TextIOWrapper(io.BufferedWriter(raw), write_through=True)
-    with stop_on_interrupt(lambda: stopped.append(True), lambda text: print(text, file=stream, flush=True)):
+
+    def say(text):
+        print(text, file=stream, flush=True)
+
+    with stop_on_interrupt(lambda: stopped.append(True), say, after="batch"):
         print("epoch 1", file=stream, flush=True)
     assert stopped == [True]
-    assert "".join(raw.lines) == "epoch 1\nStopping after this epoch. Press Ctrl-C again to stop at once.\n"
+    assert "".join(raw.lines) == "epoch 1\nStopping after this batch. Press Ctrl-C again to stop at once.\n"
 
 
 class Stop(PressCtrlC):

@@ -24,6 +24,8 @@ def test_history_is_read_back_and_cut(tmp_path):
     folder.append(record(3))
     assert folder.read_history(2, size) == [record(1), record(2)]
     folder.cut_history(size)
+    # A run that is continued within an epoch is saved again before it adds a line.
+    assert folder.sync_history() == size
     folder.append(record(3))
     folder.close()
     epochs = [json.loads(line)["epoch"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

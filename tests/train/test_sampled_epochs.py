@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,8 +25,10 @@ from sagann.runtime.tiered import TieredFeatures, Traffic
 from sagann.saga.layer import count_hops
 from sagann.storage import load_graph, save_graph
 from sagann.tiering import CACHES
-from sagann.train import EpochRecord, TrainConfig, load_run
+from sagann.train import EpochProgress, EpochRecord, Reporter, TrainConfig, Trainer, load_run, saver
+from sagann.train.checkpoint import CheckpointFolder, Position
 from sagann.train.epoch_source import EpochSource, WholeGraph
+from sagann.train.predictor import Predictor
 from sagann.train.sampled_epochs import SampledEpochs
 from tests.graphs import labelled_graph
 from tests.stores import ComputedRows
@@ -95,6 +100,158 @@ def test_a_run_that_is_stopped_and_resumed_is_the_uninterrupted_one(tmp_path: Pa
     assert numbers_of(again.resume()) == expected
     assert_same_bits(weights_of(again.model), weights_of(whole.model))
     assert json.loads((tmp_path / "cut" / "run.json").read_text())["train"]["sample"] == [4, 3]
+
+
+class CrashError(Exception):
+    """Ends a run between two batches, as a crash would."""
+
+
+class Within(Reporter):
+    """Calls a function between two batches."""
+
+    trainer: Trainer
+
+    def __init__(self, epoch: int, batch: int, call: Callable[[Trainer], object]) -> None:
+        self.place, self.call = (epoch, batch), call
+        self.messages: list[str] = []
+
+    def on_batch(self, progress: EpochProgress) -> None:
+        if (progress.epoch, progress.batch) == self.place:
+            self.call(self.trainer)
+
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+def crash(trainer: Trainer) -> None:
+    raise CrashError
+
+
+def press(trainer: Trainer) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def every_batch_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches take long."""
+    monkeypatch.setattr(saver, "_MOST_UNSAVED_S", 0.0)
+    monkeypatch.setattr(saver, "_LEAST_SPACING", 0)
+
+
+RESUMED: dict[str, dict[str, Any]] = {
+    "Adam": {"optimizer_options": {"amsgrad": True}, "patience": 9},
+    "LBFGS": {"optimizer": "LBFGS", "optimizer_options": {"max_iter": 3}, "weight_decay": 0.0, "lr": 0.1},
+    "plateau": {"scheduler": "ReduceLROnPlateau", "scheduler_options": {"patience": 1}, "monitor": "val/loss"},
+    "momentum": {
+        "optimizer": "SGD",
+        "optimizer_options": {"momentum": 0.9},
+        "scheduler": "ExponentialLR",
+        "scheduler_options": {"gamma": 0.9},
+    },
+}
+
+
+@pytest.mark.usefixtures("every_batch_saved")
+@pytest.mark.parametrize("options", RESUMED.values(), ids=RESUMED)
+@pytest.mark.parametrize(("epoch", "batch"), [(1, 1), (1, 3), (3, 2)])
+def test_a_run_that_crashed_within_an_epoch_is_the_uninterrupted_one(
+    epoch: int, batch: int, options: dict[str, Any], tmp_path: Path
+) -> None:
+    options = {**SAMPLED, **options}
+    whole = trainer_of(run_dir=tmp_path / "whole", **options)
+    expected = whole.fit()
+    reporter = Within(epoch, batch, crash)
+    broken = trainer_of(run_dir=tmp_path / "cut", reporter=reporter, **options, sampling_threads=3)
+    reporter.trainer = broken
+    with pytest.raises(CrashError):
+        broken.fit()
+    # The batch before was saved.
+    assert CheckpointFolder(tmp_path / "cut" / "checkpoints", keep=2).positions()[:1] == (
+        [Position(epoch - 1, batch - 1)] if (epoch, batch) != (1, 1) else []
+    )
+    # Other weights at first show that none are left over; other threads are no other run.
+    resumed = trainer_of(
+        seeded_model(seed=9 if (epoch, batch) != (1, 1) else 0),
+        run_dir=tmp_path / "cut",
+        **options,
+        batches_ahead=0,
+    )
+    result = resumed.resume()
+    assert numbers_of(result) == numbers_of(expected)
+    assert result.metrics == expected.metrics
+    assert_same_bits(weights_of(resumed.model), weights_of(whole.model))
+
+
+def lines_of(run_dir: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "epoch_s"} for line in lines]
+
+
+@pytest.mark.parametrize("call", [press, Trainer.stop])
+@pytest.mark.parametrize("ahead", [0, 4])
+def test_ctrl_c_ends_after_the_batch_and_the_run_goes_on_bitwise(
+    call: Callable[[Trainer], object], ahead: int, tmp_path: Path
+) -> None:
+    whole = trainer_of(run_dir=tmp_path / "whole", **SAMPLED)
+    expected = whole.fit()
+    # Interrupted in each epoch, the second time before a whole one was saved anew.
+    for epoch, batch in ((1, 2), (1, 3), (2, 1), (4, 3)):
+        reporter = Within(epoch, batch, call)
+        cut = trainer_of(run_dir=tmp_path / "cut", reporter=reporter, **SAMPLED, batches_ahead=ahead)
+        reporter.trainer = cut
+        result = cut.fit(resume=(tmp_path / "cut" / "run.json").exists())
+        assert (result.interrupted, result.epochs, result.batch, result.metrics) == (True, epoch - 1, batch, {})
+        said = "Stopping after this batch. Press Ctrl-C again to stop at once."
+        assert reporter.messages == [said] * (call is press)
+        assert not (tmp_path / "cut" / "metrics.json").exists()
+    again = trainer_of(run_dir=tmp_path / "cut", **SAMPLED, sampling_threads=2)
+    assert numbers_of(again.resume()) == numbers_of(expected)
+    assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
+    assert_same_bits(weights_of(again.model), weights_of(whole.model))
+
+
+def test_early_stopping_and_more_epochs_after_a_stop_within_an_epoch(tmp_path: Path) -> None:
+    options: dict[str, Any] = {**SAMPLED, "epochs": 60, "patience": 3, "lr": 0.2, "monitor": "val/loss"}
+    whole = trainer_of(run_dir=tmp_path / "whole", **options)
+    expected = whole.fit()
+    assert expected.stopped_early
+    reporter = Within(2, 2, Trainer.stop)
+    reporter.trainer = trainer_of(run_dir=tmp_path / "cut", reporter=reporter, **{**options, "epochs": 3})
+    assert reporter.trainer.fit().batch == 2
+    resumed = trainer_of(run_dir=tmp_path / "cut", **options)
+    result = resumed.resume()
+    assert numbers_of(result) == numbers_of(expected)
+    assert (result.best_epoch, result.stopped_early) == (expected.best_epoch, True)
+    assert_same_bits(weights_of(resumed.model), weights_of(whole.model))
+
+
+def test_the_seconds_of_an_epoch_add_up_and_leave_checkpoints_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sagann.train import session
+
+    now_s = 0.0
+
+    def forward(self: Predictor, batch: Any) -> Tensor:
+        nonlocal now_s
+        now_s += 10.0
+        return forward_batch(self, batch)
+
+    def write(self: CheckpointFolder, checkpoint: Any) -> Path:
+        nonlocal now_s
+        now_s += 1000.0
+        return write_checkpoint(self, checkpoint)
+
+    forward_batch, write_checkpoint = Predictor.forward_batch, CheckpointFolder.write
+    monkeypatch.setattr(Predictor, "forward_batch", forward)
+    monkeypatch.setattr(CheckpointFolder, "write", write)
+    for module in (session, saver):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s))
+    monkeypatch.setattr(saver, "_LEAST_SPACING", 0)
+    reporter = Within(2, 3, Trainer.stop)
+    reporter.trainer = trainer_of(run_dir=tmp_path, reporter=reporter, **SAMPLED)
+    reporter.trainer.fit()
+    assert [record.epoch_s for record in trainer_of(run_dir=tmp_path, **SAMPLED).resume().history] == [40.0] * 4
 
 
 @pytest.mark.parametrize(
@@ -187,8 +344,6 @@ class Failing(ComputedRows):
 def test_a_stage_that_raises_names_the_batch_and_leaves_no_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sagann.train.predictor import Predictor
-
     graph, model = replace(community_graph(), features=Failing(90, 8)), ModelConfig(model="sage", hidden=8)
     options: dict[str, Any] = {**SAMPLED, "memory": "1MiB", "checkpoint_every": 1, "batches_ahead": 0}
     expected = trainer_of(model, graph, run_dir=tmp_path / "whole", **options).fit()
@@ -227,10 +382,7 @@ def test_a_file_that_is_cut_meanwhile_ends_the_run_and_nothing_of_its_epoch_is_k
     graph = load_graph(tmp_path / "graph")
     (path,) = (tmp_path / "graph").rglob(f"{name}*.npy")
 
-    class Cutting:
-        def on_start(self, info: object) -> None: ...
-        def on_end(self, result: object) -> None: ...
-        def on_message(self, text: str) -> None: ...
+    class Cutting(Reporter):
         def on_epoch(self, record: Any) -> None:
             if record.epoch == 2:
                 with path.open("r+b") as file:

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from sagann.errors import CheckpointError, InputError
-from sagann.train import TrainConfig, Trainer
+from sagann.train import LogReporter, TrainConfig, Trainer
 from tests.train.runs import community_graph, seeded_model
 
 
@@ -52,3 +52,40 @@ def test_a_run_that_lost_its_checkpoints_is_not_started_anew(tmp_path, finished)
     with pytest.raises(CheckpointError, match=message):
         trainer_of(tmp_path, epochs=4, checkpoint_every=2).fit(resume=True)
     assert (tmp_path / "metrics.jsonl").stat().st_size > 0
+
+
+class StopAtBatch(LogReporter):
+    """Stops a run after a batch."""
+
+    def __init__(self, epoch, batch):
+        self.place = epoch, batch
+
+    def on_batch(self, progress):
+        if (progress.epoch, progress.batch) == self.place:
+            self.trainer.stop()
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (0, r"past its last epoch: epoch 2, epochs is 1 .*Set epochs to at least 2\."),
+        (3, r"past its last epoch: batch 3 of epoch 2, epochs is 1 .*Set epochs to at least 2\."),
+    ],
+)
+def test_a_run_past_its_last_epoch_is_not_continued(tmp_path, batch, message):
+    options = {"sample": (4, 3), "batch_size": 8}
+    trainer = trainer_of(tmp_path, epochs=2, **options)
+    trainer._reporter = StopAtBatch(2, batch)
+    trainer._reporter.trainer = trainer
+    trainer.fit()
+    with pytest.raises(CheckpointError, match=message):
+        trainer_of(tmp_path, epochs=1, **options).fit(resume=True)
+
+
+def test_a_part_of_an_epoch_that_was_saved_is_work(tmp_path):
+    trainer = trainer_of(tmp_path, epochs=2, sample=(4, 3), batch_size=8)
+    trainer._reporter = StopAtBatch(1, 2)
+    trainer._reporter.trainer = trainer
+    assert trainer.fit().epochs == 0
+    with pytest.raises(InputError, match="the run folder holds a run"):
+        trainer_of(tmp_path, epochs=2, sample=(4, 3), batch_size=8).fit()

@@ -27,6 +27,11 @@ class MiniBatch:
     "Labels of ``seeds``, int64 [num_seeds] or uint8 [num_seeds, num_classes]; None where the graph has none."
 
     @property
+    def num_edges(self) -> int:
+        """Number of edges in all blocks."""
+        return sum(block.num_edges for block in self.blocks)
+
+    @property
     def feature_arrays(self) -> tuple[Tensor, ...]:
         """The arrays of the features: one of dense features, three of sparse ones."""
         rows = self.features

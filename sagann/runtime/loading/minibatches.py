@@ -29,8 +29,9 @@ from sagann.runtime.loading.device_copies import DeviceCopies
 from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
 from sagann.runtime.places import device_named
-from sagann.sampling import NeighborSampler, Sampled, seed_batches
-from sagann.sampling.arguments import require_ids
+from sagann.sampling import NeighborSampler, Sampled
+from sagann.sampling.arguments import require_distinct
+from sagann.sampling.batches import cut_seeds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +160,7 @@ class MiniBatches:
 
     def stages(self, epoch: int) -> BatchStages:
         """What makes the batches of an epoch. Batches that were announced to the feature store before are withdrawn."""
-        ids = seed_batches(
+        ids = cut_seeds(
             self.seeds,
             self.batch_size,
             shuffle=self.shuffle,
@@ -233,7 +234,7 @@ def _seeds_of(graph: Graph, seeds: str | Tensor) -> Tensor:
             expected = f"torch.bool [{graph.num_vertices}]"
             raise wrong_form(seeds, expected, where=where, fix="Pass a mask with a value for each vertex.")
         return seeds.nonzero().squeeze(1)
-    require_ids(seeds, graph.num_vertices, where=where)
+    require_distinct(seeds, graph.num_vertices, where=where)
     return seeds
 
 

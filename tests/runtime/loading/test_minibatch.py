@@ -21,6 +21,7 @@ def test_it_is_frozen_and_has_nothing_but_its_fields() -> None:
         "labels",
     ]
     assert not hasattr(batch, "__dict__")
+    assert batch.num_edges == sum(len(block.indices) for block in batch.blocks) > 0
     with pytest.raises(dataclasses.FrozenInstanceError):
         batch.labels = None  # type: ignore[misc]
 

@@ -283,6 +283,10 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
         "an epoch has no batch: 3 seeds, batch_size 4 (in MiniBatches.seeds). Leave drop_last out, or lower batch_size.",
     ),
     ({"device": "tpu"}, "no such device: 'tpu'"),
+    (
+        {"seeds": torch.tensor([3, 1, 3])},
+        "seed repeated: 3 stands more than once (in MiniBatches.seeds). Pass every seed once, with seeds.unique() for example.",
+    ),
 )
 
 
@@ -291,11 +295,6 @@ def test_what_is_no_argument_is_refused(options: dict[str, Any], message: str) -
     with pytest.raises(InputError) as caught:
         of(**options)
     assert message in str(caught.value)
-
-
-def test_an_epoch_without_seeds_given_twice_is_refused_when_it_begins() -> None:
-    with pytest.raises(InputError, match="seed repeated: 3 stands more than once"):
-        iter(of(seeds=torch.tensor([3, 1, 3])))
 
 
 def test_numbers_of_epochs_and_batches_are_checked() -> None:

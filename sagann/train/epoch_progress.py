@@ -1,0 +1,86 @@
+"""EpochProgress: an epoch so far. Reports read it, and a checkpoint within an epoch holds its sums.
+
+A resumed epoch goes on with these sums, so its line of metrics is that of an epoch without interruption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sagann.ranges import RANGES, Range
+from sagann.storage.json_fields import is_finite
+from sagann.train.checkpoint import Position
+from sagann.train.expectation import require_keys
+
+if TYPE_CHECKING:
+    from sagann.train.epoch_source import TrainStep
+
+_SUMS = ("loss", "num_labelled", "num_edges", "train_s")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochProgress:
+    """An epoch of which some batches are trained."""
+
+    epoch: int
+    "Number of the epoch, from 1."
+    num_batches: int
+    "Number of batches in the epoch; 1 for the whole graph."
+    batch: int = 0
+    "Number of batches that are trained."
+    loss: float = 0.0
+    "Mean loss of their labelled vertices, in training mode (with dropout)."
+    num_labelled: int = 0
+    "Number of their labelled vertices: the seeds."
+    num_edges: int = 0
+    "Number of edges that their forward passes have walked, of all hops together."
+    train_s: float = 0.0
+    "Seconds of training, without checkpoints and reports; those before a resume count too."
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all batches are trained."""
+        return self.batch == self.num_batches
+
+    def after(self, step: TrainStep, *, loss: float, train_s: float) -> EpochProgress:
+        """The progress after one step more, with the step's ``loss`` and all seconds so far."""
+        num_labelled = self.num_labelled + step.num_labelled
+        return replace(
+            self,
+            batch=self.batch + 1,
+            loss=self.loss + (loss - self.loss) * (step.num_labelled / num_labelled),
+            num_labelled=num_labelled,
+            num_edges=self.num_edges + step.num_edges,
+            train_s=train_s,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums, for a checkpoint whose position names epoch and batch."""
+        return {name: getattr(self, name) for name in _SUMS}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], position: Position, *, num_batches: int) -> EpochProgress:
+        """The inverse of :meth:`state_dict`."""
+        sums = {name: state[name] for name in _SUMS}
+        return cls(epoch=position.epoch + 1, batch=position.batch, num_batches=num_batches, **sums)
+
+    @staticmethod
+    def require_state(found: Any, position: Position, *, num_batches: int, num_vertices: int, name: str) -> None:
+        """Require sums that an epoch of ``num_batches`` can have at a position; a ValueError names one that it cannot have.
+
+        At least one batch is trained and one is left. The batches have at most ``num_vertices`` seeds in all.
+        """
+        require_keys(found, dict.fromkeys(_SUMS), name)
+        if position.batch >= num_batches:
+            raise ValueError(f"{name} is that of {position.batch} batches, expected fewer than {num_batches}")
+        for key, range_ in (
+            ("num_labelled", Range(position.batch, num_vertices)),
+            ("num_edges", RANGES["num_edges"]),
+        ):
+            if found[key] not in range_:
+                raise ValueError(f"{name}.{key} is {found[key]!r:.80}, expected {range_}")
+        for key in ("loss", "train_s"):
+            if not is_finite(found[key]) or found[key] < 0:
+                raise ValueError(f"{name}.{key} is {found[key]!r:.80}, expected a finite number of at least 0")
