@@ -202,6 +202,59 @@ def test_sigterm_in_the_midst_of_an_epoch_in_memory(
     assert weights[0] == weights[1]
 
 
+UNHURRIED_MODEL = """
+import os, time
+import torch
+from torch import nn
+from sagann.nn import SAGE
+
+class Unhurried(nn.Module):
+    "Takes as many seconds for a batch as the environment says."
+    num_hops = 2
+    def __init__(self, in_dim, out_dim):
+        super().__init__()
+        self.first, self.second, self.drop = SAGE(in_dim, 8), SAGE(8, out_dim), nn.Dropout()
+    def forward(self, hops, x):
+        if self.training and "SECONDS" in os.environ:
+            time.sleep(float(os.environ["SECONDS"]))
+        return self.second(hops[1], self.drop(torch.relu(self.first(hops[0], x))))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.tries("interrupt")
+def test_signals_in_the_midst_of_a_long_sampled_epoch(blocks: Path, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(UNHURRIED_MODEL)
+    model = ("--model", "slow.py:Unhurried")
+    options = ("train", "--data", blocks, *model, "--epochs", 2, "--sample", "3,3", "--batch-size", 1)
+    resume = ("train", "--resume", "--out", "run", *model, "--sampling-threads", 2)
+    checkpoints, saved = tmp_path / "run" / "checkpoints", ""
+    for arguments, number, code in (
+        ((*options, "--out", "run"), signal.SIGINT, 130),
+        ((*resume, "--batches-ahead", 0), signal.SIGTERM, 143),
+    ):
+        with start(*arguments, cwd=tmp_path, env={"SECONDS": "1.5"}) as process:
+            limit_s = time.monotonic() + DEADLINE_S
+            # After some seconds of work one is written.
+            while max((path.name for path in checkpoints.glob("epoch-*")), default="") == saved:
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < limit_s
+                time.sleep(0.05)
+            process.send_signal(number)
+            began_s = time.monotonic()
+            out, err = process.communicate(timeout=DEADLINE_S)
+        assert time.monotonic() - began_s < 10
+        assert (process.returncode, out) == (code, ""), err
+        assert "Traceback" not in err
+        saved = max(path.name for path in checkpoints.iterdir())
+        assert saved.startswith("epoch-000000-batch-")
+        assert f"Interrupted after batch {int(saved[-6:])} of epoch 1, and saved. Continue with:" in err
+    assert run(*resume, "--batches-ahead", 1, cwd=tmp_path)[0] == 0
+    assert run(*options, "--out", "whole", cwd=tmp_path)[0] == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
+    assert weights[0] == weights[1]
+
+
 @pytest.mark.tries("terminate")
 def test_sigterm_before_the_first_epoch(blocks: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"

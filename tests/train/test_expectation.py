@@ -72,6 +72,8 @@ class Written:
 
     def __init__(self, folder: Path, options: dict[str, Any]) -> None:
         reporter = StopWithin()
+        # On a slow machine one is written between two batches or epochs as well.
+        options = {**options, "keep_checkpoints": 1}
         self.trainer = reporter.trainer = trainer_of(folder, options, reporter=reporter)
         self.trainer.fit()
         self.folder = RunFolder(folder)
