@@ -40,7 +40,8 @@ def train(
     """Train a model on a graph, and save the run.
 
     Every setting may stand in a TOML file instead (--config); a run's own is RUN_DIR/config.toml.
-    Ctrl-C or SIGTERM finishes the epoch and saves a checkpoint, and --resume continues bitwise as if nothing had happened.
+    Ctrl-C or SIGTERM finishes the epoch, or with --sample the batch, and saves a checkpoint; --resume continues bitwise as if nothing had
+    happened.
 
     Example: sagann train --data demo --model gcn --epochs 100 --out runs/demo
     """
