@@ -57,7 +57,8 @@ class EpochRecord:
     metrics: Mapping[str, Metrics] = field(default_factory=dict)
     "Split to metric to value; empty where the epoch was not evaluated."
     traffic: Traffic | None = None
-    "Rows and bytes that each tier gave to the epoch's mini-batches; None for a run without tiers."
+    """Rows and bytes that each tier gave to the epoch's mini-batches, or after a resume within the epoch to the batches since then;
+    None for a run without tiers."""
 
     def to_json(self) -> dict[str, Any]:
         """The line as JSON values; metrics have names such as 'val/accuracy', counts of tiers names such as 'hot_rows'."""

@@ -120,6 +120,7 @@ class TrainSession:
                 if leave(progress):
                     return progress
                 since_s += time.perf_counter() - paused_s
+        assert progress.is_whole
         return replace(progress, train_s=self._now_s() - since_s)
 
     def _step(self, step: TrainStep, epoch: int) -> float:

@@ -20,7 +20,7 @@ from sagann.nn import ModelConfig, build_model
 from sagann.runtime.streaming.stream import dense_bytes
 from sagann.saga.engine import NaiveEngine, using_engine
 from sagann.storage import load_graph, save_graph
-from sagann.train import Contract, TrainConfig, Trainer, TrainResult, automatic
+from sagann.train import Contract, Reporter, TrainConfig, Trainer, TrainResult, automatic
 from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE, automatic_budget
 from tests.runtime.memory_driver import generated
 from tests.train.runs import Plain, community_graph, seeded_model
@@ -32,20 +32,11 @@ PLENTY = 1 << 50
 Free = Callable[[int | None], None]
 
 
-class Heard:
+class Heard(Reporter):
     """A reporter that keeps what it is told."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
-
-    def on_start(self, info: object) -> None:
-        pass
-
-    def on_epoch(self, record: object) -> None:
-        pass
-
-    def on_end(self, result: object) -> None:
-        pass
 
     def on_message(self, text: str) -> None:
         self.messages.append(text)

@@ -41,5 +41,5 @@ def test_a_kill_at_any_instant_loses_no_more_than_the_work_since_the_last_checkp
     assert report["most_epochs_lost"] <= CHECKPOINT_EVERY
     # The kills must have hit the dangerous instants too, or the test would prove little.
     assert report["kills_while_writing"] > 0
-    if kind == "sampled":
+    if kind != "whole":
         assert report["kills_with_a_part_of_an_epoch_saved"] > NUM_KILLS // 4

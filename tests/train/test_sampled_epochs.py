@@ -403,15 +403,13 @@ def test_a_file_that_is_cut_meanwhile_ends_the_run_and_nothing_of_its_epoch_is_k
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes().count(b"\n") == 2
 
 
-class Heard:
+class Heard(Reporter):
     """A reporter that keeps messages and epochs."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
         self.records: list[EpochRecord] = []
 
-    def on_start(self, info: object) -> None: ...
-    def on_end(self, result: object) -> None: ...
     def on_message(self, text: str) -> None:
         self.messages.append(text)
 

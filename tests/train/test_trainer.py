@@ -258,7 +258,7 @@ def test_the_run_folder(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == list(range(1, 13))
     assert set(lines[0]) == {
-        "epoch", "loss", "epoch_s", "lr", "train/loss", "train/accuracy", "val/loss", "val/accuracy",
+        "epoch", "loss", "epoch_s", "lr", "num_edges", "train/loss", "train/accuracy", "val/loss", "val/accuracy",
     }  # fmt: skip
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert run["model"]["config"]["hidden"] == 8
