@@ -150,7 +150,7 @@ class RehearsedEpochs(SampledEpochs):
         self._measured: list[Measured] = []
         self._num_together = 0
 
-    def steps(self, epoch: int) -> Generator[TrainStep, None, None]:
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         """The steps of the batches that are rehearsed in an epoch."""
         return self._together(epoch) if self._num_together else self._alone(epoch)
 
@@ -211,7 +211,8 @@ class RehearsedEpochs(SampledEpochs):
         traffic = None
         while not measured_s or (len(measured_s) < _ROUNDS and time.perf_counter() < end_s):
             before = store.traffic() if isinstance(store, HasTraffic) else None
-            measured_s.append(session.run_epoch().epoch_s)
+            session.run_epoch()
+            measured_s.append(session.history[-1].epoch_s)
             if before is not None and isinstance(store, HasTraffic):
                 traffic = store.traffic() - before
         return median(measured_s) / expected_s, traffic

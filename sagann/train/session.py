@@ -67,7 +67,7 @@ class TrainSession:
         check_rates(self.scheduler, self.optimizer)
         lr = float(self.optimizer.param_groups[0]["lr"])
         trained = self._train(epoch, leave)
-        if not trained.is_whole:
+        if trained is None:
             return None
         metrics: dict[str, Metrics] = {}
         is_due = epoch % self.config.eval_every == 0
@@ -104,8 +104,8 @@ class TrainSession:
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def _train(self, epoch: int, leave: Callable[[EpochProgress], bool]) -> EpochProgress:
-        """Take the steps that are left of an epoch, until ``leave`` returns True; the epoch so far."""
+    def _train(self, epoch: int, leave: Callable[[EpochProgress], bool]) -> EpochProgress | None:
+        """Take the steps that are left of an epoch; its sums, or None where ``leave`` has returned True."""
         self.model.train()
         progress = self.progress or EpochProgress(epoch=epoch, num_batches=self.source.num_batches)
         since_s = self._now_s() - progress.train_s
@@ -118,9 +118,8 @@ class TrainSession:
                 self.progress = progress
                 paused_s = time.perf_counter()
                 if leave(progress):
-                    return progress
+                    return None
                 since_s += time.perf_counter() - paused_s
-        assert progress.is_whole
         return replace(progress, train_s=self._now_s() - since_s)
 
     def _step(self, step: TrainStep, epoch: int) -> float:
