@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bench.cold_bytes.sampled_epochs import ROW_BYTES, Case, add_arguments, cases, numbers
 from bench.epochs.__main__ import commit
-from sagann.tiering import SCORES, hottest
+from sagann.tiering import SCORES, hottest, measured_accesses
 
 COMPARED = ("wrpr", "vip")
 "Scores whose bytes are divided by those of out-degree and of the oracle."
@@ -65,10 +65,11 @@ def _quotient(count: int, other: int) -> str:
 
 def _reads(case: Case, fanouts: tuple[int, ...], epochs: Iterable[int]) -> Tensor:
     """How many batches of the epochs read each row, int64 [num_vertices]."""
-    reads = torch.zeros(case.topology.num_src, dtype=torch.int64)
-    for ids in case.batches(fanouts, epochs):
-        reads[torch.from_numpy(ids)] += 1
-    return reads
+    sampled = (
+        measured_accesses(case.topology, case.seeds, fanouts, batch_size=case.batch_size, epoch=epoch)
+        for epoch in epochs
+    )
+    return torch.stack(list(sampled)).sum(0)
 
 
 def _options() -> argparse.Namespace:

@@ -37,7 +37,7 @@ class Opening:
         option(
             "Memory for the tensors of vertices and edges, as 2GiB: the model is streamed by intervals.",
             "SIZE",
-            default="the budget that it was trained within; none for a run in memory",
+            default="the budget that it was trained within, half of it for one on mini-batches; none for a run in memory",
         ),
     ] = None
     spill: Annotated[

@@ -80,20 +80,21 @@ def labelled_vertices(graph: Graph) -> Tensor:
     """The vertices that batches of training start from, as a mask.
 
     Returns:
-        bool [num_vertices]: the split 'train'; without that split, the vertices with a label.
+        bool [num_vertices]: the vertices with a label, of the split 'train' if there is one; all of that split in a graph without labels.
     Raises:
         InputError: the graph has neither.
     """
-    if "train" in graph.splits:
-        return graph.splits["train"]
-    if graph.labels is None:
+    train = graph.splits.get("train")
+    if graph.labels is None and train is None:
         raise InputError(
             "no vertex is labelled",
             value="neither a split 'train' nor labels",
             where=f"graph '{graph.name}'",
             fix="Take the score 'rpr' or 'degree', which need no labels.",
         )
-    return torch.ones(graph.num_vertices, dtype=torch.bool) if graph.multi_label else graph.labels >= 0
+    if train is None:
+        train = torch.ones(graph.num_vertices, dtype=torch.bool)
+    return train if graph.labels is None or graph.multi_label else train & (graph.labels >= 0)
 
 
 def out_degree(topology: Topology) -> Tensor:

@@ -87,13 +87,13 @@ def automatic_budget(
     # Imported here: most runs do not get this far, and it loads Numba.
     from sagann.runtime.streaming.stream import dense_bytes
 
-    free = format_bytes(free_bytes)
+    free = f"{format_bytes(free_bytes)} are free" + (" beside the hot tier" if hot_bytes else "")
     try:
         needed_bytes = dense_bytes(model, graph, trains=trains)
     except (InputError, LayerError) as error:
         if _least_bytes(model, graph) > epoch_bytes:
             say(
-                f"The run may need more memory than the {free} that are free, and cannot be streamed: "
+                f"The run may need more memory than there is: {free}. It cannot be streamed: "
                 f"{error.what}: {error.value}. {error.fix}"
             )
         return None
@@ -101,7 +101,7 @@ def automatic_budget(
         return None
     say(
         f"An {'epoch' if trains else 'evaluation'} would take {format_bytes(needed_bytes)} of memory, the logits of an evaluation "
-        f"{format_bytes(_logit_bytes(model, graph))}, and {free} are free: the model is streamed within "
+        f"{format_bytes(_logit_bytes(model, graph))}, and {free}: the model is streamed within "
         f"{format_bytes(room_bytes)}. --memory (TrainConfig.memory) sets another budget."
     )
     if known is not None:

@@ -7,14 +7,16 @@ a little larger than the ones that were tried.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from sagann.runtime.loading import MiniBatch, MiniBatches
-from sagann.train.predictor import Predictor, evaluating
+from sagann.train.predictor import Predictor
 from sagann.train.resources import seeded
 
 TRIED_BATCHES = 3
@@ -45,13 +47,15 @@ class BatchMemory:
             >>> BatchMemory(batch_bytes=100, step_bytes=50, thread_bytes=7).needed_bytes(2)
             357
         """
-        return self.thread_bytes + self.step_bytes + (ahead + 1) * self.batch_bytes
+        # Without batches ahead, the step's batch is still there while the next one is made.
+        beside = self.step_bytes if ahead else max(self.step_bytes, self.batch_bytes)
+        return self.thread_bytes + beside + (ahead + 1) * self.batch_bytes
 
 
 def measure_batches(predictor: Predictor, minibatches: MiniBatches) -> BatchMemory:
     """Sample the first mini-batches of epoch 1, and run the model forward on the largest one.
 
-    The model is in evaluation mode, with gradients. Its state and the random generators stay as they were.
+    The model runs as in training, dropout included. Its buffers and modes and the random generators are as before afterwards.
 
     Args:
         predictor: has the model.
@@ -85,25 +89,42 @@ def _batch_bytes(batch: MiniBatch) -> int:
 def _step_bytes(predictor: Predictor, batch: MiniBatch) -> int:
     """Bytes that autograd keeps for the backward pass, and twice the largest tensor for gradients of rows."""
     model, device = predictor.model, predictor.device
-    known = {_address(array) for array in (*_arrays_of(batch), *model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
         # Sparse features are arrays of the batch.
-        if tensor.layout == torch.strided and _address(tensor) not in known:
+        if tensor.layout == torch.strided:
             kept[_address(tensor)] = tensor.untyped_storage().nbytes()
         return tensor
 
     with (
         seeded(0, device),
-        evaluating(model),
-        torch.enable_grad(),
+        _training(model),
         saved_tensors_hooks(note, lambda tensor: tensor),
     ):
         # Without the result, memory of kept tensors could be given to others.
         logits = predictor.forward_batch(batch)
     note(logits)
+    # Lazy parameters have memory only now.
+    for array in (*_arrays_of(batch), *model.parameters(), *model.buffers()):
+        kept.pop(_address(array), None)
     return sum(kept.values()) + 2 * max(kept.values(), default=0)
+
+
+@contextmanager
+def _training(model: nn.Module) -> Iterator[None]:
+    """Inside the ``with`` block, the model is in training mode. Modes and buffers are put back."""
+    modes = {module: module.training for module in model.modules()}
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    model.train()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 def _address(tensor: Tensor) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sagann.graph import SPLIT_NAMES, Graph
-from sagann.graph.checks import CHECKED_AT_ONCE
+from sagann.graph.checks import CHECKED_AT_ONCE, slices
 from sagann.graph.split import labelled_rows
 
 METRICS = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
@@ -171,7 +171,12 @@ def _vertices_per_class(predicted: Tensor, labels: Tensor, num_classes: int) -> 
 
 def _decisions_per_class(predicted: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
     """As ``_vertices_per_class``, where a vertex may have several labels."""
-    right, said, true = (bits.count_nonzero(dim=0) for bits in (predicted & labels, predicted, labels))
+    counts = torch.zeros(3, num_classes, dtype=torch.int64)
+    # A sum over rows makes int64 of all its bits.
+    for at in slices(len(labels), num_classes):
+        said, true = predicted[at], labels[at]
+        counts += torch.stack([bits.sum(dim=0) for bits in (said & true, said, true)])
+    right, said, true = counts
     return right, said + true
 
 

@@ -94,7 +94,7 @@ def load_run(
     """Reopen a trained model, with the weights that its run ended with, or of its newest checkpoint if it has not ended.
 
     A Python file that a run folder names is executed only where the caller names it again. A model that was trained
-    within a memory budget is also evaluated within that budget. The model is left in evaluation mode.
+    within a memory budget is also evaluated within that budget (on mini-batches: within half of it). The model is left in evaluation mode.
 
     Args:
         run_dir: the folder that a Trainer wrote.

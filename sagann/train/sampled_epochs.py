@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.graph import Graph
+from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.tiered import TieredFeatures, Traffic
 from sagann.train.batch_memory import measure_batches
@@ -89,6 +90,9 @@ class SampledEpochs:
         return len(self._minibatches)
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        if self._predictor.streaming is not None:
+            # What an evaluation allocated would stay beside the hot tier.
+            POOL.release()
         before = None if self._store is None else self._store.traffic()
         with self._minibatches.batches(epoch, first=first) as batches:
             for batch in batches:

@@ -1,8 +1,8 @@
 """Tiers of a sampled run: how large the hot tier is, which rows are hot, and how many mini-batches are made ahead.
 
-A memory budget (``TrainConfig.memory``) has two halves. The hot tier lasts as long as the run and has one of them. In the other half a
-training step runs while mini-batches are made ahead, and between epochs an evaluation is streamed. The queue of batches is shortened
-until they fit. If not even one batch ahead fits, the hot tier gives up room: only the step's share may exceed a half.
+The hot tier gets at most half of a memory budget (``TrainConfig.memory``). The mini-batches that are made ahead and the training step get
+the rest. Evaluations are streamed within half. The queue of batches is shortened until they fit; if not even one batch ahead fits, the
+hot tier gives up room.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sagann.graph.rows import is_sparse
 from sagann.plan.residency import BudgetError
 from sagann.runtime.tiered import TieredFeatures
 from sagann.runtime.tiered.features import hot_tier_bytes
-from sagann.runtime.tiered.hot_size import HotSize
+from sagann.runtime.tiered.hot_size import HotSize, parse_hot
 from sagann.storage.mapped import MappedRows, positioned
 from sagann.tiering import hottest, score_vertices
 from sagann.train.batch_memory import BatchMemory
@@ -87,7 +87,9 @@ def plan_tiers(
         )
     batches = measure()
     if config.hot is not None or not _is_read_elsewhere(features):
-        return TierPlan(hot=config.hot, ahead=_queue(batches, budget_bytes, config, hot_bytes=hot_bytes))
+        # "auto" is the size that was checked: by now, another part of the memory is free.
+        hot = config.hot if config.hot is None or parse_hot(config.hot) is not None else hot_bytes
+        return TierPlan(hot=hot, ahead=_queue(batches, budget_bytes, config, hot_bytes=hot_bytes))
     few = min(1, config.batches_ahead)
     if batches.needed_bytes(few) <= half_bytes:
         hot_bytes, ahead = half_bytes, _queue(batches, half_bytes, config)

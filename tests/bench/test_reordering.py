@@ -1,4 +1,4 @@
-"""The benchmark of reordering: a row for a graph, whose rate is that of its seconds."""
+"""The benchmark of reordering: a row for a graph."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_tiered_run_survives_a_hard_limit_smaller_than_its_features(
             "--quiet",
         ]
         model = ["--model", "sage", "--hidden", "16", "--sample", "10,5", "--batch-size", "256"]
-        quick = ["--epochs", "2", "--eval-every", "2", "--weights", "last", "--no-verify"]
+        quick = ["--epochs", "3", "--eval-every", "1", "--weights", "last", "--no-verify"]
         done = subprocess.run(
             [*map(str, run), *model, *quick, "--memory", f"{BUDGET_MIB}MiB", *options],
             env={**os.environ, "OMP_NUM_THREADS": "1"},

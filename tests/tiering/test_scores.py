@@ -141,6 +141,9 @@ def test_batches_start_from_the_training_split_or_else_from_labels() -> None:
     assert torch.equal(labelled_vertices(graph), graph.splits["train"])
     labels = torch.where(torch.arange(graph.num_vertices) < 7, 0, -1)
     assert int(labelled_vertices(replace(graph, splits={}, labels=labels)).sum()) == 7
+    both = labelled_vertices(replace(graph, labels=labels))
+    assert torch.equal(both, graph.splits["train"] & (labels == 0))
+    assert torch.equal(labelled_vertices(replace(graph, labels=None)), graph.splits["train"])
     several = torch.zeros(graph.num_vertices, 3, dtype=torch.uint8)
     assert bool(labelled_vertices(replace(graph, splits={}, labels=several)).all())
     with pytest.raises(

@@ -38,6 +38,50 @@ def test_a_step_takes_what_its_backward_pass_reads_again() -> None:
     assert int(MARGIN * 3 * kept) <= found.step_bytes <= int(MARGIN * (3 * kept + 3 * 4 * rows * 3 + 5000))
 
 
+def test_a_step_is_measured_as_it_trains_with_dropout() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 3)
+    )
+
+    class Dropping(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = model
+
+        def forward(self, hops: object, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x[:30])
+
+    model.eval()
+    predictor = predictor_of(Dropping())
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    found = measure_batches(predictor, batches_of(1000))
+    # Rows before the norm, the dropped rows and what dropout multiplied by; twice the largest for gradients.
+    assert found.step_bytes > MARGIN * (3 + 2) * 4 * 30 * 64
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+    assert not any(module.training for module in model.modules())
+
+
+def test_lazy_parameters_are_no_memory_of_a_step() -> None:
+    class Lazy(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.LazyLinear(10_000), torch.nn.Linear(10_000, 3))
+
+        def forward(self, hops: object, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x[:30])
+
+    found = measure_batches(predictor_of(Lazy()), batches_of(1000))
+    # The hidden rows and gradients of as many, but not the first weight, of 320 KB.
+    assert found.step_bytes <= MARGIN * (3 * 4 * 30 * 10_000 + 50_000)
+
+
+def test_without_batches_ahead_two_of_them_meet() -> None:
+    wide = BatchMemory(batch_bytes=100, step_bytes=50, thread_bytes=7)
+    assert [wide.needed_bytes(ahead) for ahead in (0, 1)] == [207, 257]
+    narrow = BatchMemory(batch_bytes=50, step_bytes=100, thread_bytes=7)
+    assert [narrow.needed_bytes(ahead) for ahead in (0, 1)] == [157, 207]
+
+
 def test_larger_batches_and_more_threads_take_more() -> None:
     small, large = (measure_batches(predictor_of(), batches_of(size)) for size in (3, 30))
     assert small.batch_bytes < large.batch_bytes

@@ -188,6 +188,19 @@ def test_no_vertex_is_compared_with_every_pair_of_classes():
     assert largest.num_bytes <= 2 * logits.nbytes
 
 
+def test_decisions_are_counted_a_slab_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(500, 40, generator=torch.Generator().manual_seed(0))
+    labels = (torch.rand(500, 40, generator=torch.Generator().manual_seed(1)) > 0.5).to(torch.uint8)
+    names = ["accuracy", "micro_f1", "macro_f1"]
+    expected = compute_metrics(logits, labels, multi_label=True, names=names)
+    for module in ("sagann.graph.checks", "sagann.train.metrics"):
+        monkeypatch.setattr(f"{module}.CHECKED_AT_ONCE", 400)
+    with _Largest() as largest:
+        assert compute_metrics(logits, labels, multi_label=True, names=names) == expected
+    # Predictions are bytes, and no tensor has a larger number for each decision.
+    assert largest.num_bytes <= labels.nbytes
+
+
 def test_no_table_of_every_pair_of_classes_is_made():
     logits, labels = torch.randn(3, 20_000), torch.tensor([0, 19_999, 7])
     with _Largest() as largest:
