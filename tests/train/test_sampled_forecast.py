@@ -199,6 +199,7 @@ def test_rehearsal_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts == [MOST_BATCHES, FEWEST_BATCHES]
 
 
+@pytest.mark.alone
 def test_what_stages_lose_beside_one_another_is_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[int] = []
 
