@@ -64,7 +64,7 @@ Every row is checked by the command beside it; tests check the same statements o
 DAMAGED = """## What damaged files do
 
 Files of every kind that a command reads were damaged at random: single bytes, words, and the structure with checksums made anew, for
-{hours:.1f} hours in sum (`make fuzz`). *Accepted* ends with exit code 0, *refused* with exit code 2 and one message that names the file.
+{hours:.1f} hours of the processor in sum (`make fuzz`). *Accepted* ends with exit code 0, *refused* with exit code 2 and one message that names the file.
 Anything else is a fault: a traceback, a hang, a crash, or memory without bound. The cases of faults that were found and corrected are in
 `tests/fuzz/corpus`, which `make test` replays.
 """

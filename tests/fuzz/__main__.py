@@ -35,7 +35,7 @@ def main() -> int:
         fuzz(given.seconds, seed=seed, corpus=given.corpus, findings=findings)
     if given.results is not None:
         before = json.loads(given.results.read_text()) if given.results.exists() else {}
-        body = added(before, findings.counts, seconds=findings.seconds, seed=seed)
+        body = added(before, findings.counts, seconds=findings.processor_s, seed=seed)
         given.results.write_text(json.dumps(body, indent=1) + "\n")
     sys.stdout.write(table(findings.counts))
     for name, said in findings.faults.items():

@@ -40,6 +40,8 @@ class Findings:
 
     seconds: float = 0.0
     "How long cases have been run."
+    processor_s: float = 0.0
+    "Seconds of the processor that cases have taken: beside other work, less than ``seconds``."
     counts: dict[str, dict[str, int]] = field(
         default_factory=lambda: {kind.name: {"cases": 0, **dict.fromkeys(_OUTCOMES.values(), 0)} for kind in KINDS}
     )
@@ -80,6 +82,7 @@ def fuzz(seconds: float, *, seed: int, corpus: Path, findings: Findings | None =
                     raise RuntimeError(f"the target does not start: {line['said']}")
                 case = Case.load(kept[0])
                 findings.add(case.kind, line["outcome"], line["said"], case, corpus)
+                findings.processor_s += line.get("processor_s", 0.0)
                 has_died = line["has_died"]
                 number, before_s, last_s = line["number"] + 1, last_s, time.monotonic()
                 # The time before the first case is not counted.
@@ -147,7 +150,7 @@ def worker(folder: Path, seed: int, first: int, seconds: float) -> None:
     runner, current = Runner(folder), folder / _CURRENT
     runner.warm_up()
     current.mkdir(exist_ok=True)
-    number, ends_s = first, time.monotonic() + seconds
+    number, ends_s, used_s = first, time.monotonic() + seconds, time.process_time()
     while time.monotonic() < ends_s:
         rng = random.Random(f"{seed} {number}")
         kind = KINDS[number % len(KINDS)]
@@ -156,7 +159,9 @@ def worker(folder: Path, seed: int, first: int, seconds: float) -> None:
             path.unlink()
         case.save(current)
         result = runner.run(case, (rng.choice(kind.commands),))
-        results.write(json.dumps({"number": number, "outcome": result.outcome, "said": result.said}) + "\n")
+        before_s, used_s = used_s, time.process_time()
+        line = {"number": number, "outcome": result.outcome, "said": result.said, "processor_s": used_s - before_s}
+        results.write(json.dumps(line) + "\n")
         if not sys.stdin.readline():
             # Nobody watches any more.
             return
@@ -191,7 +196,7 @@ def is_long_work(path: Path, content: bytes) -> bool:
 def added(
     before: Mapping[str, Any], counts: Mapping[str, Mapping[str, int]], *, seconds: float, seed: int
 ) -> dict[str, Any]:
-    """The counts of all runs: those ``before``, empty for none, and those of another run of the target."""
+    """The counts of all runs: those ``before``, empty for none, and those of another run, of so many seconds of the processor."""
     known = before.get("kinds", {})
     return {
         "seconds": before.get("seconds", 0) + seconds,

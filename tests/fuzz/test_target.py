@@ -50,10 +50,18 @@ def test_a_process_that_ended_by_itself_is_not_started_anew(
         (folder / "current").mkdir(exist_ok=True)
         Case(kind="NPY arrays", files={"x.npy": b""}).save(folder / "current")
         has_died = len(started) <= deaths
-        yield {"number": first, "outcome": "fault" if has_died else "refused", "said": "", "has_died": has_died}
+        yield {
+            "number": first,
+            "outcome": "fault" if has_died else "refused",
+            "said": "",
+            "has_died": has_died,
+            "processor_s": 2.5,
+        }
 
     monkeypatch.setattr(target, "_watched", watched)
-    assert fuzz(60, seed=0, corpus=tmp_path).counts["NPY arrays"]["cases"] == starts
+    found = fuzz(60, seed=0, corpus=tmp_path)
+    assert found.counts["NPY arrays"]["cases"] == starts
+    assert found.processor_s == 2.5 * starts
     assert started == list(range(starts))
 
 
