@@ -90,7 +90,7 @@ def labelled_vertices(graph: Graph) -> Tensor:
             "no vertex is labelled",
             value="neither a split 'train' nor labels",
             where=f"graph '{graph.name}'",
-            fix="Take the score 'rpr' or 'degree', which need no labels.",
+            fix="Take the score 'rpr' or 'degree', which need no labels, or name the vertices: a split 'train', or 'sagann data score --split all'.",
         )
     if train is None:
         train = torch.ones(graph.num_vertices, dtype=torch.bool)

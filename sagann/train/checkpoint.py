@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,8 +91,13 @@ class CheckpointFolder:
             )
             remove_leftovers(self.path, filter(_NAME.fullmatch, unfinished))
             aside = final.with_name(f"{TEMPORARY_PREFIX}{final.name}")
-            write_state(aside, checkpoint)
-            sync_folder(aside)
+            try:
+                write_state(aside, checkpoint)
+                sync_folder(aside)
+            except OSError:
+                # A full disk gets its room back.
+                shutil.rmtree(aside, ignore_errors=True)
+                raise
             # Only a damaged checkpoint of this position can exist: the run would have resumed from a valid one.
             remove_folder(final)
             aside.rename(final)

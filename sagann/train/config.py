@@ -137,7 +137,8 @@ class TrainConfig:
             _require_defaults(self, (*_OF_SAMPLES, *_OF_TIERS), "sample is not set")
         elif self.has_tiers:
             _check_tiers(self)
-        else:
+        elif any(getattr(self, name) != _default(name) for name in _OF_TIERS):
+            _check_tiers(self)
             _require_defaults(self, _OF_TIERS, "neither hot nor memory is set")
         if self.profile and self.memory is None:
             raise _refused("profile", True, "false where no memory is set, for only a streamed epoch is profiled")

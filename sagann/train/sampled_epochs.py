@@ -132,7 +132,7 @@ def _with_tiers(graph: Graph, plan: TierPlan, config: TrainConfig, say: Callable
     store = tiered(graph, plan.hot, config)
     if is_in_memory(graph.features):
         say("The features lie in memory: the hot tier takes memory beside them and saves no reads.")
-    elif config.hot is None:
+    elif plan.hot != config.hot:
         part = store.num_hot_rows / max(1, store.num_rows)
         say(
             f"The memory budget has room for a hot tier of {format_bytes(store.hot_bytes)}: {part:.1%} of the rows."

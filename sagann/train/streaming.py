@@ -97,8 +97,8 @@ class Streaming:
                     value=f"an evaluation has half of it, {format_bytes(self.memory_bytes)}, and needs at least "
                     f"{format_bytes(error.needed_bytes)}",
                     where=f"graph '{graph.name}'",
-                    fix="Raise the budget (--memory, TrainConfig.memory) to "
-                    f"{2 * max(error.needed_bytes, error.offered_bytes)} bytes or more.",
+                    fix="Raise the budget (--memory, TrainConfig.memory), which the training step needs too: with "
+                    f"{2 * max(error.needed_bytes, error.offered_bytes)} bytes, evaluations are not many times slower.",
                 ) from error
             if not self.is_automatic:
                 raise

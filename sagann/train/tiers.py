@@ -8,7 +8,7 @@ hot tier gives up room.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -61,7 +61,7 @@ def plan_tiers(
     """Choose the size of the hot tier and the length of the queue.
 
     Without a budget both are as stated. Within a budget, features that are mapped from a file or come from a store get a hot tier by
-    themselves.
+    themselves, and "auto" asks for no more than that.
 
     Args:
         features: of the prepared graph, on the processor.
@@ -72,9 +72,11 @@ def plan_tiers(
         BudgetError: the budget has no room for a training step.
         InputError: the hot tier that is stated has no room.
     """
-    hot_bytes = stated_hot_bytes(features, config)
     if budget_bytes is None:
         return TierPlan(hot=config.hot, ahead=config.batches_ahead)
+    if config.hot is not None and parse_hot(config.hot) is None:
+        config = replace(config, hot=None)
+    hot_bytes = stated_hot_bytes(features, config)
     half_bytes = budget_bytes // 2
     if hot_bytes > half_bytes:
         raise InputError(
@@ -87,9 +89,7 @@ def plan_tiers(
         )
     batches = measure()
     if config.hot is not None or not _is_read_elsewhere(features):
-        # "auto" is the size that was checked: by now, another part of the memory is free.
-        hot = config.hot if config.hot is None or parse_hot(config.hot) is not None else hot_bytes
-        return TierPlan(hot=hot, ahead=_queue(batches, budget_bytes, config, hot_bytes=hot_bytes))
+        return TierPlan(hot=config.hot, ahead=_queue(batches, budget_bytes, config, hot_bytes=hot_bytes))
     few = min(1, config.batches_ahead)
     if batches.needed_bytes(few) <= half_bytes:
         hot_bytes, ahead = half_bytes, _queue(batches, half_bytes, config)

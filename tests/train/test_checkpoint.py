@@ -87,6 +87,19 @@ def test_one_that_goes_while_it_is_read_is_no_damage(tmp_path, monkeypatch, at):
     assert folder.newest(on_damaged=pytest.fail).position == Position(2)
 
 
+def test_a_full_disk_gets_its_room_back(tmp_path, monkeypatch):
+    folder = CheckpointFolder(tmp_path, keep=1)
+    folder.write(checkpoint(1))
+
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("sagann.train.checkpoint.write_synced", full)
+    with pytest.raises(CheckpointError, match="the run folder cannot be written: No space left on device"):
+        folder.write(checkpoint(2))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["epoch-000001"]
+
+
 def test_a_damaged_one_is_replaced(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=5)
     (folder.write(checkpoint()) / "state.json").write_text("{}")

@@ -118,6 +118,11 @@ def test_the_least_budget_is_named_and_is_one(features: Features) -> None:
     assert planned(features, caught.value.offered_bytes // KIB).ahead == 4
 
 
+def test_auto_within_a_budget_is_what_it_has_room_for() -> None:
+    assert planned(STORE, 200, hot="auto") == planned(STORE, 200)
+    assert planned(torch.zeros(4000, 8), 200, hot="auto") == TierPlan(hot=None, ahead=4)
+
+
 def test_the_least_budget_beside_a_stated_hot_tier() -> None:
     narrow = TieredFeatures(ComputedRows(10_000, 0), hot=0.0)
     hot_bytes = hot_tier_bytes(narrow, "0%", cache="static")

@@ -12,13 +12,14 @@ from sagann.free_space import memory, require_memory
 from sagann.ranges import require_integer
 
 HotSize: TypeAlias = int | float | str
-"""Size of a hot tier: an int is a number of bytes, a float from 0.0 to 1.0 a part of the rows; a str is either of them, as "2GiB" or
-"10%", or "auto"."""
+"""Size of a hot tier: an int is a number of bytes, a float from 0.0 to 1.0 a part of the rows; a str is either of them, as "2GiB", "10%"
+or "0.1", or "auto"."""
 
 AUTO_SHARE = 2
 '"auto" takes the free memory divided by this number. The rest is for what the training step and the loader need.'
-_WHERE, _FIX = "hot", 'Pass a number of bytes or "2GiB", a part of the rows as 0.1 or "10%", or "auto".'
-_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,18})?)\s*%")
+_WHERE, _FIX = "hot", 'Give a size as 2GiB, a part of the rows as 10% or 0.1, or "auto".'
+_PERCENT = re.compile(r"([-+]?\d{1,18}(?:\.\d{1,18})?)\s*%")
+_PART = re.compile(r"0|\d?\.\d{1,18}")
 
 
 def hot_rows(hot: HotSize, *, num_rows: int, row_bytes: int, state_bytes: Callable[[int], int]) -> int:
@@ -48,7 +49,7 @@ def hot_rows(hot: HotSize, *, num_rows: int, row_bytes: int, state_bytes: Callab
             "hot tier is smaller than its tables",
             value=f"{format_bytes(found)}, but tables of {num_rows} rows take {format_bytes(empty_bytes)}",
             where=f"{_WHERE}={shown(hot)}",
-            fix="Give the hot tier more bytes, or none by hot=0.0.",
+            fix="Give the hot tier more bytes, or none by 0%.",
         )
     most = 1 << 20
     slot_bytes = row_bytes + (state_bytes(most) - empty_bytes) / most
@@ -72,10 +73,14 @@ def parse_hot(hot: HotSize, *, where: str = _WHERE) -> int | float | None:
     if isinstance(hot, str):
         if hot.strip() == "auto":
             return None
-        percent = _PERCENT.fullmatch(hot.strip())
-        if percent is None:
+        if percent := _PERCENT.fullmatch(hot.strip()):
+            return _part(float(percent[1]) / 100, hot, where)
+        if _PART.fullmatch(hot.strip()):
+            return _part(float(hot), hot, where)
+        try:
             return parse_bytes(hot, where=where)
-        return _part(float(percent[1]) / 100, hot, where)
+        except InputError as error:
+            raise InputError(error.what, value=error.value, where=where, fix=_FIX) from error
     if isinstance(hot, float):
         return _part(hot, hot, where)
     require_integer(hot, "bytes", where=where)

@@ -37,7 +37,21 @@ def test_a_size_in_bytes_is_that_of_rows_and_tables(num_bytes: int) -> None:
 
 @pytest.mark.parametrize(
     ("hot", "expected"),
-    [(0.1, 100), ("10%", 100), (" 12.5 % ", 125), (1.0, 1000), (0.0, 0), ("0%", 0), ("1MiB", 1000), ("4000B", 0)],
+    [
+        (0.1, 100),
+        ("10%", 100),
+        (" 12.5 % ", 125),
+        (1.0, 1000),
+        (0.0, 0),
+        ("0%", 0),
+        ("0", 0),
+        ("0.0", 0),
+        ("0.1", 100),
+        (".5", 500),
+        ("1.0", 1000),
+        ("1MiB", 1000),
+        ("4000B", 0),
+    ],
 )
 def test_texts_and_parts(hot: HotSize, expected: int) -> None:
     assert rows_of(hot) == expected
@@ -73,7 +87,9 @@ def test_what_is_not_free_is_refused(monkeypatch: pytest.MonkeyPatch, hot: HotSi
         (float("nan"), "part out of range: nan"),
         ("101%", "part out of range: '101%'"),
         ("much", r"size is not understood: 'much' \(in hot\)"),
-        ("-1%", "size is not understood"),
+        ("-1%", r"part out of range: '-1%', .* Give a size as 2GiB, a part of the rows as 10% or 0.1, or"),
+        ("1.5", "part out of range: '1.5'"),
+        ("99999999999TiB", r"size is out of range: .* Give a size as 2GiB, a part of the rows as 10%"),
         (-1, r"bytes is out of range: -1"),
         (2**63, r"bytes is out of range"),
         (None, "argument has the wrong type: None, expected int or float or str"),
