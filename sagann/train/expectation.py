@@ -86,6 +86,10 @@ def require_scheduler(found: Any, scheduler: LRScheduler | None, *, is_own: bool
         _require_form(found, scheduler.state_dict(), name, may_vary=True)
         if found["last_epoch"] not in Range(0, epoch):
             raise ValueError(f"{name}.last_epoch is {found['last_epoch']!r:.80}, expected {Range(0, epoch)}")
+        # Loading a state computes some of its numbers anew.
+        twin = copy.copy(scheduler)
+        twin.load_state_dict(copy.deepcopy(found))
+        _require_form(found, twin.state_dict(), name, may_vary=False)
 
 
 def _state_after_a_step(optimizer: torch.optim.Optimizer) -> Mapping[int, Any] | None:
