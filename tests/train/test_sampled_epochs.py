@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.predictor import Predictor
 from sagann.train.sampled_epochs import SampledEpochs
 from tests.graphs import labelled_graph
+from tests.runtime.loading.threads import pipeline_threads
 from tests.stores import ComputedRows
 from tests.tolerances import assert_close, largest
 from tests.train.runs import (
@@ -371,7 +371,7 @@ def test_a_step_that_raises_ends_the_threads() -> None:
         trainer_of(
             ModelConfig(model="sage", hidden=8), **SAMPLED, sampling_threads=3, optimizer="SGD", lr=1e30
         ).fit()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("sagann-")]
+    assert not pipeline_threads()
 
 
 @pytest.mark.parametrize("name", ["features", "indices"])

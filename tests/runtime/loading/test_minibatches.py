@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from sagann.sampling import NeighborSampler, seed_batches
 from sagann.storage import load_graph, save_graph
 from sagann.storage.whole_files import whole_files
 from tests.graphs import labelled_graph
+from tests.runtime.loading.threads import pipeline_threads
 from tests.stores import ComputedRows
 
 
@@ -315,10 +315,9 @@ def test_numpy_ids_of_a_seed_can_be_turned_into_seeds() -> None:
 def test_no_thread_is_left_after_a_loop() -> None:
     for _ in of(threads=3):
         break
-    for thread in threading.enumerate():
-        if thread.name.startswith("sagann-"):
-            thread.join(10)
-            assert not thread.is_alive()
+    for thread in pipeline_threads():
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_it_needs_no_copy_of_the_graph() -> None:

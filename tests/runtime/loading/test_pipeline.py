@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage, StalledError
+from tests.runtime.loading.threads import pipeline_threads
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("sagann-")]
+    return [thread.name for thread in pipeline_threads()]
 
 
 def wait_until(holds: Callable[[], bool], most_s: float = 10.0) -> None:
@@ -316,7 +317,7 @@ def test_ctrl_c_ends_a_wait() -> None:
 def test_a_process_ends_although_a_pipeline_is_open() -> None:
     program = PROGRAM.format(work_s=0.5) + "next(results); print('done')"
     done: Any = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert sorted(done.stdout.split()) == ["done", "waiting"]
     assert done.stderr == ""
