@@ -146,7 +146,7 @@ def test_damaged_files_are_counted_by_kind(tmp_path: Path) -> None:
         json.dumps({"seconds": 5400, "seeds": [1], "kinds": {"NPY arrays": counts}})
     )
     page = render(tmp_path)
-    assert "for\n1.5 hours in sum" in page
+    assert "for\n1.5 hours of the processor in sum" in page
     assert "| NPY arrays | 1,200 | 200 | 999 | 1 |" in page
 
 
