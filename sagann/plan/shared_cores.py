@@ -24,8 +24,8 @@ def core_speeds(wanted: Sequence[float], num_cores: int) -> list[float]:
 
         Three threads share two cores; an operation that mostly waits for a disk keeps its tenth of a core:
 
-        >>> core_speeds([2.0, 1.0], num_cores=2)
-        [0.6666666666666666, 0.6666666666666666]
+        >>> [round(speed, 3) for speed in core_speeds([2.0, 1.0], num_cores=2)]
+        [0.667, 0.667]
         >>> core_speeds([2.0, 0.1], num_cores=2)
         [0.95, 1.0]
     """
