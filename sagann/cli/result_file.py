@@ -34,6 +34,13 @@ def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool, option
         raise InputError(
             "file cannot be written", value=value, where=where, fix="Choose a file in a folder that exists."
         )
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(
+            "file cannot be written",
+            value=f"the folder '{path.parent}' may not be written to",
+            where=where,
+            fix="Choose a file in a folder that you may write to.",
+        )
     if owner := owner_of(path):
         raise InputError(
             "file cannot be written among those of a dataset or a run",

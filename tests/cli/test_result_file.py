@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sagann.cli.result_file import write_embeddings, write_predictions
+from sagann.cli.result_file import check_target, write_embeddings, write_predictions
 from sagann.errors import InputError
 
 
@@ -71,3 +71,17 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
         write_embeddings(path, torch.ones(2, 2), torch.arange(2))
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["e.npy"]
+
+
+def test_a_folder_that_may_not_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_target(tmp_path / "curves.png", (".png",), overwrite=False)
+    # As for another user, or on a disk that is mounted read-only; root may write anywhere else.
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(InputError) as caught:
+        check_target(tmp_path / "curves.png", (".png",), overwrite=False, option="--plot")
+    assert str(caught.value) == (
+        f"file cannot be written: the folder '{tmp_path}' may not be written to (in --plot {tmp_path / 'curves.png'}). "
+        "Choose a file in a folder that you may write to."
+    )
