@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -19,6 +18,7 @@ from sagann.graph import SPLIT_NAMES, id_dtype
 from sagann.graph.feature_store import Features
 from sagann.graph.rows import is_sparse
 from sagann.ranges import RANGES, require_shape
+from sagann.storage.crc32 import crc32
 from sagann.storage.durable import write_whole
 from sagann.storage.folder import FORMAT, MANIFEST_FILE
 from sagann.storage.json_fields import as_flag, as_integer, as_list, as_mapping, as_text, as_texts
@@ -147,7 +147,7 @@ def _read_body(folder: Path) -> dict[str, Any]:
 
 def _self_checksum(body: Mapping[str, Any]) -> int:
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
-    return zlib.crc32(canonical.encode())
+    return crc32(canonical.encode())
 
 
 def _refused(path: Path, problem: str) -> DatasetError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import zlib
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from sagann.errors import DatasetError
 from sagann.storage.array_map import remember
+from sagann.storage.crc32 import crc32
 from sagann.storage.positioned import read_bytes
 from sagann.storage.regular_file import open_file
 
@@ -113,7 +113,7 @@ class PartChecksums:
                 self._parts.append(0)
                 self._num_bytes = 0
             part = data[: CHECKSUM_BYTES - self._num_bytes]
-            self._parts[-1] = zlib.crc32(part, self._parts[-1])
+            self._parts[-1] = crc32(part, self._parts[-1])
             self._num_bytes += len(part)
             data = data[len(part) :]
 
@@ -220,7 +220,7 @@ def _check_part_of(address: int, opened: os.stat_result, path: Path, spec: Array
     """
     first = part * CHECKSUM_BYTES
     mapped = (ctypes.c_char * min(CHECKSUM_BYTES, spec.data_bytes - first)).from_address(address + first)
-    if zlib.crc32(mapped) == spec.crc32[part]:
+    if crc32(mapped) == spec.crc32[part]:
         return True
     with suppress(FileNotFoundError), open_file(path) as file:
         if os.path.samestat(opened, os.fstat(file.fileno())):
@@ -238,7 +238,7 @@ def _check_part(file: int, path: Path, spec: ArraySpec, part: int) -> None:
     for offset in range(begin, end, _READ_BYTES):
         block = memory[: end - offset]
         read_bytes(file, block, offset, partial(cut_short, path))
-        found = zlib.crc32(block, found)
+        found = crc32(block, found)
     if found != spec.crc32[part]:
         raise DatasetError(
             "array file is damaged",
