@@ -1,4 +1,4 @@
-"""sagann's sampled epochs: "ahead" loads by the pipeline with its defaults, "calling" on the calling thread."""
+"""sagann's sampled epochs: "ahead" makes four batches ahead by the pipeline, "calling" on the calling thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.loading import StageCounters
 
-OPTIONS: dict[str, dict[str, int]] = {"ahead": {}, "calling": {"ahead": 0}}
+OPTIONS: dict[str, dict[str, int]] = {"ahead": {"ahead": 4}, "calling": {"ahead": 0}}
 
 
 class Training(SampledTraining):

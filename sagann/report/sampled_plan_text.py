@@ -49,7 +49,7 @@ def sampled_plan_text(forecast: SampledForecast, *, processor: str) -> str:
         [
             f"Mini-batches: {_batches(forecast)}; fanouts {', '.join(map(str, forecast.fanouts))}.",
             f"An epoch: {forecast.num_edges:,} edges sampled; {_tiers(forecast)}.",
-            f"Memory: about {format_bytes(forecast.ahead_bytes)} of mini-batches at a time, up to {epoch.ahead} made ahead. "
+            f"Memory: about {format_bytes(forecast.ahead_bytes)} of mini-batches at a time, {_ahead(epoch.ahead)}. "
             "Graph, model, gradients and temporaries come on top.",
             f"Expected: {simulated.seconds:.3g} s an epoch on {simulated.num_cores} cores of {processor}, without evaluation; known "
             f"from {forecast.num_rehearsed} rehearsed batches.",
@@ -57,6 +57,10 @@ def sampled_plan_text(forecast: SampledForecast, *, processor: str) -> str:
             f"bottleneck is {_named(slowest)}. {_advice(forecast, slowest)}",
         ]
     )
+
+
+def _ahead(count: int) -> str:
+    return f"up to {count} made ahead" if count else "each made in the training step"
 
 
 def _slowdown(slowdown: float) -> str:

@@ -88,6 +88,12 @@ def positioned(features: Features) -> FeatureStore:
     return feature_store(features) if known[1] is None else known[1]
 
 
+def is_at_hand(features: Features) -> bool:
+    """Whether rows can be read without waiting for a disk: they are a tensor in memory, or mapped from a file in the page cache."""
+    store = positioned(features)
+    return store.is_at_hand(0, store.num_rows) if isinstance(store, MappedRows) else isinstance(features, Tensor)
+
+
 def mapped_rows(tensor: Tensor) -> MappedRows | None:
     """The store of the file that a tensor is mapped from; None if the file cannot be read in place of the tensor.
 

@@ -66,9 +66,9 @@ class TrainConfig:
     "Number of training vertices in a mini-batch, where sample is set."
     sampling_threads: int = 1
     "Number of threads that sample mini-batches, and of threads that load their features. It does not change the numbers."
-    batches_ahead: int = 4
-    """Most mini-batches that are made before the training step needs them; 0 makes each one when it is needed. It does not change the
-    numbers."""
+    batches_ahead: int | None = None
+    """Most mini-batches that are made before the training step needs them; 0 makes each one when it is needed. None is 0 on a processor of
+    one or two cores with all data in memory or in the page cache, else 4. It does not change the numbers."""
     hot: str | None = None
     """Size of the hot tier, the memory for rows of features that mini-batches read most: a size as '2GiB', a part of the rows as '10%', or
     'auto' for half of the free memory. Other rows are read from where they are. None is what the memory budget has room for, or no hot
@@ -134,7 +134,7 @@ class TrainConfig:
             if self.profile:
                 raise _refused("profile", True, "false where sample is set, for only a streamed epoch is profiled")
         if self.sample is None:
-            _require_defaults(self, (*_OF_SAMPLES, *_OF_TIERS), "sample is not set")
+            _require_defaults(self, (*_OF_SAMPLES, "batches_ahead", *_OF_TIERS), "sample is not set")
         elif self.has_tiers:
             _check_tiers(self)
         elif any(getattr(self, name) != _default(name) for name in _OF_TIERS):
@@ -212,8 +212,8 @@ def _is_monitor(value: Any) -> bool:
     return value is None or (split in ("train", "val") and metric in METRICS)
 
 
-_OF_SAMPLES = ("batch_size", "sampling_threads", "batches_ahead")
-"Fields that only mini-batches read."
+_OF_SAMPLES = ("batch_size", "sampling_threads")
+"Fields that only mini-batches read, besides batches_ahead."
 _OF_TIERS = ("hot", "score", "cache")
 "Fields that only mini-batches with a hot tier read."
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
@@ -222,6 +222,11 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         for name in ("epochs", "eval_every", "checkpoint_every", "keep_checkpoints", "seed", *_OF_SAMPLES)
     ),
     (("patience",), lambda value: value is None or value in RANGES["patience"], str(RANGES["patience"])),
+    (
+        ("batches_ahead",),
+        lambda value: value is None or value in RANGES["batches_ahead"],
+        str(RANGES["batches_ahead"]),
+    ),
     (("lr",), lambda value: _is_number(value, above=True), "a finite number above 0"),
     (("clip_norm",), lambda value: value is None or _is_number(value, above=True), "a finite number above 0"),
     (("weight_decay",), lambda value: _is_number(value, above=False), "a finite number of at least 0"),

@@ -17,6 +17,7 @@ from sagann.byte_size import format_bytes, parse_bytes
 from sagann.graph import Graph
 from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatch, MiniBatches
+from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
 from sagann.runtime.tiered import TieredFeatures, Traffic
 from sagann.train.batch_memory import measure_batches
 from sagann.train.config import TrainConfig
@@ -60,14 +61,17 @@ class SampledEpochs:
         self.traffic: Traffic | None = None
         # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
         graph = prepared.graph.to("cpu")
-        ahead = config.batches_ahead
+        ahead = _stated_ahead(graph, config, predictor)
         if config.has_tiers and graph.features is not None:
             plan = plan_tiers(
                 graph.features,
                 config,
+                ahead=ahead,
                 budget_bytes=_budget_bytes(config, predictor),
                 measure=lambda: measure_batches(predictor, self._batches_of(graph, config, ahead=0)),
             )
+            if plan.ahead < ahead:
+                say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")
             graph, ahead = _with_tiers(graph, plan, config, say), plan.ahead
         self._store = graph.features if isinstance(graph.features, TieredFeatures) else None
         self._minibatches = self._batches_of(graph, config, ahead=ahead)
@@ -113,6 +117,16 @@ class SampledEpochs:
         return loss_of(logits, batch.labels, multi_label=self._predictor.contract.multi_label)
 
 
+def _stated_ahead(graph: Graph, config: TrainConfig, predictor: Predictor) -> int:
+    """How many mini-batches are made ahead, if there is room for them."""
+    if config.batches_ahead is not None:
+        return config.batches_ahead
+    if config.has_tiers and graph.features is not None and not is_in_memory(graph.features):
+        # What the page cache holds now need not stay.
+        return AHEAD
+    return useful_ahead(graph, predictor.device)
+
+
 def _budget_bytes(config: TrainConfig, predictor: Predictor) -> int | None:
     """The budget of the host's memory; that of a CUDA device is for the device's."""
     if config.memory is None or predictor.device.type != "cpu":
@@ -123,10 +137,6 @@ def _budget_bytes(config: TrainConfig, predictor: Predictor) -> int | None:
 def _with_tiers(graph: Graph, plan: TierPlan, config: TrainConfig, say: Callable[[str], None]) -> Graph:
     """The graph with its features in the tiers of a plan."""
     assert graph.features is not None
-    if plan.ahead < config.batches_ahead:
-        say(
-            f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {config.batches_ahead}."
-        )
     if plan.hot is None:
         return graph
     store = tiered(graph, plan.hot, config)

@@ -33,6 +33,7 @@ from sagann.plan.pipeline import (
     with_options,
 )
 from sagann.runtime.loading import MiniBatches
+from sagann.runtime.loading.minibatches import useful_ahead
 from sagann.runtime.loading.pipeline import Size
 from sagann.runtime.loading.rehearsal import RehearsedStage, Stopwatch, rehearsed
 from sagann.runtime.processor import num_cores
@@ -59,7 +60,6 @@ _ROUNDS = 5
 _THREADED = ("sample", "load")
 # An option that is tried makes twice as many threads, or batches ahead, of those that there are.
 _TIMES = 2
-_AHEAD_AT_FIRST = 4
 # No epoch of a rehearsal is evaluated.
 _NEVER = 2**62
 
@@ -284,7 +284,7 @@ def forecast_of(
         num_edges=in_epoch(lambda each: each.size_of("sample").rows),
         tiers=_tiers(minibatches.graph.features, rows, num_bytes, traffic),
         batch_bytes=max(sum(stage.size.num_bytes for stage in each.stages) for each in measured),
-        changes=_changes(simulated, minibatches.threads),
+        changes=_changes(simulated, minibatches),
     )
 
 
@@ -320,12 +320,14 @@ def _typical(works: Sequence[StageWork]) -> StageWork:
     return StageWork(seconds=seconds / len(middle), cores=core_s / seconds)
 
 
-def _changes(simulated: SimulatedEpoch, threads: int) -> tuple[Change, ...]:
+def _changes(simulated: SimulatedEpoch, minibatches: MiniBatches) -> tuple[Change, ...]:
     """What more threads, and more batches ahead, would give."""
-    ahead = simulated.epoch.ahead
-    tried = [(threads, _TIMES * ahead or _AHEAD_AT_FIRST)]
+    threads, ahead = minibatches.threads, simulated.epoch.ahead
     if ahead:
-        tried.insert(0, (_TIMES * threads, ahead))
+        tried = [(_TIMES * threads, ahead), (threads, _TIMES * ahead)]
+    else:
+        useful = useful_ahead(minibatches.graph, minibatches.device)
+        tried = [(threads, useful)] if useful else []
     return tuple(
         Change(
             threads=threads,

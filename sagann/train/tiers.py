@@ -56,7 +56,12 @@ def stated_hot_bytes(features: Features | None, config: TrainConfig) -> int:
 
 
 def plan_tiers(
-    features: Features, config: TrainConfig, *, budget_bytes: int | None, measure: Callable[[], BatchMemory]
+    features: Features,
+    config: TrainConfig,
+    *,
+    ahead: int,
+    budget_bytes: int | None,
+    measure: Callable[[], BatchMemory],
 ) -> TierPlan:
     """Choose the size of the hot tier and the length of the queue.
 
@@ -66,6 +71,7 @@ def plan_tiers(
     Args:
         features: of the prepared graph, on the processor.
         config: the options of training.
+        ahead: most mini-batches to make ahead.
         budget_bytes: the memory budget in bytes; None without one.
         measure: gives the memory of mini-batches; called where there is a budget.
     Raises:
@@ -73,7 +79,7 @@ def plan_tiers(
         InputError: the hot tier that is stated has no room.
     """
     if budget_bytes is None:
-        return TierPlan(hot=config.hot, ahead=config.batches_ahead)
+        return TierPlan(hot=config.hot, ahead=ahead)
     if config.hot is not None and parse_hot(config.hot) is None:
         config = replace(config, hot=None)
     hot_bytes = stated_hot_bytes(features, config)
@@ -89,16 +95,16 @@ def plan_tiers(
         )
     batches = measure()
     if config.hot is not None or not _is_read_elsewhere(features):
-        return TierPlan(hot=config.hot, ahead=_queue(batches, budget_bytes, config, hot_bytes=hot_bytes))
-    few = min(1, config.batches_ahead)
+        return TierPlan(hot=config.hot, ahead=_queue(batches, budget_bytes, ahead, hot_bytes=hot_bytes))
+    few = min(1, ahead)
     if batches.needed_bytes(few) <= half_bytes:
-        hot_bytes, ahead = half_bytes, _queue(batches, half_bytes, config)
+        hot_bytes, queue = half_bytes, _queue(batches, half_bytes, ahead)
     else:
-        ahead = min(few, _queue(batches, budget_bytes, config))
-        hot_bytes = budget_bytes - batches.needed_bytes(ahead)
+        queue = min(few, _queue(batches, budget_bytes, ahead))
+        hot_bytes = budget_bytes - batches.needed_bytes(queue)
     if hot_bytes < hot_tier_bytes(features, 0.0, cache=config.cache):
-        return TierPlan(hot=None, ahead=_queue(batches, budget_bytes, config))
-    return TierPlan(hot=hot_bytes, ahead=ahead)
+        return TierPlan(hot=None, ahead=_queue(batches, budget_bytes, ahead))
+    return TierPlan(hot=hot_bytes, ahead=queue)
 
 
 def tiered(graph: Graph, hot: HotSize, config: TrainConfig) -> TieredFeatures:
@@ -119,13 +125,13 @@ def _is_read_elsewhere(features: Features) -> bool:
     return not is_in_memory(features) and not isinstance(features, AnnouncedFeatures)
 
 
-def _queue(batches: BatchMemory, room_bytes: int, config: TrainConfig, *, hot_bytes: int = 0) -> int:
-    """The largest number of batches ahead, at most that of the configuration, for which a step has room beside the hot tier."""
+def _queue(batches: BatchMemory, room_bytes: int, ahead: int, *, hot_bytes: int = 0) -> int:
+    """The largest number of batches ahead, at most ``ahead``, for which a step has room beside the hot tier."""
     left_bytes = room_bytes - hot_bytes - batches.needed_bytes(0)
     if left_bytes >= 0:
-        return min(config.batches_ahead, left_bytes // batches.batch_bytes)
+        return min(ahead, left_bytes // batches.batch_bytes)
     needed_bytes = hot_bytes + batches.needed_bytes(0)
-    offered_bytes = 2 * max(hot_bytes, batches.needed_bytes(config.batches_ahead))
+    offered_bytes = 2 * max(hot_bytes, batches.needed_bytes(ahead))
     beside = f", beside a hot tier of {format_bytes(hot_bytes)}" if hot_bytes else ""
     error = BudgetError(
         "the memory budget cannot be met",
@@ -133,7 +139,7 @@ def _queue(batches: BatchMemory, room_bytes: int, config: TrainConfig, *, hot_by
         f"{format_bytes(batches.needed_bytes(0))}, {format_bytes(batches.batch_bytes)} of them for its mini-batch{beside}",
         where="TrainConfig.memory",
         fix=f"Raise the budget (--memory) to {needed_bytes} bytes or more, or lower batch_size or the fanouts; {offered_bytes} bytes "
-        f"have room for {config.batches_ahead} batches ahead.",
+        f"have room for {ahead} batches ahead.",
     )
     error.needed_bytes, error.offered_bytes = needed_bytes, offered_bytes
     raise error

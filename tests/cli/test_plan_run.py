@@ -141,7 +141,7 @@ def test_a_file_of_settings_is_planned_as_it_is_trained(tmp_path: Path, capsys: 
     file.write_text('[model]\nmodel = "gat"\n[train]\nsample = [10, 5]\nbatches_ahead = 0\nepochs = 7\n')
     shown = _plan(capsys, "--config", str(file), "--batch-size", "30")
     assert "Mini-batches: 2 an epoch, of 30 training vertices; fanouts 10, 5." in shown
-    assert "up to 0 made ahead" in shown
+    assert "of mini-batches at a time, each made in the training step." in shown
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import torch
 
 from sagann.errors import DatasetError
 from sagann.graph.feature_store import TensorRows
-from sagann.storage.mapped import MappedRows, mapped_rows, positioned
+from sagann.storage.mapped import MappedRows, is_at_hand, mapped_rows, positioned
+from tests.stores import ComputedRows
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
 
@@ -80,6 +81,18 @@ def test_the_file_is_closed_with_its_reader(path: Path) -> None:
     assert descriptors() == before + 1
     del rows
     assert descriptors() == before
+
+
+def test_what_is_read_without_waiting_for_a_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    for is_there in (True, False):
+        monkeypatch.setattr(
+            MappedRows, "is_at_hand", lambda self, *rows, found=is_there: asked.append(rows) or found
+        )
+        assert is_at_hand(opened(path)) is is_there
+        assert is_at_hand(torch.zeros(3, 2))
+        assert not is_at_hand(ComputedRows(3, 2))
+    assert asked == [(0, 1000)] * 2
 
 
 def test_the_file_of_a_tensor_is_looked_up_once_and_again_after_a_change(path: Path) -> None:

@@ -61,7 +61,7 @@ WHOLE = TrainConfig(
     monitor="val/loss",
 )
 # Ten batches an epoch.
-SAMPLED = replace(WHOLE, epochs=8, sample=(3, 2), batch_size=1)
+SAMPLED = replace(WHOLE, epochs=8, sample=(3, 2), batch_size=1, batches_ahead=4)
 TIERED = replace(SAMPLED, hot="20%", cache="look-ahead")
 
 

@@ -44,7 +44,7 @@ from tests.train.runs import (
     weights_of,
 )
 
-SAMPLED: dict[str, Any] = {"sample": (4, 3), "batch_size": 8, "epochs": 4}
+SAMPLED: dict[str, Any] = {"sample": (4, 3), "batch_size": 8, "epochs": 4, "batches_ahead": 4}
 
 
 def gradients_of(source: EpochSource, parameters: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -84,7 +84,7 @@ def test_all_in_edges_give_the_whole_graphs_loss_and_gradients(name: str, batch_
     "options", [{"batches_ahead": 0}, {"batches_ahead": 1}, {"sampling_threads": 3, "batches_ahead": 9}]
 )
 def test_threads_and_batches_ahead_change_no_bit(options: dict[str, Any]) -> None:
-    first, second = trainer_of(**SAMPLED), trainer_of(**SAMPLED, **options)
+    first, second = trainer_of(**SAMPLED), trainer_of(**{**SAMPLED, **options})
     assert numbers_of(first.fit()) == numbers_of(second.fit())
     assert_same_bits(weights_of(first.model), weights_of(second.model))
 
@@ -95,7 +95,7 @@ def test_a_run_that_is_stopped_and_resumed_is_the_uninterrupted_one(tmp_path: Pa
     trainer_of(ModelConfig(hidden=8), run_dir=tmp_path / "cut", **{**SAMPLED, "epochs": 2}).fit()
     # Other threads are no other run.
     again = trainer_of(
-        ModelConfig(hidden=8), run_dir=tmp_path / "cut", **SAMPLED, sampling_threads=2, batches_ahead=1
+        ModelConfig(hidden=8), run_dir=tmp_path / "cut", **{**SAMPLED, "sampling_threads": 2, "batches_ahead": 1}
     )
     assert numbers_of(again.resume()) == expected
     assert_same_bits(weights_of(again.model), weights_of(whole.model))
@@ -173,8 +173,7 @@ def test_a_run_that_crashed_within_an_epoch_is_the_uninterrupted_one(
     resumed = trainer_of(
         seeded_model(seed=9 if (epoch, batch) != (1, 1) else 0),
         run_dir=tmp_path / "cut",
-        **options,
-        batches_ahead=0,
+        **{**options, "batches_ahead": 0},
     )
     result = resumed.resume()
     assert numbers_of(result) == numbers_of(expected)
@@ -197,7 +196,7 @@ def test_ctrl_c_ends_after_the_batch_and_the_run_goes_on_bitwise(
     # Interrupted in each epoch, the second time before a whole one was saved anew.
     for epoch, batch in ((1, 2), (1, 3), (2, 1), (4, 3)):
         reporter = Within(epoch, batch, call)
-        cut = trainer_of(run_dir=tmp_path / "cut", reporter=reporter, **SAMPLED, batches_ahead=ahead)
+        cut = trainer_of(run_dir=tmp_path / "cut", reporter=reporter, **{**SAMPLED, "batches_ahead": ahead})
         reporter.trainer = cut
         result = cut.fit(resume=(tmp_path / "cut" / "run.json").exists())
         assert (result.interrupted, result.epochs, result.batch, result.metrics) == (True, epoch - 1, batch, {})
@@ -259,7 +258,7 @@ def test_the_seconds_of_an_epoch_add_up_and_leave_checkpoints_out(
     [
         ({"sample": (4, 4)}, r"train.sample was \[4, 3\], is \[4, 4\]"),
         ({"batch_size": 9}, "train.batch_size was 8, is 9"),
-        ({"sample": None, "batch_size": 1024}, "train.sample was .*, is absent"),
+        ({"sample": None, "batch_size": 1024, "batches_ahead": None}, "train.sample was .*, is absent"),
     ],
 )
 def test_another_sample_is_another_run(options: dict[str, Any], difference: str, tmp_path: Path) -> None:
@@ -432,7 +431,7 @@ def test_tiers_change_no_bit_and_count_every_row(cache: str, options: dict[str, 
     graph = mapped_graph(tmp_path / "graph")
     plain = trainer_of(SAGE, graph, **SAMPLED)
     expected = plain.fit()
-    hot = trainer_of(SAGE, graph, run_dir=tmp_path / "run", **SAMPLED, hot="10%", cache=cache, **options)
+    hot = trainer_of(SAGE, graph, run_dir=tmp_path / "run", **{**SAMPLED, **options}, hot="10%", cache=cache)
     found = hot.fit()
     assert numbers_of(found) == numbers_of(expected)
     assert_same_bits(weights_of(hot.model), weights_of(plain.model))
@@ -475,7 +474,7 @@ def test_a_budget_gives_features_of_a_file_a_hot_tier_and_no_other_bits(tmp_path
     options: dict[str, Any] = {**SAMPLED, "batch_size": 200, "cache": "static", "memory": "1300KiB"}
     chosen = trainer_of(SAGE, graph, run_dir=tmp_path / "chosen", reporter=heard, **options)
     found = chosen.fit()
-    stated = trainer_of(SAGE, graph, run_dir=tmp_path / "stated", **options, hot="5%", batches_ahead=0).fit()
+    stated = trainer_of(SAGE, graph, run_dir=tmp_path / "stated", **{**options, "batches_ahead": 0}, hot="5%").fit()
     assert numbers_of(found) == numbers_of(stated)
     room, hot = heard.messages
     assert re.fullmatch("The memory budget has room for a queue of 1 mini-batches ahead, not of 4.", room)

@@ -45,7 +45,7 @@ from tests.train.runs import (
     weights_of,
 )
 
-SAMPLED: dict[str, Any] = {"sample": (4, 3), "batch_size": 8, "epochs": 3}
+SAMPLED: dict[str, Any] = {"sample": (4, 3), "batch_size": 8, "epochs": 3, "batches_ahead": 4}
 
 
 def measured(number: int, *, seconds: float, edges: int, rows: int) -> Measured:
@@ -66,7 +66,8 @@ def forecast(batches: list[Measured], minibatches: MiniBatches, begin_s: float =
     return forecast_of(epoch_of(batches, minibatches, begin_s=begin_s), batches, minibatches)
 
 
-def test_an_epoch_is_what_its_batches_say() -> None:
+def test_an_epoch_is_what_its_batches_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.runtime.loading.minibatches.num_cores", lambda: 8)
     graph = community_graph()
     # 30 seeds: three batches of eight, and one of six.
     minibatches = MiniBatches(graph, fanouts=[4, 3], batch_size=8, ahead=0)
@@ -92,6 +93,13 @@ def test_an_epoch_is_what_its_batches_say() -> None:
     (change,) = found.changes
     assert (change.threads, change.ahead) == (1, 4)
     assert change.seconds < 0.7 * found.seconds
+    monkeypatch.setattr("sagann.runtime.loading.minibatches.num_cores", lambda: 2)
+    assert (
+        forecast(
+            [measured(0, seconds=1.0, edges=9, rows=2)], MiniBatches(graph, fanouts=[4, 3], batch_size=30)
+        ).changes
+        == ()
+    )
 
 
 def test_a_moment_in_which_the_machine_did_something_else_does_not_count() -> None:
@@ -115,7 +123,7 @@ def test_bytes_and_edges_are_those_of_the_epochs_that_were_rehearsed(sample: tup
     assert found.num_rehearsed == MOST_BATCHES
     assert found.simulated.epoch.num_batches == 4
     # The first epoch compiles. Six epochs of four batches are enough.
-    minibatches = MiniBatches(community_graph(), fanouts=sample, batch_size=8)
+    minibatches = MiniBatches(community_graph(), fanouts=sample, batch_size=8, ahead=4)
     num_bytes = num_edges = 0
     for epoch in range(2, 8):
         with minibatches.batches(epoch) as batches:
@@ -136,7 +144,7 @@ def test_tiers_give_what_they_give_in_an_epoch(cache: str) -> None:
     found = Trainer(seeded_model(), tiered(), config).foretell()
     assert list(found.tiers) == ["hot", "cold"]
     other = tiered()
-    minibatches = MiniBatches(other, fanouts=config.sample, batch_size=8)
+    minibatches = MiniBatches(other, fanouts=config.sample, batch_size=8, ahead=4)
     traffics = [other.features.traffic()]
     for epoch in range(1, 9):
         with minibatches.batches(epoch) as batches:

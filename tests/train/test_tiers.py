@@ -35,15 +35,16 @@ def config_of(**options: Any) -> TrainConfig:
 
 
 def planned(features: Features, budget_kib: int, **options: Any) -> TierPlan:
+    ahead = options.pop("ahead", 4)
     config = config_of(memory=f"{budget_kib}KiB", **options)
-    return plan_tiers(features, config, budget_bytes=budget_kib * KIB, measure=lambda: BATCHES)
+    return plan_tiers(features, config, ahead=ahead, budget_bytes=budget_kib * KIB, measure=lambda: BATCHES)
 
 
 def test_without_a_budget_nothing_is_measured() -> None:
     def measure() -> BatchMemory:
         raise AssertionError("measured")
 
-    found = plan_tiers(STORE, config_of(hot="10%", batches_ahead=7), budget_bytes=None, measure=measure)
+    found = plan_tiers(STORE, config_of(hot="10%"), ahead=7, budget_bytes=None, measure=measure)
     assert found == TierPlan(hot="10%", ahead=7)
 
 
@@ -67,12 +68,12 @@ def test_without_a_budget_nothing_is_measured() -> None:
     ],
 )
 def test_a_budget_is_divided(budget_kib: int, ahead: int, expected: TierPlan) -> None:
-    assert planned(STORE, budget_kib, batches_ahead=ahead) == expected
+    assert planned(STORE, budget_kib, ahead=ahead) == expected
 
 
 @given(st.integers(35, 400), st.integers(0, 9), st.sampled_from(["static", "s3-fifo", "look-ahead"]))
 def test_hot_tier_and_batches_never_exceed_the_budget(budget_kib: int, ahead: int, cache: str) -> None:
-    found = planned(STORE, budget_kib, batches_ahead=ahead, cache=cache)
+    found = planned(STORE, budget_kib, ahead=ahead, cache=cache)
     hot_bytes = 0 if found.hot is None else hot_tier_bytes(STORE, found.hot, cache=cache)
     assert hot_bytes + BATCHES.needed_bytes(found.ahead) <= budget_kib * KIB
     assert hot_bytes <= budget_kib * KIB // 2
@@ -130,6 +131,7 @@ def test_the_least_budget_beside_a_stated_hot_tier() -> None:
         plan_tiers(
             narrow,
             config_of(memory="80KiB", hot="0%"),
+            ahead=4,
             budget_bytes=80 * KIB,
             measure=lambda: BatchMemory(batch_bytes=KIB, step_bytes=60 * KIB, thread_bytes=0),
         )

@@ -29,9 +29,16 @@ from sagann.runtime.loading.device_copies import DeviceCopies
 from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
 from sagann.runtime.places import device_named
+from sagann.runtime.processor import num_cores
 from sagann.sampling import NeighborSampler, Sampled
 from sagann.sampling.arguments import require_distinct
 from sagann.sampling.batches import cut_seeds
+from sagann.storage.mapped import is_at_hand
+
+AHEAD = 4
+"Number of mini-batches that are made ahead, where that gains time."
+# With so few cores, a training step keeps them all busy, and threads beside it delay it by more than they make.
+_FEW_CORES = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +73,8 @@ class MiniBatches:
         weights: name of edge data by which edges are picked; None picks all with equal probability.
         drop_last: leave out a last batch that is smaller than the others.
         threads: number of threads that sample, and of threads that load features; does not change the batches.
-        ahead: most batches that are made before they are asked for; 0 makes each one on the calling thread. Does not change the batches.
+        ahead: most batches that are made before they are asked for; 0 makes each one on the calling thread. None chooses
+            (:func:`useful_ahead`). Does not change the batches.
         device: where batches go: 'cpu', 'cuda' or 'cuda:N'. The graph stays on the CPU.
     Raises:
         InputError: an argument has the wrong form, or there is no seed.
@@ -92,17 +100,16 @@ class MiniBatches:
         weights: str | None = None,
         drop_last: bool = False,
         threads: int = 1,
-        ahead: int = 4,
+        ahead: int | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         require_type(
             graph, Graph, where="MiniBatches.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph."
         )
-        for name, value in (
-            ("batch_size", batch_size),
-            ("threads", threads),
-            ("ahead", ahead),
-        ):
+        self.device = device_named(device, where="MiniBatches.device")
+        if ahead is None:
+            ahead = useful_ahead(graph, self.device)
+        for name, value in (("batch_size", batch_size), ("threads", threads), ("ahead", ahead)):
             require_integer(value, name, where=f"MiniBatches.{name}")
         for name, flag in (("shuffle", shuffle), ("drop_last", drop_last)):
             require_type(flag, bool, where=f"MiniBatches.{name}", fix="Pass True or False.")
@@ -114,7 +121,6 @@ class MiniBatches:
         self.drop_last = drop_last
         self.threads = threads
         self.ahead = ahead
-        self.device = device_named(device, where="MiniBatches.device")
         self._features = None if graph.features is None else feature_store(graph.features)
         self._next_epoch = 0
         self._announcing, self._announced = threading.Lock(), itertools.count()
@@ -214,6 +220,22 @@ class MiniBatches:
             features=features,
             labels=None if labels is None else labels.index_select(0, sampled.seeds),
         )
+
+
+def useful_ahead(graph: Graph, device: torch.device) -> int:
+    """How many mini-batches to make ahead: :data:`AHEAD`, or 0 where that would only take cores from the training step.
+
+    That is on a processor of one or two cores, if no thread waits for a disk or a device: all arrays that batches are made of are
+    in memory or in the page cache.
+
+    Args:
+        graph: what batches are made of.
+        device: where the model is trained.
+    """
+    if device.type != "cpu" or num_cores() > _FEW_CORES:
+        return AHEAD
+    arrays = [graph.topology.indptr, graph.topology.indices, graph.features]
+    return 0 if all(array is None or is_at_hand(array) for array in arrays) else AHEAD
 
 
 def _seeds_of(graph: Graph, seeds: str | Tensor) -> Tensor:

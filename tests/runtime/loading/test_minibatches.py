@@ -16,9 +16,11 @@ from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.runtime.loading import MiniBatch, MiniBatches
+from sagann.runtime.loading.minibatches import useful_ahead
 from sagann.runtime.tiered import TieredFeatures
 from sagann.sampling import NeighborSampler, seed_batches
 from sagann.storage import load_graph, save_graph
+from sagann.storage.mapped import MappedRows
 from sagann.storage.whole_files import whole_files
 from tests.graphs import labelled_graph
 from tests.runtime.loading.threads import pipeline_threads
@@ -39,7 +41,7 @@ def assert_same(first: list[MiniBatch], second: list[MiniBatch]) -> None:
 
 
 def of(graph: Graph | None = None, **options: Any) -> MiniBatches:
-    options = {"fanouts": [3, 2], "batch_size": 4, **options}
+    options = {"fanouts": [3, 2], "batch_size": 4, "ahead": 4, **options}
     return MiniBatches(labelled_graph() if graph is None else graph, **options)
 
 
@@ -69,6 +71,26 @@ def test_a_batch_is_what_sampler_and_features_give() -> None:
 @pytest.mark.parametrize("ahead", [0, 1, 9])
 def test_threads_and_batches_ahead_change_nothing(threads: int, ahead: int) -> None:
     assert_same(list(of(ahead=0)), list(of(threads=threads, ahead=ahead)))
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(1, 0), (2, 0), (3, 4), (64, 4)])
+def test_few_cores_make_batches_in_the_step(cores: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.runtime.loading.minibatches.num_cores", lambda: cores)
+    assert of(ahead=None).ahead == expected
+    assert of(ahead=1).ahead == 1
+
+
+def test_what_waits_is_made_ahead_on_few_cores_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sagann.runtime.loading.minibatches.num_cores", lambda: 2)
+    graph = labelled_graph()
+    assert useful_ahead(graph, torch.device("cuda")) == 4
+    assert useful_ahead(replace(graph, features=None), torch.device("cpu")) == 0
+    assert of(replace(graph, features=ComputedRows(graph.num_vertices, 3)), ahead=None).ahead == 4
+    save_graph(graph, tmp_path / "graph")
+    stored = load_graph(tmp_path / "graph")
+    for at_hand, expected in ((True, 0), (False, 4)):
+        monkeypatch.setattr(MappedRows, "is_at_hand", lambda self, start, stop, found=at_hand: found)
+        assert of(stored, ahead=None).ahead == expected
 
 
 def test_epochs_differ_and_come_again() -> None:
