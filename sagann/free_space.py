@@ -58,16 +58,38 @@ def memory() -> Memory:
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Room:
+    """One kind of memory, and how much of it this process may take."""
+
+    name: str
+    "How messages name it: 'memory', or 'the memory of cuda:0'."
+    total_bytes: int | None
+    "Bytes of memory that this process may have at most; None where unknown."
+    free_bytes: int | None
+    "Bytes of memory that this process may still take; None where unknown."
+
+    def require(self, needed_bytes: int, *, where: str, fix: str) -> None:
+        """Refuse work that needs more than is free."""
+        if self.free_bytes is not None and needed_bytes > self.free_bytes:
+            raise InputError(
+                f"the work does not fit {self.name}",
+                value=f"at least {format_bytes(needed_bytes)} are needed, {format_bytes(self.free_bytes)} are free",
+                where=where,
+                fix=fix,
+            )
+
+
+def host_room() -> Room:
+    """The memory of this machine."""
+    found = memory()
+    known = [bound for bound in (found.total_bytes, found.limit_bytes) if bound is not None]
+    return Room(name="memory", total_bytes=min(known, default=None), free_bytes=found.usable_bytes)
+
+
 def require_memory(needed_bytes: int, *, where: str, fix: str) -> None:
     """Refuse work that needs more memory than this process may still take: the system would kill it without a message."""
-    usable_bytes = memory().usable_bytes
-    if usable_bytes is not None and needed_bytes > usable_bytes:
-        raise InputError(
-            "the work does not fit memory",
-            value=f"at least {format_bytes(needed_bytes)} are needed, {format_bytes(usable_bytes)} are free",
-            where=where,
-            fix=fix,
-        )
+    host_room().require(needed_bytes, where=where, fix=fix)
 
 
 def free_disk_bytes(folder: Path) -> int:

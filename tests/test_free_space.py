@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from sagann import free_space
-from sagann.free_space import free_disk_bytes, is_memory, memory
+from sagann.errors import InputError
+from sagann.free_space import Room, free_disk_bytes, host_room, is_memory, memory
 
 GIB = 2**30
 
@@ -73,6 +74,19 @@ def test_in_a_container_the_mount_is_the_group(tmp_path: Path) -> None:
 def test_where_nothing_is_known() -> None:
     found = memory()
     assert found.usable_bytes is None
+    room = host_room()
+    assert (room.name, room.total_bytes, room.free_bytes) == ("memory", None, None)
+    room.require(1 << 60, where="here", fix="Do less.")
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    room = Room(name="the memory of cuda:0", total_bytes=4 * GIB, free_bytes=GIB)
+    room.require(GIB, where="here", fix="Do less.")
+    with pytest.raises(InputError) as caught:
+        room.require(2 * GIB, where="here", fix="Do less.")
+    assert str(caught.value) == (
+        "the work does not fit the memory of cuda:0: at least 2.0 GiB are needed, 1.0 GiB are free (in here). Do less."
+    )
 
 
 def test_this_machine() -> None:

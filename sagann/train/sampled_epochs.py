@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from sagann.byte_size import format_bytes, parse_bytes
@@ -18,14 +19,14 @@ from sagann.graph import Graph
 from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
-from sagann.runtime.tiered import TieredFeatures, Traffic
+from sagann.runtime.tiered import DeviceFeatures, TieredFeatures, Traffic
 from sagann.train.batch_memory import measure_batches
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import TrainStep
 from sagann.train.metrics import loss_of
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
-from sagann.train.tiers import TierPlan, is_in_memory, plan_tiers, tiered
+from sagann.train.tiers import TierPlan, device_tiered, is_in_memory, plan_tiers, tiered
 
 if TYPE_CHECKING:
     from sagann.runtime.recorder import Recorder
@@ -72,8 +73,11 @@ class SampledEpochs:
             )
             if plan.ahead < ahead:
                 say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")
-            graph, ahead = _with_tiers(graph, plan, config, say), plan.ahead
-        self._store = graph.features if isinstance(graph.features, TieredFeatures) else None
+            # Features that lie on the device already have no need of a hot tier there.
+            is_read_by_device = predictor.device.type == "cuda" and prepared.graph.topology.device.type == "cpu"
+            device = predictor.device if is_read_by_device and is_in_memory(graph.features) else None
+            graph, ahead = _with_tiers(graph, plan, config, say, device), plan.ahead
+        self._store = graph.features if isinstance(graph.features, TieredFeatures | DeviceFeatures) else None
         self._minibatches = self._batches_of(graph, config, ahead=ahead)
 
     def _batches_of(self, graph: Graph, config: TrainConfig, *, ahead: int) -> MiniBatches:
@@ -134,11 +138,22 @@ def _budget_bytes(config: TrainConfig, predictor: Predictor) -> int | None:
     return parse_bytes(config.memory, where="TrainConfig.memory")
 
 
-def _with_tiers(graph: Graph, plan: TierPlan, config: TrainConfig, say: Callable[[str], None]) -> Graph:
-    """The graph with its features in the tiers of a plan."""
+def _with_tiers(
+    graph: Graph, plan: TierPlan, config: TrainConfig, say: Callable[[str], None], device: torch.device | None
+) -> Graph:
+    """The graph with its features in the tiers of a plan; the hot tier lies on ``device``, or in the host's memory where it is None."""
     assert graph.features is not None
     if plan.hot is None:
         return graph
+    if device is not None:
+        on_device = device_tiered(graph, plan.hot, config, device)
+        part = on_device.num_hot_rows / max(1, on_device.num_rows)
+        cold = "read in place from pinned memory" if on_device.is_in_place else "gathered by the processor"
+        say(
+            f"The hot tier takes {format_bytes(on_device.hot_bytes)} of {device}: {part:.1%} of the rows, those of the highest score "
+            f"(cache 'static'). The other rows are {cold}."
+        )
+        return replace(graph, features=on_device)
     store = tiered(graph, plan.hot, config)
     if is_in_memory(graph.features):
         say("The features lie in memory: the hot tier takes memory beside them and saves no reads.")

@@ -1,5 +1,8 @@
 """Tiers of a sampled run: how large the hot tier is, which rows are hot, and how many mini-batches are made ahead.
 
+A run on a CUDA device whose features lie in the host's memory has its hot tier on the device, and reads the other rows in place. In all
+other runs the hot tier lies in the host's memory, in front of a file or a feature store.
+
 The hot tier gets at most half of a memory budget (``TrainConfig.memory``). The mini-batches that are made ahead and the training step get
 the rest. Evaluations are streamed within half. The queue of batches is shortened until they fit; if not even one batch ahead fits, the
 hot tier gives up room.
@@ -10,15 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
-from sagann.byte_size import format_bytes
+from sagann.byte_size import format_bytes, parse_bytes
 from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.graph.feature_store import AnnouncedFeatures, Features
 from sagann.graph.rows import is_sparse
 from sagann.plan.residency import BudgetError
-from sagann.runtime.tiered import TieredFeatures
+from sagann.runtime.device.cuda_devices import CudaDevices, Devices
+from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.runtime.tiered.features import hot_tier_bytes
 from sagann.runtime.tiered.hot_size import HotSize, parse_hot
 from sagann.storage.mapped import MappedRows, positioned
@@ -110,9 +115,29 @@ def plan_tiers(
 def tiered(graph: Graph, hot: HotSize, config: TrainConfig) -> TieredFeatures:
     """A graph's features with a hot tier of some size, which begins with the rows of the highest score."""
     assert graph.features is not None
-    assert config.sample is not None
-    order = hottest(score_vertices(graph, config.score, fanouts=config.sample, batch_size=config.batch_size))
-    return TieredFeatures(graph.features, hot, cache=config.cache, hottest=order)
+    return TieredFeatures(graph.features, hot, cache=config.cache, hottest=_hottest(graph, config))
+
+
+def device_tiered(
+    graph: Graph, hot: HotSize, config: TrainConfig, device: torch.device, *, devices: Devices | None = None
+) -> DeviceFeatures:
+    """A graph's features with a hot tier on the device that computes, which holds the rows of the highest score.
+
+    Args:
+        graph: as the model reads it, on the processor, with features in memory.
+        hot: size of the hot tier, beside the memory budget, which is the device's too.
+        config: the options of training.
+        device: computes.
+        devices: stand for the device in tests; None for CUDA.
+    Raises:
+        InputError: the hot tier has no room on the device.
+    """
+    assert graph.features is not None
+    if devices is None:
+        budget = config.memory
+        budget_bytes = 0 if budget is None else parse_bytes(budget, where="TrainConfig.memory")
+        devices = CudaDevices([device], reserved_bytes=budget_bytes)
+    return DeviceFeatures(graph.features, hot, devices=devices, hottest=_hottest(graph, config))
 
 
 def is_in_memory(features: Features) -> bool:
@@ -123,6 +148,12 @@ def is_in_memory(features: Features) -> bool:
 def _is_read_elsewhere(features: Features) -> bool:
     """Whether a hot tier may save reads: the features are neither in memory nor in a store with tiers of its own."""
     return not is_in_memory(features) and not isinstance(features, AnnouncedFeatures)
+
+
+def _hottest(graph: Graph, config: TrainConfig) -> Tensor:
+    """Ids of all vertices, those of the highest score first."""
+    assert config.sample is not None
+    return hottest(score_vertices(graph, config.score, fanouts=config.sample, batch_size=config.batch_size))
 
 
 def _queue(batches: BatchMemory, room_bytes: int, ahead: int, *, hot_bytes: int = 0) -> int:

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from sagann.graph import Graph
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.plan.residency import BudgetError
 from sagann.runtime.loading import MiniBatches
-from sagann.runtime.tiered import TieredFeatures, Traffic
+from sagann.runtime.tiered import DeviceFeatures, TieredFeatures, Traffic
 from sagann.saga.layer import count_hops
 from sagann.storage import load_graph, save_graph
 from sagann.tiering import CACHES
@@ -29,7 +30,10 @@ from sagann.train.checkpoint import CheckpointFolder, Position
 from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.predictor import Predictor
 from sagann.train.sampled_epochs import SampledEpochs
+from sagann.train.tiers import device_tiered
 from tests.graphs import labelled_graph
+from tests.runtime.device.drivers import SimulatedDevices
+from tests.runtime.device.late_streams import LateStreams
 from tests.runtime.loading.threads import pipeline_threads
 from tests.stores import ComputedRows
 from tests.tolerances import assert_close, largest
@@ -560,3 +564,45 @@ def test_a_model_that_gives_no_row_per_seed_is_refused() -> None:
         TypeError, match=r"the model must return one row of logits per vertex.*expected .* \[8, 3\]"
     ):
         trainer_of(seeded_model(Wide), **SAMPLED).fit()
+
+
+@pytest.mark.parametrize("is_pinned", [True, False])
+def test_a_hot_tier_on_the_device_changes_no_bit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_pinned: bool
+) -> None:
+    made: list[DeviceFeatures] = []
+
+    def on_simulated(graph: Graph, hot: str, config: TrainConfig, device: torch.device) -> DeviceFeatures:
+        assert device.type == "cuda"
+        devices = SimulatedDevices(refuse_at=None if is_pinned else 0)
+        made.append(device_tiered(graph, hot, config, device, devices=devices))
+        return made[0]
+
+    monkeypatch.setattr("sagann.train.sampled_epochs.device_tiered", on_simulated)
+    monkeypatch.setattr(
+        "sagann.runtime.loading.minibatches.device_named", lambda device, *, where: torch.device("cpu")
+    )
+    monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
+    graph = labelled_graph()
+    model = model_named("sage", graph, tmp_path)
+    predictor = predictor_of(model, graph)
+    prepared = predictor.prepare(graph)
+    config = TrainConfig(**SAMPLED, hot="30%")
+    parameters = list(model.parameters())
+    expected = gradients_of(SampledEpochs(predictor, prepared, TrainConfig(**SAMPLED)), parameters)
+    # The graph stays on the host, as where evaluations are streamed.
+    predictor.device = torch.device("cuda", 0)
+    said: list[str] = []
+    with nullcontext() if is_pinned else pytest.warns(RuntimeWarning, match="The features cannot be read in place"):
+        source = SampledEpochs(predictor, prepared, config, say=said.append)
+    found = gradients_of(source, parameters)
+    assert torch.equal(found[0], expected[0])
+    assert all(map(torch.equal, found[1], expected[1]))
+    (text,) = said
+    assert re.fullmatch(
+        r"The hot tier takes .* of cuda:0: \d\d\.\d% of the rows, those of the highest score \(cache 'static'\)\. The other rows are "
+        + ("read in place from pinned memory." if is_pinned else "gathered by the processor."),
+        text,
+    )
+    assert source.traffic is not None
+    assert 0 < source.traffic.hot.rows < source.traffic.rows == made[0].traffic().rows

@@ -7,7 +7,7 @@ need no device. Only :meth:`Streams.finish` makes the host wait, and only :meth:
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from weakref import finalize
 
@@ -66,6 +66,10 @@ class Streams:
     def copy(self, into: Tensor, source: Tensor) -> None:
         """Queue a copy. One of the tensors lies on the device, the other in pinned memory."""
         into.copy_(source, non_blocking=True)
+
+    def launch(self, work: Callable[[], None]) -> None:
+        """Queue work that launches kernels, in this thread's lane."""
+        work()
 
     def empty(self, num_bytes: int) -> Tensor:
         """Uninitialised memory of the device: uint8 [num_bytes]. Memory is reused in the order of this thread's lane."""

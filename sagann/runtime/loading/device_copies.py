@@ -1,7 +1,8 @@
 """DeviceCopies: mini-batches go to a CUDA device beside the training step.
 
-All arrays of a batch are packed into one piece of pinned memory, and travel in one copy, on a stream of their own. The stream that
-computes waits for the copy; no thread of the host does. The orders of copies are tested without a device; the speed has not been measured.
+All arrays of a batch are packed into one piece of pinned memory, and travel in one copy, on a stream of their own. Features whose hot rows lie
+on the device do not travel: after the copy, the same stream gathers them. The stream that computes waits for that stream; no thread of the
+host does. The orders of copies are tested without a device; the speed has not been measured.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-B: the second stage of the prefetch, from the host's memory to the device's.
@@ -10,12 +11,14 @@ References:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from torch import Tensor
 
 from sagann.runtime.device.streams import Mark, Streams
 from sagann.runtime.loading.minibatch import MiniBatch
+from sagann.runtime.tiered.device_features import DeviceFeatures, FarRows
 
 NUM_PIECES = 2
 "Pieces of pinned memory: one is filled while the other one is copied."
@@ -32,7 +35,7 @@ class Sent:
     memory: Tensor
     "The memory of the device: uint8 [bytes]."
     mark: Mark
-    "Passed when the copy is done."
+    "Passed when the batch is complete."
 
 
 class DeviceCopies:
@@ -40,15 +43,16 @@ class DeviceCopies:
 
     Args:
         streams: queues of the device.
+        features: gives the rows of batches that are sent with far rows.
     """
 
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
+    def __init__(self, streams: Streams, features: DeviceFeatures | None = None) -> None:
+        self._streams, self._features = streams, features
         self._pieces: deque[tuple[Tensor | None, Mark | None]] = deque([(None, None)] * NUM_PIECES)
         "Pieces of pinned memory, each with the mark after its last copy; the one that was used first is the first."
 
-    def send(self, batch: MiniBatch) -> Sent:
-        """Start the copy of a batch; returns before the copy is done."""
+    def send(self, batch: MiniBatch, far: FarRows | None = None) -> Sent:
+        """Start the copy of a batch, and the gathering of its features if it comes with far rows; returns before they are done."""
         arrays: list[Tensor] = []
 
         def keep(array: Tensor) -> Tensor:
@@ -57,23 +61,40 @@ class DeviceCopies:
             return array
 
         batch.mapped(keep)
+        if far is not None:
+            far.mapped(keep)
         offsets = [0]
         for array in arrays:
             offsets.append(offsets[-1] + -(-array.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES)
         piece = self._piece(offsets[-1])
         for array, offset in zip(arrays, offsets[:-1], strict=True):
             _view(piece, offset, array).copy_(array)
+        gathered_bytes = 0
+        if far is not None:
+            assert self._features is not None
+            gathered_bytes = len(batch.src_ids) * self._features.row_bytes
         with self._streams.on("load"):
-            memory = self._streams.empty(offsets[-1])
-            self._streams.copy(memory, piece[: offsets[-1]])
-            mark = self._streams.mark("load")
-        self._pieces.append((piece, mark))
+            memory = self._streams.empty(offsets[-1] + gathered_bytes)
+            self._streams.copy(memory[: offsets[-1]], piece[: offsets[-1]])
+            copied = self._streams.mark("load")
+        self._pieces.append((piece, copied))
         places = iter(offsets)
 
         def moved(array: Tensor) -> Tensor:
             return array.to(memory.device) if array.requires_grad else _view(memory, next(places), array)
 
-        return Sent(batch=batch.mapped(moved), memory=memory, mark=mark)
+        sent = Sent(batch=batch.mapped(moved), memory=memory, mark=copied)
+        return sent if far is None else self._gathered(sent, far.mapped(moved), memory[offsets[-1] :])
+
+    def _gathered(self, sent: Sent, far: FarRows, memory: Tensor) -> Sent:
+        """Gather the features of a batch that is on its way, behind its copy."""
+        assert self._features is not None
+        ids = sent.batch.src_ids
+        rows = memory.view(self._features.dtype).view(len(ids), *self._features.row_shape)
+        with self._streams.on("load"):
+            self._streams.launch(partial(self._features.gather, ids, far, rows))
+            mark = self._streams.mark("load")
+        return replace(sent, batch=replace(sent.batch, features=rows), mark=mark)
 
     def receive(self, sent: Sent) -> MiniBatch:
         """The batch, for work that this thread gives the device from now on."""

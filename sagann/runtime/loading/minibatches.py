@@ -25,11 +25,12 @@ from sagann.graph.feature_store import AnnouncedFeatures, feature_store, read_an
 from sagann.graph.split import labelled_rows
 from sagann.ranges import require_integer
 from sagann.runtime.device.streams import Streams
-from sagann.runtime.loading.device_copies import DeviceCopies
+from sagann.runtime.loading.device_copies import DeviceCopies, Sent
 from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
 from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
+from sagann.runtime.tiered.device_features import DeviceFeatures, FarRows, same_device
 from sagann.sampling import NeighborSampler, Sampled
 from sagann.sampling.arguments import require_distinct
 from sagann.sampling.batches import cut_seeds
@@ -58,7 +59,7 @@ class MiniBatches:
     device ahead of the loop, on threads of their own. They end with the loop, however it ends.
 
     A feature store of :class:`sagann.graph.feature_store.AnnouncedFeatures` is told of every batch as soon as it is sampled. Such a store
-    serves one loop at a time.
+    serves one loop at a time. Features of :class:`sagann.runtime.tiered.DeviceFeatures` are gathered by the device.
 
     Args:
         graph: as the model reads it: ``model.prepare(graph)`` for a model that has ``prepare``. Topology and features may be mapped from
@@ -122,6 +123,8 @@ class MiniBatches:
         self.threads = threads
         self.ahead = ahead
         self._features = None if graph.features is None else feature_store(graph.features)
+        if isinstance(self._features, DeviceFeatures):
+            same_device(self._features, self.device, "MiniBatches.device")
         self._next_epoch = 0
         self._announcing, self._announced = threading.Lock(), itertools.count()
         if not len(self):
@@ -179,6 +182,8 @@ class MiniBatches:
             return self.sampler.sample(ids[number], epoch=epoch, batch=number).prepare()
 
         stages = [Stage(name="sample", work=sample, threads=self.threads, size_of=_size_of_sampled)]
+        if isinstance(self._features, DeviceFeatures):
+            return self._stages_of_device(stages, self._features)
         if isinstance(self._features, AnnouncedFeatures):
             # Of a loop that was left early.
             self._features.withdraw()
@@ -193,6 +198,24 @@ class MiniBatches:
         copies = DeviceCopies(Streams(self.device))
         stages.append(Stage(name="copy", work=copies.send, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes)))
         return BatchStages(stages=tuple(stages), receive=copies.receive)
+
+    def _stages_of_device(self, stages: Sequence[Stage], features: DeviceFeatures) -> BatchStages:
+        """Stages of batches whose features the device gathers: the processor loads only those rows that the device cannot read."""
+        copies = DeviceCopies(Streams(self.device), features)
+
+        def load(sampled: Sampled) -> tuple[MiniBatch, FarRows]:
+            return self._batch(sampled, None), features.pick(sampled.src_ids)
+
+        def size_of(loaded: tuple[MiniBatch, FarRows]) -> Size:
+            batch, _ = loaded
+            return Size(rows=len(batch.src_ids), num_bytes=len(batch.src_ids) * features.row_bytes)
+
+        def copy(loaded: tuple[MiniBatch, FarRows]) -> Sent:
+            return copies.send(*loaded)
+
+        loading = Stage(name="load", work=load, threads=self.threads, size_of=size_of)
+        copying = Stage(name="copy", work=copy, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes))
+        return BatchStages(stages=(*stages, loading, copying), receive=copies.receive)
 
     def _announce(self, sampled: Sampled) -> tuple[int, Sampled]:
         """Tell the feature store which rows a batch reads; the batch with its number in the store."""

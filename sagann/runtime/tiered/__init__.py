@@ -1,6 +1,7 @@
-"""Features in tiers: hot rows in memory, cold rows where they are."""
+"""Features in tiers: hot rows in memory or on devices, cold rows where they are."""
 
 from sagann.runtime.tiered.counters import TierCounts, Traffic
+from sagann.runtime.tiered.device_features import DeviceFeatures
 from sagann.runtime.tiered.features import TieredFeatures
 
-__all__ = ["TierCounts", "TieredFeatures", "Traffic"]
+__all__ = ["DeviceFeatures", "TierCounts", "TieredFeatures", "Traffic"]

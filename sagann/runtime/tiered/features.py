@@ -25,14 +25,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_choice, require_type
-from sagann.graph.checks import check_ids, numbered, wrong_form
+from sagann.errors import require_choice
 from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
-from sagann.graph.rows import as_bytes, is_sparse
+from sagann.graph.rows import as_bytes
 from sagann.machine_code import compiled
 from sagann.ranges import require_integer
 from sagann.runtime.tiered.announced import Announced
+from sagann.runtime.tiered.checks import checked_ids, checked_order, require_on_host
 from sagann.runtime.tiered.cold_rows import cold_rows
 from sagann.runtime.tiered.counters import Counters, Traffic
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
@@ -82,25 +82,12 @@ class TieredFeatures:
         hottest: Tensor | None = None,
     ) -> None:
         require_choice(cache, CACHES, what="unknown cache", where="TieredFeatures, cache")
-        if is_sparse(features):
-            raise InputError(
-                "sparse features have no tiers",
-                value="rows of different sizes",
-                where="TieredFeatures, features",
-                fix="Make them dense with .to_dense(), or train with the sparse ones in memory.",
-            )
-        if isinstance(features, Tensor) and features.device.type != "cpu":
-            raise InputError(
-                "features are not in memory of the processor",
-                value=f"a tensor on a device of type '{features.device.type}'",
-                where="TieredFeatures, features",
-                fix="Index the tensor itself, or move it with .to('cpu').",
-            )
+        require_on_host(features, "TieredFeatures, features")
         self._features = features
         store = feature_store(features)
         self.num_rows, self.row_shape, self.dtype = store.num_rows, tuple(store.row_shape), store.dtype
         self._row_bytes = _row_bytes(store)
-        order = None if hottest is None else _checked_order(hottest, self.num_rows)
+        order = None if hottest is None else checked_order(hottest, self.num_rows, "TieredFeatures, hottest")
         kind = CACHES[cache]
         num_slots = _num_slots(store, hot, kind)
         self._cache: Cache = kind(self.num_rows, num_slots, order)
@@ -132,7 +119,7 @@ class TieredFeatures:
             InputError: an id is no vertex.
             DatasetError: the file was cut or written to, or cannot be read.
         """
-        found = self._checked(ids, "TieredFeatures.rows, ids")
+        found = checked_ids(ids, self.num_rows, "TieredFeatures.rows, ids")
         return self._load(found, lambda: self._cache.place(found))
 
     def slice(self, start: int, stop: int) -> Tensor:
@@ -151,7 +138,7 @@ class TieredFeatures:
             InputError: the number is too small, too many batches are announced, or an id is no vertex.
         """
         require_integer(number, "batch", where="TieredFeatures.announce, number")
-        found = self._checked(ids, "TieredFeatures.announce, ids")
+        found = checked_ids(ids, self.num_rows, "TieredFeatures.announce, ids")
         with self._lock:
             self._announced.add(number, found)
 
@@ -176,6 +163,16 @@ class TieredFeatures:
     def traffic(self) -> Traffic:
         """Rows and bytes that each tier has given so far."""
         return self._counters.traffic()
+
+    def fixed_rows(self) -> tuple[Array, Array] | None:
+        """The rows that lie in memory as long as the store does: their ids, [n], and their bytes, uint8 [n, bytes of a row].
+
+        None where the cache may fill a slot anew.
+        """
+        if not isinstance(self._cache, Static):
+            return None
+        count = int((self._arrived >= 0).sum())
+        return self._arrived[:count], self._hot[:count]
 
     def _load(self, ids: Array, decide: Callable[[], Decision]) -> Tensor:
         """Copy hot rows, read cold rows, and let those of them that have slots arrive there."""
@@ -203,34 +200,6 @@ class TieredFeatures:
             part = slots[first : first + step]
             self._cold.read(self._arrived[part].astype(np.int64), self._hot, part)
         self._cold.require_unchanged()
-
-    def _checked(self, ids: Tensor, where: str) -> Array:
-        require_type(ids, Tensor, where=where, fix="Convert the ids with torch.as_tensor.")
-        if ids.dtype != torch.int64 or ids.ndim != 1:
-            raise wrong_form(ids, "torch.int64 [n]", where=where, fix="Pass ids with .to(torch.int64).")
-        found: Array = ids.detach().cpu().contiguous().numpy()
-        check_ids(found, self.num_rows, "vertex", where=numbered(where, "position"))
-        return found
-
-
-def _checked_order(hottest: Tensor, num_rows: int) -> Array:
-    """Ids of rows, the hottest first, as an array."""
-    where, fix = "TieredFeatures, hottest", "Pass distinct ids of vertices as int64 [n], the hottest first."
-    require_type(hottest, Tensor, where=where, fix=fix)
-    if hottest.dtype != torch.int64 or hottest.ndim != 1:
-        raise wrong_form(hottest, "torch.int64 [n]", where=where, fix=fix)
-    order: Array = hottest.detach().cpu().contiguous().numpy()
-    check_ids(order, num_rows, "vertex", where=numbered(where, "position"))
-    is_known = np.zeros(num_rows, np.bool_)
-    is_known[order] = True
-    if np.count_nonzero(is_known) != len(order):
-        raise InputError(
-            "vertex repeated",
-            value=f"{len(order) - np.count_nonzero(is_known)} of {len(order)} ids stand a second time",
-            where=where,
-            fix=fix,
-        )
-    return order
 
 
 def hot_tier_bytes(features: Features, hot: HotSize, *, cache: str) -> int:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.errors import InputError, require_type, shown
-from sagann.free_space import memory, require_memory
+from sagann.free_space import Room, host_room
 from sagann.ranges import require_integer
 
 HotSize: TypeAlias = int | float | str
@@ -22,7 +22,9 @@ _PERCENT = re.compile(r"([-+]?\d{1,18}(?:\.\d{1,18})?)\s*%")
 _PART = re.compile(r"0|\d?\.\d{1,18}")
 
 
-def hot_rows(hot: HotSize, *, num_rows: int, row_bytes: int, state_bytes: Callable[[int], int]) -> int:
+def hot_rows(
+    hot: HotSize, *, num_rows: int, row_bytes: int, state_bytes: Callable[[int], int], room: Room | None = None
+) -> int:
     """The number of rows that a hot tier of some size has room for, at most ``num_rows``.
 
     A size in bytes is that of the rows and of the tables that find them. A part counts rows alone.
@@ -32,17 +34,26 @@ def hot_rows(hot: HotSize, *, num_rows: int, row_bytes: int, state_bytes: Callab
         num_rows: number of rows of the store.
         row_bytes: bytes of a row.
         state_bytes: bytes of the tables for a number of hot rows.
+        room: memory that the tier is made in; None for that of this machine.
     Raises:
-        InputError: the size is not understood, is not free, or is smaller than the tables.
+        InputError: the size is not understood, is not free, is larger than the whole memory, or is smaller than the tables.
     """
     found = parse_hot(hot)
+    room = host_room() if room is None else room
     if found is None:
-        found = _free_bytes() // AUTO_SHARE
+        found = _free_bytes(room) // AUTO_SHARE
     if isinstance(found, float):
         slots = int(found * num_rows)
         needed_bytes = slots * row_bytes + state_bytes(slots)
-        require_memory(needed_bytes, where=f"{_WHERE}={shown(hot)}", fix="Choose a smaller hot tier.")
+        room.require(needed_bytes, where=f"{_WHERE}={shown(hot)}", fix="Choose a smaller hot tier.")
         return slots
+    if room.total_bytes is not None and found > room.total_bytes:
+        raise InputError(
+            f"hot tier is larger than {room.name}",
+            value=f"{format_bytes(found)}, there are {format_bytes(room.total_bytes)} in all",
+            where=f"{_WHERE}={shown(hot)}",
+            fix="Choose a smaller hot tier, or 100% for all rows.",
+        )
     empty_bytes = state_bytes(0)
     if found < empty_bytes:
         raise InputError(
@@ -57,7 +68,7 @@ def hot_rows(hot: HotSize, *, num_rows: int, row_bytes: int, state_bytes: Callab
     # Tables do not grow by the same number of bytes for each row.
     while slots and slots * row_bytes + state_bytes(slots) > found:
         slots -= 1
-    require_memory(
+    room.require(
         slots * row_bytes + state_bytes(slots), where=f"{_WHERE}={shown(hot)}", fix="Choose a smaller hot tier."
     )
     return slots
@@ -95,13 +106,12 @@ def _part(part: float, hot: float | str, where: str) -> float:
     return part
 
 
-def _free_bytes() -> int:
-    free_bytes = memory().usable_bytes
-    if free_bytes is None:
+def _free_bytes(room: Room) -> int:
+    if room.free_bytes is None:
         raise InputError(
             "free memory is unknown",
             value="this system does not tell it",
             where=f"{_WHERE}='auto'",
             fix='Pass a size, as "2GiB" or "10%".',
         )
-    return free_bytes
+    return room.free_bytes

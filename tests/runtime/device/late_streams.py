@@ -110,6 +110,14 @@ class LateStreams:
             device = into if lane == "load" else source
             self._queue(lane, device.untyped_storage().data_ptr(), partial(into.copy_, source))
 
+    def launch(self, work: Callable[[], None]) -> None:
+        lane = self._lane
+        if lane == "compute":
+            work()
+            return
+        with self._lock:
+            self._queue(lane, 0, work)
+
     def empty(self, num_bytes: int) -> Tensor:
         memory = torch.full((num_bytes,), 0xFF, dtype=torch.uint8)
         with self._lock:

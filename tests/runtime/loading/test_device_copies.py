@@ -12,7 +12,9 @@ from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.device_copies import NUM_PIECES, DeviceCopies
+from sagann.runtime.tiered import DeviceFeatures
 from tests.graphs import labelled_graph
+from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
 
 
@@ -52,6 +54,24 @@ def test_batches_arrive_unchanged_although_copies_are_late(features: str) -> Non
             assert torch.equal(ours, theirs)
             assert ours.dtype == theirs.dtype
         assert [block.num_src for block in found.blocks] == [block.num_src for block in batch.blocks]
+
+
+@pytest.mark.parametrize("refuse_at", [None, 0])
+@pytest.mark.filterwarnings("ignore:The features cannot be read in place:RuntimeWarning")
+def test_features_are_gathered_behind_the_copy_of_their_ids(refuse_at: int | None) -> None:
+    x = labelled_graph().features
+    assert isinstance(x, Tensor)
+    # Without pinned memory, the rows that are not hot travel with the batch.
+    store = DeviceFeatures(x.half(), "30%", devices=SimulatedDevices(refuse_at=refuse_at))
+    batches = batches_of(features=x.half())
+    copies = DeviceCopies(LateStreams(), store)  # type: ignore[arg-type]
+    fars = [store.pick(batch.src_ids) for batch in batches]
+    assert any(len(far.positions) for far in fars) == (refuse_at is not None)
+    sent = [copies.send(replace(batch, features=None), far) for batch, far in zip(batches, fars, strict=True)]
+    for batch, arrival in zip(batches, sent, strict=True):
+        for ours, theirs in zip(arrays_of(batch), arrays_of(copies.receive(arrival)), strict=True):
+            assert torch.equal(ours, theirs)
+            assert ours.dtype == theirs.dtype
 
 
 def test_pinned_memory_is_used_again() -> None:

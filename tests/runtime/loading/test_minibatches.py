@@ -17,12 +17,14 @@ from sagann.graph import Graph
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.minibatches import useful_ahead
-from sagann.runtime.tiered import TieredFeatures
+from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.sampling import NeighborSampler, seed_batches
 from sagann.storage import load_graph, save_graph
 from sagann.storage.mapped import MappedRows
 from sagann.storage.whole_files import whole_files
 from tests.graphs import labelled_graph
+from tests.runtime.device.drivers import SimulatedDevices
+from tests.runtime.device.late_streams import LateStreams
 from tests.runtime.loading.threads import pipeline_threads
 from tests.stores import ComputedRows
 
@@ -361,6 +363,37 @@ def test_a_tiered_store_is_told_of_batches_ahead(cache: str, threads: int, ahead
         for _ in tiered.batches(epoch, first=1):
             break
     assert 0 < store.traffic().hot.rows < store.traffic().rows
+
+
+@pytest.mark.parametrize(("threads", "ahead"), [(1, 0), (3, 6)])
+def test_rows_on_a_device_are_gathered_there(monkeypatch: pytest.MonkeyPatch, threads: int, ahead: int) -> None:
+    monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
+    graph = labelled_graph()
+    assert isinstance(graph.features, Tensor)
+    store = DeviceFeatures(graph.features, "30%", devices=SimulatedDevices())
+    expected, on_device = of(graph), of(replace(graph, features=store), threads=threads, ahead=ahead)
+    for epoch in range(3):
+        assert_same(list(expected.batches(epoch)), list(on_device.batches(epoch)))
+    with on_device.batches(0) as batches:
+        rows = sum(len(batch.src_ids) for batch in batches)
+        stages = batches.counters
+    assert [stage.name for stage in stages] == ["sample", "load", "copy", "caller"]
+    assert (stages[1].rows, stages[1].num_bytes) == (rows, rows * graph.features[:1].nbytes)
+    assert 0 < store.traffic().hot.rows < store.traffic().rows
+
+
+def test_rows_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = labelled_graph()
+    assert isinstance(graph.features, Tensor)
+    devices = SimulatedDevices()
+    store = DeviceFeatures(graph.features, "30%", devices=devices)
+    monkeypatch.setattr(devices, "device", lambda number: torch.device("cuda", 1))
+    message = (
+        r"features are read by another device: batches go to 'cpu', the rows to 'cuda:1' \(in MiniBatches.device\)\. "
+        r"Pass device='cuda:1', or a store of that device\."
+    )
+    with pytest.raises(InputError, match=message):
+        of(replace(graph, features=store))
 
 
 def test_looking_ahead_reads_fewer_cold_rows() -> None:

@@ -7,8 +7,7 @@ from hypothesis import given, strategies as st
 
 from sagann import free_space
 from sagann.errors import InputError
-from sagann.free_space import Memory
-from sagann.runtime.tiered import hot_size
+from sagann.free_space import Memory, Room
 from sagann.runtime.tiered.hot_size import HotSize, hot_rows
 
 ROWS, ROW_BYTES = 1000, 64
@@ -23,9 +22,8 @@ def rows_of(hot: HotSize) -> int:
 
 
 def free(monkeypatch: pytest.MonkeyPatch, usable_bytes: int | None) -> None:
-    found = Memory(total_bytes=1, available_bytes=usable_bytes, limit_bytes=None, limit_used_bytes=None)
-    for module in (hot_size, free_space):
-        monkeypatch.setattr(module, "memory", lambda: found)
+    found = Memory(total_bytes=None, available_bytes=usable_bytes, limit_bytes=None, limit_used_bytes=None)
+    monkeypatch.setattr(free_space, "memory", lambda: found)
 
 
 @given(st.integers(4000, 100_000))
@@ -73,6 +71,32 @@ def test_what_is_not_free_is_refused(monkeypatch: pytest.MonkeyPatch, hot: HotSi
     )
     with pytest.raises(InputError, match=message):
         rows_of(hot)
+
+
+def test_a_size_beyond_all_memory_is_refused_although_the_rows_would_fit() -> None:
+    with pytest.raises(InputError) as caught:
+        rows_of("99999999GiB")
+    assert str(caught.value).startswith("hot tier is larger than memory: 97656.2 TiB, there are ")
+    assert str(caught.value).endswith(
+        " in all (in hot='99999999GiB'). Choose a smaller hot tier, or 100% for all rows."
+    )
+
+
+def test_a_tier_in_the_memory_of_a_device() -> None:
+    room = Room(name="the memory of cuda:1", total_bytes=50_000, free_bytes=30_000)
+
+    def on_device(hot: HotSize) -> int:
+        return hot_rows(hot, num_rows=ROWS, row_bytes=ROW_BYTES, state_bytes=tables, room=room)
+
+    assert on_device("auto") == rows_of(15_000)
+    with pytest.raises(
+        InputError, match=r"the work does not fit the memory of cuda:1: at least .* 29.3 KiB are free"
+    ):
+        on_device("40kB")
+    with pytest.raises(
+        InputError, match=r"hot tier is larger than the memory of cuda:1: 58.6 KiB, there are 48.8 KiB"
+    ):
+        on_device(60_000)
 
 
 @pytest.mark.parametrize(

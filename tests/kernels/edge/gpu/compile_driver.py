@@ -25,6 +25,7 @@ from triton.knobs import nvidia
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import merge
 from sagann.kernels.edge.gpu.run import kernel_of
+from sagann.kernels.row_gather import gpu as row_gather
 from tests.kernels.edge import cases
 from tests.kernels.edge.functions import Builder, attention, gated
 
@@ -167,6 +168,10 @@ def main() -> None:
     report("merge_extremum", merge.extremum_of_slots, where_types, {"tile": 128, "largest": True}, set())
     scores = [f"p_{end}_{of}" for end in ("slots", "out") for of in ("top", "weight")]
     softmax_types = sum_types | dict.fromkeys(scores, "*fp32") | {"num_scores": "i32"}
+    row_types = {"p_ids": "*i64", "p_places": "*i32", "p_addresses": "*i64", "p_out": "*i32"}
+    row_types |= dict.fromkeys(["num_ids", "width", "span", "shift"], "i32")
+    sizes = {"rows": 4, "tile": 128, "line": 32, "word_bytes": 4}
+    report("gather_rows", row_gather.copy_rows, row_types, sizes, {"p_out", "width"}, warps=4)
     lowest = torch.finfo(torch.float32).min
     report("merge_softmax", merge.softmax_of_slots, softmax_types, {"tile": 128, "lowest": lowest}, set())
 

@@ -1,0 +1,88 @@
+"""Gather of rows that lie in several places: memory of a device, of its peers, and of the host.
+
+All places are read in one pass. A table has the address of each source of rows, and an index has the place of each row: the number of its
+source and its position there. A source is any memory that the device can address: its own, that of a linked peer, or pinned memory of the
+host, whose rows cross the bus as they are read (zero copy). Rows are copied bit by bit, so their type does not matter.
+
+References:
+    Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4.1, 4.2 and App. A.3. We differ in that an index finds the
+    rows, so that features need not be reordered by score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NOWHERE = -1
+"The place of a row that lies in no source."
+
+
+class RowSources:
+    """Sources of rows, and the place of each row in them.
+
+    Args:
+        tensors: the sources: uint8 [num_rows_there, bytes of a row], contiguous. They are kept alive.
+        places: int32 or int64 [num_rows], on the device that reads: for each row ``source << shift | position``, or NOWHERE.
+        shift: number of bits of a position; see :func:`shift_of`.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], places: Tensor, shift: int) -> None:
+        assert all(tensor.dtype == torch.uint8 and tensor.is_contiguous() for tensor in tensors)
+        self.tensors, self.places, self.shift = tuple(tensors), places, shift
+        self.addresses = torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64).to(
+            places.device
+        )
+        "int64 [num_sources], on the device that reads."
+
+
+def shift_of(num_rows: int) -> int:
+    """Number of bits that hold any position below ``num_rows``."""
+    return max(1, (num_rows - 1).bit_length())
+
+
+def place_dtype(num_sources: int, shift: int) -> torch.dtype:
+    """The narrowest type of an index of places.
+
+    Example:
+        >>> place_dtype(9, shift_of(111_000_000)), place_dtype(17, shift_of(111_000_000))
+        (torch.int32, torch.int64)
+    """
+    return torch.int32 if num_sources << shift <= 2**31 else torch.int64
+
+
+def gather_rows(sources: RowSources, ids: Tensor, out: Tensor) -> None:
+    """Copy rows ``ids`` from where they lie; rows of ``out`` whose place is NOWHERE stay as they are.
+
+    Args:
+        sources: where the rows lie.
+        ids: int32 or int64 [n], each below ``len(sources.places)``, on the device that reads. They are not checked.
+        out: uint8 [n, bytes of a row], contiguous, on the device that reads.
+    """
+    if not out.numel():
+        return
+    kernel = _kernel(out.device.type)
+    if kernel is None:
+        gather_naive(sources, ids, out)
+    else:
+        kernel.gather_rows(sources, ids, out)
+
+
+def gather_naive(sources: RowSources, ids: Tensor, out: Tensor) -> None:
+    """The plain twin of :func:`gather_rows`, for sources on one device."""
+    places = sources.places[ids.long()].long()
+    for number, tensor in enumerate(sources.tensors):
+        is_here = places >> sources.shift == number
+        out[is_here] = tensor[places[is_here] - (number << sources.shift)]
+
+
+def _kernel(device_type: str) -> Any:
+    """The module with the kernel for a kind of device, if any."""
+    if device_type == "cuda" and find_spec("triton") is not None:
+        return import_module("sagann.kernels.row_gather.gpu")
+    return None

@@ -1,0 +1,108 @@
+"""CudaDevices: what a feature store asks of several CUDA devices: memory, links between them, and pinned memory of the host.
+
+No call here has been measured on a device. Tests run the store with devices that are simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sagann.free_space import Room
+from sagann.runtime.device.pinning import PinDriver
+
+# cudaHostRegisterPortable | cudaHostRegisterMapped: every device of the process reads the memory, at its address on the host.
+_READABLE_BY_ALL = 1 | 2
+
+
+class Devices(PinDriver, Protocol):
+    """Devices by number, from 0, and pinned memory that all of them read."""
+
+    def __len__(self) -> int:
+        """Number of devices."""
+
+    def device(self, number: int) -> torch.device:
+        """The device as PyTorch names it."""
+
+    def room(self, number: int) -> Room:
+        """The memory of a device."""
+
+    def linked(self, first: int, second: int) -> bool:
+        """Whether kernels on each of two devices read the memory of the other one. If so, they may from now on."""
+
+    def empty(self, number: int, num_bytes: int) -> Tensor:
+        """Uninitialised memory of a device: uint8 [num_bytes]."""
+
+    def finish(self) -> None:
+        """Wait until all devices have done their work."""
+
+
+class CudaDevices:
+    """CUDA devices of this process.
+
+    Args:
+        devices: as PyTorch names them, each once.
+        reserved_bytes: bytes of each device that other work of this process will take; they do not count as free.
+    """
+
+    def __init__(self, devices: Sequence[torch.device], *, reserved_bytes: int = 0) -> None:
+        self._reserved_bytes = reserved_bytes
+        self._devices = [
+            torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+            for device in devices
+        ]
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    def device(self, number: int) -> torch.device:
+        """See :class:`Devices`."""
+        return self._devices[number]
+
+    def room(self, number: int) -> Room:
+        """See :class:`Devices`. Memory that PyTorch keeps for later is not counted as free."""
+        device = self._devices[number]
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+        free_bytes = max(0, free_bytes - self._reserved_bytes)
+        return Room(name=f"the memory of {device}", total_bytes=total_bytes, free_bytes=free_bytes)
+
+    def linked(self, first: int, second: int) -> bool:
+        """See :class:`Devices`."""
+        pair = self._devices[first], self._devices[second]
+        if not (torch.cuda.can_device_access_peer(*pair) and torch.cuda.can_device_access_peer(*reversed(pair))):
+            return False
+        # PyTorch opens the memory of one device to another one at the first copy between them.
+        for source, target in (pair, pair[::-1]):
+            torch.zeros(1, device=source).to(target)
+        return True
+
+    def empty(self, number: int, num_bytes: int) -> Tensor:
+        """See :class:`Devices`."""
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self._devices[number])
+
+    def finish(self) -> None:
+        """See :class:`Devices`."""
+        for device in self._devices:
+            torch.cuda.synchronize(device)
+
+    def register(self, address: int, num_bytes: int) -> int:
+        """See :class:`sagann.runtime.device.pinning.PinDriver`."""
+        with torch.cuda.device(self._devices[0]):
+            code = int(torch.cuda.cudart().cudaHostRegister(address, num_bytes, _READABLE_BY_ALL))
+        if code:
+            # CUDA reports its error again at the next operator, which has nothing to do with the error.
+            with suppress(RuntimeError):
+                torch.zeros(1, device=self._devices[0])
+        return code
+
+    def unregister(self, address: int) -> int:
+        """See :class:`sagann.runtime.device.pinning.PinDriver`."""
+        return int(torch.cuda.cudart().cudaHostUnregister(address))
+
+    def is_pinned(self, memory: Tensor) -> bool:
+        """See :class:`sagann.runtime.device.pinning.PinDriver`."""
+        return memory.is_pinned()

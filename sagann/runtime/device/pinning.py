@@ -1,0 +1,112 @@
+"""Pinning in pieces: memory that there is already becomes readable by devices, or stays as it is.
+
+A driver may refuse to pin memory: a limit of locked memory, a map of a file that is read-only, too little memory. One large piece is refused
+more often than small ones, so memory is pinned piece by piece. If a piece is refused, all earlier ones are unpinned again.
+"""
+
+from __future__ import annotations
+
+import mmap
+import warnings
+from collections.abc import Iterator
+from typing import Protocol
+from weakref import finalize
+
+from torch import Tensor
+
+from sagann.byte_size import format_bytes
+from sagann.errors import InputError
+
+PIECE_BYTES = 1 << 30
+"Bytes of a piece; the first and the last one may be smaller."
+
+
+class PinDriver(Protocol):
+    """The calls of a driver that pin memory of this process."""
+
+    def register(self, address: int, num_bytes: int) -> int:
+        """Pin a range of addresses for all devices. The result is the driver's code: 0 for success."""
+
+    def unregister(self, address: int) -> int:
+        """Unpin the range that begins at an address. The result is the driver's code: 0 for success."""
+
+    def is_pinned(self, memory: Tensor) -> bool:
+        """Whether the first byte of a tensor is pinned."""
+
+
+class PinningError(InputError):
+    """Memory that a driver does not pin; none of it is pinned any more."""
+
+
+class Pinned:
+    """Memory that is pinned until :meth:`close`, or until nobody needs this object. Made by :func:`pin_in_pieces`."""
+
+    def __init__(self, memory: Tensor, addresses: list[int], driver: PinDriver) -> None:
+        # The argument keeps the memory where it is until it is unpinned.
+        self._unpin = finalize(self, _unpin, memory, addresses, driver)
+        # A driver that ends with the process unpins by itself, and may be gone first.
+        self._unpin.atexit = False
+        self.num_pieces = len(addresses)
+
+    def close(self) -> None:
+        """Unpin the memory. No device may read it any more."""
+        self._unpin()
+
+
+def pin_in_pieces(memory: Tensor, driver: PinDriver, *, piece_bytes: int = PIECE_BYTES) -> Pinned:
+    """Pin memory in place, piece by piece.
+
+    Args:
+        memory: uint8 [bytes], contiguous, on the processor.
+        driver: pins it.
+        piece_bytes: bytes of a piece, a multiple of a page.
+    Raises:
+        PinningError: the driver refuses a piece, or a piece that it accepted is not pinned. Earlier pieces are unpinned again.
+    """
+    assert piece_bytes % mmap.PAGESIZE == 0
+    first, addresses = memory.data_ptr(), list[int]()
+    pieces = list(_pieces(first, len(memory), piece_bytes))
+    for number, (begin, end) in enumerate(pieces):
+        code = driver.register(begin, end - begin)
+        refused = f"the driver's error {code}" if code else ""
+        if not code:
+            addresses.append(begin)
+            piece = memory[begin - first : end - first]
+            if not (driver.is_pinned(piece) and driver.is_pinned(piece[-1:])):
+                refused = "the driver reports success, but the memory is not pinned"
+        if refused:
+            codes = _unregister(addresses, driver)
+            left = f"; unpinning earlier pieces failed with errors {', '.join(map(str, codes))}" if codes else ""
+            raise PinningError(
+                "host memory cannot be pinned",
+                value=f"piece {number + 1} of {len(pieces)}, {format_bytes(end - begin)} of {format_bytes(len(memory))}: "
+                f"{refused}{left}",
+                where="pinning in pieces",
+                fix="Raise the limit of locked memory (ulimit -l), or free memory.",
+            )
+    return Pinned(memory, addresses, driver)
+
+
+def _pieces(first: int, num_bytes: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
+    """Ranges of addresses. They meet at the beginnings of pages: a page cannot be pinned twice."""
+    begin, last = first, first + num_bytes
+    while begin < last:
+        end = min(last, (begin + piece_bytes) // mmap.PAGESIZE * mmap.PAGESIZE)
+        yield begin, end
+        begin = end
+
+
+def _unregister(addresses: list[int], driver: PinDriver) -> list[int]:
+    """Unpin pieces, the last one first; the codes of those that were refused."""
+    codes = [driver.unregister(address) for address in reversed(addresses)]
+    return [code for code in codes if code]
+
+
+def _unpin(memory: Tensor, addresses: list[int], driver: PinDriver) -> None:
+    if codes := _unregister(addresses, driver):
+        warnings.warn(
+            f"{len(codes)} of {len(addresses)} pieces of {format_bytes(len(memory))} of host memory stay pinned: the driver's "
+            f"errors {', '.join(map(str, codes))}. Their memory is not given back before the process ends.",
+            RuntimeWarning,
+            stacklevel=2,
+        )

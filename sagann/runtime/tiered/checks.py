@@ -1,0 +1,61 @@
+"""Checks of what a store with tiers is given: features, ids, and an order of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, require_type
+from sagann.graph.checks import check_ids, numbered, wrong_form
+from sagann.graph.feature_store import Features
+from sagann.graph.rows import is_sparse
+from sagann.tiering.cache import Array
+
+
+def require_on_host(features: Features, where: str) -> None:
+    """Refuse features that have no tiers: sparse ones, and those that lie on a device."""
+    if is_sparse(features):
+        raise InputError(
+            "sparse features have no tiers",
+            value="rows of different sizes",
+            where=where,
+            fix="Make them dense with .to_dense(), or train with the sparse ones in memory.",
+        )
+    if isinstance(features, Tensor) and features.device.type != "cpu":
+        raise InputError(
+            "features are not in memory of the processor",
+            value=f"a tensor on a device of type '{features.device.type}'",
+            where=where,
+            fix="Index the tensor itself, or move it with .to('cpu').",
+        )
+
+
+def checked_ids(ids: Tensor, num_rows: int, where: str) -> Array:
+    """Ids of rows, int64 [n], as an array."""
+    require_type(ids, Tensor, where=where, fix="Convert the ids with torch.as_tensor.")
+    if ids.dtype != torch.int64 or ids.ndim != 1:
+        raise wrong_form(ids, "torch.int64 [n]", where=where, fix="Pass ids with .to(torch.int64).")
+    found: Array = ids.detach().cpu().contiguous().numpy()
+    check_ids(found, num_rows, "vertex", where=numbered(where, "position"))
+    return found
+
+
+def checked_order(hottest: Tensor, num_rows: int, where: str) -> Array:
+    """Distinct ids of rows, the hottest first, as an array."""
+    fix = "Pass distinct ids of vertices as int64 [n], the hottest first."
+    require_type(hottest, Tensor, where=where, fix=fix)
+    if hottest.dtype != torch.int64 or hottest.ndim != 1:
+        raise wrong_form(hottest, "torch.int64 [n]", where=where, fix=fix)
+    order: Array = hottest.detach().cpu().contiguous().numpy()
+    check_ids(order, num_rows, "vertex", where=numbered(where, "position"))
+    is_known = np.zeros(num_rows, np.bool_)
+    is_known[order] = True
+    if np.count_nonzero(is_known) != len(order):
+        raise InputError(
+            "vertex repeated",
+            value=f"{len(order) - np.count_nonzero(is_known)} of {len(order)} ids stand a second time",
+            where=where,
+            fix=fix,
+        )
+    return order

@@ -1,0 +1,112 @@
+"""Placement of hot rows on several devices: which rows lie where, and from where each device reads them.
+
+Rows are counted by rank, the hottest first. Devices of which each pair is linked form a group. The hottest rows of a group are replicated
+on each of its devices. The next ones are interleaved: the first on the first device, the second on the second, and so on around. So
+every device has as many of the very hot rows as any other one, and no link has more traffic than the others. Groups share nothing: a
+device without links holds the hottest rows alone.
+
+References:
+    Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4.2. We differ in that devices may differ in room: where one is
+    full, the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sagann.errors import InputError
+from sagann.tiering.cache import Array
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LinkedGroup:
+    """Hot rows of devices that read each other's memory."""
+
+    devices: tuple[int, ...]
+    "Numbers of the devices, ascending."
+    num_replicated: int
+    "Number of the hottest rows, which lie on each of the devices, in slots of their rank."
+    owner: Array
+    "int64 [num_interleaved]: number of the device of each of the next rows, by rank."
+    slot: Array
+    "int64 [num_interleaved]: slot of each of these rows on its device."
+
+    @property
+    def num_hot_rows(self) -> int:
+        """Number of rows that lie on the devices, a replicated one counted once."""
+        return self.num_replicated + len(self.owner)
+
+    def seen_from(self, device: int) -> tuple[Array, Array]:
+        """For each hot row, by rank: number of the device that ``device`` reads it from, and its slot there; int64 [num_hot_rows]."""
+        own = np.full(self.num_replicated, device, np.int64)
+        return np.concatenate([own, self.owner]), np.concatenate(
+            [np.arange(self.num_replicated, dtype=np.int64), self.slot]
+        )
+
+    def held_by(self, device: int) -> Array:
+        """Ranks of the rows in the slots of a device: int64 [num_slots]."""
+        interleaved = (self.owner == device).nonzero()[0] + self.num_replicated
+        return np.concatenate([np.arange(self.num_replicated, dtype=np.int64), interleaved])
+
+
+def place_hot_rows(
+    num_slots: Sequence[int],
+    *,
+    num_rows: int,
+    replicated: float = 0.0,
+    linked: Callable[[int, int], bool] = lambda first, second: True,
+) -> tuple[LinkedGroup, ...]:
+    """Place the hottest rows on devices.
+
+    Args:
+        num_slots: number of rows that each device has room for.
+        num_rows: number of rows of the feature store.
+        replicated: part of a device's room, that of the smallest one of its group, for rows that all devices of the group hold; 0 to 1.
+        linked: whether two devices, by number, read each other's memory. A device joins the first group with all of whose members it is
+            linked.
+    Returns:
+        The groups. Each device is in one of them.
+    Raises:
+        InputError: ``replicated`` is out of range.
+    Example:
+        >>> (group,) = place_hot_rows([3, 3], num_rows=100, replicated=0.34)
+        >>> devices, slots = group.seen_from(0)
+        >>> devices.tolist(), slots.tolist()
+        ([0, 0, 1, 0, 1], [0, 1, 1, 2, 2])
+        >>> group.held_by(1).tolist()
+        [0, 2, 4]
+    """
+    if not 0.0 <= replicated <= 1.0:
+        raise InputError(
+            "part out of range",
+            value=f"{replicated}, expected 0.0 to 1.0",
+            where="replicated",
+            fix="Give the part of each device's hot rows that all linked devices hold.",
+        )
+    groups: list[list[int]] = []
+    for device in range(len(num_slots)):
+        own = next((group for group in groups if all(linked(device, member) for member in group)), None)
+        if own is None:
+            groups.append([device])
+        else:
+            own.append(device)
+    return tuple(_placed(group, num_slots, num_rows, replicated) for group in groups)
+
+
+def _placed(devices: Sequence[int], num_slots: Sequence[int], num_rows: int, replicated: float) -> LinkedGroup:
+    shared = min(num_rows, int(replicated * min(num_slots[device] for device in devices)))
+    # No device has more rows of its own than are left.
+    rooms = [min(num_slots[device], num_rows) - shared for device in devices]
+    turn = np.concatenate([np.arange(room, dtype=np.int64) for room in rooms])
+    position = np.repeat(np.arange(len(devices)), rooms)
+    # In each turn, every device that has room left gets one row.
+    order = np.lexsort((position, turn))[: num_rows - shared]
+    return LinkedGroup(
+        devices=tuple(devices),
+        num_replicated=shared,
+        owner=np.asarray(devices, np.int64)[position[order]],
+        slot=turn[order] + shared,
+    )

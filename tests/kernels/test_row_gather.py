@@ -1,0 +1,132 @@
+"""Gather of rows from several sources: the device's kernel and its plain twin give the bits of plain indexing."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.kernels.row_gather import NOWHERE, RowSources, gather_naive, gather_rows, place_dtype, shift_of
+
+NUM_ROWS = 40
+interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+
+
+def features_of(width: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(width)
+    return torch.randn(NUM_ROWS, width, generator=generator).to(dtype)
+
+
+def bytes_of(rows: Tensor) -> Tensor:
+    return rows.reshape(len(rows), -1).view(torch.uint8)
+
+
+def sources_of(rows: Tensor, source_of: list[int], dtype: torch.dtype, *, first_byte: int = 0) -> RowSources:
+    """Each row in the source that is named, -1 for none; sources begin ``first_byte`` bytes after a multiple of 64."""
+    data, shift = bytes_of(rows), shift_of(len(rows))
+    places, tensors = torch.full((len(rows),), NOWHERE, dtype=dtype), []
+    for source in range(max(source_of) + 1):
+        ids = torch.tensor([row for row, here in enumerate(source_of) if here == source], dtype=torch.int64)
+        memory = torch.empty(ids.numel() * data.shape[1] + first_byte, dtype=torch.uint8)
+        tensors.append(memory[first_byte:].view(len(ids), data.shape[1]))
+        # The last row of the features comes first.
+        tensors[-1].copy_(data[ids.flip(0)])
+        places[ids.flip(0)] = (torch.arange(len(ids)) + (source << shift)).to(dtype)
+    return RowSources(tensors, places, shift)
+
+
+IDS = {
+    "none": [],
+    "one": [7],
+    "repeated": [3, 3, 39, 0, 3, 39],
+    "all": list(range(NUM_ROWS)),
+    "many": [(13 * number) % NUM_ROWS for number in range(131)],
+}
+SPREAD = {
+    "all hot": [0] * NUM_ROWS,
+    # A source without rows stands before the one of all rows.
+    "all cold": [1] * NUM_ROWS,
+    "mixed": [row % 2 for row in range(NUM_ROWS)],
+    "four": [row % 4 for row in range(NUM_ROWS)],
+}
+
+
+@interpreted
+@pytest.mark.parametrize("ids", IDS.values(), ids=IDS.keys())
+@pytest.mark.parametrize("spread", SPREAD.values(), ids=SPREAD.keys())
+@pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
+def test_rows_have_the_bits_of_plain_indexing(ids: list[int], spread: list[int], id_dtype: torch.dtype) -> None:
+    gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
+    features = features_of(33, torch.float32)
+    at = torch.tensor(ids, dtype=id_dtype)
+    sources = sources_of(features, spread, id_dtype)
+    for gather in (gpu.gather_rows, gather_naive, gather_rows):
+        out = torch.full((len(ids), 33), torch.nan)
+        if ids:
+            gather(sources, at, bytes_of(out))
+        assert torch.equal(out, features[at.long()])
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.uint8])
+@pytest.mark.parametrize("width", [1, 3, 32, 64, 100, 129, 300])
+def test_any_width_and_any_beginning(width: int, dtype: torch.dtype) -> None:
+    gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
+    features = features_of(width, dtype)
+    ids = torch.tensor([5, 0, 39, 5, 17])
+    size = features.element_size()
+    for first_byte in (0, size, 20 * size):
+        sources = sources_of(features, SPREAD["mixed"], torch.int32, first_byte=first_byte)
+        # The rows before and after those that are asked for must not be written.
+        memory = torch.full((7, width * size), 0x7F, dtype=torch.uint8)
+        gpu.gather_rows(sources, ids, memory[1:6])
+        assert torch.equal(memory[1:6], bytes_of(features[ids]))
+        assert bool((memory[[0, 6]] == 0x7F).all())
+
+
+@interpreted
+def test_rows_that_lie_nowhere_are_left_alone() -> None:
+    gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
+    features = features_of(8, torch.float32)
+    sources = sources_of(features, [row % 3 - 1 for row in range(NUM_ROWS)], torch.int32)
+    ids = torch.arange(NUM_ROWS)
+    for gather in (gpu.gather_rows, gather_naive):
+        out = torch.full((NUM_ROWS, 8), -1.0)
+        gather(sources, ids, bytes_of(out))
+        assert torch.equal(out[1::3], features[1::3])
+        assert torch.equal(out[2::3], features[2::3])
+        assert bool((out[0::3] == -1.0).all())
+
+
+@interpreted
+def test_rows_of_no_bytes() -> None:
+    gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
+    sources = RowSources([torch.empty(4, 0, dtype=torch.uint8)], torch.arange(4), shift_of(4))
+    for gather in (gpu.gather_rows, gather_rows):
+        gather(sources, torch.arange(3), torch.empty(3, 0, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(("num_rows", "shift"), [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (2**31, 31)])
+def test_a_shift_holds_every_position(num_rows: int, shift: int) -> None:
+    assert shift_of(num_rows) == shift
+    assert max(0, num_rows - 1) < 1 << shift
+
+
+def test_places_are_narrow_where_they_fit() -> None:
+    assert place_dtype(2, 30) == torch.int32
+    assert place_dtype(3, 30) == torch.int64
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("width", [1, 33, 128, 300])
+def test_a_device_reads_its_own_memory_and_the_hosts(width: int) -> None:
+    features = features_of(width, torch.float32)
+    sources = sources_of(features, SPREAD["mixed"], torch.int32)
+    tensors = [sources.tensors[0].to("cuda"), sources.tensors[1].pin_memory()]
+    on_device = RowSources(tensors, sources.places.to("cuda"), sources.shift)
+    out = torch.full((NUM_ROWS, width), torch.nan, device="cuda")
+    gather_rows(on_device, torch.arange(NUM_ROWS, device="cuda"), bytes_of(out))
+    assert torch.equal(out.cpu(), features)

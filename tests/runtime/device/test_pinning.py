@@ -1,0 +1,89 @@
+"""Pinning in pieces: all of the memory or none of it, with a driver that may refuse any piece."""
+
+from __future__ import annotations
+
+import gc
+import re
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.runtime.device.pinning import PinningError, pin_in_pieces
+from tests.runtime.device.drivers import SimulatedDevices
+
+PAGE = 4096
+
+
+def memory_of(num_bytes: int, first_byte: int = 0) -> Tensor:
+    """Memory that begins so many bytes after the beginning of a page."""
+    memory = torch.zeros(num_bytes + 2 * PAGE, dtype=torch.uint8)
+    skipped = -memory.data_ptr() % PAGE + first_byte
+    return memory[skipped : skipped + num_bytes]
+
+
+@pytest.mark.parametrize("first_byte", [0, 1, 64, PAGE - 1])
+@pytest.mark.parametrize("num_bytes", [1, PAGE, 3 * PAGE, 10 * PAGE + 17])
+def test_pieces_cover_the_memory_and_share_no_page(num_bytes: int, first_byte: int) -> None:
+    driver, memory = SimulatedDevices(), memory_of(num_bytes, first_byte)
+    pinned = pin_in_pieces(memory, driver, piece_bytes=3 * PAGE)
+    assert pinned.num_pieces == len(driver.registered) >= num_bytes // (3 * PAGE)
+    end = memory.data_ptr()
+    for begin, size in driver.registered:
+        assert begin == end
+        assert size <= 3 * PAGE
+        end = begin + size
+    assert end == memory.data_ptr() + num_bytes
+    assert all(driver.is_pinned(memory[at:]) for at in range(0, num_bytes, 1000))
+    pinned.close()
+    assert not driver.pinned
+    # Twice is as good as once.
+    pinned.close()
+
+
+@pytest.mark.parametrize("piece", [0, 1, 3])
+def test_a_refused_piece_leaves_nothing_pinned(piece: int) -> None:
+    driver = SimulatedDevices(refuse_at=piece)
+    with pytest.raises(PinningError) as caught:
+        pin_in_pieces(memory_of(8 * PAGE), driver, piece_bytes=2 * PAGE)
+    assert str(caught.value) == (
+        f"host memory cannot be pinned: piece {piece + 1} of 4, 8.0 KiB of 32.0 KiB: the driver's error 2 (in pinning in pieces). "
+        "Raise the limit of locked memory (ulimit -l), or free memory."
+    )
+    assert not driver.pinned
+    assert len(driver.registered) == piece + 1
+
+
+def test_success_is_not_believed() -> None:
+    driver = SimulatedDevices(forgets=True)
+    with pytest.raises(PinningError, match="the driver reports success, but the memory is not pinned"):
+        pin_in_pieces(memory_of(PAGE), driver)
+
+
+def test_a_failure_to_unpin_is_told() -> None:
+    driver = SimulatedDevices(refuse_at=2, unpin_code=7)
+    with pytest.raises(
+        PinningError, match=re.escape("error 2; unpinning earlier pieces failed with errors 7, 7 (in")
+    ):
+        pin_in_pieces(memory_of(8 * PAGE), driver, piece_bytes=2 * PAGE)
+    driver = SimulatedDevices(unpin_code=7)
+    pinned = pin_in_pieces(memory_of(2 * PAGE), driver, piece_bytes=PAGE)
+    with pytest.warns(
+        RuntimeWarning, match=r"2 of 2 pieces of 8.0 KiB of host memory stay pinned: the driver's errors 7, 7"
+    ):
+        pinned.close()
+
+
+def test_memory_is_unpinned_with_its_owner() -> None:
+    driver = SimulatedDevices()
+    pinned = pin_in_pieces(memory_of(3 * PAGE), driver)
+    assert driver.pinned
+    del pinned
+    gc.collect()
+    assert not driver.pinned
+
+
+def test_no_bytes_are_no_pieces() -> None:
+    driver = SimulatedDevices()
+    assert pin_in_pieces(torch.empty(0, dtype=torch.uint8), driver).num_pieces == 0
+    assert not driver.registered
