@@ -72,7 +72,8 @@ class TrainConfig:
     hot: str | None = None
     """Size of the hot tier, the memory for rows of features that mini-batches read most: a size as '2GiB', a part of the rows as '10%', or
     'auto' for half of the free memory. Other rows are read from where they are. None is what the memory budget has room for, or no hot
-    tier where there is no budget. It does not change the numbers."""
+    tier where there is no budget. On a CUDA device, the tier lies on the device where the graph lies in the host's memory. It does not
+    change the numbers."""
     score: str = "vip"
     """Score by which vertices are hot: 'degree', 'rpr' (reverse PageRank), 'wrpr' (the same from the training vertices) or 'vip' (the
     probability that a mini-batch reads the vertex). It does not change the numbers."""

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.errors import InputError
+from sagann.free_space import host_room
 from sagann.graph import Graph
 from sagann.graph.feature_store import AnnouncedFeatures, Features
 from sagann.graph.rows import is_sparse
@@ -107,6 +108,9 @@ def plan_tiers(
     else:
         queue = min(few, _queue(batches, budget_bytes, ahead))
         hot_bytes = budget_bytes - batches.needed_bytes(queue)
+    # A budget may be larger than what is free.
+    free_bytes = host_room().free_bytes
+    hot_bytes -= 0 if free_bytes is None else max(0, budget_bytes - free_bytes)
     if hot_bytes < hot_tier_bytes(features, 0.0, cache=config.cache):
         return TierPlan(hot=None, ahead=_queue(batches, budget_bytes, ahead))
     return TierPlan(hot=hot_bytes, ahead=queue)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
+from sagann.free_space import Room
 from sagann.graph.feature_store import Features
 from sagann.plan.residency import BudgetError
 from sagann.runtime.tiered import TieredFeatures
@@ -19,7 +21,8 @@ from sagann.storage import load_graph, save_graph
 from sagann.tiering import SCORES, hottest, score_vertices
 from sagann.train import TrainConfig
 from sagann.train.batch_memory import BatchMemory
-from sagann.train.tiers import TierPlan, is_in_memory, plan_tiers, stated_hot_bytes, tiered
+from sagann.train.tiers import TierPlan, device_tiered, is_in_memory, plan_tiers, stated_hot_bytes, tiered
+from tests.runtime.device.drivers import SimulatedDevices
 from tests.stores import ComputedRows
 from tests.train.runs import community_graph, sparse_graph
 
@@ -119,6 +122,17 @@ def test_the_least_budget_is_named_and_is_one(features: Features) -> None:
     assert planned(features, caught.value.offered_bytes // KIB).ahead == 4
 
 
+@pytest.mark.parametrize(
+    ("free_kib", "hot"), [(200, 100 * KIB), (180, 80 * KIB), (117, 17 * KIB), (115, None), (10, None)]
+)
+def test_a_budget_beyond_the_free_memory_makes_the_hot_tier_smaller(
+    monkeypatch: pytest.MonkeyPatch, free_kib: int, hot: int | None
+) -> None:
+    room = Room(name="memory", total_bytes=None, free_bytes=free_kib * KIB)
+    monkeypatch.setattr("sagann.train.tiers.host_room", lambda: room)
+    assert planned(STORE, 200).hot == hot
+
+
 def test_auto_within_a_budget_is_what_it_has_room_for() -> None:
     assert planned(STORE, 200, hot="auto") == planned(STORE, 200)
     assert planned(torch.zeros(4000, 8), 200, hot="auto") == TierPlan(hot=None, ahead=4)
@@ -162,6 +176,24 @@ def test_the_hottest_by_the_score_are_hot(score: str) -> None:
     scores = score_vertices(graph, score, fanouts=(4, 3), batch_size=16)
     store.rows(hottest(scores, 18))
     assert (store.num_hot_rows, store.traffic().cold.rows) == (18, 0)
+
+
+def test_the_hottest_are_on_the_device() -> None:
+    graph = community_graph()
+    devices = SimulatedDevices()
+    config = config_of(hot="20%", score="wrpr", batch_size=16)
+    store = device_tiered(graph, "20%", config, torch.device("cpu"), devices=devices)
+    store.rows(hottest(score_vertices(graph, "wrpr", fanouts=(4, 3), batch_size=16))[:18])
+    assert (store.num_hot_rows, store.tiers()["device"].rows, store.traffic().cold.rows) == (18, 18, 0)
+
+
+def test_a_hot_tier_on_the_device_leaves_room_for_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.runtime.device.cuda_devices.find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (300 << 20, 1 << 30))
+    config = config_of(hot="2KiB", memory="299MiB", batch_size=16)
+    graph = replace(community_graph(), features=torch.zeros(90, 8000))
+    with pytest.raises(InputError, match=r"the work does not fit the memory of cuda:0: .*, 1.0 MiB are free"):
+        device_tiered(graph, "2MiB", config, torch.device("cuda", 0))
 
 
 def test_where_features_are(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,11 +64,11 @@ def gather_rows(sources: RowSources, ids: Tensor, out: Tensor) -> None:
     """
     if not out.numel():
         return
-    kernel = _kernel(out.device.type)
-    if kernel is None:
+    if out.device.type == "cpu":
         gather_naive(sources, ids, out)
     else:
-        kernel.gather_rows(sources, ids, out)
+        # Imported here: it needs Triton.
+        import_module("sagann.kernels.row_gather.gpu").gather_rows(sources, ids, out)
 
 
 def gather_naive(sources: RowSources, ids: Tensor, out: Tensor) -> None:
@@ -79,10 +77,3 @@ def gather_naive(sources: RowSources, ids: Tensor, out: Tensor) -> None:
     for number, tensor in enumerate(sources.tensors):
         is_here = places >> sources.shift == number
         out[is_here] = tensor[places[is_here] - (number << sources.shift)]
-
-
-def _kernel(device_type: str) -> Any:
-    """The module with the kernel for a kind of device, if any."""
-    if device_type == "cuda" and find_spec("triton") is not None:
-        return import_module("sagann.kernels.row_gather.gpu")
-    return None

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from sagann.errors import MissingDependencyError
 from sagann.free_space import Room
 from sagann.runtime.device.pinning import PinDriver
 
@@ -45,33 +47,37 @@ class CudaDevices:
     """CUDA devices of this process.
 
     Args:
-        devices: as PyTorch names them, each once.
+        devices: as PyTorch names them, each once; "cuda" is the current device.
         reserved_bytes: bytes of each device that other work of this process will take; they do not count as free.
+    Raises:
+        MissingDependencyError: Triton, which compiles kernels for the devices, is not installed.
     """
 
-    def __init__(self, devices: Sequence[torch.device], *, reserved_bytes: int = 0) -> None:
+    def __init__(self, devices: Sequence[torch.device | str], *, reserved_bytes: int = 0) -> None:
+        if find_spec("triton") is None:
+            raise MissingDependencyError("triton", extra="cuda", feature="hot rows on a CUDA device")
         self._reserved_bytes = reserved_bytes
         self._devices = [
             torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
-            for device in devices
+            for device in map(torch.device, devices)
         ]
 
     def __len__(self) -> int:
         return len(self._devices)
 
     def device(self, number: int) -> torch.device:
-        """See :class:`Devices`."""
+        """A device, by its number."""
         return self._devices[number]
 
     def room(self, number: int) -> Room:
-        """See :class:`Devices`. Memory that PyTorch keeps for later is not counted as free."""
+        """The memory of a device. What PyTorch keeps for later is not counted as free."""
         device = self._devices[number]
         free_bytes, total_bytes = torch.cuda.mem_get_info(device)
         free_bytes = max(0, free_bytes - self._reserved_bytes)
         return Room(name=f"the memory of {device}", total_bytes=total_bytes, free_bytes=free_bytes)
 
     def linked(self, first: int, second: int) -> bool:
-        """See :class:`Devices`."""
+        """Whether two devices read each other's memory. If so, kernels may do it from now on."""
         pair = self._devices[first], self._devices[second]
         if not (torch.cuda.can_device_access_peer(*pair) and torch.cuda.can_device_access_peer(*reversed(pair))):
             return False
@@ -81,16 +87,16 @@ class CudaDevices:
         return True
 
     def empty(self, number: int, num_bytes: int) -> Tensor:
-        """See :class:`Devices`."""
+        """Uninitialised memory of a device: uint8 [num_bytes]."""
         return torch.empty(num_bytes, dtype=torch.uint8, device=self._devices[number])
 
     def finish(self) -> None:
-        """See :class:`Devices`."""
+        """Wait until all devices have done their work."""
         for device in self._devices:
             torch.cuda.synchronize(device)
 
     def register(self, address: int, num_bytes: int) -> int:
-        """See :class:`sagann.runtime.device.pinning.PinDriver`."""
+        """Pin memory of the host for all devices; CUDA's code, 0 for success."""
         with torch.cuda.device(self._devices[0]):
             code = int(torch.cuda.cudart().cudaHostRegister(address, num_bytes, _READABLE_BY_ALL))
         if code:
@@ -100,9 +106,9 @@ class CudaDevices:
         return code
 
     def unregister(self, address: int) -> int:
-        """See :class:`sagann.runtime.device.pinning.PinDriver`."""
+        """Unpin memory of the host; CUDA's code, 0 for success."""
         return int(torch.cuda.cudart().cudaHostUnregister(address))
 
     def is_pinned(self, memory: Tensor) -> bool:
-        """See :class:`sagann.runtime.device.pinning.PinDriver`."""
+        """Whether the first byte of a tensor is pinned."""
         return memory.is_pinned()

@@ -1,7 +1,8 @@
 """Features in tiers: hot rows in memory or on devices, cold rows where they are."""
 
+from sagann.runtime.device.cuda_devices import CudaDevices
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.runtime.tiered.device_features import DeviceFeatures
 from sagann.runtime.tiered.features import TieredFeatures
 
-__all__ = ["DeviceFeatures", "TierCounts", "TieredFeatures", "Traffic"]
+__all__ = ["CudaDevices", "DeviceFeatures", "TierCounts", "TieredFeatures", "Traffic"]

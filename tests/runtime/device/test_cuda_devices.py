@@ -8,9 +8,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from sagann.errors import MissingDependencyError
 from sagann.runtime.device.cuda_devices import CudaDevices
 from sagann.runtime.device.pinning import PinningError, pin_in_pieces
 from sagann.runtime.tiered import DeviceFeatures
+
+
+@pytest.fixture(autouse=True)
+def triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton seems to be installed, as where there are devices."""
+    monkeypatch.setattr("sagann.runtime.device.cuda_devices.find_spec", lambda name: object())
 
 
 class Cudart:
@@ -76,6 +83,12 @@ def test_devices_are_linked_that_read_each_other(
     assert len(devices) == 2
     assert devices.linked(0, 1) == all(answers)
     assert opened == ([("cuda:0", "cuda:1"), ("cuda:1", "cuda:0")] if all(answers) else [])
+
+
+def test_without_triton_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.runtime.device.cuda_devices.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"triton cannot be imported \(in hot rows on a CUDA device\)"):
+        CudaDevices(["cuda:0"])
 
 
 @pytest.mark.gpu
