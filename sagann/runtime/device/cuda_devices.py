@@ -39,9 +39,6 @@ class Devices(PinDriver, Protocol):
     def empty(self, number: int, num_bytes: int) -> Tensor:
         """Uninitialised memory of a device: uint8 [num_bytes]."""
 
-    def finish(self) -> None:
-        """Wait until all devices have done their work."""
-
 
 class CudaDevices:
     """CUDA devices of this process.

@@ -33,6 +33,9 @@ class PinDriver(Protocol):
     def is_pinned(self, memory: Tensor) -> bool:
         """Whether the first byte of a tensor is pinned."""
 
+    def finish(self) -> None:
+        """Wait until no device reads pinned memory any more."""
+
 
 class PinningError(InputError):
     """Memory that a driver does not pin; none of it is pinned any more."""
@@ -103,6 +106,9 @@ def _unregister(addresses: list[int], driver: PinDriver) -> list[int]:
 
 
 def _unpin(memory: Tensor, addresses: list[int], driver: PinDriver) -> None:
+    if addresses:
+        # Batches that a loop has left behind may be under way.
+        driver.finish()
     if codes := _unregister(addresses, driver):
         warnings.warn(
             f"{len(codes)} of {len(addresses)} pieces of {format_bytes(len(memory))} of host memory stay pinned: the driver's "

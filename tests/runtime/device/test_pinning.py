@@ -77,10 +77,11 @@ def test_a_failure_to_unpin_is_told() -> None:
 def test_memory_is_unpinned_with_its_owner() -> None:
     driver = SimulatedDevices()
     pinned = pin_in_pieces(memory_of(3 * PAGE), driver)
-    assert driver.pinned
+    assert (bool(driver.pinned), driver.finished) == (True, 0)
     del pinned
     gc.collect()
-    assert not driver.pinned
+    # Not before all devices are done with it.
+    assert (driver.pinned, driver.finished) == ({}, 1)
 
 
 def test_no_bytes_are_no_pieces() -> None:
