@@ -68,7 +68,7 @@ class DeviceFeatures:
     ``MiniBatches`` takes the store as ``Graph.features``, if its batches go to the same device.
 
     Args:
-        features: rows of all vertices, on the processor: a tensor, or a feature store.
+        features: rows of all vertices, on the processor: a tensor, or a feature store. A store is not told of batches ahead.
         hot: size of the hot tier of each device. A number of bytes, or a text as "2GiB", is the memory for hot rows and for the index. A
             float, or a text as "10%", is a part of the rows. "auto" takes half of what is free on the device.
         devices: the devices; the first one computes.
