@@ -30,7 +30,7 @@ from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
 from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
-from sagann.runtime.tiered.device_features import DeviceFeatures, FarRows, same_device
+from sagann.runtime.tiered.device_features import DeviceFeatures, FarRows, require_same_device
 from sagann.sampling import NeighborSampler, Sampled
 from sagann.sampling.arguments import require_distinct
 from sagann.sampling.batches import cut_seeds
@@ -124,7 +124,7 @@ class MiniBatches:
         self.ahead = ahead
         self._features = None if graph.features is None else feature_store(graph.features)
         if isinstance(self._features, DeviceFeatures):
-            same_device(self._features, self.device, "MiniBatches.device")
+            require_same_device(self._features, self.device, "MiniBatches.device")
         self._next_epoch = 0
         self._announcing, self._announced = threading.Lock(), itertools.count()
         if not len(self):

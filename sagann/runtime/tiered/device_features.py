@@ -295,7 +295,7 @@ def _rows_in_memory(features: Features) -> tuple[Array, Tensor]:
     return np.empty(0, np.int64), torch.empty((0, 0), dtype=torch.uint8)
 
 
-def same_device(store: DeviceFeatures, device: torch.device, where: str) -> None:
+def require_same_device(store: DeviceFeatures, device: torch.device, where: str) -> None:
     """Refuse batches that go to another device than the store's rows."""
     if store.device != device:
         raise InputError(
