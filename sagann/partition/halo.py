@@ -1,0 +1,104 @@
+"""A worker's part of a graph: its own vertices with all their in-edges, and the halo.
+
+The halo are the sources that the worker's edges read and other workers own. In the part's numbering the own vertices come
+first, in order; the halo follows, by ascending id. So the part is a bipartite topology whose destinations are the first
+sources, as a block of a mini-batch is, and the rows that one worker sends lie side by side.
+
+References:
+    Jia et al., ROC, MLSys 2020, Sec. 3 and 4.2: a partition holds its vertices and the in-neighbours that other partitions own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from sagann.graph.topology import Topology
+from sagann.graph.widths import id_dtype
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Part:
+    """The vertices and edges of one worker."""
+
+    bounds: tuple[int, ...]
+    "Bounds of the ranges of all workers (:func:`sagann.partition.vertex_ranges`)."
+    rank: int
+    "Number of the worker."
+    edges: slice
+    "Ids in the graph of the in-edges of the worker's vertices."
+    indptr: Tensor
+    "CSC offsets, int64 [num_own + 1], from 0."
+    indices: Tensor
+    "Source of each edge in the part's numbering, int32 or int64 [num_edges], in the order of the graph."
+    halo: Tensor
+    "Ids in the graph of the halo, int64 [num_halo], ascending."
+
+    @property
+    def vertices(self) -> slice:
+        """Ids in the graph of the worker's own vertices."""
+        return slice(self.bounds[self.rank], self.bounds[self.rank + 1])
+
+    @property
+    def num_own(self) -> int:
+        """Number of the worker's own vertices."""
+        return self.vertices.stop - self.vertices.start
+
+    @property
+    def num_src(self) -> int:
+        """Number of sources: own vertices and halo."""
+        return self.num_own + len(self.halo)
+
+    def halo_by_owner(self) -> tuple[slice, ...]:
+        """For each worker, the range of the halo that it owns; empty for this worker itself."""
+        places = torch.searchsorted(self.halo, torch.tensor(self.bounds)).tolist()
+        return tuple(slice(first, last) for first, last in pairwise(places))
+
+    def rows_to_send(self, wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """For each worker, the own rows that it needs, numbered from 0.
+
+        Args:
+            wanted: for each worker, ids in the graph of the rows that it needs from this one, ascending, int64.
+        """
+        return tuple(ids - self.vertices.start for ids in wanted)
+
+
+def part_of(topology: Topology, bounds: Sequence[int], rank: int) -> Part:
+    """The part of one worker, in O(num_vertices + edges of the part). Other workers' edges are not read.
+
+    Args:
+        topology: the whole graph, whose arrays may be mapped from files.
+        bounds: bounds of the ranges of all workers.
+        rank: number of the worker.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([3, 0, 2]), dst=torch.tensor([0, 1, 1]), num_src=4)
+        >>> part = part_of(topology, (0, 2, 4), 0)
+        >>> part.halo.tolist(), part.indices.tolist()
+        ([2, 3], [3, 0, 2])
+    """
+    start, stop = bounds[rank], bounds[rank + 1]
+    offsets = topology.indptr[start : stop + 1]
+    edges = slice(int(offsets[0]), int(offsets[-1]))
+    sources = topology.indices[edges]
+    is_read = torch.zeros(topology.num_src, dtype=torch.bool)
+    is_read[sources] = True
+    is_read[start:stop] = False
+    halo = is_read.nonzero().flatten()
+    num_own = stop - start
+    dtype = id_dtype(num_own + len(halo))
+    # The number in the part of every vertex that the part reads; of other vertices no number is read.
+    numbers = torch.empty(topology.num_src, dtype=dtype)
+    numbers[start:stop] = torch.arange(num_own, dtype=dtype)
+    numbers[halo] = torch.arange(num_own, num_own + len(halo), dtype=dtype)
+    return Part(
+        bounds=tuple(bounds),
+        rank=rank,
+        edges=edges,
+        indptr=offsets - edges.start,
+        indices=numbers[sources],
+        halo=halo,
+    )

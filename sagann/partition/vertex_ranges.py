@@ -1,0 +1,48 @@
+"""Ranges of vertices: which worker owns which vertices. Each worker owns one contiguous range; a range may be empty.
+
+References:
+    Jia et al., ROC, MLSys 2020, Sec. 4.2: contiguous ranges of vertices, found by a search in prefix sums. ROC balances the
+    predicted run time; the policies here balance edges or vertices, with which the paper compares.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from sagann.errors import require_choice
+
+RangePolicy = Literal["edges", "vertices"]
+"What ranges have about equally many of. edges: in-edges of their vertices, which the work of a layer goes by."
+RANGE_POLICIES: tuple[RangePolicy, ...] = get_args(RangePolicy)
+"Names of all policies."
+
+
+def vertex_ranges(indptr: Tensor, num_ranges: int, by: str = "edges") -> tuple[int, ...]:
+    """Cut the vertices of a graph into contiguous ranges, in O(num_ranges log num_vertices).
+
+    A vertex with more in-edges than a range should have is not divided, so that a range beside it may be empty.
+
+    Args:
+        indptr: CSC offsets, int64 [num_vertices + 1].
+        num_ranges: number of ranges, at least 1.
+        by: name of the policy.
+    Returns:
+        ``num_ranges + 1`` ascending bounds, from 0 to num_vertices: range r is ``bounds[r]`` to ``bounds[r + 1] - 1``.
+    Raises:
+        InputError: no policy has that name.
+    Example:
+        >>> vertex_ranges(torch.tensor([0, 4, 5, 6, 8]), 2)
+        (0, 1, 4)
+        >>> vertex_ranges(torch.tensor([0, 4, 5, 6, 8]), 2, by="vertices")
+        (0, 2, 4)
+    """
+    require_choice(by, RANGE_POLICIES, what="unknown policy of ranges", where="vertex_ranges")
+    num_vertices, num_edges = len(indptr) - 1, int(indptr[-1])
+    if by == "vertices" or num_edges == 0:
+        return tuple(num_vertices * number // num_ranges for number in range(num_ranges + 1))
+    targets = torch.tensor([num_edges * number // num_ranges for number in range(1, num_ranges)], dtype=torch.int64)
+    inner = torch.searchsorted(indptr, targets).tolist()
+    return 0, *inner, num_vertices

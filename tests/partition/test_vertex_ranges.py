@@ -1,0 +1,55 @@
+from itertools import pairwise
+
+import pytest
+import torch
+
+from sagann.errors import InputError
+from sagann.graph import Topology
+from sagann.partition import vertex_ranges
+from tests.graphs import odd_topologies, random_topology
+
+TOPOLOGIES = odd_topologies()
+
+
+def edges_of(topology: Topology, bounds: tuple[int, ...]) -> list[int]:
+    return topology.indptr[list(bounds)].diff().tolist()
+
+
+@pytest.mark.parametrize("balance", ["edges", "vertices"])
+@pytest.mark.parametrize("num_ranges", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_ranges_hold_every_vertex_once(name: str, num_ranges: int, balance: str) -> None:
+    topology = TOPOLOGIES[name]
+    bounds = vertex_ranges(topology.indptr, num_ranges, balance)
+    assert len(bounds) == num_ranges + 1
+    assert (bounds[0], bounds[-1]) == (0, topology.num_dst)
+    assert all(first <= last for first, last in pairwise(bounds))
+
+
+@pytest.mark.parametrize("num_ranges", [2, 3, 8])
+def test_ranges_of_equal_edges_differ_by_the_largest_in_degree_at_most(num_ranges: int) -> None:
+    topology = random_topology(500, 6000)
+    share = topology.num_edges / num_ranges
+    most = int(topology.in_degrees().max())
+    found = edges_of(topology, vertex_ranges(topology.indptr, num_ranges))
+    assert all(abs(edges - share) <= most for edges in found)
+
+
+def test_ranges_of_equal_vertices_differ_by_one_at_most() -> None:
+    sizes = [
+        last - first for first, last in pairwise(vertex_ranges(torch.zeros(54, dtype=torch.int64), 4, "vertices"))
+    ]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_hub_leaves_ranges_empty() -> None:
+    assert vertex_ranges(TOPOLOGIES["one hub"].indptr, 3) == (0, 1, 1, 37)
+
+
+def test_without_edges_vertices_are_divided() -> None:
+    assert vertex_ranges(torch.zeros(5, dtype=torch.int64), 2) == (0, 2, 4)
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown policy of ranges: 'cost', expected one of edges, vertices"):
+        vertex_ranges(torch.zeros(5, dtype=torch.int64), 2, "cost")
