@@ -53,6 +53,10 @@ class CheckpointError(InputError):
     """A checkpoint that is missing, damaged, or belongs to another run."""
 
 
+class WorkerError(SagannError, RuntimeError):
+    """A worker that does not answer; names its rank, and what the others were doing."""
+
+
 class MissingDependencyError(SagannError, ImportError):
     """A feature that needs a package of one of the extras."""
 

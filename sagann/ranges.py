@@ -78,6 +78,8 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "checkpoint_every": _TIMES,
         "keep_checkpoints": _TIMES,
         "seed": Range(0, 2**63 - 1),
+        # They are started all at once.
+        "workers": _THREADS,
         # Mini-batches.
         "fanout": _WIDTH,
         "negatives": Range(0, 2**31 - 1),

@@ -80,7 +80,7 @@ def run(signals: Signals) -> NoReturn:
 
 def main(arguments: Sequence[str], signals: Signals | None = None) -> int:
     """Run one command, and return the exit code (see sagann.cli.failure)."""
-    shared = Shared(signals=signals or Signals())
+    shared = Shared(arguments=arguments, signals=signals or Signals())
     code = _run_command(arguments, shared)
     return TERMINATED if code and shared.signals.is_terminated else code
 

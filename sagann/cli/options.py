@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,6 +35,8 @@ class Shared:
     "Whether progress and notes are left out."
     error: BaseException | None = None
     "The exception that ended the command. Typer turns some exceptions into others, or into an exit code."
+    arguments: Sequence[str] = ()
+    "The command line, without the name of the program."
     signals: Signals = field(default_factory=Signals)
     "How Ctrl-C and SIGTERM end the program."
     user_files: set[str] = field(default_factory=set)

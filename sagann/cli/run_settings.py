@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from sagann.cli.settings import NONE, SECTIONS, SETTINGS
-from sagann.errors import InputError
+from sagann.errors import InputError, require_choice
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import require_named
 from sagann.saga.engine import Engine, NaiveEngine
+from sagann.storage.json_fields import is_finite
 from sagann.storage.load import EMBEDDED
 from sagann.storage.manifest import is_unicode
 from sagann.storage.regular_file import read_file
@@ -58,13 +59,20 @@ class RunSettings:
     engine: str = "compiled"
     """How layers are executed. compiled: hoisted, commuted and fused ('sagann plan' shows how); lean: the same in less
     memory and more time; naive: plain PyTorch, with a tensor per edge."""
+    workers: int = 1
+    """Number of processes on this machine that train the model together, each with a part of the graph in its memory. Under torchrun, the
+    number of processes that it starts counts instead."""
+    worker_timeout: float = 60.0
+    "Seconds for which a worker waits for another one in an epoch, before it ends with an error."
+    balance: str = "edges"
+    "What the workers' parts have about equally many of: 'edges' or 'vertices'."
 
     def to_toml(self) -> str:
         """The settings as a TOML file, every one written out."""
         tables = {
             "data": asdict(self.data),
             "model": {field.name: getattr(self.model, field.name) for field in fields(self.model)},
-            "train": {**self.train.to_json(), "engine": self.engine},
+            "train": {**self.train.to_json(), **{name: getattr(self, name) for name in _OF_RUN}},
         }
         return format_toml(
             {
@@ -79,6 +87,10 @@ class RunSettings:
         from sagann.runtime.in_memory.engine import CompiledEngine
 
         return NaiveEngine() if self.engine == "naive" else CompiledEngine(lean=self.engine == "lean")
+
+
+_OF_RUN = ("engine", "workers", "worker_timeout", "balance")
+"Fields of RunSettings that stand in the section [train]."
 
 
 def read_text(path: Path, *, what: str) -> str:
@@ -159,7 +171,8 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
     where a file of that name exists.
     """
     train = dict(tables["train"])
-    engine = train.pop("engine", ENGINES[0])
+    of_run = {name: train.pop(name) for name in _OF_RUN if name in train}
+    engine = of_run.get("engine", ENGINES[0])
     if engine not in ENGINES:
         raise InputError(
             "unknown engine",
@@ -167,6 +180,7 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
             where="engine",
             fix=closest(str(engine), ENGINES),
         )
+    _check_workers(of_run)
     if "data" not in tables["data"]:
         raise InputError(
             "no data",
@@ -186,7 +200,7 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
         data=DataConfig(**{**tables["data"], "data": data if stored and data in EMBEDDED else absolute_path(data)}),
         model=ModelConfig(**tables["model"]),
         train=TrainConfig(**train),
-        engine=engine,
+        **of_run,
     )
     if not is_unicode(settings.to_toml()):
         raise InputError(
@@ -196,6 +210,22 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
             fix="Rename the file or folder: its name has bytes that are no characters.",
         )
     return settings
+
+
+def _check_workers(of_run: Mapping[str, Any]) -> None:
+    timeout_s = of_run.get("worker_timeout", 60.0)
+    if not (is_finite(timeout_s) and timeout_s > 0):
+        raise InputError(
+            "worker_timeout is refused",
+            value=f"{timeout_s}, expected a finite number above 0",
+            where="worker_timeout",
+            fix="Set the seconds for which a worker waits for another one.",
+        )
+    if "balance" in of_run:
+        # Imported here: it loads Numba, which many commands do not need.
+        from sagann.partition import RANGE_POLICIES
+
+        require_choice(of_run["balance"], RANGE_POLICIES, what="unknown balance", where="balance")
 
 
 def absolute_path(source: str) -> str:

@@ -174,6 +174,7 @@ _PANELS = {
     "Optimisation": "epochs optimizer lr weight_decay decay optimizer_options scheduler scheduler_options clip_norm seed",
     "Mini-batches": "sample batch_size sampling_threads batches_ahead hot score cache",
     "Evaluation and early stopping": "monitor patience weights eval_every",
+    "Workers": "workers worker_timeout balance",
 }
 _METAVARS = {
     "data": "PATH|NAME",
@@ -189,6 +190,8 @@ _METAVARS = {
     "monitor": "SPLIT/METRIC",
     "weights": "best|last",
     "engine": "compiled|lean|naive",
+    "worker_timeout": "SECONDS",
+    "balance": "edges|vertices",
     "device": "auto|cpu|cuda|cuda:N",
     "memory": "SIZE",
     "spill": "FOLDER",

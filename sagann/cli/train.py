@@ -41,7 +41,7 @@ def train(
 
     Every setting may stand in a TOML file instead (--config); a run's own is RUN_DIR/config.toml.
     Ctrl-C or SIGTERM finishes the epoch, or with --sample the batch, and saves a checkpoint; --resume continues bitwise as if nothing had
-    happened.
+    happened. With --workers several processes train together; on several machines, start them with torchrun -m sagann train.
 
     Example: sagann train --data demo --model gcn --epochs 100 --out runs/demo
     """

@@ -6,7 +6,9 @@ import itertools
 import shlex
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sagann.byte_size import format_bytes
 from sagann.cli.failure import INTERRUPTED
@@ -16,7 +18,7 @@ from sagann.cli.prepare import stored_class_names, training_graph
 from sagann.cli.result_file import owner_of
 from sagann.cli.run_settings import RunSettings, chosen_settings
 from sagann.cli.signals import Signals
-from sagann.errors import CheckpointError, InputError, Terminated
+from sagann.errors import CheckpointError, InputError, SagannError, Terminated
 from sagann.graph import Graph
 from sagann.nn import MODELS
 from sagann.report.progress import ProgressReporter, short_seconds
@@ -24,7 +26,9 @@ from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
+from sagann.torchrun import is_worker
 from sagann.train import RunInfo, Trainer, TrainResult
+from sagann.train.agreement import require_divisible
 from sagann.train.atomic import leftovers
 from sagann.train.checkpoint import Position
 from sagann.train.resources import resolve_device
@@ -40,6 +44,9 @@ from sagann.train.run_folder import (
 )
 from sagann.train.start import require_no_work
 from sagann.train.streaming import OWN_FOLDER, Streaming
+
+if TYPE_CHECKING:
+    from sagann.runtime.workers import Workers
 
 
 class _RunReporter(ProgressReporter):
@@ -71,6 +78,8 @@ def train_run(
         file = _file_of_resumed(out, file, overwrite=overwrite)
     settings = chosen_settings(given, file, of_run=from_run)
     shared.add_user_file(settings.model.model)
+    if settings.workers > 1 or is_worker():
+        return _train_together(settings, given, out, resume=resume, overwrite=overwrite, shared=shared)
     run_dir = out or _free_folder(settings)
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
     streaming = Streaming.of(settings.train, run_dir, device=resolve_device(settings.train.device))
@@ -83,12 +92,69 @@ def train_run(
     result = _fit(
         settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal, signals=shared.signals
     )
+    return _told(result, settings, run_dir, terminal)
+
+
+def _told(result: TrainResult, settings: RunSettings, run_dir: Path, terminal: Terminal) -> int:
+    """Say how a run ended, and return the exit code."""
     if result.interrupted:
         position = Position(result.epochs, result.batch)
         _say_interrupted(f"Interrupted after {position}, and saved.", settings, run_dir, terminal)
         return INTERRUPTED
     _report(result, run_dir, terminal)
     return 0
+
+
+def _train_together(
+    settings: RunSettings, given: Given, out: Path | None, *, resume: bool, overwrite: bool, shared: Shared
+) -> int:
+    """Start the workers of a run; or be one of them."""
+    if not is_worker():
+        run_dir = out or _free_folder(settings)
+        _check_folder(run_dir, resume=resume, overwrite=overwrite)
+        require_divisible(settings.train, resolve_device(settings.train.device))
+        # Imported here: most runs have one worker.
+        from sagann.cli.launch import launch_workers
+
+        named = [] if out is not None else ["--out", str(run_dir)]
+        return launch_workers([*shared.arguments, *named], settings.workers, run_dir=run_dir)
+    # Imported here: most runs have one worker, and it loads torch.distributed.
+    from sagann.runtime.workers import join_workers
+
+    with join_workers(timeout_s=settings.worker_timeout, balance=settings.balance) as workers:
+        if given.get("workers", workers.size) != workers.size:
+            raise InputError(
+                "two numbers of workers",
+                value=f"--workers {given['workers']}, and torchrun has started {workers.size}",
+                where="sagann train",
+                fix="Leave --workers out under torchrun.",
+            )
+        settings = replace(settings, workers=workers.size)
+        run_dir = out or _free_folder(settings)
+        if workers.is_first:
+            _check_folder(run_dir, resume=resume, overwrite=overwrite)
+        else:
+            shared.quiet = True
+        terminal = shared.terminal()
+        data = settings.data if workers.is_first else replace(settings.data, verify=False)
+        try:
+            graph = training_graph(data, seed=settings.train.seed, say=terminal.say)
+            result = _fit(
+                settings,
+                graph,
+                run_dir,
+                resume=resume,
+                overwrite=overwrite,
+                terminal=terminal,
+                signals=shared.signals,
+                workers=workers,
+            )
+        except SagannError as error:
+            error.add_note(f"said by worker {workers.rank} of {workers.size}")
+            raise
+        if workers.is_first:
+            return _told(result, settings, run_dir, terminal)
+        return INTERRUPTED if result.interrupted else 0
 
 
 def _fit(
@@ -100,9 +166,11 @@ def _fit(
     overwrite: bool,
     terminal: Terminal,
     signals: Signals,
+    workers: Workers | None = None,
 ) -> TrainResult:
     data, config = settings.data, run_dir / CONFIG_FILE
     content = settings.to_toml().encode()
+    is_first = workers is None or workers.is_first
     reporter = _RunReporter(terminal, lambda: write_whole(config, content))
     trainer = Trainer(
         settings.model,
@@ -114,17 +182,23 @@ def _fit(
         reporter=reporter,
         # The values of the graph as it was opened are checked.
         validate=data.undirected or data.inverse_edges or data.normalise_features,
+        workers=workers,
     )
-    run_dir.mkdir(parents=True, exist_ok=True)
-    if not config.exists():
-        # From here on, a run that is killed can be resumed.
-        write_whole(config, content)
+    if is_first:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if not config.exists():
+            # From here on, a run that is killed can be resumed.
+            write_whole(config, content)
     # A run that was killed before its first epoch has settings only, and starts again.
     folder = RunFolder(run_dir)
 
+    is_resumed = resume and (folder.exists or folder.has_work)
+    if workers is not None:
+        # The first worker alone needs to see the folder.
+        is_resumed = workers.any(is_resumed and is_first, "agreeing on a checkpoint")
     try:
         with using_engine(settings.new_engine()), signals.finishing(trainer.stop):
-            return trainer.fit(resume=resume and (folder.exists or folder.has_work), overwrite=overwrite)
+            return trainer.fit(resume=is_resumed, overwrite=overwrite)
     except (KeyboardInterrupt, Terminated):
         if positions := folder.checkpoints.positions():
             _say_interrupted(f"Interrupted; saved up to {positions[0]}.", settings, run_dir, terminal)

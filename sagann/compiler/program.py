@@ -193,5 +193,16 @@ class LayerProgram:
         stages = (self.src, self.dst, self.vertex)
         return ends.isdisjoint(self.edges.stage.inputs) and all(stage.maps(ends) for stage in stages)
 
+    @property
+    def source_rows(self) -> tuple[str, ...]:
+        """Names of the rows of sources that the edges read, directly or mapped by edge type."""
+        names = [
+            name for name, side in zip(self.edges.stage.inputs, self.edges.sides, strict=True) if side == "src"
+        ]
+        if self.typed is not None and self.typed.order == "first" and self.typed.end == "src":
+            # The map runs once per pair of a source and a type, on the source's row.
+            names = [name for name in names if name not in (self.typed.name, self.typed.x)] + [self.typed.x]
+        return tuple(names)
+
     maps_last: LayerProgram | None = None
     "The same layer with its map by type after the gather, where that is possible; for each topology the cheaper order is taken."

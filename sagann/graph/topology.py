@@ -174,6 +174,24 @@ class Topology:
         return self.indices.size(0)
 
     @property
+    def num_given(self) -> int:
+        """Number of source rows that a layer is called with: all sources; in a worker's part, only the worker's own vertices."""
+        return self.num_src
+
+    @property
+    def first_edge(self) -> int:
+        """Id of the first edge in the graph that the random numbers of edges go by; 0 unless this is a worker's part."""
+        return 0
+
+    def complete(self, rows: Tensor) -> Tensor:
+        """The rows of all sources [num_src, ...], from those that a layer is called with, [num_given, ...].
+
+        Engines complete the rows that the edges read, at the moment when the edges read them. In a worker's part, other workers
+        send the missing rows.
+        """
+        return rows
+
+    @property
     def edge_data(self) -> Mapping[str, Tensor]:
         """Named tensors with one row per edge, in CSC order; read-only."""
         return self._edge_data

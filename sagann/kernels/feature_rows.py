@@ -17,7 +17,7 @@ from sagann.graph.rows import csr_slice, csr_tensor, dense_rows
 from sagann.kernels.dense import block_rows, multiply
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.memory import empty
-from sagann.kernels.row_dropout import Mask, drawn_mask, drop, dropped
+from sagann.kernels.row_dropout import Mask, drawn_mask, drop, dropped, first_value
 from sagann.kernels.sparse_linear import dropped_values, sparse_linear
 
 
@@ -86,7 +86,7 @@ class FeatureRows:
         if self.mask is not None:
             return FeatureRows(self.dense()).dropped(p, number)
         drawn = drawn_mask(len(self), p, number)
-        first = self.first if self.is_sparse else drawn.first
+        first = self.first + first_value() if self.is_sparse else drawn.first
         return FeatureRows(self.rows, mask=Mask(p=p, seed=drawn.seed, first=first), first=self.first)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -68,13 +68,17 @@ class NaiveEngine:
         layer.check_functions(rows, data)
         where = f"layer {type(layer).__name__}"
         edge = Edge(
-            src={name: partial(naive.scatter_src, topology, each) for name, each in rows.items()},
+            src={name: partial(_scatter_src, topology, each) for name, each in rows.items()},
             dst={name: partial(naive.scatter_dst, topology, each) for name, each in rows.items()},
             data=data,
             reader=where,
         )
         accum = accumulate(topology, layer.accumulator, layer.apply_edge(edge), layer.max_degree, where)
         return layer.apply_vertex(unnamed({name: each[: topology.num_dst] for name, each in rows.items()}), accum)
+
+
+def _scatter_src(topology: Topology, rows: Tensor) -> Tensor:
+    return naive.scatter_src(topology, topology.complete(rows))
 
 
 _default: Engine | None = None

@@ -203,11 +203,11 @@ def _check_input(topology: Topology, x: Tensor | FeatureRows, where: str) -> Non
         "num_src=num_vertices); a model is called with graph.hops(model.num_hops).",
     )
     is_tensor = isinstance(x, Tensor) and x.layout == torch.strided
-    if not (is_tensor or isinstance(x, FeatureRows)) or x.ndim < 2 or x.shape[0] != topology.num_src:
+    if not (is_tensor or isinstance(x, FeatureRows)) or x.ndim < 2 or x.shape[0] != topology.num_given:
         form = f"{x.layout} {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
         raise InputError(
             "vertex features do not fit the topology",
-            value=f"{form}, expected a tensor [{topology.num_src}, F], dense or torch.sparse_csr",
+            value=f"{form}, expected a tensor [{topology.num_given}, F], dense or torch.sparse_csr",
             where=where,
             fix="Pass one row per source vertex; bring missing features in through an encoder.",
         )

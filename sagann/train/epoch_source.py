@@ -1,6 +1,7 @@
 """Epoch sources: where a training session gets the work of an epoch.
 
-Loss, optimizer, metrics, checkpoints and reports do not depend on the source. :class:`WholeGraph` takes one step an epoch;
+Loss, optimizer, metrics, checkpoints and reports do not depend on the source. :class:`WholeGraph` takes one step an epoch, in memory,
+streamed, or by several workers, each of which computes its share;
 :class:`sagann.train.sampled_epochs.SampledEpochs` takes one for each mini-batch.
 """
 
@@ -33,6 +34,8 @@ class TrainStep:
     "Number of labelled vertices: the weight of this step in the loss of the epoch."
     num_edges: int
     "Number of edges that a forward pass of the step walks, of all hops together."
+    complete_gradients: Callable[[], None] = lambda: None
+    "Called after the backward pass of the loss: adds the gradients that other workers have found."
 
 
 class EpochSource(Protocol):
@@ -59,7 +62,10 @@ class EpochSource(Protocol):
 
 
 class WholeGraph:
-    """The epoch source whose one step is the whole graph, in memory or streamed. With ``profile``, each epoch is recorded."""
+    """The epoch source whose one step is the whole graph, in memory, streamed, or divided among workers.
+
+    With ``profile``, each epoch is recorded.
+    """
 
     def __init__(self, predictor: Predictor, prepared: PreparedGraph, *, profile: bool = False) -> None:
         self._predictor = predictor
@@ -79,8 +85,12 @@ class WholeGraph:
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         if not first:
-            num_edges = self._graph.num_edges * self._predictor.num_hops
-            yield TrainStep(loss=self._loss, num_labelled=len(self._rows), num_edges=num_edges)
+            yield TrainStep(
+                loss=self._loss,
+                num_labelled=len(self._rows),
+                num_edges=self._prepared.num_edges * self._predictor.num_hops,
+                complete_gradients=self._predictor.add_gradients,
+            )
 
     def logits(self) -> Tensor:
         return self._predictor.logits(self._prepared)
@@ -91,7 +101,7 @@ class WholeGraph:
             from sagann.runtime.recorder import Recorder
 
             self.timeline = Recorder()
-        return self._predictor.loss(self._graph, self._loss_of, timeline=self.timeline)
+        return self._predictor.loss(self._prepared, self._loss_of, timeline=self.timeline)
 
     def _loss_of(self, logits: Tensor, vertices: slice) -> Tensor:
         """The part of the training loss that a range of vertices adds."""

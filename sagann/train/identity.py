@@ -55,7 +55,7 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     identity = {
         "model": {
             "class": type(model).__qualname__,
-            **_config_identity(model_config),
+            **config_identity(model_config),
             "tensors": {name: f"{value.dtype} {list(value.shape)}" for name, value in tensors.items()},
         },
         "graph": graph_identity(graph),
@@ -73,7 +73,7 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     return found
 
 
-def _config_identity(config: ModelConfig | None) -> dict[str, Any]:
+def config_identity(config: ModelConfig | None) -> dict[str, Any]:
     """The fields that a model was built from. A user's file may be moved: its name and content count."""
     if config is None:
         return {}
@@ -85,11 +85,14 @@ def _config_identity(config: ModelConfig | None) -> dict[str, Any]:
     return {"config": {**fields, "model": f"{path.name}:{class_name}"}, "file": digest(read_file(path))}
 
 
-def graph_identity(graph: Graph) -> dict[str, Any]:
-    """Sizes of ``graph``, and a digest of the type, shape and checksums of each of its arrays."""
+def graph_identity(graph: Graph, *, as_stated: bool = False) -> dict[str, Any]:
+    """Sizes of ``graph``, and a digest of the type, shape and checksums of each of its arrays.
+
+    With ``as_stated``, arrays that are mapped from a dataset have the checksums that its manifest states, and are not read.
+    """
     sizes = ("num_vertices", "num_edges", "num_features", "num_classes", "num_edge_types")
     found: dict[str, Any] = {name: getattr(graph, name) for name in sizes}
-    return found | {name: _digest(array) for name, array in named_arrays(graph)}
+    return found | {name: _digest(array, as_stated=as_stated) for name, array in named_arrays(graph)}
 
 
 def digest_of(identity: Mapping[str, Any]) -> str:
@@ -99,7 +102,7 @@ def digest_of(identity: Mapping[str, Any]) -> str:
 
 def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: str) -> None:
     """Refuse to continue a run with another identity; the CheckpointError names the first difference."""
-    for name, before, now in _differences(saved, current, ""):
+    for name, before, now in differences(saved, current):
         raise CheckpointError(
             "the run was started differently",
             value=f"{name} was {before}, is {now}",
@@ -114,19 +117,20 @@ def graph_difference(saved: Mapping[str, Any], graph: Graph) -> str | None:
 
     Where ``graph`` has no splits, saved splits are not compared.
     """
-    names = (name for name, _, _ in _differences(saved, graph_identity(graph), ""))
+    names = (name for name, _, _ in differences(saved, graph_identity(graph)))
     return next((name for name in names if graph.splits or not name.startswith("split ")), None)
 
 
-def _differences(saved: Any, current: Any, name: str) -> Iterator[tuple[str, str, str]]:
+def differences(saved: Any, current: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
+    """The names of values that differ between nested JSON values, each with both values."""
     if isinstance(saved, Mapping) and isinstance(current, Mapping):
         for key in [*saved, *(key for key in current if key not in saved)]:
             inner = f"{name}.{key}" if name else key
-            yield from _differences(saved.get(key, "absent"), current.get(key, "absent"), inner)
+            yield from differences(saved.get(key, "absent"), current.get(key, "absent"), inner)
     elif saved != current:
         yield name, str(saved), str(current)
 
 
-def _digest(array: Features) -> str:
-    store = feature_store(array)
-    return digest(f"{array.dtype} {[store.num_rows, *store.row_shape]} {array_checksums(array)}".encode())
+def _digest(array: Features, *, as_stated: bool) -> str:
+    store, checksums = feature_store(array), array_checksums(array, as_stated=as_stated)
+    return digest(f"{array.dtype} {[store.num_rows, *store.row_shape]} {checksums}".encode())

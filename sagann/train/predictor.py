@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.streaming.epoch import LossOf
     from sagann.runtime.streaming.streamed import StreamedModel
+    from sagann.runtime.workers import WorkerPart, Workers
     from sagann.saga import SagaLayer
 
 
@@ -45,13 +46,21 @@ class Predictor:
         contract: the sizes that the model expects of a graph.
         device: where to compute.
         streaming: run the model by intervals; None for everything in memory.
+        workers: the workers that divide each graph among them; None for the whole graph in this process. Every worker calls the same
+            methods with the same graphs, and gets the results of the whole graph.
 
     Raises:
         InputError: a graph does not keep the contract, or its values are bad (ids, NaN, labels, splits).
     """
 
     def __init__(
-        self, model: nn.Module, contract: Contract, *, device: torch.device, streaming: Streaming | None = None
+        self,
+        model: nn.Module,
+        contract: Contract,
+        *,
+        device: torch.device,
+        streaming: Streaming | None = None,
+        workers: Workers | None = None,
     ) -> None:
         require_type(model, nn.Module, where="Predictor.model", fix="Pass a torch.nn.Module.")
         require_type(contract, Contract, where="Predictor.contract", fix="Pass Contract.of(graph).")
@@ -62,6 +71,7 @@ class Predictor:
         self.device = device
         self.num_hops = count_hops(model)
         self.streaming = streaming
+        self.workers = workers
         self._streamed: tuple[Graph, StreamedModel] | None = None
         self._lock = threading.Lock()
 
@@ -84,12 +94,15 @@ class Predictor:
 
     def _prepare(self, graph: Graph) -> PreparedGraph:
         self.contract.check(graph)
+        opened = graph
         if 0 < graph.num_edge_types < self.contract.num_edge_types:
             # Edges that the model adds, such as loops of a type of their own, get the same type as in training.
             graph = replace(graph, num_edge_types=self.contract.num_edge_types)
         with self.large_arrays():
             graph = features_as(graph, parameter_dtype(self.model))
             prepared = prepared_by(self.model, graph)
+        if self.workers is not None:
+            return _divided(prepared, opened, self.workers)
         if self.streaming is None:
             return PreparedGraph(graph=prepared.in_memory().to(self.device))
         # Blocks are copied to the device when they are needed.
@@ -140,16 +153,18 @@ class Predictor:
         """
         _require_graph(graph)
         with whole_files(_graph_of(graph)):
-            return self._embed(self._prepared(graph).graph)
+            return self._embed(self._prepared(graph))
 
-    def _embed(self, prepared: Graph) -> Tensor:
-        model, features = LastInput(self.model, self.num_hops), prepared.features
+    def _embed(self, prepared: PreparedGraph) -> Tensor:
+        model, features = LastInput(self.model, self.num_hops), prepared.graph.features
         with evaluating(self.model):
+            if prepared.part is not None:
+                return prepared.part.gather(self._on_part(model, prepared.part), "gathering embeddings")
             if self.streaming is None:
-                result = self._run(lambda: model(prepared.hops(self.num_hops), features), features)
+                result = self._run(lambda: model(prepared.graph.hops(self.num_hops), features), features)
                 return result.to("cpu", copy=True)
             assert features is not None
-            streamed = self.streaming.stream(model, prepared, self.device, trains=False)
+            streamed = self.streaming.stream(model, prepared.graph, self.device, trains=False)
             try:
                 self.streaming.require_room(streamed.plan(features), self.device)
                 return streamed(features).cpu()
@@ -159,7 +174,8 @@ class Predictor:
     def logits(self, prepared: PreparedGraph) -> Tensor:
         """The model's output without dropout: [num_vertices, C], on the device."""
         with evaluating(self.model):
-            return self.forward(prepared.graph)
+            logits = self.forward(prepared)
+            return logits if prepared.part is None else prepared.part.gather(logits, "gathering the model's output")
 
     def try_out(self, prepared: PreparedGraph) -> None:
         """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained.
@@ -169,6 +185,9 @@ class Predictor:
         graph = prepared.graph
         if self.streaming is None:
             self.logits(prepared)
+            if prepared.part is not None:
+                self.model.train()
+                _require_row_wise(self.model, prepared.part, self.num_hops)
             return
         self.model.train()
         streamed = self.streamed(graph)
@@ -184,8 +203,13 @@ class Predictor:
         form = planned.program.forms[planned.program.output]
         self._checked(torch.zeros((), dtype=form.dtype).expand(graph.num_vertices, *form.shape), graph)
 
-    def forward(self, graph: Graph) -> Tensor:
-        """The model's output in its current mode, with its gradient, for a prepared graph."""
+    def forward(self, prepared: PreparedGraph) -> Tensor:
+        """The model's output in its current mode, with its gradient: [num_vertices, C]; of a worker's part, for its own vertices."""
+        graph = prepared.graph
+        if prepared.part is not None:
+            logits = self._on_part(self.model, prepared.part)
+            num_own = prepared.part.topology.num_dst
+            return self.contract.check_logits(logits, num_own, self.device, type(self.model).__name__)
         if self.streaming is None:
             logits = self._run(lambda: self.model(graph.hops(self.num_hops), graph.features), graph.features)
         else:
@@ -193,6 +217,11 @@ class Predictor:
             # Labels lie on the host, and the device may be too small for all logits.
             logits = logits.to(graph.topology.device)
         return self._checked(logits, graph)
+
+    def _on_part(self, model: nn.Module, part: WorkerPart) -> Tensor:
+        """The result of a model for the own vertices of a worker's part."""
+        with part.computing():
+            return self._run(lambda: model(part.hops(self.num_hops), part.features), part.features)
 
     def _checked(self, logits: Tensor, graph: Graph) -> Tensor:
         name = type(self.model).__name__
@@ -221,13 +250,21 @@ class Predictor:
             )
         return result
 
-    def loss(self, graph: Graph, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
+    def loss(self, prepared: PreparedGraph, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
         """A loss over a prepared graph, with its gradient: the sum of what ``loss_of`` gives for ranges of vertices.
 
-        ``timeline`` records a streamed epoch, with its backward.
+        A worker's gradient is that of its own vertices' part: :meth:`add_gradients` adds the others'. ``timeline`` records a streamed
+        epoch, with its backward.
         """
+        graph, part = prepared.graph, prepared.part
+        if part is not None:
+            part.workers.share_random_numbers()
+            logits = self.forward(prepared)
+            # A worker without training vertices takes part in the backward pass of the others.
+            own = loss_of(logits, part.vertices) + logits[:0].sum()
+            return part.workers.total(own, "adding the loss")
         if self.streaming is None:
-            return loss_of(self.forward(graph), slice(0, graph.num_vertices))
+            return loss_of(self.forward(prepared), slice(0, graph.num_vertices))
         streamed = self.streamed(graph)
         assert graph.features is not None
         streamed.timeline = timeline
@@ -235,6 +272,11 @@ class Predictor:
             return streamed.loss(graph.features, loss_of)
         finally:
             streamed.timeline = None
+
+    def add_gradients(self) -> None:
+        """Add the gradients that other workers have found for the model's parameters; nothing without workers."""
+        if self.workers is not None:
+            self.workers.add_gradients(list(self.model.parameters()))
 
     def streamed(self, graph: Graph) -> StreamedModel:
         """The model, streamed over a prepared graph. The last one is kept, and all threads share it."""
@@ -297,6 +339,32 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             if not running:
                 for module, mode in modes.items():
                     module.training = mode
+
+
+def _divided(prepared: Graph, opened: Graph, workers: Workers) -> PreparedGraph:
+    """A worker's part of a prepared graph. What the model has made of the whole graph's edges and features is freed."""
+    # Imported here: most runs have no workers, and it loads torch.distributed.
+    from sagann.runtime.workers import worker_part
+
+    if prepared.num_features == 0:
+        raise InputError(
+            "workers need features",
+            value="vertices have none, and a model with a row for each vertex of its own reads all rows at once",
+            where=f"graph '{opened.name}'",
+            fix="Train with one worker, or give the graph features.",
+        )
+    part = worker_part(prepared, workers)
+    return PreparedGraph(graph=replace(prepared, topology=opened.topology, features=opened.features), part=part)
+
+
+def _require_row_wise(model: nn.Module, part: WorkerPart, num_hops: int) -> None:
+    """Refuse a model that mixes vertices between its layers: a worker would mix its own vertices alone."""
+    # Imported here: most runs have no workers, and it loads the compiler of whole models.
+    from sagann.compiler.capture import capture
+    from sagann.runtime.streaming.capturing import require_no_batch_norm
+
+    require_no_batch_norm(model, how="trained by several workers")
+    capture(model, part.hops(num_hops), part.features)
 
 
 def _graph_of(graph: Graph | PreparedGraph) -> Graph:

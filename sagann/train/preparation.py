@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -15,13 +16,23 @@ from sagann.graph.feature_store import feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_tensor, is_sparse, made_dense
 
+if TYPE_CHECKING:
+    from sagann.runtime.workers import WorkerPart
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedGraph:
     """A checked graph on the device, as the model reads it. Made by :meth:`sagann.train.Predictor.prepare`."""
 
     graph: Graph
-    "The graph that the layers walk."
+    "The graph that the layers walk. Where workers divide it, its labels and splits alone are as prepared."
+    part: WorkerPart | None = None
+    "The worker's part of the prepared graph, which the layers walk instead; None without workers."
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of the whole prepared graph."""
+        return self.graph.num_edges if self.part is None else self.part.num_edges
 
 
 def prepared_by(model: nn.Module, graph: Graph) -> Graph:

@@ -149,6 +149,10 @@ class Reporter(Protocol):
         return
 
 
+class SilentReporter(Reporter):
+    """Reports nothing: the reporter of every worker but the first one."""
+
+
 class LogReporter(Reporter):
     """The default: messages go to the logger 'sagann.train' as warnings, and nothing else is reported."""
 

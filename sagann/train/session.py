@@ -159,6 +159,7 @@ class TrainSession:
                 )
             _check_finite(loss.item(), f"training loss of epoch {epoch}", self.config)
             loss.backward()
+            step.complete_gradients()
         except RuntimeError as error:
             if "deterministic" in str(error):
                 raise InputError(

@@ -16,7 +16,6 @@ from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.expectation import require_keys
 from sagann.train.identity import FREE_OPTIONS, check_same, digest_of
 from sagann.train.reporter import EpochRecord
-from sagann.train.resources import versions
 from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.session import TrainSession
 
@@ -67,8 +66,9 @@ def continue_run(
         raise _lost("run.json", value, str(folder.path))
     saved, identity = folder.read_run(), description["identity"]
     check_same(saved["identity"], identity, where=str(folder.path))
-    for name, now in versions().items():
-        before = saved["versions"].get(name)
+    for name, now in description["versions"].items():
+        # A run that was begun before there were workers had one.
+        before = saved["versions"].get(name, 1 if name == "workers" else None)
         if before != now:
             on_message(f"The run was started with {name} {before}, this is {now}: its last bits may differ.")
     # The saved identity: an option may be 1 now that was 1.0 then.

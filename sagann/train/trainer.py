@@ -1,5 +1,7 @@
 """Trainer: trains a model on a whole graph or on mini-batches, with metrics, early stopping, checkpoints and exact resume.
 
+On a whole graph it may be one of several workers, each of which makes a Trainer and computes a part.
+
 The same seed gives bitwise the same run, and a resumed run is bitwise the uninterrupted one: operators sum in a fixed
 order, and a checkpoint holds weights, optimizer, scheduler, random generators and the best weights so far.
 """
@@ -27,6 +29,7 @@ from sagann.nn import ModelConfig, build_model
 from sagann.saga.layer import count_hops
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
+from sagann.train.agreement import continue_together, require_agreement, require_divisible, require_same_run
 from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
 from sagann.train.config import TrainConfig
@@ -50,6 +53,7 @@ from sagann.train.reporter import (
     LogReporter,
     Reporter,
     RunInfo,
+    SilentReporter,
     TensorBoardReporter,
     TrainResult,
 )
@@ -61,6 +65,7 @@ from sagann.train.start import continue_run, start_run
 from sagann.train.streaming import Streaming, remove_spilled
 
 if TYPE_CHECKING:
+    from sagann.runtime.workers import Workers
     from sagann.train.sampled_forecast import SampledForecast
 
 
@@ -79,7 +84,9 @@ class Trainer:
         scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
         param_groups: splits the parameters into groups, instead of ``config.decay``.
         validate: check every value of the graph, and the checksums of the files that it was opened from; turn it off only for a
-            checked graph. Labels and splits are always checked.
+            checked graph. Labels and splits are always checked. Of several workers, the first one checks.
+        workers: the workers that train the model together (:func:`sagann.runtime.workers.join_workers`), each of which makes a Trainer with the
+            same arguments. The first one alone writes the run folder and reports. None trains in this process alone.
 
     Raises:
         InputError: the graph, the model or the configuration cannot be trained as it is.
@@ -117,6 +124,7 @@ class Trainer:
         scheduler: SchedulerFactory | None = None,
         param_groups: ParamGroups | None = None,
         validate: bool = True,
+        workers: Workers | None = None,
     ) -> None:
         fix = "Pass a module, or ModelConfig(model=...) for a model of the zoo."
         require_type(model, (nn.Module, ModelConfig), where="Trainer.model", fix=fix)
@@ -127,8 +135,10 @@ class Trainer:
         require_type(source, str, where="Trainer.source", fix="Pass a name of the data.", optional=True)
         self.config = config or TrainConfig()
         self.graph = graph
-        self.run_dir = None if run_dir is None else Path(run_dir)
-        self._reporter: Reporter = reporter or LogReporter()
+        self.workers = workers
+        self._is_first = workers is None or workers.is_first
+        self.run_dir = None if run_dir is None or not self._is_first else Path(run_dir)
+        self._reporter: Reporter = (reporter or LogReporter()) if self._is_first else SilentReporter()
         self._source = source or graph.name
         self._class_names = require_names(class_names, graph.num_classes, where="Trainer.class_names")
         self._optimizer, self._scheduler = optimizer, scheduler
@@ -137,7 +147,7 @@ class Trainer:
         if optimizer is None and scheduler is None:
             try_policies(self.config)
         with whole_files(graph):
-            if validate:
+            if validate and self._is_first:
                 check_graph(graph)
             else:
                 validate_labels(graph)
@@ -155,14 +165,17 @@ class Trainer:
         if self.config.sample is not None:
             _check_sampled(model, graph, self.config.sample)
         streaming = self._streaming(device)
-        self._predictor = Predictor(model, contract, device=device, streaming=streaming)
+        self._predictor = Predictor(model, contract, device=device, streaming=streaming, workers=workers)
         with whole_files(graph):
+            if workers is not None:
+                require_divisible(self.config, device)
+                require_agreement(workers, self.config, graph, self._predictor.model, self.model_config)
             self._prepared = self._prepare(graph)
 
     def _prepare(self, graph: Graph) -> PreparedGraph:
         """Prepare the graph, with large arrays in files where memory may be too small for both the arrays and the run."""
         self._in_files_bytes = 0
-        if self._predictor.streaming is None and self.device.type == "cpu":
+        if self._predictor.streaming is None and self.device.type == "cpu" and self.workers is None:
             self._in_files_bytes = bytes_in_files(self.model, graph)
         if not self._in_files_bytes:
             return self._predictor.prepare(graph, validate=False)
@@ -194,7 +207,7 @@ class Trainer:
             InputError: the loss became NaN or infinite; or ``run_dir`` holds a run that is neither resumed nor overwritten.
             CheckpointError: there is nothing to resume, or the run was started with another model, graph or configuration.
         """
-        folder = self._run_folder(resume)
+        folder = self._run_folder(resume) if self._is_first else None
         with ExitStack() as stack:
             if folder is not None:
                 stack.enter_context(folder.locked())
@@ -206,6 +219,8 @@ class Trainer:
             unit = "epoch" if self.config.sample is None else "batch"
             stack.enter_context(stop_on_interrupt(self.stop, self._reporter.on_message, after=unit))
             with whole_files(self.graph):
+                if self.workers is not None:
+                    require_same_run(self.workers, resume=resume)
                 session = self._session()
                 description = {} if folder is None else self._description(session)
             run = ""
@@ -213,6 +228,8 @@ class Trainer:
                 run = continue_run(session, folder, description, self._reporter.on_message)
             elif folder is not None:
                 run = start_run(folder, description, overwrite=overwrite)
+            if resume and self.workers is not None:
+                continue_together(session, self.workers)
             require_whole_files = stack.enter_context(whole_files(self._prepared.graph))
             info = self._info(session)
             reporters = [self._reporter]
@@ -246,7 +263,7 @@ class Trainer:
                 saver.save()
             return self._is_stopping
 
-        while not (session.finished or self._is_stopping):
+        while not (session.finished or self._all_stop()):
             record = session.run_epoch(leave=between_batches)
             require_whole_files()
             if record is None:
@@ -261,10 +278,15 @@ class Trainer:
     def stop(self) -> None:
         """Have :meth:`fit` end after the epoch or the mini-batch that is trained now, as Ctrl-C does.
 
-        It may be called from any thread or signal handler.
+        It may be called from any thread or signal handler. If one worker stops, all do.
         """
         # Without a lock, which a signal handler could wait for in vain.
         self._is_stopping = True
+
+    def _all_stop(self) -> bool:
+        if self.workers is None:
+            return self._is_stopping
+        return self.workers.any(self._is_stopping, "agreeing on the next epoch")
 
     def _let_go_on(self) -> None:
         self._is_stopping = False
@@ -289,6 +311,8 @@ class Trainer:
         """Stream the model where a budget is stated, or where memory is too small for the run."""
         if folder is not None:
             remove_spilled(folder.path)
+        if self.workers is not None:
+            return
         budget_bytes = None
         if self.config.memory is None and self.device.type == "cpu":
             known = folder.read_run().get(AUTOMATIC) if folder is not None and folder.exists and resume else None
@@ -413,7 +437,7 @@ class Trainer:
             "monitor": self.monitor,
             "weights": self.weights,
             "contract": asdict(self._predictor.contract),
-            "versions": versions(),
+            "versions": {**versions(), "workers": 1 if self.workers is None else self.workers.size},
             "identity": identity_of(session, self.graph, self.model_config),
             AUTOMATIC: automatic_bytes,
         }
@@ -427,7 +451,7 @@ class Trainer:
             model=self._model_name,
             data=self._source,
             num_vertices=session.graph.num_vertices,
-            num_edges=session.graph.num_edges,
+            num_edges=self._prepared.num_edges,
             num_hops=self._predictor.num_hops,
             epochs=self.config.epochs,
             first_epoch=session.epoch + 1,

@@ -22,7 +22,7 @@ from sagann.toml_text import format_toml
 from tests.cli.conftest import Invoke
 
 # Settings that only say how long to train, or where: mutated elsewhere, and fixed here for speed.
-FIXED = {"data", "epochs", "device", "tensorboard"}
+FIXED = {"data", "epochs", "device", "tensorboard", "workers"}
 MUTABLE = [setting for setting in SETTINGS if setting.name not in FIXED]
 LONGEST_S = 60
 
@@ -58,6 +58,8 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "checkpoint_every": st.integers(1, 3),
     "keep_checkpoints": st.integers(1, 3),
     "engine": st.sampled_from(ENGINES),
+    "worker_timeout": st.sampled_from([1.5, 60]),
+    "balance": st.sampled_from(["edges", "vertices"]),
     "split": st.sampled_from(["none", "random:0.5,0.2", "per-class:3,3"]),
     "undirected": st.booleans(),
     "normalise_features": st.booleans(),

@@ -5,7 +5,8 @@ Whether a value stays is a function of the dropout's seed, the row and the featu
 drops the same values as the whole graph.
 
 In memory each call draws its seed from PyTorch's generator. A streamed model draws the seeds of an epoch beforehand, in the
-order of the model in memory, and states rows and seeds with :func:`rows_of`.
+order of the model in memory, and states rows and seeds with :func:`rows_of`. A worker draws seeds as in memory, and states the rows
+that are its own.
 """
 
 from __future__ import annotations
@@ -48,14 +49,30 @@ class Mask:
         return replace(self, first=self.first + num_rows)
 
 
-_PART: ContextVar[tuple[slice, Sequence[int]] | None] = ContextVar("part", default=None)
-"Vertices that a stage of a streamed model computes, and seeds of the model's dropouts."
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """The rows that dropouts drop."""
+
+    vertices: slice
+    "Vertices whose rows they are."
+    seeds: Sequence[int] | None
+    "Seeds of the model's dropouts, in order; None where each dropout draws its seed."
+    first_value: int
+    "Id of the first non-zero of sparse features."
+
+
+_PART: ContextVar[_Part | None] = ContextVar("part", default=None)
+"The part of the graph that a stage of a streamed model, or a worker, computes."
 
 
 @contextmanager
-def rows_of(vertices: slice, seeds: Sequence[int]) -> Iterator[None]:
-    """Inside the ``with`` block, dropouts drop rows of these vertices, by the seeds of the model's dropouts in order."""
-    token = _PART.set((vertices, seeds))
+def rows_of(vertices: slice, seeds: Sequence[int] | None = None, *, first_value: int = 0) -> Iterator[None]:
+    """Inside the ``with`` block, dropouts drop rows of these vertices.
+
+    ``seeds`` are the seeds of the model's dropouts in order; None has each dropout draw its seed, as in memory. ``first_value`` is the
+    id of the first non-zero where the features of these vertices are sparse.
+    """
+    token = _PART.set(_Part(vertices=vertices, seeds=seeds, first_value=first_value))
     try:
         yield
     finally:
@@ -74,9 +91,11 @@ def dropout(x: Tensor | FeatureRows, p: float, number: int = 0) -> Tensor | Feat
     """
     if not isinstance(x, Tensor):
         return x.dropped(p, number)
-    if not is_plain(x) or not x.numel() or not x.ndim or not x.is_floating_point():
+    if not is_plain(x) or not x.ndim or not x.is_floating_point():
         return F.dropout(x, p, training=True)
-    return drop(x, drawn_mask(len(x), p, number))
+    # A worker that owns no vertex draws the seeds that the others draw.
+    mask = drawn_mask(len(x), p, number)
+    return drop(x, mask) if x.numel() else x.clone()
 
 
 def is_plain(x: Tensor) -> bool:
@@ -91,9 +110,17 @@ def drawn_mask(num_rows: int, p: float, number: int = 0) -> Mask:
     part = _PART.get()
     if part is None:
         return Mask(p=p, seed=drawn_seed())
-    vertices, seeds = part
-    rows_per_vertex = max(1, num_rows // (vertices.stop - vertices.start))
-    return Mask(p=p, seed=seeds[number], first=vertices.start * rows_per_vertex)
+    seed = drawn_seed() if part.seeds is None else part.seeds[number]
+    num_vertices = part.vertices.stop - part.vertices.start
+    # A worker may own no vertex.
+    rows_per_vertex = max(1, num_rows // max(1, num_vertices))
+    return Mask(p=p, seed=seed, first=part.vertices.start * rows_per_vertex)
+
+
+def first_value() -> int:
+    """Id of the first non-zero of sparse features, as :func:`rows_of` states it; 0 outside of its block."""
+    part = _PART.get()
+    return 0 if part is None else part.first_value
 
 
 def drop(x: Tensor, mask: Mask) -> Tensor:

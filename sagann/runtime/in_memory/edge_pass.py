@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ from sagann.graph.widths import id_dtype
 from sagann.kernels.accumulators import Counts
 from sagann.kernels.dialects import Dialect, run_pass
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.edge.state import GatherState
+from sagann.kernels.edge.walk import num_groups
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.naive import concat_slots
 from sagann.kernels.seeds import drawn_seed
@@ -86,7 +88,7 @@ class _FusedGather(torch.autograd.Function):
         read = [given.name for given in call.function.inputs]
         given = {name: named[name].detach() for name in read}
         slots = _slots(call)
-        state = run_pass(call.dialect, call.function, call.topology, given, seed=call.seed)
+        state = _run(call, call.function, given)
         result, kept = call.edges.gathering.finish(state, counts_of(call.topology))
         if slots is not None:
             result = _padded(call, slots, result)
@@ -118,7 +120,7 @@ class _FusedGather(torch.autograd.Function):
             given |= _incoming(call, grad, extra[: len(call.edges.gathering.keeps)], result)
             for step in call.backward.passes(ctx.wanted):
                 read = {each.name: given[each.name] for each in step.function.inputs}
-                results = run_pass(call.dialect, step.function, call.topology, read, seed=call.seed)
+                results = _run(call, step.function, read)
                 for name, result in zip(step.results, results, strict=True):
                     (gradients if name in ctx.forms else given)[name] = result
         for name in ctx.wanted:
@@ -130,6 +132,28 @@ class _FusedGather(torch.autograd.Function):
             _in_form(gradients[name], shape, dtype) if name in gradients else None
             for name, (shape, dtype) in ctx.forms.items()
         )
+
+
+def _run(call: _Call, function: EdgeFunction, arrays: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """Run a pass of the call; random numbers go by the edges' ids in the graph, also in a worker's part."""
+    first, topology = call.topology.first_edge, call.topology
+    if not (first and call.function.random):
+        return run_pass(call.dialect, function, topology, arrays, seed=call.seed)
+    # A pass that does not begin at edge 0 continues from a state.
+    state = GatherState(
+        function,
+        num_rows=num_groups(topology, function.at),
+        num_edges=first + topology.num_edges,
+        device=topology.device,
+    )
+    run = partial(run_pass, call.dialect)
+    of_edges = iter(state.accumulate(run, topology, arrays, seed=call.seed, edge_offset=first))
+    reduced = iter(state.finish())
+    return tuple(
+        next(of_edges if output.reduction.rows == "edge" else reduced)
+        for output in function.outputs
+        for _ in output.reduction.state
+    )
 
 
 def _in_form(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:

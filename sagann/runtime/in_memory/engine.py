@@ -78,7 +78,7 @@ class CompiledEngine:
         if self.lean and topology.device.type == "cpu":
             give_back_freed_memory()
         # Work on sources is avoided where they are many more than the destinations.
-        many_sources = topology.num_src > 2 * topology.num_dst
+        many_sources = topology.num_given > 2 * topology.num_dst
         program, tensors = self._compiled(layer, x, data, many_sources)
         if isinstance(program, str):
             return self._run_as_written(layer, topology, _dense(x), data)
@@ -176,7 +176,8 @@ class CompiledEngine:
     ) -> LayerProgram:
         """The program, or the same with its maps by edge type last where that moves fewer bytes in this topology."""
         last = program.maps_last
-        if last is None or _has_feature_rows(x):
+        if last is None or _has_feature_rows(x) or topology.num_given < topology.num_src:
+            # Workers exchange the rows that the program reads, so all of them must take the same order.
             return program
         assert last.typed is not None
         types = data[next(each.key for each in last.inputs if each.name == last.typed.types)]
@@ -226,6 +227,7 @@ class CompiledEngine:
 
     def _gather(self, program: LayerProgram, topology: Topology, values: dict[str, Tensor]) -> Tensor:
         edges, dialect = program.edges, self._dialect(topology)
+        values = values | {name: topology.complete(values[name]) for name in program.source_rows}
         topology, values = edges_of_pairs(program, topology, values, dialect)
         arrays = [values[name] for name in edges.stage.inputs]
         if edges.function is not None:
@@ -245,7 +247,7 @@ class CompiledEngine:
 
 def _first(rows: R, topology: Topology) -> R:
     """The destinations' rows: they are the first of the sources."""
-    return rows if topology.num_dst == topology.num_src else rows[: topology.num_dst]
+    return rows if topology.num_dst == topology.num_given else rows[: topology.num_dst]
 
 
 def _has_feature_rows(x: VertexRows) -> bool:

@@ -42,14 +42,7 @@ def captured(
         LayerError: the model cannot be streamed; the message says why.
         InputError: edge data requires a gradient, or a type of edges is out of range.
     """
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-            raise LayerError(
-                "a model that is streamed must treat vertices independently between its layers",
-                value=f"the {type(module).__name__} '{name}' computes a mean over all of them",
-                where=type(model).__name__,
-                fix="Use LayerNorm instead of BatchNorm.",
-            )
+    require_no_batch_norm(model, how="streamed")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise LayerError(
@@ -82,6 +75,18 @@ def captured(
                 fix="Use operators that fuse, and another accumulator than concat.",
             )
     return program
+
+
+def require_no_batch_norm(model: nn.Module, *, how: str) -> None:
+    """Refuse a BatchNorm that computes means over vertices. ``how`` says what is done with the model, for the error."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+            raise LayerError(
+                f"a model that is {how} must treat vertices independently between its layers",
+                value=f"the {type(module).__name__} '{name}' computes a mean over all of them",
+                where=type(model).__name__,
+                fix="Use LayerNorm instead of BatchNorm.",
+            )
 
 
 def _traced(

@@ -1,0 +1,92 @@
+"""Starts the workers of ``sagann train --workers N`` on this machine, by the launcher that torchrun runs.
+
+The rendezvous listens on the loopback alone: :mod:`torch.distributed` does not authenticate who connects. The launcher gives each
+worker its rank by environment variables, as torchrun does, passes Ctrl-C and SIGTERM on, and ends all workers when one fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from sagann.cli.failure import BAD_INPUT, INTERRUPTED, OUR_FAULT, TERMINATED
+from sagann.errors import WorkerError
+
+_LOOPBACK = "127.0.0.1"
+_CODES = (OUR_FAULT, BAD_INPUT, INTERRUPTED, TERMINATED)
+"Exit codes of a worker that has said by itself why it ends."
+
+
+def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path) -> int:
+    """Run ``sagann`` with these arguments in several processes, and return the exit code.
+
+    Each worker gets an equal share of the cores, unless ``OMP_NUM_THREADS`` states its number of threads.
+
+    Raises:
+        WorkerError: a worker was killed by a signal.
+    """
+    # Imported here: it takes longer than most commands.
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores // num_workers)))
+    for name in ("agent.server.api", "agent.server.local_elastic_agent", "multiprocessing.api"):
+        # A worker says by itself why it ends.
+        logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
+    store = _loopback_store()
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_workers,
+        run_id="sagann",
+        rdzv_backend="static",
+        rdzv_endpoint=f"{_LOOPBACK}:{store.port}",
+        rdzv_configs={"rank": 0},
+        max_restarts=0,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "sagann", *arguments)
+    except SignalException as error:
+        return INTERRUPTED if error.sigval is signal.SIGINT else TERMINATED
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        if failure.exitcode in _CODES:
+            return failure.exitcode
+        killed = failure.exitcode < 0
+        value = signal.Signals(-failure.exitcode).name if killed else f"exit code {failure.exitcode}"
+        raise WorkerError(
+            f"worker {rank} of {num_workers} {'was killed' if killed else 'has failed'}",
+            value=f"{value}, process {failure.pid}",
+            where=str(run_dir),
+            fix="SIGKILL often comes from the system when memory is short. Continue with: sagann train --resume --out "
+            f"{shlex.quote(str(run_dir))}",
+        ) from error
+    return 0
+
+
+def _loopback_store() -> Any:
+    """The store of the rendezvous. The launcher would make its own, which listens on all interfaces."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    listener = socket.create_server((_LOOPBACK, 0))
+    port = listener.getsockname()[1]
+    return TCPStore(
+        _LOOPBACK,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        # The launcher's store of the same port then is this one.
+        multi_tenant=True,
+        master_listen_fd=listener.detach(),
+        timeout=timedelta(seconds=60),
+    )

@@ -1,0 +1,260 @@
+"""Workers: the processes that train one model together, as one of them sees them.
+
+All messages go from one worker to another; what is added is added in the order of the ranks. So every worker has the same bits,
+and the same number of workers gives the same run. Only the bytes of tensors and of texts travel: nothing that is received is
+unpickled. ``torch.distributed`` does not authenticate its peers.
+
+A worker that does not answer ends the others: their error names its rank, and what they were doing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Parameter
+
+from sagann.errors import InputError, WorkerError, first_line
+from sagann.partition import vertex_ranges
+from sagann.torchrun import is_worker
+
+TIMEOUT_S = 60.0
+"Seconds for which a worker waits for another one while they train, by default."
+START_TIMEOUT_S = 1800.0
+"Seconds for which workers wait for each other before they train: one may check a large dataset meanwhile."
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Workers:
+    """All workers of a run, as the worker ``rank`` sees them. Made by :func:`join_workers`.
+
+    Args:
+        rank: number of this worker, from 0.
+        size: number of workers.
+        timeout_s: seconds for which this worker waits for another one while they train.
+        balance: name of the policy that divides the vertices (:func:`sagann.partition.vertex_ranges`).
+    """
+
+    def __init__(self, *, rank: int, size: int, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> None:
+        self.rank, self.size, self.timeout_s, self.balance = rank, size, timeout_s, balance
+        self.sent_bytes = 0
+        "Bytes that this worker has sent to the others."
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this worker writes the run folder and reports."""
+        return self.rank == 0
+
+    @property
+    def others(self) -> list[int]:
+        """Ranks of the other workers, in order."""
+        return [rank for rank in range(self.size) if rank != self.rank]
+
+    def bounds(self, indptr: Tensor) -> tuple[int, ...]:
+        """Bounds of the ranges of vertices that the workers own."""
+        return vertex_ranges(indptr, self.size, self.balance)
+
+    def transfer(
+        self,
+        sends: Mapping[int, Tensor],
+        receives: Mapping[int, Tensor],
+        doing: str,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Send tensors to other workers, and fill tensors with what they send. Empty tensors do not travel.
+
+        Args:
+            sends: what each worker gets, by rank; contiguous.
+            receives: where what each worker sends goes, by rank; contiguous, with the size and type of what is sent.
+            doing: what the workers do, for errors, as in "exchanging rows of the halo".
+            timeout_s: seconds to wait; by default ``self.timeout_s``.
+        Raises:
+            WorkerError: a worker does not answer.
+        """
+        patience = timedelta(seconds=self.timeout_s if timeout_s is None else timeout_s)
+        works: list[tuple[int, Any]] = []
+        starts: list[tuple[Callable[..., Any], Mapping[int, Tensor]]] = [
+            (dist.irecv, receives),
+            (dist.isend, sends),
+        ]
+        for start, tensors in starts:
+            for rank, tensor in tensors.items():
+                if tensor.numel():
+                    with self._blaming(rank, doing, patience):
+                        works.append((rank, start(tensor, rank)))
+        for rank, work in works:
+            with self._blaming(rank, doing, patience):
+                work.wait(patience)
+        self.sent_bytes += sum(tensor.nbytes for tensor in sends.values())
+
+    @contextmanager
+    def _blaming(self, rank: int, doing: str, patience: timedelta) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            text = first_line(error)
+            silent = "timed out" in text.lower()
+            why = (
+                f"no answer within {patience.total_seconds():g} s"
+                if silent
+                else f"its connection was lost ({text})"
+            )
+            raise WorkerError(
+                f"worker {rank} is gone",
+                value=f"{why} while {doing}",
+                where=f"worker {self.rank} of {self.size}",
+                fix="Look for the first error of that worker, and continue with --resume."
+                + (" A worker that is only slow wants a longer --worker-timeout." if silent else ""),
+            ) from error
+
+    def add_up(self, tensor: Tensor, doing: str) -> Tensor:
+        """The sum of one tensor [n] of each worker, added in the order of the ranks: the same bits at every worker.
+
+        Each worker adds a slice, and sends its sum to all.
+        """
+        cuts = [len(tensor) * number // self.size for number in range(self.size + 1)]
+        slices = [slice(*ends) for ends in pairwise(cuts)]
+        tensor = tensor.contiguous()
+        mine = tensor[slices[self.rank]]
+        parts = {rank: torch.empty_like(mine) for rank in self.others}
+        self.transfer({rank: tensor[slices[rank]] for rank in self.others}, parts, doing)
+        total = torch.empty_like(tensor)
+        summed = total[slices[self.rank]]
+        in_order = [mine if rank == self.rank else parts[rank] for rank in range(self.size)]
+        summed.copy_(in_order[0])
+        for part in in_order[1:]:
+            summed += part
+        self.transfer(
+            dict.fromkeys(self.others, summed), {rank: total[slices[rank]] for rank in self.others}, doing
+        )
+        return total
+
+    def gather_rows(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor:
+        """The rows of all vertices [num_vertices, ...], from each worker's own rows."""
+        rows = own.new_empty(bounds[-1], *own.shape[1:])
+        slices = [slice(*ends) for ends in pairwise(bounds)]
+        rows[slices[self.rank]] = own
+        mine = rows[slices[self.rank]]
+        self.transfer(dict.fromkeys(self.others, mine), {rank: rows[slices[rank]] for rank in self.others}, doing)
+        return rows
+
+    def exchange(
+        self, tensors: Mapping[int, Tensor], doing: str, *, timeout_s: float | None = None
+    ) -> dict[int, Tensor]:
+        """Send each other worker a tensor of one dimension, which may be empty, and return what each one sent.
+
+        The tensors have one type, whatever their lengths.
+        """
+        lengths = {rank: torch.tensor([len(tensor)]) for rank, tensor in tensors.items()}
+        found = {rank: torch.empty(1, dtype=torch.int64) for rank in self.others}
+        self.transfer(lengths, found, doing, timeout_s=timeout_s)
+        received = {rank: tensors[rank].new_empty(int(found[rank])) for rank in self.others}
+        self.transfer(tensors, received, doing, timeout_s=timeout_s)
+        return received
+
+    def texts(self, text: str, doing: str) -> list[str]:
+        """The texts of all workers, in the order of the ranks. A worker waits for the others as long as before training."""
+        mine = _bytes_as_tensor(text.encode())
+        found = self.exchange(dict.fromkeys(self.others, mine), doing, timeout_s=START_TIMEOUT_S)
+        return [text if rank == self.rank else found[rank].numpy().tobytes().decode() for rank in range(self.size)]
+
+    def from_first(self, content: bytes | None, doing: str) -> bytes:
+        """Bytes that the first worker has, at every worker."""
+        nothing = torch.empty(0, dtype=torch.uint8)
+        mine = nothing if content is None else _bytes_as_tensor(content)
+        found = self.exchange(dict.fromkeys(self.others, mine), doing, timeout_s=START_TIMEOUT_S)
+        return content if content is not None else found[0].numpy().tobytes()
+
+    def any(self, flag: bool, doing: str) -> bool:
+        """Whether ``flag`` is set at any worker."""
+        return bool(self.add_up(torch.tensor([int(flag)]), doing))
+
+    def total(self, part: Tensor, doing: str) -> Tensor:
+        """The sum of one number of each worker. A worker's gradient goes to its own number alone."""
+        total: Tensor = _Total.apply(part, self, doing)  # type: ignore[no-untyped-call]
+        return total
+
+    def add_gradients(self, parameters: Sequence[Parameter]) -> None:
+        """Replace each parameter's gradient by the sum over all workers.
+
+        A parameter that has a gradient at no worker keeps none.
+        """
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
+            of_dtype = [parameter for parameter in trained if parameter.dtype == dtype]
+            # A number per parameter says how many workers have a gradient of it.
+            counts = torch.tensor([parameter.grad is not None for parameter in of_dtype], dtype=dtype)
+            found = [torch.zeros_like(each) if each.grad is None else each.grad for each in of_dtype]
+            flat = torch.cat([counts, *(gradient.reshape(-1) for gradient in found)])
+            counts, *summed = self.add_up(flat, "adding gradients").split([len(counts), *map(Tensor.numel, found)])
+            for parameter, count, gradient in zip(of_dtype, counts, summed, strict=True):
+                parameter.grad = gradient.reshape(parameter.shape).clone() if count else None
+
+    def share_random_numbers(self) -> None:
+        """Set PyTorch's generator of the CPU to the state that it has at the first worker."""
+        state = torch.get_rng_state()
+        sends = dict.fromkeys(self.others, state) if self.is_first else {}
+        receives = {} if self.is_first else {0: state}
+        self.transfer(sends, receives, "sharing the state of the random numbers")
+        torch.set_rng_state(state)
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, workers: Workers, doing: str) -> Tensor:
+        return workers.add_up(part.reshape(1), doing).reshape(())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return grad, None, None
+
+
+def _bytes_as_tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
+@contextmanager
+def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Iterator[Workers]:
+    """Join the other workers that torchrun started, inside the ``with`` block.
+
+    Workers whose rendezvous is on the loopback talk over the loopback alone, unless ``GLOO_SOCKET_IFNAME`` names an interface.
+
+    Args:
+        timeout_s: seconds for which a worker waits for another one while they train, above 0.
+        balance: name of the policy that divides the vertices (:func:`sagann.partition.vertex_ranges`).
+    Raises:
+        InputError: torchrun did not start this process.
+        WorkerError: the workers do not find each other.
+    """
+    if not is_worker():
+        raise InputError(
+            "there are no workers to join",
+            value="RANK is not set, or WORLD_SIZE is not above 1",
+            where="join_workers",
+            fix="Start the program with torchrun --nproc-per-node=2 program.py.",
+        )
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if os.environ.get("MASTER_ADDR") in _LOOPBACK:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    try:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=START_TIMEOUT_S))
+    except (RuntimeError, ValueError) as error:
+        raise WorkerError(
+            "the workers do not find each other",
+            value=first_line(error),
+            where=f"worker {rank} of {size}, rendezvous at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}",
+            fix="Check the address that torchrun was given, the firewall, and GLOO_SOCKET_IFNAME.",
+        ) from error
+    try:
+        yield Workers(rank=rank, size=size, timeout_s=timeout_s, balance=balance)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,110 @@
+"""PartTopology: a worker's part of a graph as layers walk it, and the exchange of the halo's rows.
+
+A layer is called with the rows of the worker's own vertices. Work on sources runs at their owners. When the edges read rows of
+sources, and not before, :meth:`PartTopology.complete` brings the rows of the halo: only the tensors that the message program
+reads travel, each row once, in the width that the compiler chose for them. In the backward pass the gradients of the halo's rows go
+back to the owners, who add them to their own in the order of the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sagann.graph.topology import Topology
+from sagann.kernels.first_order import Saved, first_order_only
+from sagann.partition import Part
+from sagann.runtime.workers.group import START_TIMEOUT_S, Workers
+
+
+class Halo:
+    """The rows that a worker sends to and receives from each other worker, for every tensor that its edges read.
+
+    All workers make theirs at the same time: each tells the others which rows it needs.
+    """
+
+    def __init__(self, part: Part, workers: Workers) -> None:
+        self.workers = workers
+        self.num_own, self.num_src = part.num_own, part.num_src
+        owned = part.halo_by_owner()
+        self.received = {
+            rank: slice(part.num_own + owned[rank].start, part.num_own + owned[rank].stop)
+            for rank in workers.others
+        }
+        "For each worker, the rows of the sources that it sends."
+        asked = {rank: part.halo[owned[rank]] for rank in workers.others}
+        wanted = workers.exchange(asked, "asking for rows of the halo", timeout_s=START_TIMEOUT_S)
+        nothing = part.halo[:0]
+        self.sent = part.rows_to_send([wanted.get(rank, nothing) for rank in range(workers.size)])
+        "For each worker, the own rows that it needs, int64."
+
+    def complete(self, rows: Tensor) -> Tensor:
+        """The rows of all sources [num_src, ...], from those of the own vertices; differentiable once."""
+        completed: Tensor = _Complete.apply(rows, self)  # type: ignore[no-untyped-call]
+        return completed
+
+
+class _Complete(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, halo: Halo) -> Tensor:
+        ctx.halo = halo
+        rows = own.new_empty(halo.num_src, *own.shape[1:])
+        rows[: halo.num_own] = own
+        others = halo.workers.others
+        halo.workers.transfer(
+            {rank: own.index_select(0, halo.sent[rank]) for rank in others},
+            {rank: rows[halo.received[rank]] for rank in others},
+            "exchanging rows of the halo",
+        )
+        return rows
+
+    @staticmethod
+    @first_order_only
+    def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
+        halo: Halo = ctx.halo
+        others, grad = halo.workers.others, grad.contiguous()
+        found = {rank: grad.new_empty(len(halo.sent[rank]), *grad.shape[1:]) for rank in others}
+        halo.workers.transfer(
+            {rank: grad[halo.received[rank]] for rank in others}, found, "exchanging gradients of the halo"
+        )
+        own = grad[: halo.num_own].clone()
+        # A worker asks for a row once, so each addition has one summand per row.
+        for rank in others:
+            own.index_add_(0, halo.sent[rank], found[rank])
+        return own, None
+
+
+class PartTopology(Topology):
+    """The topology of a worker's part. Layers are called with the rows of its destinations, the worker's own vertices.
+
+    Args:
+        part: the worker's vertices and edges.
+        halo: brings the rows of the other sources.
+        edge_data: edge data of the part's edges.
+    """
+
+    __slots__ = ("_halo", "_part")
+
+    def __init__(self, part: Part, halo: Halo, edge_data: Mapping[str, Tensor]) -> None:
+        super().__init__(
+            indptr=part.indptr, indices=part.indices, num_src=part.num_src, edge_data=edge_data, validate=False
+        )
+        self._part, self._halo = part, halo
+
+    @property
+    def num_given(self) -> int:
+        return self._part.num_own
+
+    @property
+    def first_edge(self) -> int:
+        return self._part.edges.start
+
+    def complete(self, rows: Tensor) -> Tensor:
+        return self._halo.complete(rows)
+
+    def with_edge_data(self, **edge_data: Tensor) -> PartTopology:
+        """The same part with edge data added or replaced; arrays are shared."""
+        return PartTopology(self._part, self._halo, {**self.edge_data, **edge_data})

@@ -1,0 +1,82 @@
+"""WorkerPart: what a worker holds of a prepared graph: its topology and the features of its own vertices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sagann.graph import Graph
+from sagann.graph.constant import declare_constant
+from sagann.graph.feature_store import feature_store, read_slice
+from sagann.graph.rows import csr_slice, is_sparse
+from sagann.kernels.row_dropout import rows_of
+from sagann.partition import part_of
+from sagann.runtime.workers.group import Workers
+from sagann.runtime.workers.part_topology import Halo, PartTopology
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class WorkerPart:
+    """A worker's part of a graph that the model has prepared."""
+
+    workers: Workers
+    "All workers."
+    bounds: tuple[int, ...]
+    "Bounds of the ranges of vertices that the workers own."
+    topology: PartTopology
+    "The in-edges of the worker's own vertices, with edge data as the whole graph has it."
+    features: Tensor
+    "Features of the worker's own vertices [num_own, F]: dense, or torch.sparse_csr."
+    first_value: int
+    "Number of non-zeros in the features of the vertices before; 0 for dense features."
+    num_edges: int
+    "Number of edges of the whole graph."
+
+    @property
+    def vertices(self) -> slice:
+        """Ids in the graph of the worker's own vertices."""
+        return slice(self.bounds[self.workers.rank], self.bounds[self.workers.rank + 1])
+
+    def hops(self, k: int) -> list[PartTopology]:
+        """The topologies that a model of k layers walks: k times the part's."""
+        return [self.topology] * k
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Inside the ``with`` block, dropouts drop what they would drop of these rows in the whole graph."""
+        with rows_of(self.vertices, first_value=self.first_value):
+            yield
+
+    def gather(self, own: Tensor, doing: str) -> Tensor:
+        """The rows of all vertices, from each worker's own."""
+        return self.workers.gather_rows(own, self.bounds, doing)
+
+
+def worker_part(graph: Graph, workers: Workers) -> WorkerPart:
+    """A worker's part of a prepared graph with features. All workers call this at the same time.
+
+    The graph's arrays may be mapped from files; of edges, edge data and features, the worker's slices alone are read.
+    """
+    topology = graph.topology
+    bounds = workers.bounds(topology.indptr)
+    part = part_of(topology, bounds, workers.rank)
+    data = {name: rows[part.edges] for name, rows in topology.edge_data.items()}
+    start, stop = part.vertices.start, part.vertices.stop
+    assert graph.features is not None
+    first_value = 0
+    if is_sparse(graph.features):
+        first_value = int(graph.features.crow_indices()[start])
+        features = csr_slice(graph.features, start, stop)
+    else:
+        features = read_slice(feature_store(graph.features), start, stop)
+    return WorkerPart(
+        workers=workers,
+        bounds=bounds,
+        topology=PartTopology(part, Halo(part, workers), data),
+        features=declare_constant(features),
+        first_value=first_value,
+        num_edges=graph.num_edges,
+    )

@@ -1,0 +1,124 @@
+"""Agreement: workers train only if they have the same program, data, model and options, and begin with the same state.
+
+A difference is refused before the first epoch, with the values of both workers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.nn import ModelConfig
+from sagann.saga.engine import current_engine
+from sagann.storage.array_checksums import array_checksums
+from sagann.train.atomic import digest
+from sagann.train.checkpoint import Checkpoint, Position
+from sagann.train.codec import Decoder, encode
+from sagann.train.config import TrainConfig
+from sagann.train.identity import config_identity, differences, graph_identity
+from sagann.train.reporter import EpochRecord
+from sagann.train.resources import versions
+from sagann.train.session import TrainSession
+
+if TYPE_CHECKING:
+    from sagann.runtime.workers import Workers
+
+_OF_MACHINE = ("threads",)
+"Versions that may differ between workers: every worker adds the same gradients."
+
+
+def require_divisible(config: TrainConfig, device: torch.device) -> None:
+    """Refuse what several workers cannot train yet."""
+    refused = {
+        "memory": config.memory is not None,
+        "sample": config.sample is not None,
+        "device": device.type != "cpu",
+    }
+    for name, is_refused in refused.items():
+        if is_refused:
+            expected = {"memory": "None", "sample": "None", "device": "'cpu'"}[name]
+            raise InputError(
+                "several workers train on the whole graph, in memory, on processors",
+                value=f"{name} is {str(device) if name == 'device' else getattr(config, name)!r}, expected {expected}",
+                where=f"TrainConfig.{name}",
+                fix=f"Set {name} to {expected}, or train with one worker.",
+            )
+
+
+def require_agreement(
+    workers: Workers, config: TrainConfig, graph: Graph, model: nn.Module, model_config: ModelConfig | None
+) -> None:
+    """Require that all workers have the same versions, options, graph, model and weights. All workers call this at the same time.
+
+    Arrays that are mapped from a dataset are told apart by the checksums that its manifest states.
+
+    Raises:
+        InputError: a worker differs from the first one; the message has both values.
+    """
+    weights = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    values = {
+        "versions": {name: value for name, value in versions().items() if name not in _OF_MACHINE},
+        "train": config.to_json(),
+        "workers": {"timeout_s": workers.timeout_s, "balance": workers.balance},
+        "graph": graph_identity(graph, as_stated=not workers.is_first),
+        "model": {
+            "class": type(model).__qualname__,
+            **config_identity(model_config),
+            "weights": {name: _digest(value) for name, value in weights.items()},
+        },
+    }
+    require_same(workers, values)
+
+
+def require_same_run(workers: Workers, *, resume: bool) -> None:
+    """Require that all workers start, or resume, a run by the same engine."""
+    require_same(workers, {"engine": type(current_engine()).__name__, "resume": resume})
+
+
+def require_same(workers: Workers, values: Mapping[str, Any]) -> None:
+    """Require that all workers call this with the same JSON values; an InputError names the first difference from worker 0."""
+    found = [json.loads(text) for text in workers.texts(json.dumps(values), "comparing versions, data and options")]
+    for rank, theirs in enumerate(found):
+        for name, first, other in differences(found[0], theirs):
+            raise InputError(
+                "the workers disagree",
+                value=f"{name} is {first} at worker 0, and {other} at worker {rank}",
+                where=f"worker {workers.rank} of {workers.size}",
+                fix="Start every worker with the same versions, data, model and options.",
+            )
+
+
+def continue_together(session: TrainSession, workers: Workers) -> None:
+    """Bring every worker's session to the state of the first worker's. No other worker reads the run folder."""
+    # Imported here: most runs have no workers.
+    from safetensors.torch import load, save
+
+    if workers.is_first:
+        checkpoint, tensors = session.checkpoint(run="", history_bytes=0), dict[str, Tensor]()
+        state = {name: encode(part, tensors, name=name) for name, part in checkpoint.state.items()}
+        content = {
+            "epoch": checkpoint.position.epoch,
+            "state": state,
+            "history": [record.to_json() for record in session.history],
+        }
+        workers.from_first(json.dumps(content).encode(), "sharing the checkpoint")
+        workers.from_first(save(tensors), "sharing the checkpoint")
+        return
+    content = json.loads(workers.from_first(None, "sharing the checkpoint"))
+    decoder = Decoder(load(workers.from_first(None, "sharing the checkpoint")))
+    state = {name: decoder.decode(part, name=name) for name, part in content["state"].items()}
+    history = [EpochRecord.from_json(line) for line in content["history"]]
+    session.restore(Checkpoint(position=Position(content["epoch"]), state=state), history)
+
+
+def _digest(value: Tensor) -> str:
+    if is_lazy(value):
+        return "none yet"
+    return digest(f"{value.dtype} {list(value.shape)} {array_checksums(value.detach().reshape(-1))}".encode())

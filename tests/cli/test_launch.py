@@ -1,0 +1,155 @@
+"""`sagann train` by several workers, as processes: the same numbers, a killed worker, workers that disagree."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Invoke
+from tests.cli.test_process import DEADLINE_S, run, start
+from tests.runtime.workers.processes import free_port
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+EPOCHS = 12
+OPTIONS = ("--model", "gcn", "--hidden", 8, "--checkpoint-every", 3, "--device", "cpu")
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl without what a clock says."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "epoch_s"} for line in lines]
+
+
+def workers_of(launcher: subprocess.Popen[str]) -> list[int]:
+    """Process ids of the workers that a launcher has started, in the order of the ranks."""
+    found: dict[int, int] = {}
+    for children in Path(f"/proc/{launcher.pid}/task").glob("*/children"):
+        for pid in map(int, children.read_text().split()):
+            variables = dict(
+                each.split("=", 1) for each in Path(f"/proc/{pid}/environ").read_text().split("\0") if "=" in each
+            )
+            if "RANK" in variables:
+                found[int(variables["RANK"])] = pid
+    return [found[rank] for rank in sorted(found)]
+
+
+def wait_for_epochs(folder: Path, num_epochs: int, process: subprocess.Popen[str]) -> None:
+    limit_s = time.monotonic() + DEADLINE_S
+    path = folder / "metrics.jsonl"
+    while not (path.exists() and path.read_bytes().count(b"\n") >= num_epochs):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit_s
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def together(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of two workers."""
+    folder = tmp_path_factory.mktemp("runs") / "together"
+    arguments = ("train", "--data", blocks, *OPTIONS, "--epochs", EPOCHS, "--workers", 2, "--out", folder)
+    code, out, err = run(*arguments, env=ENVIRONMENT)
+    assert code == 0, err
+    # One worker reports, and the launcher says nothing.
+    assert out.count("Run saved in") == 1
+    assert len(err.splitlines()) <= 1, err
+    return folder
+
+
+def test_two_workers_train_what_one_trains(together: Path, blocks: Path, tmp_path: Path, invoke: Invoke) -> None:
+    alone = tmp_path / "alone"
+    ended = invoke("train", "--data", blocks, *OPTIONS, "--epochs", EPOCHS, "--out", alone)
+    assert ended.code == 0, ended.err
+    found, expected = history(together), history(alone)
+    assert len(found) == EPOCHS
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-5)
+    assert json.loads((together / "run.json").read_text())["versions"]["workers"] == 2
+    # A run of workers is evaluated by one process, as any run.
+    assert invoke("evaluate", "--run", together).code == 0
+
+
+def test_a_killed_worker_ends_the_run_which_resumes(together: Path, blocks: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    # So many epochs that the run does not end before the kill.
+    arguments = ("train", "--data", blocks, *OPTIONS, "--epochs", 100000, "--workers", 2, "--out", folder)
+    with start(*arguments, env=ENVIRONMENT) as process:
+        wait_for_epochs(folder, 4, process)
+        pids = workers_of(process)
+        assert len(pids) == 2
+        os.kill(pids[1], signal.SIGKILL)
+        since_s = time.monotonic()
+        out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 2, err
+    assert time.monotonic() - since_s < 20
+    assert "Error: worker 1 of 2 was killed: SIGKILL" in err
+    assert f"sagann train --resume --out {folder}" in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    done = len(history(folder))
+    code, _, err = run("train", "--resume", "--out", folder, "--epochs", max(EPOCHS, done), env=ENVIRONMENT)
+    assert code == 0, err
+    # Bit for bit: the same number of workers gives the same run.
+    assert history(folder)[:EPOCHS] == history(together)
+
+
+def test_a_run_goes_on_with_another_number_of_workers(together: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "fewer"
+    subprocess.run(["cp", "-r", together, folder], check=True)
+    arguments = ("train", "--resume", "--out", folder, "--workers", 1, "--epochs", EPOCHS + 3)
+    code, _, err = run(*arguments, env=ENVIRONMENT)
+    assert code == 0, err
+    assert "The run was started with workers 2, this is 1: its last bits may differ." in err
+    assert len(history(folder)) == EPOCHS + 3
+
+
+def by_hand(*, commands: Sequence[Sequence[object]]) -> list[tuple[int, str, str]]:
+    """The outcomes of workers with arguments of their own, started as torchrun starts them."""
+    port = free_port()
+    variables = [
+        {"RANK": rank, "WORLD_SIZE": len(commands), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        for rank in range(len(commands))
+    ]
+    processes = [
+        start(*command, env={**ENVIRONMENT, **{name: str(value) for name, value in each.items()}})
+        for command, each in zip(commands, variables, strict=True)
+    ]
+    said = [process.communicate(timeout=DEADLINE_S) for process in processes]
+    return [(process.returncode, out, err) for process, (out, err) in zip(processes, said, strict=True)]
+
+
+def test_workers_that_disagree_are_refused(blocks: Path, tmp_path: Path) -> None:
+    common = ("train", "--data", blocks, *OPTIONS, "--epochs", 2, "--out", tmp_path / "run")
+    for code, out, err in by_hand(commands=[(*common, "--seed", 3), (*common, "--seed", 4)]):
+        assert (code, out) == (2, "")
+        assert "the workers disagree: train.seed is 3 at worker 0, and 4 at worker 1" in err
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sample", "5,5"), "sample is (5, 5), expected None"),
+        (("--memory", "2GiB"), "memory is '2GiB', expected None"),
+        (("--worker-timeout", "0"), "worker_timeout is refused: 0.0, expected a finite number above 0"),
+        (("--balance", "cost"), "unknown balance: 'cost', expected one of edges, vertices"),
+        (("--workers", "0"), "workers is out of range: 0, expected an integer from 1 to 8192"),
+    ],
+)
+def test_what_workers_cannot_do_is_refused_before_they_start(
+    blocks: Path, tmp_path: Path, invoke: Invoke, options: tuple[str, str], message: str
+) -> None:
+    arguments = ["train", "--data", blocks, "--device", "cpu", "--out", tmp_path / "run"]
+    ended = invoke(*arguments, *(() if "--workers" in options else ("--workers", 2)), *options)
+    assert ended.code == 2
+    assert message in ended.err
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,169 @@
+"""Losses, gradients and logits of every model at 1, 2 and 3 workers; run by test_worker_part.py as a program of its own.
+
+python -m tests.runtime.workers.exactness_driver FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import sagann
+from sagann.compiler import CompilerOptions
+from sagann.graph import Graph, Topology
+from sagann.nn import GNN, MODELS, ModelConfig, build_model
+from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.runtime.workers import Workers
+from sagann.saga import NaiveEngine, using_engine
+from sagann.saga.engine import Engine
+from sagann.train.contract import Contract
+from sagann.train.epoch_source import WholeGraph
+from sagann.train.predictor import Predictor
+from tests.graphs import labelled_graph
+from tests.runtime.workers.processes import run_workers
+
+Numbers = dict[str, Tensor]
+EPOCHS = 2
+
+
+class GatedLayer(sagann.SagaLayer):
+    """The layer of the README."""
+
+    accumulator = "sum"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.gate_dst = nn.Linear(in_dim, in_dim, bias=False)
+        self.gate_src = nn.Linear(in_dim, in_dim)
+        self.out = nn.Linear(in_dim, out_dim)
+
+    def apply_edge(self, edge: sagann.Edge) -> Tensor:
+        return torch.sigmoid(self.gate_dst(edge.dst) + self.gate_src(edge.src)) * edge.src
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.out(accum)
+
+
+class Several(sagann.SagaLayer):
+    """Several accumulators, and edges that are dropped at random."""
+
+    accumulator = ("mean", "max", "std")
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2 * in_dim, out_dim)
+        self.out = nn.Linear(3 * out_dim, out_dim)
+
+    def apply_edge(self, edge: sagann.Edge) -> Tensor:
+        row = torch.relu(self.inner(torch.cat([edge.src, edge.dst], -1)))
+        return torch.dropout(row, 0.3, self.training)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.out(accum)
+
+
+def graph_of(ends: list[tuple[int, int]], num_vertices: int) -> Graph:
+    generator = torch.Generator().manual_seed(3)
+    src, dst = torch.tensor(ends, dtype=torch.int64).reshape(-1, 2).T
+    return Graph(
+        topology=Topology.from_coo(src=src, dst=dst, num_src=num_vertices),
+        features=torch.randn(num_vertices, 8, generator=generator),
+        labels=torch.arange(num_vertices) % 3,
+        num_classes=3,
+        splits={"train": torch.arange(num_vertices) % 4 == 0},
+    )
+
+
+def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
+    compiled = CompiledEngine()
+    for name in MODELS:
+        graph = labelled_graph(types=3 if name == "ggnn" else 0)
+        options = {"attention_dropout": 0.3} if name == "gat" else {}
+        config = ModelConfig(model=name, hidden=8, layers=3 if "gcn" in name else 2, dropout=0.5, **options)
+        yield name, lambda config=config, graph=graph: build_model(config, graph), graph, compiled
+    own = lambda: GNN([GatedLayer(8, 16), GatedLayer(16, 3)], dropout=0.2)  # noqa: E731
+    yield "README", own, labelled_graph(), compiled
+    yield "README, naive", own, labelled_graph(), NaiveEngine()
+    yield "README, lean", own, labelled_graph(), CompiledEngine(lean=True)
+    yield "README, not fused", own, labelled_graph(), CompiledEngine(options=CompilerOptions(fuse=False))
+    yield (
+        "README, in tiles",
+        own,
+        labelled_graph(),
+        CompiledEngine(tile_edges=64, options=CompilerOptions(hoist=False)),
+    )
+    several = lambda: GNN([Several(8, 16), Several(16, 3)])  # noqa: E731
+    yield "several", several, labelled_graph(), compiled
+    hub = graph_of([(vertex, 0) for vertex in range(1, 37)], 40)
+    yield "one hub, empty parts", own, hub, compiled
+    yield "one hub, GCN", lambda: build_model(ModelConfig(hidden=8), hub), hub, compiled
+    isolated = graph_of([(0, 9), (9, 0), (1, 9)], 12)
+    yield "isolated vertices", own, isolated, compiled
+    yield "no edges", own, graph_of([], 5), compiled
+    yield "fewer vertices than workers", own, graph_of([(0, 1), (1, 0)], 2), compiled
+    sparse = labelled_graph()
+    dense = sparse.features * (sparse.features > 0.3)
+    sparse = replace(sparse, features=dense.to_sparse_csr())
+    for encoder in ("linear", "none"):
+        config = ModelConfig(hidden=8, dropout=0.5, encoder=encoder)
+        yield f"sparse features, encoder {encoder}", lambda c=config: build_model(c, sparse), sparse, compiled
+
+
+def numbers_of(model: nn.Module, graph: Graph, workers: Workers | None) -> Numbers:
+    """Losses, gradients, logits and embeddings of some epochs, with steps of gradient descent between them."""
+    predictor = Predictor(model, Contract.of(graph), device=torch.device("cpu"), workers=workers)
+    prepared = predictor.prepare(graph)
+    source = WholeGraph(predictor, prepared)
+    found: Numbers = {}
+    torch.manual_seed(11)
+    predictor.try_out(prepared)
+    for epoch in range(EPOCHS):
+        model.train()
+        model.zero_grad()
+        (step,) = source.steps(epoch + 1)
+        loss = step.loss()
+        loss.backward()
+        step.complete_gradients()
+        found[f"loss {epoch}"] = loss.detach()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                found[f"{name} {epoch}"] = parameter.grad.clone()
+                parameter.data -= 0.1 * parameter.grad
+        found[f"logits {epoch}"] = source.logits()
+    found["embeddings"] = predictor.embed(prepared)
+    found["edges"] = torch.tensor(step.num_edges, dtype=torch.float64)
+    return found
+
+
+def all_numbers(workers: Workers | None) -> dict[str, Numbers]:
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        for name, build, graph, engine in cases():
+            torch.manual_seed(5)
+            model = build().to(dtype)
+            graph = replace(graph, features=graph.features.to(dtype))
+            with using_engine(engine):
+                found[f"{name}, {dtype}"] = numbers_of(model, graph, workers)
+    return found
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+
+    def save(workers: Workers, size: int, run: int) -> None:
+        torch.save(all_numbers(workers), folder / f"{size}-{run}-{workers.rank}.pt")
+
+    # What is compiled here, every fork has.
+    torch.save(all_numbers(None), folder / "1.pt")
+    for size, runs in ((2, 2), (3, 1)):
+        for run in range(runs):
+            run_workers(lambda workers, size=size, run=run: save(workers, size, run), size)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,92 @@
+"""Workers that talk, stop and die; run by test_group.py as a program of its own, which writes what happened into FOLDER.
+
+python -m tests.runtime.workers.group_driver FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sagann.errors import WorkerError
+from sagann.runtime.workers import Workers
+from tests.runtime.workers.processes import join, run_workers, start_workers
+
+SIZE = 3
+TIMEOUT_S = 2.0
+EXPECTED_CODES = {"killed": [3, -signal.SIGKILL, 3], "stopped": [3, -signal.SIGKILL, 3]}
+
+
+def talk(workers: Workers, folder: Path) -> None:
+    rank = workers.rank
+    torch.manual_seed(rank)
+    # Terms whose sum depends on the order.
+    terms = torch.tensor([1.0, 1e8, -1e8])[(torch.arange(7) + rank) % 3]
+    bounds = (0, 2, 2, 5)
+    own = torch.arange(bounds[rank], bounds[rank + 1]).reshape(-1, 1) + 0.5
+    number = torch.tensor(float(rank + 1), requires_grad=True)
+    total = workers.total(number, "adding")
+    (2 * total).backward()
+    parameters = [
+        torch.nn.Parameter(torch.ones(2, 2)),
+        torch.nn.Parameter(torch.ones(3)),
+        torch.nn.Parameter(torch.ones(1)),
+    ]
+    parameters[0].grad = torch.full((2, 2), float(rank))
+    if rank == 2:
+        parameters[2].grad = torch.ones(1)
+    workers.add_gradients(parameters)
+    before = workers.sent_bytes
+    workers.share_random_numbers()
+    found: dict[str, Any] = {
+        "sum": workers.add_up(terms, "adding").tolist(),
+        "rows": workers.gather_rows(own, bounds, "gathering").flatten().tolist(),
+        "texts": workers.texts(f"Grüße {rank}" * (rank + 1), "talking"),
+        "empty texts": workers.texts("", "talking"),
+        "any": [workers.any(False, "asking"), workers.any(rank == 1, "asking")],
+        "bytes": workers.from_first(b"abc" if rank == 0 else None, "sharing").decode(),
+        "total": [total.item(), number.grad.item()],
+        "gradients": [None if each.grad is None else each.grad.flatten().tolist() for each in parameters],
+        "random": torch.rand(()).item(),
+        "sent bytes are counted": workers.sent_bytes > before,
+    }
+    (folder / f"talk-{rank}.json").write_text(json.dumps(found))
+
+
+def die(workers: Workers, folder: Path, number: int) -> None:
+    """Worker 1 gets a signal while the others wait for it."""
+    if workers.rank == 1:
+        os.kill(os.getpid(), number)
+        time.sleep(60)
+    since_s = time.perf_counter()
+    try:
+        workers.any(False, "agreeing on the next epoch")
+    except WorkerError as error:
+        name = {signal.SIGKILL: "killed", signal.SIGSTOP: "stopped"}[signal.Signals(number)]
+        found = {"text": str(error), "seconds": time.perf_counter() - since_s}
+        (folder / f"{name}-{workers.rank}.json").write_text(json.dumps(found))
+        sys.stdout.flush()
+        # As the error of a command: the worker ends.
+        os._exit(3)
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    run_workers(lambda workers: talk(workers, folder), SIZE)
+    for name, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
+        pids = start_workers(lambda workers, number=number: die(workers, folder, number), SIZE, timeout_s=TIMEOUT_S)
+        codes = join([pids[0], pids[2]])
+        os.kill(pids[1], signal.SIGKILL)
+        codes.insert(1, *join([pids[1]]))
+        assert codes == EXPECTED_CODES[name], f"{name}: {codes}"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,76 @@
+"""Three processes over gloo: what they send is added in the order of the ranks, and a lost worker ends the others."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sagann.errors import InputError
+from sagann.runtime.workers import join_workers
+from tests.runtime.workers.group_driver import SIZE, TIMEOUT_S
+
+pytestmark = pytest.mark.distributed
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("group")
+    command = [sys.executable, "-m", "tests.runtime.workers.group_driver", str(path)]
+    subprocess.run(command, check=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return path
+
+
+def said(folder: Path, name: str) -> dict[int, dict[str, Any]]:
+    files = {rank: folder / f"{name}-{rank}.json" for rank in range(SIZE)}
+    return {rank: json.loads(file.read_text()) for rank, file in files.items() if file.exists()}
+
+
+def test_workers_get_each_others_tensors_and_texts(folder: Path) -> None:
+    found = said(folder, "talk")
+    assert len(found) == SIZE
+    terms = [torch.tensor([1.0, 1e8, -1e8])[(torch.arange(7) + rank) % 3] for rank in range(SIZE)]
+    in_order = ((terms[0] + terms[1]) + terms[2]).tolist()
+    for rank, mine in found.items():
+        assert mine["sum"] == in_order
+        assert mine["rows"] == [0.5, 1.5, 2.5, 3.5, 4.5]
+        assert mine["texts"] == ["Grüße 0", "Grüße 1" * 2, "Grüße 2" * 3]
+        assert mine["empty texts"] == [""] * SIZE
+        assert mine["any"] == [False, True]
+        assert mine["bytes"] == "abc"
+        assert mine["total"] == [6.0, 2.0], "a worker's gradient goes to its own number alone"
+        assert mine["gradients"] == [[3.0] * 4, None, [1.0]]
+        assert mine["random"] == found[0]["random"], rank
+        assert mine["sent bytes are counted"]
+
+
+def test_a_killed_worker_ends_the_others_at_once(folder: Path) -> None:
+    found = said(folder, "killed")
+    assert list(found) == [0, 2]
+    for rank, mine in found.items():
+        assert mine["seconds"] < TIMEOUT_S
+        # The third worker may end before this one asks it.
+        assert "is gone: its connection was lost" in mine["text"]
+        assert "while agreeing on the next epoch" in mine["text"]
+        assert f"(in worker {rank} of {SIZE})" in mine["text"]
+    assert "worker 1 is gone" in found[0]["text"] + found[2]["text"]
+
+
+def test_a_stopped_worker_ends_the_others_in_time(folder: Path) -> None:
+    found = said(folder, "stopped")
+    assert list(found) == [0, 2]
+    for mine in found.values():
+        assert mine["seconds"] < 2 * TIMEOUT_S + 1
+    texts = found[0]["text"] + found[2]["text"]
+    assert f"worker 1 is gone: no answer within {TIMEOUT_S:g} s while agreeing on the next epoch" in texts
+    assert "A worker that is only slow wants a longer --worker-timeout." in texts
+
+
+def test_a_process_that_torchrun_did_not_start_has_nobody_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(InputError, match="there are no workers to join: RANK is not set"), join_workers():
+        pass

@@ -1,0 +1,131 @@
+"""Rows of the halo and their gradients, and what travels for a layer; workers are threads."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph import Graph, Topology
+from sagann.nn import GCN, SAGE, GatedGCN
+from sagann.partition import part_of
+from sagann.runtime.workers import Workers, worker_part
+from sagann.runtime.workers.part_topology import Halo, PartTopology
+from tests.graphs import labelled_graph, odd_topologies, random_topology
+from tests.runtime.workers.threads import in_threads
+from tests.tolerances import assert_close
+
+TOPOLOGIES = odd_topologies()
+SIZES = (1, 2, 3)
+
+
+def part_topology(topology: Topology, workers: Workers) -> PartTopology:
+    part = part_of(topology, workers.bounds(topology.indptr), workers.rank)
+    data = {name: rows[part.edges] for name, rows in topology.edge_data.items()}
+    return PartTopology(part, Halo(part, workers), data)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_completed_rows_are_those_of_own_vertices_and_halo(name: str, size: int) -> None:
+    topology = TOPOLOGIES[name]
+    rows = torch.randn(topology.num_src, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def work(workers: Workers) -> None:
+        part = part_of(topology, workers.bounds(topology.indptr), workers.rank)
+        completed = part_topology(topology, workers).complete(rows[part.vertices])
+        assert torch.equal(completed, torch.cat([rows[part.vertices], rows[part.halo]]))
+
+    in_threads(work, size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_gradients_of_the_halo_go_back_to_the_owners(name: str, size: int) -> None:
+    topology = TOPOLOGIES[name]
+    rows = torch.randn(topology.num_src, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    # The loss of an edge is a number of its own times the source's row.
+    factors = torch.arange(1.0, topology.num_edges + 1, dtype=torch.float64).reshape(-1, 1)
+    expected = torch.zeros_like(rows).index_add_(0, topology.indices.long(), factors.expand(-1, 3))
+
+    def work(workers: Workers) -> Tensor:
+        part = part_of(topology, workers.bounds(topology.indptr), workers.rank)
+        own = rows[part.vertices].clone().requires_grad_()
+        completed = part_topology(topology, workers).complete(own)
+        (completed[part.indices.long()] * factors[part.edges]).sum().backward()
+        return own.grad
+
+    assert_close(torch.cat(in_threads(work, size)), expected)
+
+
+def sent_bytes(graph: Graph, layer: torch.nn.Module) -> list[tuple[int, int]]:
+    """For each of two workers: bytes sent in a forward pass of a layer, and the number of rows that the other one needs."""
+
+    def work(workers: Workers) -> tuple[int, int]:
+        part = worker_part(graph, workers)
+        before = workers.sent_bytes
+        layer(part.topology, part.features.clone())
+        other = part_of(graph.topology, part.bounds, 1 - workers.rank)
+        return workers.sent_bytes - before, len(other.halo)
+
+    return in_threads(work, 2)
+
+
+@pytest.mark.parametrize(
+    ("layer", "width"),
+    [
+        # A sum commutes with the linear map, so mapped rows travel, which are narrower.
+        (SAGE(64, 4), 4),
+        # Wider maps come after the gather.
+        (SAGE(8, 64), 8),
+        # The gate and the row of a source.
+        (GatedGCN(8, 64), 16),
+    ],
+)
+def test_rows_travel_once_in_the_width_that_edges_read(layer: torch.nn.Module, width: int) -> None:
+    in_dim = 64 if width == 4 else 8
+    topology = random_topology(60, 300)
+    graph = Graph(topology=topology, features=torch.randn(60, in_dim))
+    for found, num_rows in sent_bytes(graph, layer):
+        assert num_rows > 0
+        assert found == num_rows * width * 4
+
+
+def test_a_layer_is_called_with_the_rows_of_own_vertices() -> None:
+    graph = GCN.prepare(labelled_graph())
+
+    def work(workers: Workers) -> None:
+        part = worker_part(graph, workers)
+        num_own, num_src = part.topology.num_dst, part.topology.num_src
+        assert num_own < num_src
+        with pytest.raises(InputError, match=rf"expected a tensor \[{num_own}, F\]"):
+            GCN(8, 3)(part.topology, torch.zeros(num_src, 8))
+
+    in_threads(work, 2)
+
+
+def test_edge_data_can_be_added_to_a_part() -> None:
+    graph = labelled_graph()
+
+    def work(workers: Workers) -> None:
+        part = worker_part(graph, workers).topology
+        changed = part.with_edge_data(twice=part.edge_data["weight"] * 2)
+        assert (changed.num_given, changed.first_edge) == (part.num_given, part.first_edge)
+        assert set(changed.edge_data) == {*part.edge_data, "twice"}
+        assert len(changed.complete(torch.zeros(part.num_given, 1))) == part.num_src
+
+    in_threads(work, 2)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    topology = random_topology(20, 60)
+
+    def work(workers: Workers) -> None:
+        part = part_topology(topology, workers)
+        own = torch.ones(part.num_given, 1, requires_grad=True)
+        (grad,) = torch.autograd.grad((part.complete(own) ** 2).sum(), own, create_graph=True)
+        with pytest.raises(InputError, match="a gradient of a gradient was asked for"):
+            grad.sum().backward()
+
+    in_threads(work, 2)

@@ -1,0 +1,48 @@
+"""Workers as threads of one process: what they send goes through queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
+from typing import TypeVar
+
+from torch import Tensor
+
+from sagann.runtime.workers import Workers
+
+T = TypeVar("T")
+Queues = Mapping[tuple[int, int], "Queue[Tensor]"]
+
+
+class ThreadedWorkers(Workers):
+    """One of several threads, as a worker."""
+
+    def __init__(self, rank: int, size: int, queues: Queues) -> None:
+        super().__init__(rank=rank, size=size)
+        self._queues = queues
+
+    def transfer(
+        self,
+        sends: Mapping[int, Tensor],
+        receives: Mapping[int, Tensor],
+        doing: str,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        for rank, tensor in sends.items():
+            assert tensor.is_contiguous()
+            if tensor.numel():
+                self._queues[self.rank, rank].put(tensor.detach().clone())
+        for rank, tensor in receives.items():
+            assert tensor.is_contiguous()
+            if tensor.numel():
+                tensor.copy_(self._queues[rank, self.rank].get(timeout=20))
+        self.sent_bytes += sum(tensor.nbytes for tensor in sends.values())
+
+
+def in_threads(work: Callable[[Workers], T], size: int) -> list[T]:
+    """The results of ``work`` at every worker, in the order of the ranks."""
+    queues: Queues = {(one, other): Queue() for one in range(size) for other in range(size)}
+    with ThreadPoolExecutor(size) as threads:
+        return list(threads.map(work, [ThreadedWorkers(rank, size, queues) for rank in range(size)]))

@@ -1,0 +1,83 @@
+"""Workers compare what they begin with; workers are threads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.nn import ModelConfig, build_model
+from sagann.runtime.workers import Workers
+from sagann.storage import load_graph, save_graph
+from sagann.train import TrainConfig
+from sagann.train.agreement import require_agreement, require_divisible
+from sagann.train.identity import graph_identity
+from tests.runtime.workers.threads import in_threads
+from tests.train.runs import CPU, community_graph
+
+CONFIG = TrainConfig(epochs=3, device="cpu")
+
+
+def model_of(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return build_model(ModelConfig(hidden=8), community_graph())
+
+
+def agree(*starts: tuple[TrainConfig, Graph, nn.Module]) -> list[str]:
+    """What each worker is told; nothing where they agree."""
+
+    def work(workers: Workers) -> str:
+        try:
+            require_agreement(workers, *starts[workers.rank], ModelConfig(hidden=8))
+        except InputError as error:
+            return str(error)
+        return ""
+
+    return in_threads(work, len(starts))
+
+
+def test_equal_workers_agree() -> None:
+    graph = community_graph()
+    assert agree(*[(CONFIG, graph, model_of()) for _ in range(3)]) == ["", "", ""]
+
+
+def test_a_difference_is_named_with_both_values() -> None:
+    graph, model = community_graph(), model_of()
+    other = replace(graph, labels=(graph.labels + 1) % 3)
+    start = (CONFIG, graph, model)
+    cases = {
+        "train.lr is 0.01 at worker 0, and 0.02 at worker 2": (replace(CONFIG, lr=0.02), graph, model),
+        "train.seed is 0 at worker 0, and 1 at worker 2": (replace(CONFIG, seed=1), graph, model),
+        "graph.labels is ": (CONFIG, other, model),
+        "model.weights.layers.0.linear.weight is ": (CONFIG, graph, model_of(1)),
+    }
+    for text, different in cases.items():
+        for rank, said in enumerate(agree(start, start, different)):
+            assert f"the workers disagree: {text}" in said
+            assert f"(in worker {rank} of 3). Start every worker with the same versions" in said
+
+
+def test_arrays_of_a_dataset_are_told_apart_without_reading_them(tmp_path: Path) -> None:
+    # Small arrays are always read.
+    graph = replace(community_graph(), features=torch.ones(90, 50000))
+    save_graph(graph, tmp_path / "graph")
+    stated = graph_identity(load_graph(tmp_path / "graph", verify=False), as_stated=True)
+    assert stated == graph_identity(graph)
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "message"),
+    [
+        ({"sample": (5, 5)}, CPU, r"sample is \(5, 5\), expected None"),
+        ({"memory": "2GiB"}, CPU, "memory is '2GiB', expected None"),
+        ({}, torch.device("cuda", 0), "device is 'cuda:0', expected 'cpu'"),
+    ],
+)
+def test_what_workers_cannot_do_is_refused(options: dict[str, object], device: torch.device, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        require_divisible(replace(CONFIG, **options), device)
