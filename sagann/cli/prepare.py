@@ -27,12 +27,12 @@ from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 
 
-def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None]) -> Graph:
+def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None], check: bool = True) -> Graph:
     """Open the graph that ``config`` names, with a split to train on.
 
-    ``say`` is told of the default split, which nobody asked for.
+    ``say`` is told of the default split, which nobody asked for. Without ``check`` the values are not checked: another worker does it.
     """
-    graph = open_checked(config, keep_splits=config.split is None)
+    graph = open_checked(config, keep_splits=config.split is None, check=check)
     with whole_files(graph):
         return _with_split(graph, config, seed=seed, say=say)
 
@@ -54,7 +54,7 @@ def _with_split(graph: Graph, config: DataConfig, *, seed: int, say: Callable[[s
     return graph
 
 
-def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int = 0) -> Graph:
+def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int = 0, check: bool = True) -> Graph:
     """Open the graph that ``config`` names, check every value, and change it as asked; the split is ignored.
 
     The dataset's own splits are kept and checked, or dropped. ``num_edge_types`` is the number of edge types, with
@@ -68,7 +68,8 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
         graph = replace(graph, splits={})
     with whole_files(graph):
         # Opening a folder does not check values, and the changes below need valid ones.
-        check_graph(graph)
+        if check:
+            check_graph(graph)
         if config.undirected:
             graph = symmetrise(graph)
         if config.inverse_edges:

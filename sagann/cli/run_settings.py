@@ -213,8 +213,8 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
 
 
 def _check_workers(of_run: Mapping[str, Any]) -> None:
-    timeout_s = of_run.get("worker_timeout", 60.0)
-    if not (is_finite(timeout_s) and timeout_s > 0):
+    timeout_s = of_run.get("worker_timeout")
+    if timeout_s is not None and not (is_finite(timeout_s) and timeout_s > 0):
         raise InputError(
             "worker_timeout is refused",
             value=f"{timeout_s}, expected a finite number above 0",

@@ -136,9 +136,10 @@ def _train_together(
         else:
             shared.quiet = True
         terminal = shared.terminal()
-        data = settings.data if workers.is_first else replace(settings.data, verify=False)
         try:
-            graph = training_graph(data, seed=settings.train.seed, say=terminal.say)
+            graph = training_graph(
+                settings.data, seed=settings.train.seed, say=terminal.say, check=workers.is_first
+            )
             result = _fit(
                 settings,
                 graph,

@@ -353,7 +353,7 @@ def _divided(prepared: Graph, opened: Graph, workers: Workers) -> PreparedGraph:
             where=f"graph '{opened.name}'",
             fix="Train with one worker, or give the graph features.",
         )
-    part = worker_part(prepared, workers)
+    part = worker_part(prepared, workers, opened=opened)
     return PreparedGraph(graph=replace(prepared, topology=opened.topology, features=opened.features), part=part)
 
 

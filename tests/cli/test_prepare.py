@@ -179,3 +179,13 @@ def test_what_does_not_fit_the_graph(graph: Graph, choice: str, message: str) ->
 def test_a_single_graph_is_not_split_by_graphs(graph: Graph) -> None:
     with pytest.raises(InputError, match="a single graph cannot be split by graphs"):
         apply_split(replace(graph, graph_ptr=None, graph_names=()), "graphs:0/1/2", seed=0)
+
+
+def test_values_that_another_worker_checks_are_not_checked(ring: Graph, tmp_path: Path) -> None:
+    features = ring.features.clone()
+    features[3, 0] = float("nan")
+    save_graph(replace(ring, features=features), tmp_path / "ring")
+    config = DataConfig(data=str(tmp_path / "ring"))
+    with pytest.raises(InputError, match="NaN"):
+        open_checked(config, keep_splits=True)
+    assert open_checked(config, keep_splits=True, check=False).num_vertices == 10

@@ -254,3 +254,10 @@ def test_checks_can_be_put_off():
     topology = csc([0, 2, 1, 3], [0, 1, 2], validate=False)
     with pytest.raises(InputError, match="CSC offsets decrease"):
         topology.validate()
+
+
+def test_a_whole_topology_is_given_all_rows():
+    topology = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 2]), num_src=3)
+    rows = torch.ones(3, 2)
+    assert (topology.num_given, topology.first_edge) == (3, 0)
+    assert topology.complete(rows) is rows

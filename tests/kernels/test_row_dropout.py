@@ -135,3 +135,16 @@ def test_functions_of_pytorch_transform_it() -> None:
 def test_values_that_a_kernel_leaves_unwritten_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "launch", lambda *_, **__: None)
     assert dropped(torch.ones(3, 5), MASKS[2]).isnan().all()
+
+
+def test_a_worker_drops_what_it_drops_of_the_whole_graph() -> None:
+    x = torch.ones(12, 4)
+    torch.manual_seed(0)
+    whole = [dropout(x, 0.5), dropout(x, 0.5)]
+    parts: list[list[Tensor]] = []
+    for vertices in (slice(0, 5), slice(5, 5), slice(5, 12)):
+        torch.manual_seed(0)
+        with rows_of(vertices):
+            parts.append([dropout(x[vertices], 0.5) for _ in whole])
+    for number, expected in enumerate(whole):
+        assert torch.equal(torch.cat([part[number] for part in parts]), expected)

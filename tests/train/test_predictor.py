@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from sagann.runtime.streaming import stream as streaming_room
 from sagann.saga.layer import count_hops
 from sagann.train import Contract, Predictor, TrainConfig, Trainer
 from sagann.train.streaming import Streaming
+from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
 from tests.train.runs import CPU, Mean, Plain, TwoLayers, community_graph, predictor_of, seeded_model, sparse_graph
 
@@ -242,3 +244,61 @@ def test_a_budget_that_trains_a_model_also_gives_its_embedding(layers, tmp_path)
     least.try_out(least.prepare(graph))
     least.release()
     assert_close(least.embed(graph), predictor_of(model, graph).embed(graph))
+
+
+def test_several_workers_get_the_results_of_the_whole_graph():
+    graph = community_graph()
+    alone = predictor_of(build_model(ModelConfig(hidden=8), graph), graph)
+    expected = alone.predict(graph, probabilities=True), alone.embed(graph)
+
+    def work(workers):
+        predictor = Predictor(copy.deepcopy(alone.model), alone.contract, device=CPU, workers=workers)
+        return predictor.predict(graph, probabilities=True), predictor.embed(graph), predictor.evaluate(graph)
+
+    for probabilities, embeddings, metrics in in_threads(work, 3):
+        assert_close(probabilities, expected[0])
+        assert_close(embeddings, expected[1])
+        assert metrics["test"]["accuracy"] == alone.evaluate(graph)["test"]["accuracy"]
+
+
+def test_what_a_model_makes_of_the_whole_graph_is_freed():
+    graph = community_graph()
+
+    def work(workers):
+        predictor = Predictor(
+            build_model(ModelConfig(hidden=8), graph), Contract.of(graph), device=CPU, workers=workers
+        )
+        prepared = predictor.prepare(graph)
+        part = prepared.part
+        assert prepared.num_edges == graph.num_edges + graph.num_vertices
+        assert prepared.graph.topology is graph.topology
+        weights = part.topology.edge_data["gcn_weight"]
+        assert weights.untyped_storage().nbytes() == weights.nbytes
+        assert part.features.untyped_storage().data_ptr() == graph.features.untyped_storage().data_ptr()
+
+    in_threads(work, 2)
+
+
+def test_workers_refuse_a_model_that_mixes_vertices_between_its_layers():
+    graph = community_graph()
+
+    def work(workers):
+        predictor = Predictor(seeded_model(TwoLayers), Contract.of(graph), device=CPU, workers=workers)
+        with pytest.raises(
+            LayerError, match="a model that is trained by several workers must treat vertices indep"
+        ):
+            predictor.try_out(predictor.prepare(graph))
+
+    in_threads(work, 2)
+
+
+def test_workers_need_features():
+    graph = replace(community_graph(), features=None)
+
+    def work(workers):
+        model = build_model(ModelConfig(hidden=8), graph)
+        predictor = Predictor(model, Contract.of(graph), device=CPU, workers=workers)
+        with pytest.raises(InputError, match="workers need features: vertices have none"):
+            predictor.prepare(graph)
+
+    in_threads(work, 2)

@@ -55,28 +55,40 @@ class WorkerPart:
         return self.workers.gather_rows(own, self.bounds, doing)
 
 
-def worker_part(graph: Graph, workers: Workers) -> WorkerPart:
+def worker_part(graph: Graph, workers: Workers, *, opened: Graph) -> WorkerPart:
     """A worker's part of a prepared graph with features. All workers call this at the same time.
 
-    The graph's arrays may be mapped from files; of edges, edge data and features, the worker's slices alone are read.
+    Of edges, edge data and features, the worker's slices alone are read.
+
+    Args:
+        graph: the graph as the model has prepared it.
+        workers: all workers.
+        opened: the same graph before it was prepared, which may be mapped from files. Slices of its arrays are not copied; slices of
+            arrays that the model has made are, so that these arrays can be freed.
     """
-    topology = graph.topology
+    topology, features = graph.topology, graph.features
+    assert features is not None
     bounds = workers.bounds(topology.indptr)
     part = part_of(topology, bounds, workers.rank)
-    data = {name: rows[part.edges] for name, rows in topology.edge_data.items()}
+    kept = {id(rows) for rows in (opened.features, *opened.topology.edge_data.values())}
+    data = {name: _alone(rows[part.edges], id(rows) in kept) for name, rows in topology.edge_data.items()}
     start, stop = part.vertices.start, part.vertices.stop
-    assert graph.features is not None
     first_value = 0
-    if is_sparse(graph.features):
-        first_value = int(graph.features.crow_indices()[start])
-        features = csr_slice(graph.features, start, stop)
+    if is_sparse(features):
+        first_value = int(features.crow_indices()[start])
+        own = csr_slice(features, start, stop)
     else:
-        features = read_slice(feature_store(graph.features), start, stop)
+        own = read_slice(feature_store(features), start, stop)
     return WorkerPart(
         workers=workers,
         bounds=bounds,
         topology=PartTopology(part, Halo(part, workers), data),
-        features=declare_constant(features),
+        features=declare_constant(_alone(own, id(features) in kept)),
         first_value=first_value,
         num_edges=graph.num_edges,
     )
+
+
+def _alone(rows: Tensor, is_kept: bool) -> Tensor:
+    """Rows that keep no larger array in memory, unless that is kept anyway."""
+    return rows if is_kept else rows.clone()

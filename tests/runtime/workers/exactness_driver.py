@@ -26,6 +26,7 @@ from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor
 from tests.graphs import labelled_graph
 from tests.runtime.workers.processes import run_workers
+from tests.train.runs import sparse_graph
 
 Numbers = dict[str, Tensor]
 EPOCHS = 2
@@ -106,9 +107,7 @@ def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
     yield "isolated vertices", own, isolated, compiled
     yield "no edges", own, graph_of([], 5), compiled
     yield "fewer vertices than workers", own, graph_of([(0, 1), (1, 0)], 2), compiled
-    sparse = labelled_graph()
-    dense = sparse.features * (sparse.features > 0.3)
-    sparse = replace(sparse, features=dense.to_sparse_csr())
+    sparse = sparse_graph()
     for encoder in ("linear", "none"):
         config = ModelConfig(hidden=8, dropout=0.5, encoder=encoder)
         yield f"sparse features, encoder {encoder}", lambda c=config: build_model(c, sparse), sparse, compiled

@@ -63,7 +63,7 @@ def sent_bytes(graph: Graph, layer: torch.nn.Module) -> list[tuple[int, int]]:
     """For each of two workers: bytes sent in a forward pass of a layer, and the number of rows that the other one needs."""
 
     def work(workers: Workers) -> tuple[int, int]:
-        part = worker_part(graph, workers)
+        part = worker_part(graph, workers, opened=graph)
         before = workers.sent_bytes
         layer(part.topology, part.features.clone())
         other = part_of(graph.topology, part.bounds, 1 - workers.rank)
@@ -96,7 +96,7 @@ def test_a_layer_is_called_with_the_rows_of_own_vertices() -> None:
     graph = GCN.prepare(labelled_graph())
 
     def work(workers: Workers) -> None:
-        part = worker_part(graph, workers)
+        part = worker_part(graph, workers, opened=graph)
         num_own, num_src = part.topology.num_dst, part.topology.num_src
         assert num_own < num_src
         with pytest.raises(InputError, match=rf"expected a tensor \[{num_own}, F\]"):
@@ -109,7 +109,7 @@ def test_edge_data_can_be_added_to_a_part() -> None:
     graph = labelled_graph()
 
     def work(workers: Workers) -> None:
-        part = worker_part(graph, workers).topology
+        part = worker_part(graph, workers, opened=graph).topology
         changed = part.with_edge_data(twice=part.edge_data["weight"] * 2)
         assert (changed.num_given, changed.first_edge) == (part.num_given, part.first_edge)
         assert set(changed.edge_data) == {*part.edge_data, "twice"}
