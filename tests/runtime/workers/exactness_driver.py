@@ -120,7 +120,7 @@ def numbers_of(model: nn.Module, graph: Graph, workers: Workers | None) -> Numbe
     source = WholeGraph(predictor, prepared)
     found: Numbers = {}
     torch.manual_seed(11)
-    predictor.try_out(prepared)
+    predictor.logits(prepared)
     for epoch in range(EPOCHS):
         model.train()
         model.zero_grad()
@@ -139,9 +139,9 @@ def numbers_of(model: nn.Module, graph: Graph, workers: Workers | None) -> Numbe
     return found
 
 
-def all_numbers(workers: Workers | None) -> dict[str, Numbers]:
+def all_numbers(workers: Workers | None, dtypes: tuple[torch.dtype, ...]) -> dict[str, Numbers]:
     found = {}
-    for dtype in (torch.float32, torch.float64):
+    for dtype in dtypes:
         for name, build, graph, engine in cases():
             torch.manual_seed(5)
             model = build().to(dtype)
@@ -151,17 +151,21 @@ def all_numbers(workers: Workers | None) -> dict[str, Numbers]:
     return found
 
 
+SINGLE, DOUBLE = (torch.float32,), (torch.float64,)
+RUNS = {"2, first": (2, SINGLE + DOUBLE), "2, again": (2, SINGLE), "3": (3, DOUBLE)}
+"Number of workers and types of each run."
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-
-    def save(workers: Workers, size: int, run: int) -> None:
-        torch.save(all_numbers(workers), folder / f"{size}-{run}-{workers.rank}.pt")
-
     # What is compiled here, every fork has.
-    torch.save(all_numbers(None), folder / "1.pt")
-    for size, runs in ((2, 2), (3, 1)):
-        for run in range(runs):
-            run_workers(lambda workers, size=size, run=run: save(workers, size, run), size)
+    torch.save(all_numbers(None, SINGLE + DOUBLE), folder / "alone.pt")
+    for name, (size, dtypes) in RUNS.items():
+
+        def save(workers: Workers, name: str = name, dtypes: tuple[torch.dtype, ...] = dtypes) -> None:
+            torch.save(all_numbers(workers, dtypes), folder / f"{name}, worker {workers.rank}.pt")
+
+        run_workers(save, size)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 from sagann.runtime.workers import Workers, join_workers
+
+
+def run_driver(name: str, folder: Path) -> None:
+    """Run a driver of this folder as a program of its own, which writes into ``folder``. What it has started ends with it."""
+    command = [sys.executable, "-m", f"tests.runtime.workers.{name}", str(folder)]
+    process = subprocess.Popen(command, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        code = process.wait(timeout=840)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert code == 0, "the driver failed; its traceback is above"
 
 
 def free_port() -> int:

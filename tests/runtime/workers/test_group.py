@@ -1,9 +1,6 @@
 """Three processes over gloo: what they send is added in the order of the ranks, and a lost worker ends the others."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import torch
 from sagann.errors import InputError
 from sagann.runtime.workers import join_workers
 from tests.runtime.workers.group_driver import SIZE, TIMEOUT_S
+from tests.runtime.workers.processes import run_driver
 
 pytestmark = pytest.mark.distributed
 
@@ -20,8 +18,7 @@ pytestmark = pytest.mark.distributed
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("group")
-    command = [sys.executable, "-m", "tests.runtime.workers.group_driver", str(path)]
-    subprocess.run(command, check=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    run_driver("group_driver", path)
     return path
 
 
