@@ -1,6 +1,6 @@
 import pytest
 
-from sagann.torchrun import is_worker
+from sagann.torchrun import is_restarted, is_worker
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,11 @@ def test_a_worker_has_a_rank_among_several(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert is_worker() is expected
+
+
+def test_a_process_knows_whether_it_was_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+    assert not is_restarted()
+    for count, expected in (("0", False), ("1", True)):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
+        assert is_restarted() is expected

@@ -26,7 +26,7 @@ from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
-from sagann.torchrun import is_worker
+from sagann.torchrun import is_restarted, is_worker
 from sagann.train import RunInfo, Trainer, TrainResult
 from sagann.train.agreement import require_divisible
 from sagann.train.atomic import leftovers
@@ -129,6 +129,8 @@ def _train_together(
                 where="sagann train",
                 fix="Leave --workers out under torchrun.",
             )
+        if is_restarted():
+            resume, overwrite = True, False
         settings = replace(settings, workers=workers.size)
         run_dir = out or _free_folder(settings)
         if workers.is_first:

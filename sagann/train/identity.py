@@ -131,6 +131,6 @@ def differences(saved: Any, current: Any, name: str = "") -> Iterator[tuple[str,
         yield name, str(saved), str(current)
 
 
-def _digest(array: Features, *, as_stated: bool) -> str:
+def _digest(array: Features, *, as_stated: bool = False) -> str:
     store, checksums = feature_store(array), array_checksums(array, as_stated=as_stated)
     return digest(f"{array.dtype} {[store.num_rows, *store.row_shape]} {checksums}".encode())

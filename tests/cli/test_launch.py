@@ -132,11 +132,17 @@ def test_a_run_goes_on_with_another_number_of_workers(together: Path, tmp_path: 
     assert len(history(folder)) == EPOCHS + 3
 
 
-def by_hand(*, commands: Sequence[Sequence[object]]) -> list[tuple[int, str, str]]:
+def by_hand(*, commands: Sequence[Sequence[object]], restarts: int = 0) -> list[tuple[int, str, str]]:
     """The outcomes of workers with arguments of their own, started as torchrun starts them."""
     port = free_port()
     variables = [
-        {"RANK": rank, "WORLD_SIZE": len(commands), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        {
+            "TORCHELASTIC_RESTART_COUNT": restarts,
+            "RANK": rank,
+            "WORLD_SIZE": len(commands),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
         for rank in range(len(commands))
     ]
     processes = [
@@ -145,6 +151,16 @@ def by_hand(*, commands: Sequence[Sequence[object]]) -> list[tuple[int, str, str
     ]
     said = [process.communicate(timeout=DEADLINE_S) for process in processes]
     return [(process.returncode, out, err) for process, (out, err) in zip(processes, said, strict=True)]
+
+
+def test_workers_that_torchrun_restarts_resume_by_themselves(together: Path, blocks: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "restarted"
+    subprocess.run(["cp", "-r", together, folder], check=True)
+    command = ("train", "--data", blocks, *OPTIONS, "--epochs", EPOCHS + 2, "--out", folder)
+    for code, _, err in by_hand(commands=[command, command], restarts=1):
+        assert code == 0, err
+    assert history(folder)[:EPOCHS] == history(together)
+    assert len(history(folder)) == EPOCHS + 2
 
 
 def test_workers_that_disagree_are_refused(blocks: Path, tmp_path: Path) -> None:
