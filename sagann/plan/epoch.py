@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
+from sagann.plan.dynamic_program import kept_where_free
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, HopSize, gathered_hops, topology_of
 from sagann.plan.intervals import sizes
@@ -74,7 +75,8 @@ def plan_epoch(
 
     A stage saves what its gradient reads where this moves no more bytes than running the stage again, or where the copies take
     less time than that. Rows are picked for chunks where this costs less than moving whole intervals; chunks are then visited
-    in the same order.
+    in the same order. With the policy "dp" these choices compare Belady's plans; then a stage also saves on the intervals where
+    this moves no more bytes.
 
     Args:
         budget_bytes: bytes for blocks, temporaries, and the plan's own objects where these are in the same memory.
@@ -104,10 +106,12 @@ def plan_epoch(
         sizes=block_sizes,
     )
 
-    def placed(schedule: Schedule) -> Planned:
+    placed_by: MemoryPolicy = "belady" if memory_policy == "dp" else memory_policy
+
+    def placed(schedule: Schedule, by: MemoryPolicy = placed_by) -> Planned:
         steps = list(schedule.epoch() if trains else schedule.forward())
         initial = [*schedule.initial(), *(schedule.upstream() if trains else [])]
-        return _placed(schedule, steps, initial, bounds, room_bytes, memory_policy, ahead=not same_memory)
+        return _placed(schedule, steps, initial, bounds, room_bytes, by, ahead=not same_memory)
 
     @cache
     def whole() -> Planned:
@@ -128,16 +132,45 @@ def plan_epoch(
         found = cheaper(whole, picking, hops, selection)
     except BudgetError as error:
         raise error.beside(own_bytes, budget_bytes) from None
-    if not trains:
+    if trains:
+        found = _saving(found, placed)
+    if memory_policy == placed_by:
         return found
-    every = frozenset(range(len(program.stages)))
+    found = replaced(found, memory_policy)
+    return _saving_more(found, partial(placed, by=memory_policy)) if trains else found
+
+
+def _saving(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
+    """The epoch with the stages that save what their gradients read, each on all intervals."""
+    every = found.schedule.all_saves
     with suppress(BudgetError):
         saving = placed(found.schedule.changed(saves=every))
         if saving.plan.moved_bytes <= found.plan.moved_bytes:
             return saving
-    if worth := frozenset(number for number in every if block_sizes.is_worth_keeping(number)):
+    if worth := frozenset(at for at in every if found.schedule.sizes.is_worth_keeping(at[0])):
         with suppress(BudgetError):
             return placed(found.schedule.changed(saves=worth))
+    return found
+
+
+def _saving_more(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
+    """The epoch with stages that save on further intervals, where what they save stays in memory and no more bytes move."""
+    schedule, plan = found.schedule, found.plan
+    steps = list(schedule.changed(saves=schedule.all_saves).epoch())
+    kept = kept_where_free(
+        steps,
+        {block for step in steps for block in step.writes if block.kind == "stage_saved"},
+        bytes_of=schedule.sizes.of,
+        budget_bytes=plan.budget_bytes,
+        goal_bytes=plan.moved_bytes,
+    )
+    saves = schedule.saves | {(block.stage, block.interval) for block in kept}
+    if saves == schedule.saves:
+        return found
+    with suppress(BudgetError):
+        more = placed(schedule.changed(saves=saves))
+        if more.plan.moved_bytes <= plan.moved_bytes:
+            return more
     return found
 
 
@@ -181,6 +214,15 @@ def revisited(found: Planned, traversal: Traversal) -> Planned:
     return _placed(schedule, steps, initial, plan.bounds, room_bytes, policy, ahead=plan.ahead)
 
 
+@without_collections()
+def replaced(found: Planned, memory_policy: MemoryPolicy) -> Planned:
+    """The same steps of an epoch that Belady's rule placed, with the blocks that another policy keeps."""
+    plan = found.plan
+    steps = [each for each in plan.operations if isinstance(each, Step)]
+    initial, room_bytes = list(plan.initial), plan.budget_bytes
+    return _placed(found.schedule, steps, initial, plan.bounds, room_bytes, memory_policy, ahead=plan.ahead)
+
+
 def dense_peak_bytes(
     program: ModelProgram, hops: Sequence[Topology], *, gradients: Gradients, trains: bool = True
 ) -> int:
@@ -192,7 +234,7 @@ def dense_peak_bytes(
     for number, hop in gathered_hops(program, hops).items():
         topology = topology_of(hop)
         chunks[number] = HopSize.of(topology, {(0, 0): topology.num_edges} if topology.num_edges else {})
-    every = frozenset(range(len(program.stages)))
+    every = frozenset((number, 0) for number in range(len(program.stages)))
     bounds = (0, hops[0].num_dst)
     schedule = Schedule(program, chunks, bounds, gradients=gradients, saves=every)
 

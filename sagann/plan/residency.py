@@ -7,21 +7,20 @@ room. A block is written out as soon as it is complete, so evicting it later cos
 unless the computing cores copy.
 
 References:
-    Belady, IBM Systems Journal 5(2), 1966. Jia et al., ROC, MLSys 2020, Sec. 4.2 plans transfers by dynamic programming,
-    with every tensor whole. We cut tensors, and place the blocks of a tensor one by one.
+    Belady, IBM Systems Journal 5(2), 1966.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count, pairwise
 
 from sagann.byte_size import format_bytes
 from sagann.errors import InputError
-from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.device_memory import DeviceMemory, last_picks
+from sagann.plan.steps import Block, Plan, Step
 
 LOOKAHEAD = 2
 "Number of coming steps whose blocks are loaded ahead, in the place of blocks that are used later."
@@ -105,7 +104,7 @@ def place(
     Raises:
         BudgetError: one step alone needs more than the budget.
     """
-    return _Placement(steps, bytes_of, frozenset(initial), tuple(bounds), budget_bytes, lookahead).run()
+    return _Placement(steps, bytes_of, initial, bounds, budget_bytes, lookahead).run()
 
 
 class _Placement:
@@ -113,8 +112,8 @@ class _Placement:
         self,
         steps: Sequence[Step],
         bytes_of: Callable[[Block], int],
-        initial: frozenset[Block],
-        bounds: tuple[int, ...],
+        initial: Iterable[Block],
+        bounds: Sequence[int],
         budget_bytes: int,
         lookahead: int,
     ) -> None:
@@ -122,28 +121,15 @@ class _Placement:
         self.steps = steps
         self.blocks = [step.blocks for step in steps]
         self.bytes_of = bytes_of
-        self.initial = initial
-        # Blocks that lie outside of the device as they were written last.
-        self.outside = set(initial)
+        self.memory = DeviceMemory(bytes_of, initial, budget_bytes)
         self.budget = budget_bytes
         self.lookahead = lookahead
         # Numbers of the steps that use a block, the next one last.
         self.uses: defaultdict[Block, list[int]] = defaultdict(list)
-        # By block, the last step for which rows are picked from the block, which must lie outside by then.
-        self.last_pick: dict[Block, int] = {}
         for number in reversed(range(len(steps))):
             for block in self.blocks[number]:
                 self.uses[block].append(number)
-                if block.needed_by is not None:
-                    self.last_pick.setdefault(block.whole, number)
-        self.resident: dict[Block, int] = {}
-        self.dirty: set[Block] = set()
-        # Blocks that the coming step writes.
-        self.being_made: Collection[Block] = ()
-        self.held = self.peak = 0
-        self.operations: list[Step | Move] = []
-        # Copying a block again is the same move.
-        self.move = cache(Move)
+        self.last_pick = last_picks(steps)
         # A heap of resident blocks, the farthest next use first; outdated entries are passed over.
         self.order: list[tuple[int, int, int, Block]] = []
         self.entries = count()
@@ -154,78 +140,45 @@ class _Placement:
             if self.lookahead:
                 self._load_ahead(number)
                 self._load_further_ahead(number)
-            self.peak = max(self.peak, self.held + step.temporary_bytes)
-            self.operations.append(step)
+            self.memory.run(step)
             self._release(number)
-        return Plan(
-            operations=_stored_early(self.operations),
-            bounds=self.bounds,
-            budget_bytes=self.budget,
-            peak_bytes=self.peak,
-            ahead=self.lookahead > 0,
-            initial=self.initial,
-        )
+        return self.memory.plan(self.bounds, "belady", ahead=self.lookahead > 0, stores_early=True)
 
     def _prepare(self, number: int, step: Step) -> None:
         """Make the blocks of a step resident."""
-        blocks = self.blocks[number]
-        missing = [block for block in blocks if block not in self.resident]
+        missing = [block for block in self.blocks[number] if block not in self.memory.resident]
         room = sum(map(self.bytes_of, missing)) + step.temporary_bytes
         if not self._make_room(room, later_than=number):
             raise BudgetError.of_step(self.budget, step, self.bytes_of, len(self.bounds) - 1)
         for block in missing:
-            self._admit(block, load=block in step.reads)
-        for block in step.writes:
-            self.dirty.add(block)
-            self.outside.discard(block)
-        self.being_made = step.writes
+            if block in step.reads:
+                self.memory.load(block)
+            else:
+                self.memory.make(block)
+            self._enter(block)
+        self.memory.begin(step)
 
     def _make_room(self, room: int, *, later_than: int) -> bool:
         """Evict blocks that are first used after a step until there is room; return whether there is."""
-        while self.held + room > self.budget:
+        while self.memory.held_bytes + room > self.budget:
             victim = self._farthest(later_than)
             if victim is None:
                 return False
-            if victim in self.dirty:
-                self._store(victim)
-            self._drop(victim)
+            self.memory.evict(victim)
         return True
-
-    def _store(self, block: Block) -> None:
-        self.operations.append(self.move("store", block, self.resident[block]))
-        self.dirty.discard(block)
-        self.outside.add(block)
 
     def _farthest(self, later_than: int) -> Block | None:
         while self.order:
             negative, _, _, block = self.order[0]
-            if block in self.resident and self.uses[block][-1] == -negative:
+            if block in self.memory.resident and self.uses[block][-1] == -negative:
                 return block if -negative > later_than else None
             heapq.heappop(self.order)
         return None
 
-    def _can_load(self, block: Block) -> bool:
-        """Whether a block lies outside, or can be stored now because rows are picked from it."""
-        whole = block.whole
-        is_made = whole in self.dirty and whole not in self.being_made
-        return whole in self.outside or (block.needed_by is not None and is_made)
-
-    def _admit(self, block: Block, *, load: bool) -> None:
-        size = self.bytes_of(block)
-        if load:
-            assert self._can_load(block), f"{block.label} is read before it is made"
-            if block.whole in self.dirty:
-                self._store(block.whole)
-            self.operations.append(self.move("load", block, size))
-        self.resident[block] = size
-        self.held += size
-        self._enter(block)
-
     def _enter(self, block: Block) -> None:
         """Let a block be evicted; a block of no bytes stays until its last use."""
-        if self.resident[block]:
-            entry = (-self.uses[block][-1], -self.resident[block], next(self.entries), block)
-            heapq.heappush(self.order, entry)
+        if size := self.memory.resident[block]:
+            heapq.heappush(self.order, (-self.uses[block][-1], -size, next(self.entries), block))
 
     def _load_ahead(self, number: int) -> None:
         """Load blocks of the next steps that fit beside the temporaries of the steps until then."""
@@ -236,14 +189,16 @@ class _Placement:
                 return
             temporary = max(temporary, self.steps[later].temporary_bytes)
             for block in self.steps[later].reads:
-                if block in self.resident or not self._can_load(block):
+                if block in self.memory.resident or not self.memory.can_load(block):
                     continue
                 if not self._make_room(self.bytes_of(block) + temporary, later_than=coming[-1]):
                     return
-                self._admit(block, load=True)
+                self.memory.load(block)
+                self._enter(block)
 
     def _load_further_ahead(self, number: int) -> None:
         """Load blocks of further steps into room that neither resident blocks nor coming writes need."""
+        memory = self.memory
         temporary, made, made_bytes = 0, set[Block](), 0
         for ahead in range(number, min(number + 1 + FURTHEST, len(self.steps))):
             step = self.steps[ahead]
@@ -252,50 +207,25 @@ class _Placement:
                 return
             temporary = max(temporary, step.temporary_bytes)
             for block in self.blocks[ahead]:
-                if block in self.resident or block in made:
+                if block in memory.resident or block in made:
                     continue
                 size = self.bytes_of(block)
-                if block not in step.reads or not self._can_load(block):
+                if block not in step.reads or not memory.can_load(block):
                     made.add(block)
                     made_bytes += size
-                elif self.held + made_bytes + size + temporary > self.budget:
+                elif memory.held_bytes + made_bytes + size + temporary > self.budget:
                     return
                 else:
-                    self._admit(block, load=True)
+                    memory.load(block)
+                    self._enter(block)
 
     def _release(self, number: int) -> None:
         """Drop the blocks of a step that no later step uses."""
-        self.being_made = ()
         for block in self.blocks[number]:
             uses = self.uses[block]
             while uses and uses[-1] <= number:
                 uses.pop()
             if uses:
                 self._enter(block)
-                continue
-            if block in self.dirty and self.last_pick.get(block, -1) > number:
-                self._store(block)
-            self._drop(block)
-            self.dirty.discard(block)
-
-    def _drop(self, block: Block) -> None:
-        size = self.resident.pop(block)
-        self.held -= size
-        self.operations.append(self.move("drop", block, size))
-
-
-def _stored_early(operations: Sequence[Step | Move]) -> tuple[Step | Move, ...]:
-    """Move every store, which stands at the eviction, right after the last step that writes the block."""
-    written: dict[Block, int] = {}
-    stores: defaultdict[int, list[Move]] = defaultdict(list)
-    for position, operation in enumerate(operations):
-        if isinstance(operation, Step):
-            written |= dict.fromkeys(operation.writes, position)
-        elif operation.kind == "store":
-            stores[written[operation.block]].append(operation)
-    return tuple(
-        each
-        for position, operation in enumerate(operations)
-        if operation.kind != "store"
-        for each in (operation, *stores.get(position, ()))
-    )
+            else:
+                self.memory.forget(block, is_picked_later=self.last_pick.get(block, -1) > number)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
+from itertools import product
 
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.vjp import BackwardPass
@@ -33,7 +34,7 @@ class Schedule:
     Args:
         gradients: which values get a gradient; by default all parameters do.
         folded: whether the loss is computed inside the last stage, interval by interval. The result is never whole then.
-        saves: numbers of the stages that save what their gradients read, instead of running again.
+        saves: stages that save what their gradients read, instead of running again: numbers of a stage and of an interval.
         selects: whether rows are picked for the chunks for which ``hops`` allows it.
         sizes: sizes of a schedule of the same program, hops, bounds and gradients, so that no block is measured twice.
     """
@@ -46,7 +47,7 @@ class Schedule:
         *,
         gradients: Gradients | None = None,
         folded: bool = False,
-        saves: frozenset[int] = frozenset(),
+        saves: frozenset[tuple[int, int]] = frozenset(),
         order: Order = "column",
         selects: bool = False,
         traversal: Traversal | None = None,
@@ -70,7 +71,7 @@ class Schedule:
     def changed(
         self,
         *,
-        saves: frozenset[int] | None = None,
+        saves: frozenset[tuple[int, int]] | None = None,
         selects: bool | None = None,
         traversal: Traversal | None = None,
     ) -> Schedule:
@@ -80,6 +81,11 @@ class Schedule:
         found.selects = self.selects if selects is None else selects
         found.traversal = self.traversal if traversal is None else traversal
         return found
+
+    @property
+    def all_saves(self) -> frozenset[tuple[int, int]]:
+        """Every stage on every interval."""
+        return frozenset(product(range(len(self.program.stages)), self.intervals))
 
     def initial(self) -> list[Block]:
         """The blocks that exist before an epoch: features, edges, and gathered rows that are the same in every epoch."""
@@ -209,7 +215,7 @@ class Schedule:
 
     def _saved(self, number: int, interval: int) -> tuple[Block, ...]:
         """The block that a stage saves for its gradient, if it does."""
-        if number not in self.saves or not self.gradients.leads_from(self.program.stages[number]):
+        if (number, interval) not in self.saves or not self.gradients.leads_from(self.program.stages[number]):
             return ()
         return (self._block("stage_saved", "", interval, stage=number),)
 

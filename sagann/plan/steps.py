@@ -19,7 +19,7 @@ UNLIMITED = 1 << 62
 DEVICE = "device0"
 "Name of the device where there is one."
 
-MemoryPolicy = Literal["belady", "none"]
+MemoryPolicy = Literal["belady", "dp", "lru", "none"]
 "Which blocks the device keeps (:mod:`sagann.plan.memory`)."
 
 BlockKind = Literal[

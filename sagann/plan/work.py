@@ -110,7 +110,7 @@ class StepWork:
         if step.kind == "transform_loss":
             loss_bytes = rows * _LOSS_STREAMS * self._schedule.sizes.row_bytes(self._program.output)
             return forward + backward + Work(stream_bytes=loss_bytes)
-        return backward if step.number in self._schedule.saves else forward + backward
+        return backward if (step.number, step.interval) in self._schedule.saves else forward + backward
 
     def _pass(self, step: Step) -> Work:
         gather = self._program.gathers[step.number]

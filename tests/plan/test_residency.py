@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.steps import Block, Move, Plan, Step
-
-
-def block(number: int) -> Block:
-    return Block("value", "v", number)
-
-
-CHUNK = Block("edges", "csc", 0, 0)
-
-
-def rows_of(number: int) -> Block:
-    return Block("value", "v", number, needed_by=CHUNK)
-
-
-def step(reads: list[int], writes: list[int], temporary: int = 0, picked: Sequence[int] = ()) -> Step:
-    return Step(
-        kind="transform",
-        number=0,
-        interval=0,
-        reads=(*map(block, reads), *map(rows_of, picked)),
-        writes=tuple(map(block, writes)),
-        temporary_bytes=temporary,
-    )
+from tests.plan.schedules import block, schedules, step
 
 
 def obey(plan: Plan, bytes_of: dict[Block, int], host: set[Block]) -> None:
@@ -67,30 +42,9 @@ def obey(plan: Plan, bytes_of: dict[Block, int], host: set[Block]) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_schedule_is_placed_within_its_budget(data: st.DataObject) -> None:
-    sizes = data.draw(st.lists(st.integers(1, 20), min_size=2, max_size=8))
-    count = len(sizes)
-    host = set(range(data.draw(st.integers(1, count))))
-    known = set(host)
-    steps = []
-    for _ in range(data.draw(st.integers(1, 25))):
-        reads = data.draw(st.lists(st.sampled_from(sorted(known)), max_size=3, unique=True))
-        writes = data.draw(st.lists(st.integers(0, count - 1), max_size=2, unique=True))
-        known |= set(writes)
-        steps.append(step(reads, writes, data.draw(st.integers(0, 5))))
-    # Rows are picked of what is made once: before the first step, or by one.
-    times = Counter(each for one in steps for each in one.writes) + Counter(map(block, host))
-    for number, one in enumerate(steps):
-        made = {each for earlier in steps[:number] for each in earlier.writes} | set(map(block, host))
-        made = {each for each in made if times[each] == 1}
-        if made:
-            picked = data.draw(
-                st.lists(st.sampled_from(sorted(each.interval for each in made)), max_size=2, unique=True)
-            )
-            steps[number] = replace(one, reads=(*one.reads, *map(rows_of, picked)))
-    bytes_of = {block(number): size for number, size in enumerate(sizes)}
-    bytes_of |= {rows_of(number): (size + 1) // 2 for number, size in enumerate(sizes)}
-    alone = [sum(bytes_of[each] for each in {*one.reads, *one.writes}) + one.temporary_bytes for one in steps]
-    budget = max(max(alone), 1) + data.draw(st.integers(0, 40))
+    small = data.draw(schedules())
+    steps, bytes_of = list(small.steps), dict(small.sizes)
+    budget = max(small.least_budget, 1) + data.draw(st.integers(0, 40))
     lookahead = data.draw(st.integers(0, 3))
     policy = data.draw(st.sampled_from(sorted(MEMORY_POLICIES)))
 
@@ -98,7 +52,7 @@ def test_any_schedule_is_placed_within_its_budget(data: st.DataObject) -> None:
         return MEMORY_POLICIES[policy](
             steps,
             bytes_of=bytes_of.__getitem__,
-            initial=map(block, host),
+            initial=small.initial,
             bounds=(0, 1),
             budget_bytes=budget,
             lookahead=lookahead,
@@ -106,10 +60,10 @@ def test_any_schedule_is_placed_within_its_budget(data: st.DataObject) -> None:
 
     plan = placed(budget)
     assert [each for each in plan.operations if isinstance(each, Step)] == steps
-    obey(plan, bytes_of, {block(number) for number in host})
+    obey(plan, bytes_of, set(small.initial))
     with pytest.raises(BudgetError) as caught:
-        placed(max(alone) - 1)
-    assert caught.value.needed_bytes >= max(alone)
+        placed(small.least_budget - 1)
+    assert caught.value.needed_bytes >= small.least_budget
 
 
 def test_with_room_for_all_nothing_is_stored_and_all_is_loaded_once() -> None:

@@ -34,13 +34,19 @@ def test_every_block_that_is_read_was_written_before_or_exists_at_the_start() ->
 
 def test_a_setting_is_replaced_and_the_others_stay() -> None:
     schedule = schedule_of("gcn", "row", folded=True)
-    every = frozenset(range(len(schedule.program.stages)))
+    every = schedule.all_saves
     saving = schedule.changed(saves=every)
     assert (saving.saves, saving.folded, schedule.saves) == (every, True, frozenset())
     ours, theirs = ([each.label for each in one.epoch()] for one in (saving, schedule))
     assert ours == theirs
     assert any(block.kind == "stage_saved" for block in blocks_of(saving))
     assert not any(block.kind == "stage_saved" for block in blocks_of(schedule))
+
+
+def test_a_stage_saves_on_the_intervals_that_are_named() -> None:
+    schedule = schedule_of("gcn", "column")
+    saving = schedule.changed(saves=frozenset(at for at in schedule.all_saves if at[1] == 1))
+    assert {block.interval for block in blocks_of(saving) if block.kind == "stage_saved"} == {1}
 
 
 def test_without_a_gradient_of_features_none_is_given_to_the_caller() -> None:

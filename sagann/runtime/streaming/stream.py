@@ -19,9 +19,10 @@ from sagann.graph.topology import Topology
 from sagann.plan.epoch import Planned, dense_peak_bytes, plan_epoch
 from sagann.plan.fit import MOST_INTERVALS, Cut, cutter, fitted_bounds, hop_sizes
 from sagann.plan.gradients import Gradients
+from sagann.plan.memory import MemoryChoice
 from sagann.plan.orders import Order, require_order
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
-from sagann.plan.steps import UNLIMITED, MemoryPolicy
+from sagann.plan.steps import UNLIMITED
 from sagann.runtime.device.backend import backend_of
 from sagann.runtime.forecasting.probe import measured_selection
 from sagann.runtime.places import device_named, require_on_host, require_places
@@ -44,7 +45,7 @@ def stream(
     num_intervals: int | None = None,
     order: Order = "column",
     select: Select = "auto",
-    memory_policy: MemoryPolicy = "belady",
+    memory_policy: MemoryChoice = "belady",
     device: torch.device | str = "cpu",
 ) -> StreamedModel:
     """Make a model run over ``graph`` inside a memory budget.
@@ -61,7 +62,8 @@ def stream(
             spill folder, on a device), the least that leaves room to load ahead, if there is one.
         order: order in which passes go through the chunk grid (:mod:`sagann.plan.orders`).
         select: whether the host picks the rows that a chunk needs, where these are few (:mod:`sagann.plan.selection`).
-        memory_policy: which blocks the device keeps (:mod:`sagann.plan.memory`).
+        memory_policy: which blocks the device keeps (:mod:`sagann.plan.memory`); "auto" measures the machine, once per process, and
+            takes the policy whose plan is the fastest in simulation.
         device: device that computes, whose memory has the budget: 'cpu', 'cuda' or 'cuda:N'.
 
     Returns:

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
+from tempfile import gettempdir
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -25,9 +26,10 @@ from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.dialects import check_dialect
 from sagann.kernels.seeds import drawn_seed
 from sagann.plan.epoch import Planned, plan_constants, plan_epoch
+from sagann.plan.fastest import fastest
 from sagann.plan.fit import Cut, fitted_bounds
 from sagann.plan.gradients import Gradients
-from sagann.plan.memory import MEMORY_POLICIES
+from sagann.plan.memory import MEMORY_CHOICES, MemoryChoice
 from sagann.plan.orders import Order, require_order
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
@@ -39,6 +41,8 @@ from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.scratch import Scratch
 from sagann.runtime.blocks.spill import SpillFolder
 from sagann.runtime.device.backend import Backend
+from sagann.runtime.forecasting.probe import measured_machine
+from sagann.runtime.forecasting.tier import tier_of
 from sagann.runtime.places import require_places
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.call import Call, DeviceMemoryError, Streamed, warn_of_less
@@ -84,7 +88,8 @@ class StreamedModel(nn.Module):
         order: order in which passes go through the chunk grid.
         selection: which rows are picked for chunks.
         traversal: order in which passes go over the intervals; by default as :func:`sagann.plan.epoch.plan_epoch` chooses.
-        memory_policy: which blocks the device keeps (:mod:`sagann.plan.memory`).
+        memory_policy: which blocks the device keeps (:mod:`sagann.plan.memory`); "auto" measures the machine, once per process, and
+            takes the policy whose plan is the fastest in simulation.
         cut: quantity of which all intervals have equally much, where more intervals are cut because the device ran out of memory.
         backend: device that computes, by default the CPU. Parameters lie on it; hops and features lie on the host.
 
@@ -109,13 +114,13 @@ class StreamedModel(nn.Module):
         order: Order = "column",
         selection: Selection = NEVER,
         traversal: Traversal | None = None,
-        memory_policy: MemoryPolicy = "belady",
+        memory_policy: MemoryChoice = "belady",
         cut: Cut = "bytes",
         backend: Backend | None = None,
     ) -> None:
         super().__init__()
         require_order(order)
-        require_choice(memory_policy, MEMORY_POLICIES, what="unknown memory policy", where="stream.memory_policy")
+        require_choice(memory_policy, MEMORY_CHOICES, what="unknown memory policy", where="stream.memory_policy")
         check_dialect(dialect)
         self.model = model
         self._backend = backend or CpuBackend()
@@ -129,7 +134,7 @@ class StreamedModel(nn.Module):
         self.order = order
         self.selection = selection
         self.traversal = traversal
-        self.memory_policy: MemoryPolicy = memory_policy
+        self.memory_policy: MemoryChoice = memory_policy
         self._cut: Cut = cut
         self.timeline: Recorder | None = None
         "Recorder of the epochs that run; None to record none."
@@ -210,7 +215,7 @@ class StreamedModel(nn.Module):
             gradients = Gradients(program, wanted_x=needs_gradient(x), trained=trained)
             if len(self._plans) == MOST_PLANS:
                 self._forget_oldest()
-            self._plans[key] = plan_epoch(
+            planned = plan_epoch(
                 program,
                 self._chunks.sizes(program),
                 self.bounds,
@@ -221,14 +226,27 @@ class StreamedModel(nn.Module):
                 order=self.order,
                 selection=self.selection,
                 traversal=self.traversal,
-                memory_policy=self.memory_policy,
+                memory_policy=self._placed_by,
                 same_memory=self._same_memory,
                 has_mapped_x=is_read,
             )
+            self._plans[key] = self._fastest(planned) if self.memory_policy == "auto" else planned
             if self._folder is not None:
                 kept = 0 if program.constants in self._kept else self._plans[key].schedule.constant_bytes
                 self._folder.require(self._plans[key].plan.spilled_bytes + kept)
         return self._plans[key]
+
+    @property
+    def _placed_by(self) -> MemoryPolicy:
+        """The policy of plans that are made before any is simulated."""
+        return "belady" if self.memory_policy == "auto" else self.memory_policy
+
+    def _fastest(self, planned: Planned) -> Planned:
+        """The plan of the policy that is the fastest in simulation on this machine."""
+        folder = Path(gettempdir()) if self._folder is None else self._folder.path.parent
+        machine = measured_machine(folder, self._backend.device)
+        tier = tier_of(planned, machine, on_disk=self._folder is not None, is_at_hand=True)
+        return fastest(planned, machine, tier=tier)
 
     def _forget_oldest(self) -> None:
         """Forget the oldest plan, and the constants of its program that no other plan reads."""
@@ -372,7 +390,7 @@ class StreamedModel(nn.Module):
             self.bounds,
             self.budget_bytes,
             self.selection,
-            memory_policy=self.memory_policy,
+            memory_policy=self._placed_by,
             same_memory=self._same_memory,
         )
 

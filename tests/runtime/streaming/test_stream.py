@@ -34,5 +34,5 @@ def test_arguments_of_stream_are_checked() -> None:
     assert stream(model, graph, budget_bytes=1 << 20, order="row").order == "row"
     with pytest.raises(InputError, match="unknown order of the chunks"):
         StreamedModel(model, graph.hops(2), (0, 53), order="rows")
-    with pytest.raises(InputError, match="unknown memory policy: 'lru', expected one of belady, none"):
-        StreamedModel(model, graph.hops(2), (0, 53), memory_policy="lru")
+    with pytest.raises(InputError, match="memory policy: 'fifo', expected one of auto, belady, dp, lru, none"):
+        StreamedModel(model, graph.hops(2), (0, 53), memory_policy="fifo")

@@ -1,0 +1,137 @@
+"""The dynamic program finds the fewest bytes that can be tried, and never more than Belady's rule moves."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from sagann.plan.dynamic_program import least_moved, place_by_program
+from sagann.plan.gaps import gaps_of, prices_of
+from sagann.plan.lru import place_recent
+from sagann.plan.memory import place_uncached
+from sagann.plan.residency import place
+from sagann.plan.spec import verify
+from sagann.plan.steps import Block, Move
+from tests.plan.schedules import Small, block, schedules, step
+
+
+def tried(small: Small, budget: int) -> int:
+    """The fewest bytes by trying, before each step, every fate of every block in memory."""
+
+    @cache
+    def least(number: int, there: frozenset[tuple[Block, bool]], outside: frozenset[Block]) -> float:
+        if number == len(small.steps):
+            return 0
+        one, best = small.steps[number], float("inf")
+        known = sorted(there, key=str)
+        fates = [
+            ["keep"]
+            + (["drop"] if each not in one.blocks else [])
+            + (["store", "store and drop"] if is_dirty else [])
+            for each, is_dirty in known
+        ]
+        for fate in product(*fates):
+            moved, stays, lies = 0, dict[Block, bool](), set(outside)
+            for (each, is_dirty), what in zip(known, fate, strict=True):
+                if "store" in what:
+                    moved += small.sizes[each]
+                    lies.add(each)
+                if "drop" not in what:
+                    stays[each] = is_dirty and "store" not in what
+            missing = [each for each in one.reads if each not in stays]
+            held = sum(small.sizes[each] for each in {*stays, *one.blocks}) + one.temporary_bytes
+            if held > budget or any(each.whole not in lies for each in missing):
+                continue
+            moved += sum(small.sizes[each] for each in missing)
+            stays |= dict.fromkeys(missing, False) | dict.fromkeys(one.writes, True)
+            lies -= set(one.writes)
+            later = least(number + 1, frozenset(stays.items()), frozenset(lies))
+            best = min(best, moved + later)
+        return best
+
+    return int(least(0, frozenset(), small.initial))
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules(most_blocks=3, most_steps=6), st.integers(0, 12))
+def test_without_limits_nothing_that_can_be_tried_moves_less(small: Small, more: int) -> None:
+    budget = max(small.least_budget, 1) + more
+    gaps = gaps_of(small.steps, small.bytes_of, budget)
+    rival = place(small.steps, bytes_of=small.bytes_of, initial=small.initial, bounds=(0, 1), budget_bytes=budget)
+    found = least_moved(gaps, prices_of(gaps, rival.moved_bytes), width=None, choices=None)
+    assert found.moved_bytes == tried(small, budget)
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedules(), st.integers(0, 40), st.integers(0, 2))
+def test_no_rival_moves_less_and_the_bound_holds(small: Small, more: int, lookahead: int) -> None:
+    budget = max(small.least_budget, 1) + more
+    plans = [
+        policy(
+            small.steps,
+            bytes_of=small.bytes_of,
+            initial=small.initial,
+            bounds=(0, 1),
+            budget_bytes=budget,
+            lookahead=lookahead,
+        )
+        for policy in (place_by_program, place, place_recent, place_uncached)
+    ]
+    for plan in plans:
+        verify(plan, small.steps)
+    moved, *others = (plan.moved_bytes for plan in plans)
+    assert prices_of(gaps_of(small.steps, small.bytes_of, budget), moved).least_bytes <= moved <= min(others)
+
+
+def test_a_block_that_must_be_stored_stays_before_one_that_need_not() -> None:
+    # Block 0 is made, block 1 is loaded; room is for one of them. Belady's rule evicts block 0, which is used last.
+    steps = [step([1], [0]), step([2], temporary=0), step([1]), step([0])]
+    given_ = {
+        "bytes_of": lambda _: 10,
+        "initial": [block(1), block(2)],
+        "bounds": (0, 1),
+        "budget_bytes": 20,
+        "lookahead": 0,
+    }
+    belady, found = place(steps, **given_), place_by_program(steps, **given_)
+    assert (belady.loaded_bytes, belady.stored_bytes) == (30, 10)
+    assert (found.loaded_bytes, found.stored_bytes) == (30, 0)
+
+
+def test_small_blocks_leave_where_a_large_one_is_worth_more() -> None:
+    # Belady's rule evicts the large block, which is used last. To load the large block again moves more than both small ones.
+    sizes = {block(0): 30, block(1): 10, block(2): 10, block(3): 35}
+    steps = [step([0, 1, 2]), step([3]), step([1]), step([2]), step([0])]
+    plans = [
+        policy(
+            steps,
+            bytes_of=sizes.__getitem__,
+            initial=list(sizes),
+            bounds=(0, 1),
+            budget_bytes=65,
+            lookahead=0,
+        )
+        for policy in (place_uncached, place_recent, place, place_by_program)
+    ]
+    moved = [plan.moved_bytes for plan in plans]
+    assert moved[3] == 85 + 20
+    assert moved[3] < moved[2]
+    assert moved[0] == sum(sizes[each] for one in steps for each in one.reads)
+
+
+@pytest.mark.parametrize("lookahead", [0, 2])
+def test_loads_come_ahead_where_the_plan_may_do_so(lookahead: int) -> None:
+    steps = [step([1], [0]), step([2]), step([1]), step([0]), step([3])]
+    plan = place_by_program(
+        steps,
+        bytes_of=lambda _: 10,
+        initial=[block(1), block(2), block(3)],
+        bounds=(0, 1),
+        budget_bytes=20,
+        lookahead=lookahead,
+    )
+    load = plan.operations.index(Move("load", block(3), 10))
+    assert (load < plan.operations.index(steps[3])) == (lookahead > 0)
