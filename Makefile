@@ -13,6 +13,8 @@ SECONDS ?= 60
 # Test processes: one more than there are cores, because some tests wait, or so many (JOBS=1). They share what they compile.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
+# Threads of OpenMP that wait leave their core to the other test processes.
+TOGETHER := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q $(SHARED)
 
 .PHONY: help setup demo test quick lint format types layers doctest docs accuracy epochs streaming performance fuzz trials clean
 
@@ -32,11 +34,11 @@ demo: $(STAMP)  ## Train a GCN on the embedded graph and show what it learned.
 		--seed 0 --out $(RUN_DIR) --overwrite
 
 test: $(STAMP)  ## Run the whole test suite; what measures time runs last, alone.
-	$(BIN)/python -m pytest -q --durations=15 $(SHARED) -m "not alone"
+	$(TOGETHER) --durations=15 -m "not alone"
 	$(BIN)/python -m pytest -q -m alone
 
 quick: $(STAMP)  ## Run the tests that take under a few seconds each.
-	$(BIN)/python -m pytest -q $(SHARED) -m "not slow and not alone"
+	$(TOGETHER) -m "not slow and not alone"
 
 lint: $(STAMP)  ## Lint and check the format.
 	$(BIN)/ruff check .
