@@ -61,10 +61,10 @@ def assert_reads_no_row_without_edges(run: Run, device: str = "cpu") -> None:
     assert not found[1:].any()
 
 
-def hub(num_edges: int) -> Topology:
-    """Vertex 47 with that many in-edges and as many out-edges, so that both are cut into work items."""
+def hub(num_edges: int, vertex: int = 47) -> Topology:
+    """One of 50 vertices with that many in-edges and as many out-edges, so that both are cut into work items."""
     generator = torch.Generator().manual_seed(3)
-    middle = torch.full((num_edges,), 47)
+    middle = torch.full((num_edges,), vertex)
     src = torch.cat([torch.randint(50, (num_edges,), generator=generator), middle])
     dst = torch.cat([middle, torch.randint(50, (num_edges,), generator=generator)])
     return Topology.from_coo(src=src, dst=dst, num_src=50)
