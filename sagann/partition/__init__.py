@@ -1,20 +1,38 @@
-"""Orders of a graph's vertices, by which ranges of them have few edges to one another; ranges, and a worker's part of a graph.
+"""Orders of a graph's vertices, and parts for workers: ranges of vertices, a worker's part of a graph, and parts that are balanced by a
+cost model, which learns from measured epochs. Pure algorithms over a Topology."""
 
-Pure algorithms over a Topology.
-"""
-
+from sagann.partition.balance import balanced_bounds
+from sagann.partition.cost_features import ACCESS_BYTES, FEATURES, CostFeatures, count_cost_features
+from sagann.partition.cost_model import CostModel, LearnedKind, Measurement
 from sagann.partition.halo import Part, part_of
 from sagann.partition.orders import DEFAULT_SCORE, VERTEX_ORDERS, VertexOrder, vertex_order
+from sagann.partition.part_costs import PART_POLICIES, PartCosts, PartPolicy, policy_costs
+from sagann.partition.repartition import MoveCosts, Repartition, decide_repartition
 from sagann.partition.vertex_ranges import RANGE_POLICIES, RangePolicy, vertex_ranges
 
 __all__ = [
+    "ACCESS_BYTES",
     "DEFAULT_SCORE",
+    "FEATURES",
+    "PART_POLICIES",
     "RANGE_POLICIES",
     "VERTEX_ORDERS",
+    "CostFeatures",
+    "CostModel",
+    "LearnedKind",
+    "Measurement",
+    "MoveCosts",
     "Part",
+    "PartCosts",
+    "PartPolicy",
     "RangePolicy",
+    "Repartition",
     "VertexOrder",
+    "balanced_bounds",
+    "count_cost_features",
+    "decide_repartition",
     "part_of",
+    "policy_costs",
     "vertex_order",
     "vertex_ranges",
 ]

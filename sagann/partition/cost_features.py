@@ -1,0 +1,175 @@
+"""Cost features: what the run time of an operation on a part of the graph depends on, as prefix sums over the destinations.
+
+An operation reads, for every destination, the ids of its sources and then the rows of these sources. Sources with consecutive
+ids are a run: their rows are contiguous in memory, so one access loads several. The features of a destination v, whose sources
+form the runs c_1, c_2, ..., are:
+
+- vertices: 1;
+- edges: the number of in-edges of v;
+- runs: the number of runs;
+- id accesses: the sum over the runs of ceil(bytes of the ids of c_i / bytes of an access);
+- row accesses: the sum over the runs of ceil(bytes of the rows of c_i / bytes of an access).
+
+The features of a part are sums over its destinations. With prefix sums they cost one subtraction, whatever the size of the part.
+
+References:
+    Jia et al., ROC, MLSys 2020, Sec. 4.1, Table 2. We differ in three points. An access has a number of bytes instead of a
+    number of values, so a cache line of a processor and a warp of a GPU have one formula. Copies of an edge count as edges and
+    as ids, but their source is one row. Row accesses are counted for several widths of rows, because layers differ in width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numba import prange
+
+from sagann.errors import InputError, require_choice
+from sagann.graph.counting_sort import ITEMS_PER_THREAD, Array
+from sagann.graph.threads import pytorch_threads
+from sagann.graph.topology import Topology
+from sagann.machine_code import compiled
+from sagann.ranges import require_integer
+
+FEATURES = ("vertices", "edges", "runs", "id accesses", "row accesses")
+"Names of the features of a part, in the order of :meth:`CostFeatures.of_part`."
+ACCESS_BYTES: Mapping[str, int] = MappingProxyType({"cpu": 64, "cuda": 128})
+"""Bytes that one memory access loads, by type of device: a cache line of a processor; 4 bytes for each of the 32 threads of a
+warp. Powers of 2."""
+# Columns of the prefix sums before those of the row accesses: edges, runs and id accesses.
+_NUM_COMMON = 3
+# Some ranges of destinations take longer than others, so each thread gets several.
+_TASKS_PER_THREAD = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostFeatures:
+    """Prefix sums of the cost features over the destinations of a topology. Made by :func:`count_cost_features`."""
+
+    sums: Array
+    """int64 [num_dst + 1, 3 + number of widths]: row v has the sums over the destinations before v of edges, runs, id accesses,
+    and row accesses for each of ``row_bytes``. Vertices need no column, because v is their sum. Callers must not modify it."""
+    row_bytes: tuple[int, ...]
+    "Bytes of a source's row, for each column of row accesses; ascending, without repetition."
+
+    @property
+    def num_vertices(self) -> int:
+        """Number of destinations."""
+        return len(self.sums) - 1
+
+    def column(self, row_bytes: int) -> int:
+        """The column of ``sums`` with the row accesses for rows of ``row_bytes``.
+
+        Raises:
+            InputError: row accesses were not counted for that width.
+        """
+        require_choice(
+            row_bytes, self.row_bytes, what="row accesses were not counted", where="CostFeatures, row_bytes"
+        )
+        return _NUM_COMMON + self.row_bytes.index(row_bytes)
+
+    def of_part(self, first: int, stop: int, row_bytes: int) -> Array:
+        """The features of the destinations ``first`` to ``stop - 1``, float64 [5], in the order of :data:`FEATURES`.
+
+        Args:
+            first: first destination of the part.
+            stop: destination after the last one of the part.
+            row_bytes: bytes of a source's row in the operation.
+        """
+        columns = [*range(_NUM_COMMON), self.column(row_bytes)]
+        found = self.sums[stop, columns] - self.sums[first, columns]
+        return np.array([stop - first, *found], dtype=np.float64)
+
+
+def count_cost_features(topology: Topology, row_bytes: Iterable[int], *, device: str = "cpu") -> CostFeatures:
+    """Count the cost features of every destination, in one pass over the edges, in parallel.
+
+    The topology has global ids: a part has the same features on every worker. The result takes 8 bytes for each vertex and
+    column, and is the same for any number of threads.
+
+    Args:
+        topology: in memory or mapped from files; on the processor.
+        row_bytes: bytes of a source's row in each operation whose run time is predicted, repetitions allowed.
+        device: type of device that computes, a key of :data:`ACCESS_BYTES`.
+    Raises:
+        InputError: the device is unknown, there is no width, or a width is no positive number of bytes.
+    Example:
+        >>> import torch
+        >>> topology = Topology.from_coo(src=torch.tensor([3, 4, 6, 8]), dst=torch.zeros(4, dtype=torch.int64), num_src=9)
+        >>> dict(zip(FEATURES, count_cost_features(topology, [128]).of_part(0, 9, 128).tolist()))
+        {'vertices': 9.0, 'edges': 4.0, 'runs': 3.0, 'id accesses': 3.0, 'row accesses': 8.0}
+    """
+    require_choice(device, ACCESS_BYTES, what="unknown type of device", where="count_cost_features")
+    widths = _checked_widths(row_bytes)
+    indptr, indices = topology.indptr.contiguous().numpy(), topology.indices.contiguous().numpy()
+    sums = np.zeros((topology.num_dst + 1, _NUM_COMMON + len(widths)), dtype=np.int64)
+    with pytorch_threads() as threads:
+        slices = max(1, min(threads, (topology.num_edges + topology.num_dst) // ITEMS_PER_THREAD))
+        bounds = _task_bounds(indptr, 1 if slices == 1 else slices * _TASKS_PER_THREAD)
+        shift = ACCESS_BYTES[device].bit_length() - 1
+        _sum_features(indptr, indices, bounds, np.array(widths, dtype=np.int64), shift, sums)
+    return CostFeatures(sums=sums, row_bytes=widths)
+
+
+def _checked_widths(row_bytes: Iterable[int]) -> tuple[int, ...]:
+    widths = set(row_bytes)
+    for width in widths:
+        require_integer(width, "bytes", where="count_cost_features, row_bytes")
+    if not widths or min(widths) == 0:
+        raise InputError(
+            "row accesses need the bytes of a row",
+            value=f"{sorted(widths)}, at least one width, each of at least 1 byte",
+            where="count_cost_features, row_bytes",
+            fix="Pass the bytes of a source's row, for example 4 times the number of float32 features.",
+        )
+    return tuple(sorted(widths))
+
+
+def _task_bounds(indptr: Array, num_tasks: int) -> Array:
+    """Bounds of ranges of destinations with about as many edges each; none is empty, except where there is no destination."""
+    num_dst = len(indptr) - 1
+    edges = int(indptr[-1]) * np.arange(1, num_tasks) // num_tasks
+    return np.unique([0, *np.searchsorted(indptr, edges), num_dst])
+
+
+@compiled(parallel=True)
+def _sum_features(indptr: Array, indices: Array, bounds: Array, row_bytes: Array, shift: int, sums: Array) -> None:
+    """Fill ``sums``, whose first row is 0: every task sums up its destinations, then adds the sums of the tasks before it."""
+    num_tasks = len(bounds) - 1
+    for t in prange(num_tasks):
+        _sum_destinations(indptr, indices, bounds[t], bounds[t + 1], row_bytes, shift, sums)
+    before = np.zeros((num_tasks + 1, sums.shape[1]), dtype=np.int64)
+    for t in range(num_tasks):
+        before[t + 1] = before[t] + sums[bounds[t + 1]]
+    for t in prange(num_tasks):
+        for v in range(bounds[t], bounds[t + 1]):
+            sums[v + 1] += before[t]
+
+
+@compiled()
+def _sum_destinations(
+    indptr: Array, indices: Array, first: int, stop: int, row_bytes: Array, shift: int, sums: Array
+) -> None:
+    """Fill rows ``first + 1`` to ``stop`` with the sums over the destinations from ``first`` on."""
+    id_bytes, round_up = indices.itemsize, (1 << shift) - 1
+    total = np.zeros(sums.shape[1], dtype=np.int64)
+    for v in range(first, stop):
+        e, end = indptr[v], indptr[v + 1]
+        total[0] += end - e
+        while e < end:
+            begin = e
+            lowest = source = np.int64(indices[e])
+            e += 1
+            # A copy of an edge has the source before it again.
+            while e < end and source <= indices[e] <= source + 1:
+                source = np.int64(indices[e])
+                e += 1
+            total[1] += 1
+            total[2] += ((e - begin) * id_bytes + round_up) >> shift
+            num_rows = source - lowest + 1
+            for k in range(len(row_bytes)):
+                total[3 + k] += (num_rows * row_bytes[k] + round_up) >> shift
+        sums[v + 1] = total

@@ -1,0 +1,323 @@
+"""The cost model: seconds of an operation on a part of the graph, learned while training from the seconds of every epoch and worker.
+
+An operation of kind k on a part with features x (:data:`sagann.partition.FEATURES`) takes ``weights[k] @ x / speed`` seconds, where
+no weight is negative and the speed is that of the worker. Weights and speeds minimise the sum over all measurements of
+(predicted - measured)^2 / measured: a longer measurement counts more, but not by so much that one outlier decides. A measurement
+counts less with every later epoch, by a constant factor, so that the model follows a machine that changes.
+
+Only sums over the measurements are kept (normal equations, for each kind and worker), so an update takes the same time after any
+number of epochs. For given speeds the best weights are a problem of non-negative least squares for each kind; for given weights the best
+speed of each worker has a formula. The two alternate.
+
+What the measurements decide, and what they do not:
+
+- Doubling all speeds and weights changes no prediction. So the mean speed is 1.
+- A part that took long may have costly features or a slow worker. The weights explain what they can, and the speeds the rest. Parts
+  that move between workers, and several kinds, tell the two apart.
+- Features may be proportional to one another on all parts that were measured. A small penalty keeps weights near those of the epoch
+  before, at first 0, in all directions in which the measurements say nothing. So weights do not drift while parts stay the same.
+
+References:
+    Jia et al., ROC, MLSys 2020, Sec. 4.1. We differ in that weights are not negative, that workers have speeds, that older
+    measurements count less, and that squared errors are divided by the seconds measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite, sqrt
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from sagann.errors import InputError, require_choice
+from sagann.graph.counting_sort import Array
+from sagann.partition.cost_features import FEATURES, CostFeatures
+from sagann.partition.non_negative import non_negative_solution
+from sagann.partition.part_costs import PartCosts
+from sagann.storage.json_fields import as_list, as_mapping, as_number
+
+# Of the penalty, relative to the measurements: far below their noise, far above the rounding of the equations.
+_PENALTY = 1e-4
+# Alternations of an update. The next update goes on from where they end.
+_ALTERNATIONS = 20
+_NUM_FEATURES = len(FEATURES)
+# Sums of products have no negative eigenvalue but for rounding, relative to the largest product.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """The seconds that an operation took on a worker's part in an epoch."""
+
+    kind: str
+    'Name of the kind of operation, for example "gather, layer 0". Each kind has weights of its own.'
+    worker: int
+    "Index of the worker, from 0 on."
+    features: Sequence[float]
+    "Features of the worker's part (:meth:`sagann.partition.CostFeatures.of_part`)."
+    seconds: float
+    "Seconds that the operation took. A positive number."
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no measurement has."""
+        if self.worker < 0 or not (isfinite(self.seconds) and self.seconds > 0):
+            raise InputError(
+                "no measurement of an operation",
+                value=f"{self.seconds} seconds on worker {self.worker}, expected positive seconds and an index",
+                where=f"Measurement of {self.kind!r}",
+                fix="Leave out operations that did not run.",
+            )
+        if len(self.features) != _NUM_FEATURES or not all(isfinite(x) and x >= 0 for x in self.features):
+            raise InputError(
+                "a part has other features",
+                value=f"{list(self.features)}, expected {_NUM_FEATURES} numbers of at least 0",
+                where=f"Measurement of {self.kind!r}",
+                fix="Pass what CostFeatures.of_part returns.",
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearnedKind:
+    """What is known of a kind of operation: its weights, and sums over its measurements x, seconds by worker."""
+
+    weights: Array
+    "float64 [5], none negative: seconds for each unit of a feature on a worker of speed 1."
+    products: Array
+    "float64 [workers, 5, 5]: sums of outer(x, x) / seconds."
+    features: Array
+    "float64 [workers, 5]: sums of x."
+    seconds: Array
+    "float64 [workers]: sums of seconds."
+
+    @classmethod
+    def unknown(cls, num_workers: int) -> LearnedKind:
+        """A kind without measurements."""
+        shape = (num_workers, _NUM_FEATURES)
+        zeros = np.zeros((*shape, _NUM_FEATURES)), np.zeros(shape), np.zeros(num_workers)
+        return cls(weights=np.zeros(_NUM_FEATURES), products=zeros[0], features=zeros[1], seconds=zeros[2])
+
+    def aged(self, forgetting: float, num_workers: int) -> LearnedKind:
+        """A copy whose sums are multiplied by ``forgetting``, with room for ``num_workers``."""
+        found = LearnedKind.unknown(num_workers)
+        known = len(self.seconds)
+        found.weights[:] = self.weights
+        found.products[:known] = forgetting * self.products
+        found.features[:known] = forgetting * self.features
+        found.seconds[:known] = forgetting * self.seconds
+        return found
+
+    def add(self, measurement: Measurement) -> None:
+        """Add a measurement to the sums, in place."""
+        x = np.asarray(measurement.features, dtype=np.float64)
+        self.products[measurement.worker] += np.outer(x, x) / measurement.seconds
+        self.features[measurement.worker] += x
+        self.seconds[measurement.worker] += measurement.seconds
+
+    def best_weights(self, speeds: Array, before: Array) -> Array:
+        """The best weights for given speeds, near those before where measurements do not decide."""
+        gram = np.einsum("w,wij->ij", speeds**-2, self.products)
+        diagonal = gram.diagonal()
+        # A feature that is 0 in all measurements has no magnitude of its own.
+        penalty = _PENALTY * np.where(diagonal > 0, diagonal, 1.0)
+        return non_negative_solution(gram + np.diag(penalty), self.features.T @ (1 / speeds) + penalty * before)
+
+    def squared_predictions(self, weights: Array) -> Array:
+        """For each worker, the sum of (seconds predicted at speed 1)^2 / seconds measured."""
+        return np.einsum("i,wij,j->w", weights, self.products, weights)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostModel:
+    """Weights of kinds of operations and speeds of workers. Frozen: every epoch makes a new one (:meth:`updated`).
+
+    Example:
+        >>> model = CostModel()
+        >>> for part in ([100, 900, 800, 800, 1600], [300, 700, 650, 650, 1300]):
+        ...     seconds = 2e-9 * part[0] + 1e-9 * part[4]
+        ...     model = model.updated([Measurement(kind="gather", worker=0, features=part, seconds=seconds)])
+        >>> round(1e9 * model.predict("gather", [200, 800, 725, 725, 1450]))
+        1850
+    """
+
+    forgetting: float = 0.9
+    "Factor by which the weight of all measurements decreases with every later epoch, in (0, 1]. 1 forgets nothing."
+    speeds: tuple[float, ...] = ()
+    "Speed of each worker that was measured, mean 1; 1 for a worker that was not."
+    kinds: Mapping[str, LearnedKind] = field(default_factory=lambda: MappingProxyType({}))
+    "What is known of each kind, by name. Callers must not modify it."
+
+    def __post_init__(self) -> None:
+        """Refuse a factor that is out of range."""
+        if not 0 < self.forgetting <= 1:
+            raise InputError(
+                "factor of forgetting out of range",
+                value=f"{self.forgetting}, expected more than 0 and at most 1",
+                where="CostModel.forgetting",
+                fix="Pass 0.9, or 1 to forget nothing.",
+            )
+
+    def updated(self, measurements: Iterable[Measurement]) -> CostModel:
+        """The model after an epoch: older measurements count less, and weights and speeds fit all of them.
+
+        Args:
+            measurements: those of the epoch, of all workers and kinds. Parts without vertices say nothing and are passed over.
+        """
+        found = [measurement for measurement in measurements if any(measurement.features)]
+        if not found:
+            return self
+        num_workers = max(len(self.speeds), 1 + max(measurement.worker for measurement in found))
+        speeds = np.array(self.speeds_of(num_workers))
+        kinds = {name: kind.aged(self.forgetting, num_workers) for name, kind in self.kinds.items()}
+        for measurement in found:
+            kinds.setdefault(measurement.kind, LearnedKind.unknown(num_workers)).add(measurement)
+        weights, speeds = _fitted(kinds, speeds)
+        learned = {
+            name: LearnedKind(
+                weights=weights[name], products=kind.products, features=kind.features, seconds=kind.seconds
+            )
+            for name, kind in kinds.items()
+        }
+        return CostModel(forgetting=self.forgetting, speeds=tuple(speeds.tolist()), kinds=MappingProxyType(learned))
+
+    def speeds_of(self, num_workers: int) -> tuple[float, ...]:
+        """Speed of each of so many workers; 1 for those that were never measured."""
+        return (*self.speeds, *[1.0] * num_workers)[:num_workers]
+
+    def predict(self, kind: str, features: Sequence[float], *, speed: float = 1.0) -> float:
+        """Seconds of an operation on a part, measured or not, of any graph.
+
+        Args:
+            kind: name of a kind that was measured.
+            features: features of the part.
+            speed: speed of the worker.
+        Raises:
+            InputError: the kind was never measured.
+        """
+        return float(self._known(kind).weights @ np.asarray(features, dtype=np.float64)) / speed
+
+    def part_costs(self, features: CostFeatures, operations: Mapping[str, int]) -> PartCosts:
+        """Costs of parts: seconds of an epoch's operations together, on a worker of speed 1.
+
+        Workers that wait for one another between two operations take longer than this sum says.
+
+        Args:
+            features: prefix sums of any graph.
+            operations: kinds of the operations of an epoch, with the bytes of a source's row in each.
+        Raises:
+            InputError: a kind was never measured, or ``features`` lack a width.
+        """
+        weights = np.zeros(1 + features.sums.shape[1])
+        for name, row_bytes in operations.items():
+            *common, row_access = self._known(name).weights
+            weights[: len(common)] += common
+            weights[1 + features.column(row_bytes)] += row_access
+        return PartCosts(sums=features.sums, weights=weights)
+
+    @property
+    def relative_error(self) -> float:
+        """Root of the mean squared relative error of the measurements, weighted by their seconds and age; 0 without any."""
+        speeds = np.array(self.speeds)
+        total, squared = 0.0, 0.0
+        for kind in self.kinds.values():
+            total += kind.seconds.sum()
+            squared += (
+                kind.seconds
+                - 2 * (kind.features @ kind.weights) / speeds
+                + kind.squared_predictions(kind.weights) / speeds**2
+            ).sum()
+        # An exact fit may be below 0 by rounding.
+        return sqrt(max(squared, 0.0) / total) if total else 0.0
+
+    def to_plain(self) -> dict[str, Any]:
+        """The model as dictionaries, lists and numbers, which JSON writes without loss."""
+        fields = ("weights", "products", "features", "seconds")
+        return {
+            "forgetting": self.forgetting,
+            "features": list(FEATURES),
+            "speeds": list(self.speeds),
+            "kinds": {
+                name: {field_: getattr(kind, field_).tolist() for field_ in fields}
+                for name, kind in self.kinds.items()
+            },
+        }
+
+    @classmethod
+    def from_plain(cls, plain: object) -> CostModel:
+        """The model that :meth:`to_plain` wrote.
+
+        Raises:
+            InputError: the data are not those of a cost model.
+        """
+        try:
+            given = as_mapping(plain)
+            if given["features"] != list(FEATURES):
+                raise ValueError(f"other features than {', '.join(FEATURES)}")
+            speeds = _numbers(given["speeds"], (len(as_list(given["speeds"])),))
+            if (speeds <= 0).any():
+                raise ValueError("a speed that is not positive")
+            kinds = {
+                name: _read_kind(as_mapping(kind), len(speeds)) for name, kind in as_mapping(given["kinds"]).items()
+            }
+            forgetting = as_number(given["forgetting"], "forgetting")
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                "no cost model",
+                value=f"{type(error).__name__}: {error}",
+                where="CostModel.from_plain",
+                fix="Pass what CostModel.to_plain returned, or learn a new model.",
+            ) from error
+        return cls(forgetting=forgetting, speeds=tuple(speeds.tolist()), kinds=MappingProxyType(kinds))
+
+    def _known(self, kind: str) -> LearnedKind:
+        require_choice(kind, self.kinds, what="kind of operation was never measured", where="CostModel")
+        return self.kinds[kind]
+
+
+def _fitted(kinds: Mapping[str, LearnedKind], speeds: Array) -> tuple[dict[str, Array], Array]:
+    """Weights by kind and speeds that fit the measurements, from the kinds' weights and the given speeds on."""
+    weights = {name: kind.weights for name, kind in kinds.items()}
+    for _ in range(_ALTERNATIONS):
+        weights = {name: kind.best_weights(speeds, kind.weights) for name, kind in kinds.items()}
+        predicted = sum(kind.features @ weights[name] for name, kind in kinds.items())
+        squared = sum(kind.squared_predictions(weights[name]) for name, kind in kinds.items())
+        # A worker of which nothing is predicted keeps its speed.
+        is_known = predicted > 0
+        speeds = np.where(is_known, squared / np.where(is_known, predicted, 1.0), speeds)
+        mean = speeds[is_known].mean() if is_known.any() else 1.0
+        speeds = np.where(is_known, speeds / mean, speeds)
+        weights = {name: found / mean for name, found in weights.items()}
+    return weights, speeds
+
+
+def _read_kind(plain: Mapping[str, Any], num_workers: int) -> LearnedKind:
+    kind = LearnedKind(
+        weights=_numbers(plain["weights"], (_NUM_FEATURES,)),
+        products=_numbers(plain["products"], (num_workers, _NUM_FEATURES, _NUM_FEATURES)),
+        features=_numbers(plain["features"], (num_workers, _NUM_FEATURES)),
+        seconds=_numbers(plain["seconds"], (num_workers,)),
+    )
+    scale = kind.products.max(initial=0.0)
+    is_symmetric = np.array_equal(kind.products, kind.products.swapaxes(1, 2))
+    if not is_symmetric or np.linalg.eigvalsh(kind.products).min(initial=0.0) < -_ROUNDING * scale:
+        raise ValueError("products that no measurements have")
+    return kind
+
+
+def _numbers(plain: object, shape: tuple[int, ...]) -> Array:
+    """Numbers of at least 0, in nested lists of this shape."""
+
+    def read(value: object, sizes: tuple[int, ...]) -> Any:
+        if sizes:
+            items = as_list(value)
+            if len(items) != sizes[0]:
+                raise ValueError(f"{len(items)} items, expected {sizes[0]}")
+            return [read(item, sizes[1:]) for item in items]
+        number = as_number(value, "a cost model")
+        if number < 0:
+            raise ValueError(f"{number}, expected at least 0")
+        return number
+
+    return np.array(read(plain, shape), dtype=np.float64).reshape(shape)

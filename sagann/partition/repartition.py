@@ -1,0 +1,166 @@
+"""Repartition: whether other parts, balanced by what has been learned, are worth moving rows and edges between the workers.
+
+Other parts pay when two conditions hold:
+
+- The seconds that they save in the epochs to come exceed the seconds of the move.
+- The share of an epoch that they save exceeds both a stated share and the relative error of the cost model. Noise in the
+  measurements moves the predicted optimum a little in every epoch; without this margin, parts would move to and fro.
+
+References:
+    Jia et al., ROC, MLSys 2020, Sec. 4: parts are computed anew in every epoch. We differ in that they stay where a move does not pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sagann.errors import InputError
+from sagann.partition.balance import balanced_bounds
+from sagann.partition.cost_features import CostFeatures
+from sagann.partition.cost_model import CostModel
+from sagann.partition.part_costs import PartCosts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MoveCosts:
+    """What it takes to move vertices between workers, and when that may pay."""
+
+    vertex_bytes: int
+    "Bytes that move with a vertex: its rows of features, labels and offsets."
+    edge_bytes: int
+    "Bytes that move with each in-edge of a vertex: its id and its edge data."
+    bytes_per_s: float
+    "Bytes per second that each worker sends, and receives at the same time."
+    horizon_epochs: int
+    "Number of epochs within which a move has to pay: at most those left in the run."
+    least_gain: float = 0.02
+    "Least share of an epoch's seconds that a move has to save, in [0, 1)."
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        if self.vertex_bytes < 0 or self.edge_bytes < 0 or self.horizon_epochs < 0 or not self.bytes_per_s > 0:
+            raise InputError(
+                "costs of a move out of range",
+                value=f"{self.vertex_bytes} bytes per vertex, {self.edge_bytes} per edge, {self.bytes_per_s} bytes per second, "
+                f"{self.horizon_epochs} epochs; the rate must be positive, and nothing negative",
+                where="MoveCosts",
+                fix="Pass the bytes of a vertex and of an edge, the measured rate, and the number of epochs left.",
+            )
+        if not 0 <= self.least_gain < 1:
+            raise InputError(
+                "least gain of a move out of range",
+                value=f"{self.least_gain}, expected at least 0 and less than 1",
+                where="MoveCosts.least_gain",
+                fix="Pass a share, for example 0.02.",
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repartition:
+    """A decision between the parts that workers have and balanced ones, with the numbers that decide."""
+
+    pays: bool
+    "Whether the move pays. If not, workers keep their parts."
+    bounds: tuple[int, ...]
+    "Bounds of the balanced parts, whether or not the move to them pays."
+    epoch_s: float
+    "Predicted seconds of an epoch with the parts that workers have: those of the slowest worker."
+    balanced_epoch_s: float
+    "Predicted seconds of an epoch with balanced parts."
+    needed_gain: float
+    "Share of an epoch's seconds that the move has to save, so that noise moves nothing."
+    moved_bytes: int
+    "Bytes that all workers together send to others."
+    move_s: float
+    "Seconds of the move: those of the worker that sends or receives most."
+    horizon_epochs: int
+    "Number of epochs within which the move has to pay."
+
+    @property
+    def gain(self) -> float:
+        """Share of an epoch's seconds that balanced parts save."""
+        return 1 - self.balanced_epoch_s / self.epoch_s if self.epoch_s else 0.0
+
+    def __str__(self) -> str:
+        """The decision in words, with its numbers."""
+        saved_s = self.horizon_epochs * (self.epoch_s - self.balanced_epoch_s)
+        return (
+            f"{'move' if self.pays else 'stay'}: balanced parts take {self.balanced_epoch_s:.4g} s per epoch instead of "
+            f"{self.epoch_s:.4g} s, which saves {self.gain:.1%} (more than {self.needed_gain:.1%} is needed) and {saved_s:.4g} s in "
+            f"{self.horizon_epochs} epochs; moving {self.moved_bytes / 1e6:.4g} MB takes {self.move_s:.4g} s"
+        )
+
+
+def decide_repartition(
+    bounds: Sequence[int],
+    features: CostFeatures,
+    operations: dict[str, int],
+    model: CostModel,
+    costs: MoveCosts,
+) -> Repartition:
+    """Decide whether workers should move to balanced parts.
+
+    Args:
+        bounds: bounds of the parts that workers have, one more than there are workers.
+        features: prefix sums of the graph.
+        operations: kinds of the operations of an epoch, with the bytes of a source's row in each.
+        model: what has been learned, with a measurement of every kind.
+        costs: what a move takes, and when it may pay.
+    Raises:
+        InputError: a kind was never measured, or ``bounds`` do not go from 0 to the number of vertices without decreasing.
+    """
+    _require_bounds(bounds, features.num_vertices)
+    learned = model.part_costs(features, operations)
+    speeds = model.speeds_of(len(bounds) - 1)
+    balanced = balanced_bounds(learned, speeds)
+    epoch_s, balanced_epoch_s = (_slowest_s(learned, speeds, parts) for parts in (bounds, balanced))
+    moved_bytes, most_bytes = _bytes_to_move(bounds, balanced, features, costs)
+    needed_gain, move_s = max(costs.least_gain, model.relative_error), most_bytes / costs.bytes_per_s
+    saved_s = epoch_s - balanced_epoch_s
+    return Repartition(
+        pays=saved_s > needed_gain * epoch_s and costs.horizon_epochs * saved_s > move_s,
+        bounds=balanced,
+        epoch_s=epoch_s,
+        balanced_epoch_s=balanced_epoch_s,
+        needed_gain=needed_gain,
+        moved_bytes=moved_bytes,
+        move_s=move_s,
+        horizon_epochs=costs.horizon_epochs,
+    )
+
+
+def _slowest_s(learned: PartCosts, speeds: Sequence[float], bounds: Sequence[int]) -> float:
+    parts = zip(pairwise(bounds), speeds, strict=True)
+    return max(learned.of_part(first, stop) / speed for (first, stop), speed in parts)
+
+
+def _bytes_to_move(
+    before: Sequence[int], after: Sequence[int], features: CostFeatures, costs: MoveCosts
+) -> tuple[int, int]:
+    """Bytes that all workers send together, and the most that one worker sends or receives."""
+
+    def part_bytes(first: int, stop: int) -> int:
+        if stop <= first:
+            return 0
+        edges = int(features.sums[stop, 0] - features.sums[first, 0])
+        return (stop - first) * costs.vertex_bytes + edges * costs.edge_bytes
+
+    total, most = 0, 0
+    for old, new in zip(pairwise(before), pairwise(after), strict=True):
+        kept = part_bytes(max(old[0], new[0]), min(old[1], new[1]))
+        sent, received = part_bytes(*old) - kept, part_bytes(*new) - kept
+        total, most = total + sent, max(most, sent, received)
+    return total, most
+
+
+def _require_bounds(bounds: Sequence[int], num_vertices: int) -> None:
+    ascend = all(first <= stop for first, stop in pairwise(bounds))
+    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != num_vertices or not ascend:
+        raise InputError(
+            "bounds of other parts",
+            value=f"{list(bounds)}, expected ids that do not decrease, from 0 to {num_vertices}",
+            where="decide_repartition, bounds",
+            fix="Pass the bounds by which the vertices of this graph were cut.",
+        )

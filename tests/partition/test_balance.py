@@ -1,0 +1,126 @@
+"""Balanced parts: against every possible cut of small graphs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import combinations_with_replacement, pairwise, product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from sagann.errors import InputError
+from sagann.partition import PartCosts, balanced_bounds
+from sagann.plan import equal_vertices
+
+
+def costs_of(each: Sequence[int]) -> PartCosts:
+    """Costs of vertices by their number of in-edges."""
+    return PartCosts.of_edges(torch.tensor([0, *np.cumsum(each, dtype=np.int64)], dtype=torch.int64))
+
+
+def longest_time(costs: PartCosts, speeds: Sequence[float], bounds: Sequence[int]) -> float:
+    # Differences of prefix costs, as the algorithm computes them.
+    before = [costs.of_part(0, v) for v in range(costs.num_vertices + 1)]
+    return max((before[b] - before[a]) / speed for (a, b), speed in zip(pairwise(bounds), speeds, strict=True))
+
+
+def least_of_all_cuts(costs: PartCosts, speeds: Sequence[float]) -> float:
+    ids = range(costs.num_vertices + 1)
+    inner = combinations_with_replacement(ids, len(speeds) - 1)
+    return min(longest_time(costs, speeds, (0, *cut, costs.num_vertices)) for cut in inner)
+
+
+def checked_bounds(costs: PartCosts, speeds: Sequence[float]) -> tuple[int, ...]:
+    bounds = balanced_bounds(costs, speeds)
+    assert len(bounds) == len(speeds) + 1
+    assert (bounds[0], bounds[-1]) == (0, costs.num_vertices)
+    assert list(bounds) == sorted(bounds)
+    return bounds
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("num_vertices", range(6))
+def test_no_cut_of_a_small_graph_is_better(num_vertices: int, num_workers: int) -> None:
+    for each in product([0, 1, 3], repeat=num_vertices):
+        costs, speeds = costs_of(each), [1.0] * num_workers
+        assert longest_time(costs, speeds, checked_bounds(costs, speeds)) == least_of_all_cuts(costs, speeds)
+
+
+@given(
+    st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**40)), max_size=9),
+    st.lists(st.sampled_from([0.1, 0.5, 1.0, 1 / 3, 3.7, 1000.0]), min_size=1, max_size=5),
+)
+def test_no_cut_for_unequal_workers_is_better(each: list[int], speeds: list[float]) -> None:
+    costs = costs_of(each)
+    assert longest_time(costs, speeds, checked_bounds(costs, speeds)) == least_of_all_cuts(costs, speeds)
+
+
+@given(st.integers(0, 2**32), st.integers(0, 9), st.integers(1, 5))
+def test_no_cut_by_learned_costs_is_better(seed: int, num_vertices: int, num_workers: int) -> None:
+    random = np.random.default_rng(seed)
+    sums = np.zeros((num_vertices + 1, 3), dtype=np.int64)
+    sums[1:] = random.integers(0, 50, (num_vertices, 3)).cumsum(0)
+    costs, speeds = (
+        PartCosts(sums=sums, weights=random.random(4) * 1e-9),
+        (random.random(num_workers) + 0.1).tolist(),
+    )
+    found = longest_time(costs, speeds, checked_bounds(costs, speeds))
+    # The same sums are added in another order here.
+    assert found == pytest.approx(least_of_all_cuts(costs, speeds), rel=1e-12)
+
+
+@given(st.integers(0, 100), st.integers(1, 20))
+def test_equal_vertices_differ_by_one_at_most(num_vertices: int, num_workers: int) -> None:
+    bounds = checked_bounds(PartCosts.of_vertices(num_vertices), [1.0] * num_workers)
+    sizes = np.diff(bounds)
+    assert sizes.max() - sizes.min() <= 1
+    assert sizes.max() == np.diff(equal_vertices(num_vertices, num_workers)).max()
+
+
+def test_a_hub_does_not_pile_the_rest_on_the_first_workers() -> None:
+    # Whatever the cut, the hub takes 90: parts beside it are as equal as its own part allows.
+    assert balanced_bounds(costs_of([1] * 30 + [90] + [1] * 30), [1.0] * 4)[1] in range(28, 31)
+    assert balanced_bounds(costs_of([90] + [1] * 60), [1.0, 1.0, 1.0]) == (0, 1, 11, 61)
+
+
+def test_more_workers_than_vertices_leave_parts_empty() -> None:
+    assert np.diff(balanced_bounds(PartCosts.of_vertices(2), [1.0] * 5)).tolist().count(1) == 2
+    assert balanced_bounds(PartCosts.of_vertices(0), [1.0, 1.0]) == (0, 0, 0)
+
+
+def test_a_worker_too_slow_for_any_vertex_has_none() -> None:
+    assert balanced_bounds(PartCosts.of_vertices(4), [1.0, 0.01, 1.0]) == (0, 2, 2, 4)
+
+
+def test_integers_are_exact_to_the_last_edge() -> None:
+    # The second best cut has one edge in 2^50 more.
+    costs = costs_of([2**50, 1, 2**50 - 1])
+    assert balanced_bounds(costs, [1.0, 1.0]) == (0, 1, 3)
+    assert longest_time(costs, [1.0, 1.0], (0, 2, 3)) == 2**50 + 1
+
+
+@pytest.mark.parametrize("speeds", [[], [1.0, 0.0], [1.0, -1.0], [float("nan")], [float("inf")]])
+def test_speeds_that_no_worker_has_are_refused(speeds: list[float]) -> None:
+    with pytest.raises(
+        InputError, match=r"cannot be cut for these workers: speeds \[.*\], at least one, each a positive"
+    ):
+        balanced_bounds(PartCosts.of_vertices(4), speeds)
+
+
+@pytest.mark.alone
+def test_ten_million_vertices_are_cut_in_milliseconds() -> None:
+    degrees = np.random.default_rng(0).zipf(2.0, 10_000_000).clip(max=1_000_000)
+    sums = np.zeros((len(degrees) + 1, 4), dtype=np.int64)
+    np.cumsum(degrees[:, np.newaxis] * np.array([1, 1, 1, 4]), axis=0, out=sums[1:])
+    costs = PartCosts(sums=sums, weights=np.array([1e-9, 2e-9, 1e-9, 0.0, 3e-9]))
+    speeds = np.random.default_rng(1).uniform(0.5, 1.5, 64).tolist()
+    balanced_bounds(costs, speeds)
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        balanced_bounds(costs, speeds)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.01

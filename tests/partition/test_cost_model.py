@@ -1,0 +1,242 @@
+"""The cost model finds weights and speeds that measurements were made with, and keeps them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+
+from sagann.errors import InputError
+from sagann.graph import Topology
+from sagann.graph.rmat import rmat_edges
+from sagann.partition import CostFeatures, CostModel, Measurement, count_cost_features
+
+OPERATIONS = {"gather 64": 64, "gather 400": 400}
+"Kinds of operations, and the bytes of a source's row in each."
+TRUTH = {"gather 64": [3e-9, 1e-9, 0.0, 4e-9, 2e-9], "gather 400": [2e-8, 0.0, 3e-9, 0.0, 3e-9]}
+"Weights with which measurements are made: seconds for each unit of a feature."
+
+
+@pytest.fixture(scope="module")
+def features() -> CostFeatures:
+    src, dst = rmat_edges(4000, 60_000, seed=0, scramble=False)
+    return count_cost_features(Topology.from_coo(src=src, dst=dst, num_src=4000), OPERATIONS.values())
+
+
+def measured(
+    features: CostFeatures,
+    bounds: Sequence[int],
+    speeds: Sequence[float],
+    *,
+    noise: float = 0.0,
+    seed: int = 0,
+    truth: Mapping[str, Sequence[float]] = TRUTH,
+) -> list[Measurement]:
+    """The measurements of an epoch in which each worker has a part."""
+    random = np.random.default_rng(seed)
+    found = []
+    for worker, (first, stop) in enumerate(pairwise(bounds)):
+        for kind, row_bytes in OPERATIONS.items():
+            x = features.of_part(first, stop, row_bytes)
+            seconds = float(x @ np.array(truth[kind])) / speeds[worker] * float(np.exp(noise * random.normal()))
+            if seconds > 0:
+                found.append(Measurement(kind=kind, worker=worker, features=x.tolist(), seconds=seconds))
+    return found
+
+
+def trained(features: CostFeatures, epochs: int, *, noise: float = 0.0, seed: int = 0) -> CostModel:
+    """A model of three workers of unlike speeds whose parts change from epoch to epoch."""
+    random, model = np.random.default_rng(seed), CostModel()
+    for epoch in range(epochs):
+        cuts = sorted(random.integers(200, 3800, 2).tolist())
+        bounds = (0, *cuts, 4000)
+        model = model.updated(measured(features, bounds, [1.2, 0.6, 1.2], noise=noise, seed=1000 * seed + epoch))
+    return model
+
+
+def errors(model: CostModel, features: CostFeatures, truth: Mapping[str, Sequence[float]] = TRUTH) -> list[float]:
+    """Relative errors on parts of a size that was not measured."""
+    found = []
+    for kind, row_bytes in OPERATIONS.items():
+        for first in range(0, 4000, 500):
+            x = features.of_part(first, first + 500, row_bytes)
+            found.append(abs(model.predict(kind, x.tolist()) / float(x @ np.array(truth[kind])) - 1))
+    return found
+
+
+def test_weights_and_speeds_are_found(features: CostFeatures) -> None:
+    model = trained(features, 20)
+    assert model.speeds == pytest.approx((1.2, 0.6, 1.2), rel=0.01)
+    assert max(errors(model, features)) < 0.02
+    assert model.relative_error < 0.01
+    assert all((kind.weights >= 0).all() for kind in model.kinds.values())
+
+
+def test_parts_of_another_graph_are_predicted(features: CostFeatures) -> None:
+    src, dst = rmat_edges(4000, 30_000, seed=1)
+    other = count_cost_features(Topology.from_coo(src=src, dst=dst, num_src=4000), OPERATIONS.values())
+    assert max(errors(trained(features, 20), other)) < 0.05
+
+
+def test_noise_is_averaged(features: CostFeatures) -> None:
+    model = trained(features, 40, noise=0.05)
+    assert model.speeds == pytest.approx((1.2, 0.6, 1.2), rel=0.04)
+    assert max(errors(model, features)) < 0.1
+    assert 0.02 < model.relative_error < 0.1
+
+
+def test_a_machine_that_changes_is_followed(features: CostFeatures) -> None:
+    model, bounds = trained(features, 20), (0, 500, 1500, 4000)
+    for epoch in range(25):
+        model = model.updated(measured(features, bounds, [0.5, 1.25, 1.25], seed=epoch))
+    assert model.speeds == pytest.approx((0.5, 1.25, 1.25), rel=0.1)
+    for worker, (first, stop) in enumerate(pairwise(bounds)):
+        x = features.of_part(first, stop, 400).tolist()
+        expected = float(np.array(x) @ TRUTH["gather 400"]) / [0.5, 1.25, 1.25][worker]
+        assert model.predict("gather 400", x, speed=model.speeds[worker]) == pytest.approx(expected, rel=0.1)
+
+
+def test_what_was_learned_is_kept_while_parts_stay(features: CostFeatures) -> None:
+    model = trained(features, 20, noise=0.02)
+    before = max(errors(model, features))
+    for epoch in range(200):
+        model = model.updated(measured(features, (0, 500, 1500, 4000), [1.2, 0.6, 1.2], noise=0.02, seed=epoch))
+    # The measurements of other parts weigh 0.9^200 by now.
+    assert max(errors(model, features)) < before + 0.05
+
+
+def test_the_mean_speed_is_one_whatever_was_measured(features: CostFeatures) -> None:
+    model = CostModel().updated(measured(features, (0, 500, 4000), [3.0, 9.0]))
+    assert np.mean(model.speeds) == pytest.approx(1.0)
+    assert model.speeds_of(4)[2:] == (1.0, 1.0)
+    assert model.speeds_of(1) == model.speeds[:1]
+
+
+def test_a_worker_that_was_not_measured_has_speed_one(features: CostFeatures) -> None:
+    model = CostModel().updated(measured(features, (0, 500, 500, 4000), [0.5, 1.0, 1.5]))
+    assert len(model.speeds) == 3
+    assert model.speeds[1] == 1.0
+    assert np.mean([model.speeds[0], model.speeds[2]]) == pytest.approx(1.0)
+
+
+def test_empty_parts_say_nothing(features: CostFeatures) -> None:
+    model = trained(features, 3)
+    nothing = Measurement(kind="gather 64", worker=7, features=[0.0] * 5, seconds=1e-6)
+    assert model.updated([nothing]) is model
+    assert model.updated([]) is model
+
+
+@given(st.integers(0, 2**32))
+def test_any_measurements_give_finite_weights_and_speeds(seed: int) -> None:
+    random, model = np.random.default_rng(seed), CostModel(forgetting=float(random_factor(seed)))
+    for _ in range(4):
+        x = random.integers(0, 4, (3, 5)) * 10.0 ** random.integers(0, 9, (3, 5))
+        seconds = 10.0 ** random.uniform(-7, 3, 3)
+        workers = random.integers(0, 3, 3).tolist()
+        given_ = zip(x.tolist(), workers, seconds.tolist(), strict=True)
+        model = model.updated([Measurement(kind="k", worker=w, features=f, seconds=s) for f, w, s in given_])
+    for kind in model.kinds.values():
+        assert np.isfinite(kind.weights).all()
+        assert (kind.weights >= 0).all()
+    assert all(np.isfinite(speed) and speed > 0 for speed in model.speeds)
+    assert np.isfinite(model.relative_error)
+
+
+def random_factor(seed: int) -> float:
+    return [0.5, 0.9, 1.0][seed % 3]
+
+
+def test_costs_of_parts_are_those_of_the_operations_together(features: CostFeatures) -> None:
+    model = trained(features, 10)
+    costs = model.part_costs(features, OPERATIONS)
+    for first, stop in ((0, 4000), (17, 500), (9, 9)):
+        expected = sum(
+            model.predict(kind, features.of_part(first, stop, row_bytes).tolist())
+            for kind, row_bytes in OPERATIONS.items()
+        )
+        assert costs.of_part(first, stop) == pytest.approx(expected)
+
+
+def test_a_model_is_saved_without_loss(features: CostFeatures) -> None:
+    model = trained(features, 5, noise=0.05)
+    loaded = CostModel.from_plain(json.loads(json.dumps(model.to_plain())))
+    assert loaded.to_plain() == model.to_plain()
+    measurements = measured(features, (0, 500, 1500, 4000), [1.0, 1.0, 2.0])
+    assert loaded.updated(measurements).to_plain() == model.updated(measurements).to_plain()
+    assert CostModel.from_plain(CostModel().to_plain()).to_plain() == CostModel().to_plain()
+
+
+def _without(plain: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in plain.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda plain: [plain], "TypeError: expected an object"),
+        (lambda plain: _without(plain, "speeds"), "KeyError: 'speeds'"),
+        (lambda plain: {**plain, "features": ["vertices"]}, "ValueError: other features than vertices, edges"),
+        (lambda plain: {**plain, "speeds": [1.0, 1.0]}, "ValueError: 3 items, expected 2"),
+        (lambda plain: {**plain, "speeds": [1.0, 0.0, 1.0]}, "ValueError: a speed that is not positive"),
+        (lambda plain: {**plain, "speeds": [1.0, float("nan"), 1.0]}, "TypeError: expected a finite number"),
+        (lambda plain: {**plain, "forgetting": "0.9"}, "TypeError: expected a finite number for forgetting"),
+        (lambda plain: {**plain, "kinds": {"gather 64": 3}}, "TypeError: expected an object"),
+        (
+            lambda plain: {**plain, "kinds": {"k": {**plain["kinds"]["gather 64"], "weights": [-1.0] * 5}}},
+            "ValueError: -1.0, expected at least 0",
+        ),
+        (
+            lambda plain: {
+                **plain,
+                "kinds": {
+                    "k": {**plain["kinds"]["gather 64"], "products": [np.triu(np.ones((5, 5))).tolist()] * 3}
+                },
+            },
+            "ValueError: products that no measurements have",
+        ),
+        (
+            lambda plain: {
+                **plain,
+                "kinds": {"k": {**plain["kinds"]["gather 64"], "products": [(1 - np.eye(5)).tolist()] * 3}},
+            },
+            "ValueError: products that no measurements have",
+        ),
+    ],
+)
+def test_data_of_no_cost_model_are_refused(features: CostFeatures, damage: Any, text: str) -> None:
+    with pytest.raises(InputError, match=rf"no cost model: {text}.* \(in CostModel.from_plain\)\. Pass what"):
+        CostModel.from_plain(damage(trained(features, 3).to_plain()))
+
+
+def test_what_is_not_known_is_refused(features: CostFeatures) -> None:
+    model = trained(features, 2)
+    with pytest.raises(
+        InputError, match="kind of operation was never measured: 'sum', expected one of gather 64, gather"
+    ):
+        model.predict("sum", [1.0] * 5)
+    with pytest.raises(InputError, match="row accesses were not counted: 8, expected one of 64, 400"):
+        model.part_costs(features, {"gather 64": 8})
+    with pytest.raises(
+        InputError, match="factor of forgetting out of range: 0, expected more than 0 and at most 1"
+    ):
+        CostModel(forgetting=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"seconds": 0.0}, "no measurement of an operation: 0.0 seconds on worker 0, expected positive seconds"),
+        ({"seconds": float("nan")}, "nan seconds on worker 0"),
+        ({"worker": -1}, "1.0 seconds on worker -1"),
+        ({"features": [1.0]}, r"a part has other features: \[1.0\], expected 5 numbers of at least 0"),
+        ({"features": [1.0, 1.0, 1.0, 1.0, -1.0]}, "a part has other features"),
+    ],
+)
+def test_numbers_of_no_measurement_are_refused(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=rf"{text}.*in Measurement of 'gather'"):
+        Measurement(**{"kind": "gather", "worker": 0, "features": [1.0] * 5, "seconds": 1.0, **change})

@@ -1,0 +1,181 @@
+"""Decisions to move: the numbers that decide, and workers that come to rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from sagann.errors import InputError
+from sagann.graph import Topology
+from sagann.graph.rmat import rmat_edges
+from sagann.partition import (
+    CostFeatures,
+    CostModel,
+    Measurement,
+    MoveCosts,
+    count_cost_features,
+    decide_repartition,
+)
+from tests.graphs import topology_of
+
+OPERATIONS = {"gather": 64}
+MOVE = MoveCosts(vertex_bytes=100, edge_bytes=4, bytes_per_s=1e6, horizon_epochs=10)
+
+
+@pytest.fixture(scope="module")
+def path() -> CostFeatures:
+    """Eight vertices, each but the first with one in-edge."""
+    return count_cost_features(topology_of([(v, v + 1) for v in range(7)], 8), OPERATIONS.values())
+
+
+@pytest.fixture(scope="module")
+def power_law() -> CostFeatures:
+    src, dst = rmat_edges(20_000, 300_000, seed=0, scramble=False)
+    return count_cost_features(Topology.from_coo(src=src, dst=dst, num_src=20_000), [64, 400])
+
+
+def learned(features: CostFeatures, bounds: tuple[int, ...], seconds: tuple[float, ...]) -> CostModel:
+    """A model after an epoch in which each worker took so many seconds."""
+    parts = [features.of_part(first, stop, 64).tolist() for first, stop in pairwise(bounds)]
+    return CostModel().updated(
+        Measurement(kind="gather", worker=worker, features=parts[worker], seconds=seconds[worker])
+        for worker in range(len(parts))
+    )
+
+
+def test_a_decision_states_its_numbers(path: CostFeatures) -> None:
+    bounds = (0, 6, 8)
+    model = learned(path, bounds, (0.06, 0.02))
+    found = decide_repartition(bounds, path, OPERATIONS, model, MOVE)
+    assert found.bounds == (0, 4, 8)
+    assert found.pays
+    assert found.epoch_s == pytest.approx(0.06, rel=0.05)
+    assert found.balanced_epoch_s == pytest.approx(0.04, rel=0.05)
+    assert found.gain == pytest.approx(1 / 3, rel=0.05)
+    # Vertices 4 and 5 move from the first worker to the second, each with an in-edge.
+    assert found.moved_bytes == 2 * 104
+    assert found.move_s == pytest.approx(208e-6)
+    assert str(found).startswith("move: balanced parts take 0.04")
+    assert "10 epochs; moving 0.000208 MB takes 0.000208 s" in str(found)
+
+
+def test_the_move_takes_as_long_as_its_busiest_worker(path: CostFeatures) -> None:
+    bounds = (0, 6, 7, 8)
+    found = decide_repartition(bounds, path, OPERATIONS, learned(path, bounds, (0.06, 0.01, 0.01)), MOVE)
+    assert found.bounds in {(0, 3, 5, 8), (0, 3, 6, 8), (0, 2, 5, 8)}
+    sent = 104 * (6 - found.bounds[1])
+    assert found.moved_bytes > sent
+    assert found.move_s == pytest.approx(sent / 1e6)
+
+
+def test_a_move_that_takes_longer_than_it_saves_does_not_pay(path: CostFeatures) -> None:
+    bounds = (0, 6, 8)
+    model = learned(path, bounds, (0.06, 0.02))
+    saved_s = 10 * (0.06 - 0.04)
+    for bytes_per_s, pays in ((208 / saved_s * 1.2, True), (208 / saved_s * 0.8, False)):
+        found = decide_repartition(bounds, path, OPERATIONS, model, replace(MOVE, bytes_per_s=bytes_per_s))
+        assert found.pays is pays
+    assert str(found).startswith("stay: ")
+    assert not decide_repartition(bounds, path, OPERATIONS, model, replace(MOVE, horizon_epochs=0)).pays
+
+
+def test_a_gain_below_the_margin_does_not_pay(path: CostFeatures) -> None:
+    bounds = (0, 6, 8)
+    model = learned(path, bounds, (0.06, 0.02))
+    assert not decide_repartition(bounds, path, OPERATIONS, model, replace(MOVE, least_gain=0.5)).pays
+    noisy = model
+    for seconds in ((0.12, 0.01), (0.03, 0.04), (0.12, 0.01), (0.03, 0.04)):
+        parts = [path.of_part(first, stop, 64).tolist() for first, stop in pairwise(bounds)]
+        noisy = noisy.updated(
+            Measurement(kind="gather", worker=worker, features=parts[worker], seconds=seconds[worker])
+            for worker in range(2)
+        )
+    found = decide_repartition(bounds, path, OPERATIONS, noisy, MOVE)
+    assert found.needed_gain == noisy.relative_error > 0.3
+
+
+def test_balanced_parts_stay(path: CostFeatures) -> None:
+    bounds = (0, 4, 8)
+    found = decide_repartition(bounds, path, OPERATIONS, learned(path, bounds, (0.04, 0.04)), MOVE)
+    assert (found.bounds, found.moved_bytes, found.pays) == (bounds, 0, False)
+
+
+# Settling is the subject, and an example runs sixty epochs.
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**32),
+    noise=st.sampled_from([0.0, 0.01, 0.03]),
+    slow=st.integers(0, 1),
+    weights=st.lists(
+        st.lists(st.sampled_from([0.0, 1.0, 10.0]), min_size=5, max_size=5).filter(any), min_size=2, max_size=2
+    ),
+)
+def test_two_unequal_workers_settle_within_ten_epochs(
+    power_law: CostFeatures, seed: int, noise: float, slow: int, weights: list[list[float]]
+) -> None:
+    random = np.random.default_rng(seed)
+    operations = {"narrow": 64, "wide": 400}
+    truth = dict(zip(operations, 1e-9 * np.array(weights), strict=True))
+    speeds = [1.0, 1.0]
+    speeds[slow] = 0.5
+
+    def seconds(bounds: tuple[int, ...], worker: int, kind: str) -> float:
+        x = power_law.of_part(bounds[worker], bounds[worker + 1], operations[kind])
+        return float(x @ truth[kind]) / speeds[worker]
+
+    def epoch_s(bounds: tuple[int, ...]) -> float:
+        return max(sum(seconds(bounds, worker, kind) for kind in operations) for worker in range(2))
+
+    best_s = min(epoch_s((0, cut, 20_000)) for cut in range(0, 20_001, 20))
+    bounds: tuple[int, ...] = (0, int(np.searchsorted(power_law.sums[:, 0], 150_000)), 20_000)
+    model, move = CostModel(), replace(MOVE, bytes_per_s=1e12)
+    moves = []
+    for epoch in range(60):
+        measurements = [
+            Measurement(
+                kind=kind,
+                worker=worker,
+                features=power_law.of_part(bounds[worker], bounds[worker + 1], operations[kind]).tolist(),
+                seconds=seconds(bounds, worker, kind) * float(np.exp(noise * random.normal())),
+            )
+            for worker in range(2)
+            for kind in operations
+            if seconds(bounds, worker, kind) > 0
+        ]
+        model = model.updated(measurements)
+        found = decide_repartition(bounds, power_law, operations, model, move)
+        if found.pays:
+            bounds = found.bounds
+            moves.append(epoch)
+        if epoch == 9:
+            assert epoch_s(bounds) <= 1.05 * best_s
+    assert max(moves, default=0) < 10
+
+
+@pytest.mark.parametrize("bounds", [(0,), (1, 8), (0, 7), (0, 5, 4, 8), (0, 9)])
+def test_bounds_of_other_parts_are_refused(path: CostFeatures, bounds: tuple[int, ...]) -> None:
+    with pytest.raises(
+        InputError, match=r"bounds of other parts: \[.*\], expected ids that do not decrease, from 0 to 8"
+    ):
+        decide_repartition(bounds, path, OPERATIONS, learned(path, (0, 4, 8), (1.0, 1.0)), MOVE)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"vertex_bytes": -1}, "costs of a move out of range: -1 bytes per vertex, 4 per edge"),
+        ({"edge_bytes": -1}, "-1 per edge"),
+        ({"bytes_per_s": 0.0}, "0.0 bytes per second"),
+        ({"bytes_per_s": float("nan")}, "nan bytes per second"),
+        ({"horizon_epochs": -1}, "-1 epochs; the rate must be positive"),
+        ({"least_gain": 1.0}, "least gain of a move out of range: 1.0, expected at least 0 and less than 1"),
+    ],
+)
+def test_costs_of_no_move_are_refused(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(InputError, match=text):
+        replace(MOVE, **change)
