@@ -25,9 +25,8 @@ References:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, sqrt
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,9 +38,9 @@ from sagann.partition.non_negative import non_negative_solution
 from sagann.partition.part_costs import PartCosts
 from sagann.storage.json_fields import as_list, as_mapping, as_number
 
-# Of the penalty, relative to the measurements: far below their noise, far above the rounding of the equations.
+# Size of the penalty relative to the measurements: far below their noise, far above rounding errors.
 _PENALTY = 1e-4
-# Alternations of an update. The next update goes on from where they end.
+# Alternations in an update. The next update continues where this one ends.
 _ALTERNATIONS = 20
 _NUM_FEATURES = len(FEATURES)
 # Sums of products have no negative eigenvalue but for rounding, relative to the largest product.
@@ -93,28 +92,29 @@ class LearnedKind:
     "float64 [workers]: sums of seconds."
 
     @classmethod
-    def unknown(cls, num_workers: int) -> LearnedKind:
+    def unknown(cls) -> LearnedKind:
         """A kind without measurements."""
-        shape = (num_workers, _NUM_FEATURES)
-        zeros = np.zeros((*shape, _NUM_FEATURES)), np.zeros(shape), np.zeros(num_workers)
-        return cls(weights=np.zeros(_NUM_FEATURES), products=zeros[0], features=zeros[1], seconds=zeros[2])
+        size = _NUM_FEATURES
+        return cls(
+            weights=np.zeros(size),
+            products=np.zeros((0, size, size)),
+            features=np.zeros((0, size)),
+            seconds=np.zeros(0),
+        )
 
-    def aged(self, forgetting: float, num_workers: int) -> LearnedKind:
-        """A copy whose sums are multiplied by ``forgetting``, with room for ``num_workers``."""
-        found = LearnedKind.unknown(num_workers)
-        known = len(self.seconds)
-        found.weights[:] = self.weights
-        found.products[:known] = forgetting * self.products
-        found.features[:known] = forgetting * self.features
-        found.seconds[:known] = forgetting * self.seconds
-        return found
-
-    def add(self, measurement: Measurement) -> None:
-        """Add a measurement to the sums, in place."""
-        x = np.asarray(measurement.features, dtype=np.float64)
-        self.products[measurement.worker] += np.outer(x, x) / measurement.seconds
-        self.features[measurement.worker] += x
-        self.seconds[measurement.worker] += measurement.seconds
+    def updated(self, measurements: Iterable[Measurement], forgetting: float, num_workers: int) -> LearnedKind:
+        """The kind with sums that are multiplied by ``forgetting`` and go on with these measurements; the weights stay."""
+        more = num_workers - len(self.seconds)
+        products, features, seconds = (
+            np.pad(forgetting * sums, [(0, more), *[(0, 0)] * (sums.ndim - 1)])
+            for sums in (self.products, self.features, self.seconds)
+        )
+        for measurement in measurements:
+            x = np.asarray(measurement.features, dtype=np.float64)
+            products[measurement.worker] += np.outer(x, x) / measurement.seconds
+            features[measurement.worker] += x
+            seconds[measurement.worker] += measurement.seconds
+        return replace(self, products=products, features=features, seconds=seconds)
 
     def best_weights(self, speeds: Array, before: Array) -> Array:
         """The best weights for given speeds, near those before where measurements do not decide."""
@@ -146,7 +146,7 @@ class CostModel:
     "Factor by which the weight of all measurements decreases with every later epoch, in (0, 1]. 1 forgets nothing."
     speeds: tuple[float, ...] = ()
     "Speed of each worker that was measured, mean 1; 1 for a worker that was not."
-    kinds: Mapping[str, LearnedKind] = field(default_factory=lambda: MappingProxyType({}))
+    kinds: Mapping[str, LearnedKind] = field(default_factory=dict)
     "What is known of each kind, by name. Callers must not modify it."
 
     def __post_init__(self) -> None:
@@ -169,18 +169,14 @@ class CostModel:
         if not found:
             return self
         num_workers = max(len(self.speeds), 1 + max(measurement.worker for measurement in found))
-        speeds = np.array(self.speeds_of(num_workers))
-        kinds = {name: kind.aged(self.forgetting, num_workers) for name, kind in self.kinds.items()}
-        for measurement in found:
-            kinds.setdefault(measurement.kind, LearnedKind.unknown(num_workers)).add(measurement)
-        weights, speeds = _fitted(kinds, speeds)
-        learned = {
-            name: LearnedKind(
-                weights=weights[name], products=kind.products, features=kind.features, seconds=kind.seconds
-            )
-            for name, kind in kinds.items()
-        }
-        return CostModel(forgetting=self.forgetting, speeds=tuple(speeds.tolist()), kinds=MappingProxyType(learned))
+        kinds = {}
+        for name in dict.fromkeys([*self.kinds, *(measurement.kind for measurement in found)]):
+            of_kind = [measurement for measurement in found if measurement.kind == name]
+            known = self.kinds.get(name) or LearnedKind.unknown()
+            kinds[name] = known.updated(of_kind, self.forgetting, num_workers)
+        weights, speeds = _fitted(kinds, np.array(self.speeds_of(num_workers)))
+        kinds = {name: replace(kind, weights=weights[name]) for name, kind in kinds.items()}
+        return replace(self, speeds=tuple(speeds.tolist()), kinds=kinds)
 
     def speeds_of(self, num_workers: int) -> tuple[float, ...]:
         """Speed of each of so many workers; 1 for those that were never measured."""
@@ -269,7 +265,7 @@ class CostModel:
                 where="CostModel.from_plain",
                 fix="Pass what CostModel.to_plain returned, or learn a new model.",
             ) from error
-        return cls(forgetting=forgetting, speeds=tuple(speeds.tolist()), kinds=MappingProxyType(kinds))
+        return cls(forgetting=forgetting, speeds=tuple(speeds.tolist()), kinds=kinds)
 
     def _known(self, kind: str) -> LearnedKind:
         require_choice(kind, self.kinds, what="kind of operation was never measured", where="CostModel")
