@@ -3,23 +3,26 @@
 An operation of kind k on a part with features x (:data:`sagann.partition.FEATURES`) takes ``weights[k] @ x / speed`` seconds, where
 no weight is negative and the speed is that of the worker. Weights and speeds minimise the sum over all measurements of
 (predicted - measured)^2 / measured: a longer measurement counts more, but not by so much that one outlier decides. A measurement
-counts less with every later epoch, by a constant factor, so that the model follows a machine that changes.
+counts less with every later epoch, by a constant factor, and by a smaller one after an epoch that the model predicted badly. So the
+model follows a machine that changes, and averages noise while the machine stays the same.
 
 Only sums over the measurements are kept (normal equations, for each kind and worker), so an update takes the same time after any
 number of epochs. For given speeds the best weights are a problem of non-negative least squares for each kind; for given weights the best
-speed of each worker has a formula. The two alternate.
+speed of each worker has a formula. The two alternate, speeds first.
 
 What the measurements decide, and what they do not:
 
 - Doubling all speeds and weights changes no prediction. So the mean speed is 1.
-- A part that took long may have costly features or a slow worker. The weights explain what they can, and the speeds the rest. Parts
-  that move between workers, and several kinds, tell the two apart.
+- A part that took long may have costly features or a slow worker. Parts that move between workers, and several kinds, tell the two
+  apart. Until then, the model is right about the parts that were measured, and less right about others.
 - Features may be proportional to one another on all parts that were measured. A small penalty keeps weights near those of the epoch
   before, at first 0, in all directions in which the measurements say nothing. So weights do not drift while parts stay the same.
 
 References:
     Jia et al., ROC, MLSys 2020, Sec. 4.1. We differ in that weights are not negative, that workers have speeds, that older
-    measurements count less, and that squared errors are divided by the seconds measured.
+    measurements count less, and that squared errors are divided by the seconds measured. Fortescue, Kershenbaum and Ydstie,
+    Implementation of self-tuning regulators with variable forgetting factors, Automatica 17(6), 1981: forgetting by the error of
+    the prediction.
 """
 
 from __future__ import annotations
@@ -40,6 +43,9 @@ from sagann.storage.json_fields import as_list, as_mapping, as_number
 
 # Size of the penalty relative to the measurements: far below their noise, far above rounding errors.
 _PENALTY = 1e-4
+# Relative error of an epoch's prediction that halves the factor of forgetting: well above the noise of measurements. The fourth power
+# leaves the factor as it is for half this error, and forgets nearly everything for three times this error.
+_SURPRISE = 0.15
 # Alternations in an update. The next update continues where this one ends.
 _ALTERNATIONS = 20
 _NUM_FEATURES = len(FEATURES)
@@ -142,8 +148,9 @@ class CostModel:
         1850
     """
 
-    forgetting: float = 0.9
-    "Factor by which the weight of all measurements decreases with every later epoch, in (0, 1]. 1 forgets nothing."
+    forgetting: float = 0.8
+    """Factor by which measurements count less with every later epoch that is predicted well, in (0, 1]. The factor is smaller by
+    1 / (1 + (error / 0.15)^4) where the prediction of an epoch has that relative error."""
     speeds: tuple[float, ...] = ()
     "Speed of each worker that was measured, mean 1; 1 for a worker that was not."
     kinds: Mapping[str, LearnedKind] = field(default_factory=dict)
@@ -156,7 +163,7 @@ class CostModel:
                 "factor of forgetting out of range",
                 value=f"{self.forgetting}, expected more than 0 and at most 1",
                 where="CostModel.forgetting",
-                fix="Pass 0.9, or 1 to forget nothing.",
+                fix="Pass 0.8, or 1 to forget nothing that is predicted well.",
             )
 
     def updated(self, measurements: Iterable[Measurement]) -> CostModel:
@@ -169,11 +176,12 @@ class CostModel:
         if not found:
             return self
         num_workers = max(len(self.speeds), 1 + max(measurement.worker for measurement in found))
+        forgetting = self.forgetting / (1 + (self._error_of(found) / _SURPRISE) ** 4)
         kinds = {}
         for name in dict.fromkeys([*self.kinds, *(measurement.kind for measurement in found)]):
             of_kind = [measurement for measurement in found if measurement.kind == name]
             known = self.kinds.get(name) or LearnedKind.unknown()
-            kinds[name] = known.updated(of_kind, self.forgetting, num_workers)
+            kinds[name] = known.updated(of_kind, forgetting, num_workers)
         weights, speeds = _fitted(kinds, np.array(self.speeds_of(num_workers)))
         kinds = {name: replace(kind, weights=weights[name]) for name, kind in kinds.items()}
         return replace(self, speeds=tuple(speeds.tolist()), kinds=kinds)
@@ -267,6 +275,18 @@ class CostModel:
             ) from error
         return cls(forgetting=forgetting, speeds=tuple(speeds.tolist()), kinds=kinds)
 
+    def _error_of(self, measurements: Iterable[Measurement]) -> float:
+        """Root of the mean squared relative error of new measurements, weighted by their seconds; 0 where no kind is known."""
+        total, squared = 0.0, 0.0
+        for found in measurements:
+            if found.kind in self.kinds:
+                speed = self.speeds_of(found.worker + 1)[found.worker]
+                total += found.seconds
+                squared += (
+                    self.predict(found.kind, found.features, speed=speed) - found.seconds
+                ) ** 2 / found.seconds
+        return sqrt(squared / total) if total else 0.0
+
     def _known(self, kind: str) -> LearnedKind:
         require_choice(kind, self.kinds, what="kind of operation was never measured", where="CostModel")
         return self.kinds[kind]
@@ -276,15 +296,15 @@ def _fitted(kinds: Mapping[str, LearnedKind], speeds: Array) -> tuple[dict[str, 
     """Weights by kind and speeds that fit the measurements, from the kinds' weights and the given speeds on."""
     weights = {name: kind.weights for name, kind in kinds.items()}
     for _ in range(_ALTERNATIONS):
-        weights = {name: kind.best_weights(speeds, kind.weights) for name, kind in kinds.items()}
-        predicted = sum(kind.features @ weights[name] for name, kind in kinds.items())
-        squared = sum(kind.squared_predictions(weights[name]) for name, kind in kinds.items())
-        # A worker of which nothing is predicted keeps its speed.
+        predicted = np.sum([kind.features @ weights[name] for name, kind in kinds.items()], axis=0)
+        squared = np.sum([kind.squared_predictions(weights[name]) for name, kind in kinds.items()], axis=0)
+        # A worker of which nothing is predicted, as before the first epoch, keeps its speed.
         is_known = predicted > 0
-        speeds = np.where(is_known, squared / np.where(is_known, predicted, 1.0), speeds)
-        mean = speeds[is_known].mean() if is_known.any() else 1.0
-        speeds = np.where(is_known, speeds / mean, speeds)
-        weights = {name: found / mean for name, found in weights.items()}
+        if is_known.any():
+            best = squared[is_known] / predicted[is_known]
+            speeds = speeds.copy()
+            speeds[is_known] = best / best.mean()
+        weights = {name: kind.best_weights(speeds, kind.weights) for name, kind in kinds.items()}
     return weights, speeds
 
 

@@ -6,6 +6,8 @@ Other parts pay when two conditions hold:
 - The share of an epoch that they save exceeds both a stated share and the relative error of the cost model. Noise in the
   measurements moves the predicted optimum a little in every epoch; without this margin, parts would move to and fro.
 
+Vertices move when other parts pay in two epochs in a row, so one disturbed epoch moves nothing.
+
 References:
     Jia et al., ROC, MLSys 2020, Sec. 4: parts are computed anew in every epoch. We differ in that they stay where a move does not pay.
 """
@@ -62,9 +64,11 @@ class Repartition:
     """A decision between the parts that workers have and balanced ones, with the numbers that decide."""
 
     pays: bool
-    "Whether the move pays. If not, workers keep their parts."
+    "Whether balanced parts pay, by what this epoch and those before it have shown."
+    moves: bool
+    "Whether vertices move now: balanced parts paid in the epoch before as well. If not, workers keep their parts."
     bounds: tuple[int, ...]
-    "Bounds of the balanced parts, whether or not the move to them pays."
+    "Bounds of the balanced parts, whether or not vertices move."
     epoch_s: float
     "Predicted seconds of an epoch with the parts that workers have: those of the slowest worker."
     balanced_epoch_s: float
@@ -86,8 +90,9 @@ class Repartition:
     def __str__(self) -> str:
         """The decision in words, with its numbers."""
         saved_s = self.horizon_epochs * (self.epoch_s - self.balanced_epoch_s)
+        decision = "move" if self.moves else "wait for another epoch" if self.pays else "stay"
         return (
-            f"{'move' if self.pays else 'stay'}: balanced parts take {self.balanced_epoch_s:.4g} s per epoch instead of "
+            f"{decision}: balanced parts take {self.balanced_epoch_s:.4g} s per epoch instead of "
             f"{self.epoch_s:.4g} s, which saves {self.gain:.1%} (more than {self.needed_gain:.1%} is needed) and {saved_s:.4g} s in "
             f"{self.horizon_epochs} epochs; moving {self.moved_bytes / 1e6:.4g} MB takes {self.move_s:.4g} s"
         )
@@ -99,8 +104,10 @@ def decide_repartition(
     operations: dict[str, int],
     model: CostModel,
     costs: MoveCosts,
+    *,
+    before: Repartition | None = None,
 ) -> Repartition:
-    """Decide whether workers should move to balanced parts.
+    """Decide after an epoch whether workers should move to balanced parts.
 
     Args:
         bounds: bounds of the parts that workers have, one more than there are workers.
@@ -108,6 +115,7 @@ def decide_repartition(
         operations: kinds of the operations of an epoch, with the bytes of a source's row in each.
         model: what has been learned, with a measurement of every kind.
         costs: what a move takes, and when it may pay.
+        before: the decision after the epoch before, with the same ``bounds``; None after the first epoch with these.
     Raises:
         InputError: a kind was never measured, or ``bounds`` do not go from 0 to the number of vertices without decreasing.
     """
@@ -119,8 +127,10 @@ def decide_repartition(
     moved_bytes, most_bytes = _bytes_to_move(bounds, balanced, features, costs)
     needed_gain, move_s = max(costs.least_gain, model.relative_error), most_bytes / costs.bytes_per_s
     saved_s = epoch_s - balanced_epoch_s
+    pays = saved_s > needed_gain * epoch_s and costs.horizon_epochs * saved_s > move_s
     return Repartition(
-        pays=saved_s > needed_gain * epoch_s and costs.horizon_epochs * saved_s > move_s,
+        pays=pays,
+        moves=pays and before is not None and before.pays,
         bounds=balanced,
         epoch_s=epoch_s,
         balanced_epoch_s=balanced_epoch_s,

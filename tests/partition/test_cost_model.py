@@ -92,9 +92,10 @@ def test_noise_is_averaged(features: CostFeatures) -> None:
 
 def test_a_machine_that_changes_is_followed(features: CostFeatures) -> None:
     model, bounds = trained(features, 20), (0, 500, 1500, 4000)
-    for epoch in range(25):
+    for epoch in range(3):
         model = model.updated(measured(features, bounds, [0.5, 1.25, 1.25], seed=epoch))
-    assert model.speeds == pytest.approx((0.5, 1.25, 1.25), rel=0.1)
+    # On parts that stay, a slow worker and costly features look alike: its speed is found only roughly, its seconds well.
+    assert model.speeds == pytest.approx((0.5, 1.25, 1.25), rel=0.2)
     for worker, (first, stop) in enumerate(pairwise(bounds)):
         x = features.of_part(first, stop, 400).tolist()
         expected = float(np.array(x) @ TRUTH["gather 400"]) / [0.5, 1.25, 1.25][worker]
@@ -106,7 +107,7 @@ def test_what_was_learned_is_kept_while_parts_stay(features: CostFeatures) -> No
     before = max(errors(model, features))
     for epoch in range(200):
         model = model.updated(measured(features, (0, 500, 1500, 4000), [1.2, 0.6, 1.2], noise=0.02, seed=epoch))
-    # The measurements of other parts weigh 0.9^200 by now.
+    # The measurements of other parts weigh less than 0.8^200 by now.
     assert max(errors(model, features)) < before + 0.05
 
 

@@ -25,6 +25,10 @@ from tests.graphs import topology_of
 
 OPERATIONS = {"gather": 64}
 MOVE = MoveCosts(vertex_bytes=100, edge_bytes=4, bytes_per_s=1e6, horizon_epochs=10)
+WIDTHS = {"narrow": 64, "wide": 400}
+"Kinds of operations of the simulated workers, and the bytes of a source's row in each."
+FAST = replace(MOVE, bytes_per_s=1e12)
+"Moves that take next to no time."
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +55,12 @@ def learned(features: CostFeatures, bounds: tuple[int, ...], seconds: tuple[floa
 def test_a_decision_states_its_numbers(path: CostFeatures) -> None:
     bounds = (0, 6, 8)
     model = learned(path, bounds, (0.06, 0.02))
-    found = decide_repartition(bounds, path, OPERATIONS, model, MOVE)
+    first = decide_repartition(bounds, path, OPERATIONS, model, MOVE)
+    found = decide_repartition(bounds, path, OPERATIONS, model, MOVE, before=first)
+    assert first == replace(found, moves=False)
     assert found.bounds == (0, 4, 8)
     assert found.pays
+    assert found.moves
     assert found.epoch_s == pytest.approx(0.06, rel=0.05)
     assert found.balanced_epoch_s == pytest.approx(0.04, rel=0.05)
     assert found.gain == pytest.approx(1 / 3, rel=0.05)
@@ -61,6 +68,7 @@ def test_a_decision_states_its_numbers(path: CostFeatures) -> None:
     assert found.moved_bytes == 2 * 104
     assert found.move_s == pytest.approx(208e-6)
     assert str(found).startswith("move: balanced parts take 0.04")
+    assert str(first).startswith("wait for another epoch: balanced parts take 0.04")
     assert "10 epochs; moving 0.000208 MB takes 0.000208 s" in str(found)
 
 
@@ -89,14 +97,14 @@ def test_a_gain_below_the_margin_does_not_pay(path: CostFeatures) -> None:
     model = learned(path, bounds, (0.06, 0.02))
     assert not decide_repartition(bounds, path, OPERATIONS, model, replace(MOVE, least_gain=0.5)).pays
     noisy = model
-    for seconds in ((0.12, 0.01), (0.03, 0.04), (0.12, 0.01), (0.03, 0.04)):
+    for seconds in ((0.07, 0.018), (0.05, 0.022), (0.07, 0.018), (0.05, 0.022)):
         parts = [path.of_part(first, stop, 64).tolist() for first, stop in pairwise(bounds)]
         noisy = noisy.updated(
             Measurement(kind="gather", worker=worker, features=parts[worker], seconds=seconds[worker])
             for worker in range(2)
         )
     found = decide_repartition(bounds, path, OPERATIONS, noisy, MOVE)
-    assert found.needed_gain == noisy.relative_error > 0.3
+    assert found.needed_gain == noisy.relative_error > 0.05
 
 
 def test_balanced_parts_stay(path: CostFeatures) -> None:
@@ -105,56 +113,89 @@ def test_balanced_parts_stay(path: CostFeatures) -> None:
     assert (found.bounds, found.moved_bytes, found.pays) == (bounds, 0, False)
 
 
-# Settling is the subject, and an example runs sixty epochs.
-@settings(max_examples=25)
-@given(
-    seed=st.integers(0, 2**32),
-    noise=st.sampled_from([0.0, 0.01, 0.03]),
-    slow=st.integers(0, 1),
-    weights=st.lists(
-        st.lists(st.sampled_from([0.0, 1.0, 10.0]), min_size=5, max_size=5).filter(any), min_size=2, max_size=2
-    ),
+class Workers:
+    """Two simulated workers that train, are measured with noise, and move as is decided."""
+
+    def __init__(
+        self, features: CostFeatures, truth: list[list[float]], speeds: list[float], noise: float, seed: int
+    ) -> None:
+        self.features, self.speeds, self.noise = features, speeds, noise
+        self.truth = dict(zip(WIDTHS, 1e-9 * np.array(truth), strict=True))
+        self.random = np.random.default_rng(seed)
+        self.bounds: tuple[int, ...] = (0, int(np.searchsorted(features.sums[:, 0], 150_000)), 20_000)
+        self.model, self.before = CostModel(), None
+        self.epochs_of_moves: list[int] = []
+        self.epoch = 0
+
+    def seconds(self, bounds: tuple[int, ...], worker: int, kind: str) -> float:
+        x = self.features.of_part(bounds[worker], bounds[worker + 1], WIDTHS[kind])
+        return float(x @ self.truth[kind]) / self.speeds[worker]
+
+    def epoch_s(self, bounds: tuple[int, ...]) -> float:
+        return max(sum(self.seconds(bounds, worker, kind) for kind in WIDTHS) for worker in range(2))
+
+    def over_best(self) -> float:
+        """Seconds of an epoch over those of the best cut, found by search."""
+        return self.epoch_s(self.bounds) / min(self.epoch_s((0, cut, 20_000)) for cut in range(0, 20_001, 40))
+
+    def train(self, epochs: int, slower: float = 1.0) -> None:
+        """Run epochs in which the first worker takes so many times longer."""
+        for _ in range(epochs):
+            measurements = []
+            for worker, factor in enumerate((slower, 1.0)):
+                for kind, row_bytes in WIDTHS.items():
+                    seconds = (
+                        factor * self.seconds(self.bounds, worker, kind) * np.exp(self.noise * self.random.normal())
+                    )
+                    x = self.features.of_part(*self.bounds[worker : worker + 2], row_bytes).tolist()
+                    if seconds > 0:
+                        measurements.append(
+                            Measurement(kind=kind, worker=worker, features=x, seconds=float(seconds))
+                        )
+            self.model = self.model.updated(measurements)
+            found = decide_repartition(self.bounds, self.features, WIDTHS, self.model, FAST, before=self.before)
+            self.before = None if found.moves else found
+            if found.moves:
+                self.bounds = found.bounds
+                self.epochs_of_moves.append(self.epoch)
+            self.epoch += 1
+
+
+TRUTHS = st.lists(
+    st.lists(st.sampled_from([0.0, 1.0, 10.0]), min_size=5, max_size=5).filter(any), min_size=2, max_size=2
 )
+"Weights of two kinds of operations."
+
+
+# An example runs fifty epochs.
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32), noise=st.sampled_from([0.0, 0.01, 0.02]), slow=st.integers(0, 1), truth=TRUTHS)
 def test_two_unequal_workers_settle_within_ten_epochs(
-    power_law: CostFeatures, seed: int, noise: float, slow: int, weights: list[list[float]]
+    power_law: CostFeatures, seed: int, noise: float, slow: int, truth: list[list[float]]
 ) -> None:
-    random = np.random.default_rng(seed)
-    operations = {"narrow": 64, "wide": 400}
-    truth = dict(zip(operations, 1e-9 * np.array(weights), strict=True))
-    speeds = [1.0, 1.0]
-    speeds[slow] = 0.5
+    workers = Workers(power_law, truth, [0.5 if worker == slow else 1.0 for worker in range(2)], noise, seed)
+    workers.train(10)
+    assert workers.over_best() <= 1.05
+    workers.train(40)
+    assert max(workers.epochs_of_moves, default=0) < 10
 
-    def seconds(bounds: tuple[int, ...], worker: int, kind: str) -> float:
-        x = power_law.of_part(bounds[worker], bounds[worker + 1], operations[kind])
-        return float(x @ truth[kind]) / speeds[worker]
 
-    def epoch_s(bounds: tuple[int, ...]) -> float:
-        return max(sum(seconds(bounds, worker, kind) for kind in operations) for worker in range(2))
+def test_workers_follow_a_machine_that_changes(power_law: CostFeatures) -> None:
+    workers = Workers(power_law, [[1.0, 1.0, 0.0, 0.0, 1.0]] * 2, [0.5, 1.0], 0.02, seed=0)
+    workers.train(30)
+    workers.speeds = [1.0, 0.5]
+    assert workers.over_best() > 1.5
+    workers.train(5)
+    assert workers.over_best() <= 1.05
 
-    best_s = min(epoch_s((0, cut, 20_000)) for cut in range(0, 20_001, 20))
-    bounds: tuple[int, ...] = (0, int(np.searchsorted(power_law.sums[:, 0], 150_000)), 20_000)
-    model, move = CostModel(), replace(MOVE, bytes_per_s=1e12)
-    moves = []
-    for epoch in range(60):
-        measurements = [
-            Measurement(
-                kind=kind,
-                worker=worker,
-                features=power_law.of_part(bounds[worker], bounds[worker + 1], operations[kind]).tolist(),
-                seconds=seconds(bounds, worker, kind) * float(np.exp(noise * random.normal())),
-            )
-            for worker in range(2)
-            for kind in operations
-            if seconds(bounds, worker, kind) > 0
-        ]
-        model = model.updated(measurements)
-        found = decide_repartition(bounds, power_law, operations, model, move)
-        if found.pays:
-            bounds = found.bounds
-            moves.append(epoch)
-        if epoch == 9:
-            assert epoch_s(bounds) <= 1.05 * best_s
-    assert max(moves, default=0) < 10
+
+def test_one_disturbed_epoch_moves_nothing(power_law: CostFeatures) -> None:
+    workers = Workers(power_law, [[1.0, 1.0, 0.0, 0.0, 1.0]] * 2, [0.5, 1.0], 0.01, seed=0)
+    workers.train(20)
+    bounds = workers.bounds
+    workers.train(1, slower=5.0)
+    workers.train(20)
+    assert workers.bounds == bounds
 
 
 @pytest.mark.parametrize("bounds", [(0,), (1, 8), (0, 7), (0, 5, 4, 8), (0, 9)])
