@@ -44,7 +44,7 @@ from sagann.storage.json_fields import as_list, as_mapping, as_number
 # Size of the penalty relative to the measurements: far below their noise, far above rounding errors.
 _PENALTY = 1e-4
 # Relative error of an epoch's prediction that halves the factor of forgetting: well above the noise of measurements. The fourth power
-# leaves the factor as it is for half this error, and forgets nearly everything for three times this error.
+# hardly changes the factor for half this error, and forgets nearly everything for three times this error.
 _SURPRISE = 0.15
 # Alternations in an update. The next update continues where this one ends.
 _ALTERNATIONS = 20

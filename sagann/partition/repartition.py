@@ -14,7 +14,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -101,7 +101,7 @@ class Repartition:
 def decide_repartition(
     bounds: Sequence[int],
     features: CostFeatures,
-    operations: dict[str, int],
+    operations: Mapping[str, int],
     model: CostModel,
     costs: MoveCosts,
     *,
