@@ -35,7 +35,7 @@ from sagann.partition import (
     PartCosts,
     balanced_bounds,
     count_cost_features,
-    policy_costs,
+    part_of,
 )
 from sagann.runtime.processor import processor_name
 
@@ -47,10 +47,14 @@ LAYERS: Mapping[str, Callable[[], nn.Module]] = {
     "gated sum": Gated,
     "SAGE": lambda: SAGE(FEATURES, FEATURES),
 }
+COSTS: Mapping[str, Callable[[Topology], PartCosts]] = {
+    "edges": lambda topology: PartCosts.of_edges(topology.indptr),
+    "vertices": lambda topology: PartCosts.of_vertices(topology.num_dst),
+}
 LEARNED_CUTS = (("edges", 4), ("vertices", 4), ("edges", 7))
-"Policies and numbers of parts that the cost model learns from."
+"What the parts that the cost model learns from have equally much of, and their number."
 PREDICTED_CUTS = (("edges", 5), ("vertices", 6))
-"Policies and numbers of parts that it predicts."
+"The same of the parts that it predicts."
 
 
 def main() -> None:
@@ -83,7 +87,7 @@ def cut_s(num_vertices: int, num_parts: int) -> tuple[float, float]:
     indptr = torch.from_numpy(sums[:, 0].copy())
     costs = PartCosts(sums=sums, weights=np.array([2e-8, 1e-9, 2e-9, 0.0, 3e-9]))
     speeds = random.uniform(0.5, 1.5, num_parts).tolist()
-    return _cut_once_s(policy_costs("edges", indptr), speeds), _cut_once_s(costs, speeds)
+    return _cut_once_s(PartCosts.of_edges(indptr), speeds), _cut_once_s(costs, speeds)
 
 
 def _cut_once_s(costs: PartCosts, speeds: Sequence[float]) -> float:
@@ -119,7 +123,7 @@ def prediction_rows(num_edges: int, runs: int) -> list[list[str]]:
     layers = {name: make() for name, make in LAYERS.items()}
     model = CostModel(forgetting=1.0)
     per_edge: dict[str, float] = {}
-    learned = [_measured(this, policy, count, layers, runs) for policy, count in LEARNED_CUTS]
+    learned = [_measured(this, balance, count, layers, runs) for balance, count in LEARNED_CUTS]
     for cut in learned:
         model = model.updated(
             Measurement(kind=name, worker=0, features=features, seconds=seconds)
@@ -131,7 +135,7 @@ def prediction_rows(num_edges: int, runs: int) -> list[list[str]]:
         per_edge[name] = seconds / sum(features[1] for cut in learned for features in cut.features)
     rows = []
     for graph, topology in (("the same", this), ("another", other)):
-        cuts = [_measured(topology, policy, count, layers, runs) for policy, count in PREDICTED_CUTS]
+        cuts = [_measured(topology, balance, count, layers, runs) for balance, count in PREDICTED_CUTS]
         for name in layers:
             by_model = _errors(cuts, name, lambda x, name=name: model.predict(name, x))
             by_edges = _errors(cuts, name, lambda x, name=name: per_edge[name] * x[1])
@@ -150,12 +154,13 @@ def _errors(cuts: Sequence[Cut], layer: str, predict: Callable[[list[float]], fl
     return median(errors), max(errors), max(slowest)
 
 
-def _measured(topology: Topology, policy: str, count: int, layers: Mapping[str, nn.Module], runs: int) -> Cut:
-    bounds = balanced_bounds(policy_costs(policy, topology.indptr), [1.0] * count)
+def _measured(topology: Topology, balance: str, count: int, layers: Mapping[str, nn.Module], runs: int) -> Cut:
+    bounds = balanced_bounds(COSTS[balance](topology), [1.0] * count)
     features: CostFeatures = count_cost_features(topology, [ROW_BYTES])
     found = Cut(features=[], seconds={name: [] for name in layers})
-    for first, stop in pairwise(bounds):
-        part = part_of(topology, first, stop)
+    for worker, (first, stop) in enumerate(pairwise(bounds)):
+        own = part_of(topology, bounds, worker)
+        part = Topology(indptr=own.indptr, indices=own.indices, num_src=own.num_src)
         x = torch.randn(part.num_src, FEATURES, requires_grad=True)
         found.features.append(features.of_part(first, stop, ROW_BYTES).tolist())
         for name, layer in layers.items():
@@ -173,21 +178,6 @@ def _least_s(layer: nn.Module, part: Topology, x: Tensor, runs: int) -> float:
         layer(part, x).backward(gradient)
         seconds.append(time.process_time() - start)
     return min(seconds[1:])
-
-
-def part_of(topology: Topology, first: int, stop: int) -> Topology:
-    """The in-edges of the vertices ``first`` to ``stop - 1``: these come first among the sources, then all others by id."""
-    begin, end = topology.indptr[[first, stop]].tolist()
-    sources = topology.indices[begin:end].long()
-    is_own = (sources >= first) & (sources < stop)
-    halo, of_halo = torch.unique(sources[~is_own], return_inverse=True)
-    local = sources - first
-    local[~is_own] = stop - first + of_halo
-    return Topology(
-        indptr=topology.indptr[first : stop + 1] - begin,
-        indices=local.to(topology.indices.dtype),
-        num_src=stop - first + len(halo),
-    )
 
 
 def _rmat(num_vertices: int, num_edges: int, *, seed: int) -> Topology:

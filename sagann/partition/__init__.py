@@ -6,7 +6,7 @@ from sagann.partition.cost_features import ACCESS_BYTES, FEATURES, CostFeatures,
 from sagann.partition.cost_model import CostModel, LearnedKind, Measurement
 from sagann.partition.halo import Part, part_of
 from sagann.partition.orders import DEFAULT_SCORE, VERTEX_ORDERS, VertexOrder, vertex_order
-from sagann.partition.part_costs import PART_POLICIES, PartCosts, PartPolicy, policy_costs
+from sagann.partition.part_costs import PartCosts
 from sagann.partition.repartition import MoveCosts, Repartition, decide_repartition
 from sagann.partition.vertex_ranges import RANGE_POLICIES, RangePolicy, vertex_ranges
 
@@ -14,7 +14,6 @@ __all__ = [
     "ACCESS_BYTES",
     "DEFAULT_SCORE",
     "FEATURES",
-    "PART_POLICIES",
     "RANGE_POLICIES",
     "VERTEX_ORDERS",
     "CostFeatures",
@@ -24,7 +23,6 @@ __all__ = [
     "MoveCosts",
     "Part",
     "PartCosts",
-    "PartPolicy",
     "RangePolicy",
     "Repartition",
     "VertexOrder",
@@ -32,7 +30,6 @@ __all__ = [
     "count_cost_features",
     "decide_repartition",
     "part_of",
-    "policy_costs",
     "vertex_order",
     "vertex_ranges",
 ]

@@ -38,7 +38,7 @@ def balanced_bounds(costs: PartCosts, speeds: Sequence[float]) -> tuple[int, ...
     where there are more workers than vertices, or where a worker is too slow for any vertex.
 
     Args:
-        costs: cost of any part (:func:`sagann.partition.policy_costs`).
+        costs: cost of any part: vertices, edges, or seconds by the cost model (:meth:`sagann.partition.CostModel.part_costs`).
         speeds: speed of each worker, in any common unit; a part goes to the worker of the same index.
     Returns:
         ``len(speeds) + 1`` vertex ids that do not decrease, from 0 to the number of vertices.
