@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-import torch
 from torch import Tensor
 
 from sagann.errors import require_choice
+from sagann.partition.balance import balanced_bounds
+from sagann.partition.part_costs import PartCosts
 
 RangePolicy = Literal["edges", "vertices"]
 "What ranges have about equally many of. edges: in-edges of their vertices, which the work of a layer goes by."
@@ -21,7 +22,7 @@ RANGE_POLICIES: tuple[RangePolicy, ...] = get_args(RangePolicy)
 
 
 def vertex_ranges(indptr: Tensor, num_ranges: int, by: str = "edges") -> tuple[int, ...]:
-    """Cut the vertices of a graph into contiguous ranges, in O(num_ranges log num_vertices).
+    """Cut the vertices of a graph into contiguous ranges, so that the largest one is as small as it can be (:func:`balanced_bounds`).
 
     A vertex with more in-edges than a range should have is not divided, so that a range beside it may be empty.
 
@@ -34,15 +35,14 @@ def vertex_ranges(indptr: Tensor, num_ranges: int, by: str = "edges") -> tuple[i
     Raises:
         InputError: no policy has that name.
     Example:
+        >>> import torch
         >>> vertex_ranges(torch.tensor([0, 4, 5, 6, 8]), 2)
         (0, 1, 4)
         >>> vertex_ranges(torch.tensor([0, 4, 5, 6, 8]), 2, by="vertices")
         (0, 2, 4)
     """
     require_choice(by, RANGE_POLICIES, what="unknown policy of ranges", where="vertex_ranges")
-    num_vertices, num_edges = len(indptr) - 1, int(indptr[-1])
-    if by == "vertices" or num_edges == 0:
-        return tuple(num_vertices * number // num_ranges for number in range(num_ranges + 1))
-    targets = torch.tensor([num_edges * number // num_ranges for number in range(1, num_ranges)], dtype=torch.int64)
-    inner = torch.searchsorted(indptr, targets).tolist()
-    return 0, *inner, num_vertices
+    # Without edges all cuts are equally good.
+    is_by_vertices = by == "vertices" or not int(indptr[-1])
+    costs = PartCosts.of_vertices(len(indptr) - 1) if is_by_vertices else PartCosts.of_edges(indptr)
+    return balanced_bounds(costs, [1.0] * num_ranges)
