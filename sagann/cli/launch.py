@@ -19,6 +19,7 @@ from typing import Any
 
 from sagann.cli.failure import BAD_INPUT, INTERRUPTED, OUR_FAULT, TERMINATED
 from sagann.errors import WorkerError
+from sagann.runtime.processor import num_cores
 
 _LOOPBACK = "127.0.0.1"
 _CODES = (OUR_FAULT, BAD_INPUT, INTERRUPTED, TERMINATED)
@@ -38,8 +39,7 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path)
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores // num_workers)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_workers)))
     for name in ("agent.server.api", "agent.server.local_elastic_agent", "multiprocessing.api"):
         # A worker says by itself why it ends.
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)

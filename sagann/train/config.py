@@ -8,13 +8,14 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 import torch
 
 from sagann.byte_size import parse_bytes
 from sagann.errors import InputError, shown
-from sagann.ranges import RANGES
+from sagann.ranges import RANGES, Range
 from sagann.storage.json_fields import is_finite
 from sagann.train.metrics import METRICS
 from sagann.train.policies import DECAY_POLICIES, closest
@@ -135,7 +136,7 @@ class TrainConfig:
             if self.profile:
                 raise _refused("profile", True, "false where sample is set, for only a streamed epoch is profiled")
         if self.sample is None:
-            _require_defaults(self, (*_OF_SAMPLES, "batches_ahead", *_OF_TIERS), "sample is not set")
+            _require_defaults(self, (*_OF_SAMPLES, *_OF_TIERS), "sample is not set")
         elif self.has_tiers:
             _check_tiers(self)
         elif any(getattr(self, name) != _default(name) for name in _OF_TIERS):
@@ -195,6 +196,10 @@ def _are_fanouts(value: Any) -> bool:
     )
 
 
+def _is_absent_or_in(allowed: Range, value: Any) -> bool:
+    return value is None or value in allowed
+
+
 def _is_number(value: Any, *, above: bool) -> bool:
     return is_finite(value) and value >= 0 and not (above and value == 0)
 
@@ -213,20 +218,26 @@ def _is_monitor(value: Any) -> bool:
     return value is None or (split in ("train", "val") and metric in METRICS)
 
 
-_OF_SAMPLES = ("batch_size", "sampling_threads")
-"Fields that only mini-batches read, besides batches_ahead."
+_OF_SAMPLES = ("batch_size", "sampling_threads", "batches_ahead")
+"Fields that only mini-batches read."
 _OF_TIERS = ("hot", "score", "cache")
 "Fields that only mini-batches with a hot tier read."
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     *(
         ((name,), RANGES[name].__contains__, str(RANGES[name]))
-        for name in ("epochs", "eval_every", "checkpoint_every", "keep_checkpoints", "seed", *_OF_SAMPLES)
+        for name in (
+            "epochs",
+            "eval_every",
+            "checkpoint_every",
+            "keep_checkpoints",
+            "seed",
+            "batch_size",
+            "sampling_threads",
+        )
     ),
-    (("patience",), lambda value: value is None or value in RANGES["patience"], str(RANGES["patience"])),
-    (
-        ("batches_ahead",),
-        lambda value: value is None or value in RANGES["batches_ahead"],
-        str(RANGES["batches_ahead"]),
+    *(
+        ((name,), partial(_is_absent_or_in, RANGES[name]), str(RANGES[name]))
+        for name in ("patience", "batches_ahead")
     ),
     (("lr",), lambda value: _is_number(value, above=True), "a finite number above 0"),
     (("clip_norm",), lambda value: value is None or _is_number(value, above=True), "a finite number above 0"),

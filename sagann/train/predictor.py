@@ -27,6 +27,7 @@ from sagann.train.contract import Contract
 from sagann.train.metrics import Metrics, evaluate_splits, predict_classes
 from sagann.train.preparation import PreparedGraph, features_as, parameter_dtype, prepared_by
 from sagann.train.streaming import Streaming
+from sagann.train.trainable import require_features
 
 if TYPE_CHECKING:
     from sagann.plan.epoch import Planned
@@ -346,13 +347,7 @@ def _divided(prepared: Graph, opened: Graph, workers: Workers) -> PreparedGraph:
     # Imported here: most runs have no workers, and it loads torch.distributed.
     from sagann.runtime.workers import worker_part
 
-    if prepared.num_features == 0:
-        raise InputError(
-            "workers need features",
-            value="vertices have none, and a model with a row for each vertex of its own reads all rows at once",
-            where=f"graph '{opened.name}'",
-            fix="Train with one worker, or give the graph features.",
-        )
+    require_features(prepared, "workers", fix="Train with one worker, or give the graph features.")
     part = worker_part(prepared, workers, opened=opened)
     return PreparedGraph(graph=replace(prepared, topology=opened.topology, features=opened.features), part=part)
 
@@ -360,8 +355,7 @@ def _divided(prepared: Graph, opened: Graph, workers: Workers) -> PreparedGraph:
 def _require_row_wise(model: nn.Module, part: WorkerPart, num_hops: int) -> None:
     """Refuse a model that mixes vertices between its layers: a worker would mix its own vertices alone."""
     # Imported here: most runs have no workers, and it loads the compiler of whole models.
-    from sagann.compiler.capture import capture
-    from sagann.runtime.streaming.capturing import require_no_batch_norm
+    from sagann.compiler.capture import capture, require_no_batch_norm
 
     require_no_batch_norm(model, how="trained by several workers")
     capture(model, part.hops(num_hops), part.features)

@@ -26,7 +26,6 @@ from sagann.errors import CheckpointError, InputError, MissingDependencyError, f
 from sagann.graph import Graph
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
-from sagann.saga.layer import count_hops
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.train.agreement import continue_together, require_agreement, require_divisible, require_same_run
@@ -63,6 +62,7 @@ from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
 from sagann.train.start import continue_run, start_run
 from sagann.train.streaming import Streaming, remove_spilled
+from sagann.train.trainable import check_sampled, check_trainable
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
@@ -151,7 +151,7 @@ class Trainer:
                 check_graph(graph)
             else:
                 validate_labels(graph)
-        _check_trainable(graph)
+        check_trainable(graph)
         if self.config.tensorboard and find_spec("tensorboard") is None:
             raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
         device = resolve_device(self.config.device)
@@ -163,7 +163,7 @@ class Trainer:
             with seeded(self.config.seed, device):
                 model = build_model(model, graph)
         if self.config.sample is not None:
-            _check_sampled(model, graph, self.config.sample)
+            check_sampled(model, graph, self.config.sample)
         streaming = self._streaming(device)
         self._predictor = Predictor(model, contract, device=device, streaming=streaming, workers=workers)
         with whole_files(graph):
@@ -518,41 +518,3 @@ def _copy_of_model(model: nn.Module) -> nn.Module:
             where=f"model {type(model).__name__}",
             fix="Make it work with copy.deepcopy: keep locks, files and results with a gradient out of its attributes.",
         ) from error
-
-
-def _check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:
-    if graph.num_features == 0:
-        raise InputError(
-            "mini-batches need features",
-            value="vertices have none, and a model with a row for each vertex of its own reads all rows at once",
-            where=f"graph '{graph.name}'",
-            fix="Train on the whole graph (--sample none), or give the graph features.",
-        )
-    num_hops = count_hops(model)
-    if len(fanouts) != num_hops:
-        raise InputError(
-            "fanouts and hops of the model differ in number",
-            value=f"{len(fanouts)} fanouts, the model walks {num_hops} hops",
-            where="TrainConfig.sample",
-            fix=f"Name {num_hops} fanouts, as --sample {','.join(['10'] * num_hops)}."
-            if num_hops
-            else "Train it on the whole graph; it reads no edge.",
-        )
-
-
-def _check_trainable(graph: Graph) -> None:
-    where = f"graph '{graph.name}'"
-    if graph.labels is None or graph.num_classes < 1:
-        raise InputError(
-            "the graph has nothing to learn",
-            value=f"labels {'are None' if graph.labels is None else 'are there'}, num_classes {graph.num_classes}",
-            where=where,
-            fix="Give the graph labels and num_classes.",
-        )
-    if "train" not in graph.splits:
-        raise InputError(
-            "no vertex to train on",
-            value="the split 'train' is missing",
-            where=where,
-            fix="Give the graph a bool mask 'train' of labelled vertices.",
-        )

@@ -535,20 +535,6 @@ def test_sparse_features_get_no_hot_tier() -> None:
     assert within.fit().history[0].traffic is None
 
 
-def test_fanouts_must_be_those_of_the_models_hops() -> None:
-    with pytest.raises(InputError) as caught:
-        trainer_of(ModelConfig(layers=3), sample=(25, 10))
-    assert str(caught.value) == (
-        "fanouts and hops of the model differ in number: 2 fanouts, the model walks 3 hops (in TrainConfig.sample). "
-        "Name 3 fanouts, as --sample 10,10,10."
-    )
-
-
-def test_a_graph_without_features_is_refused() -> None:
-    with pytest.raises(InputError, match="mini-batches need features: vertices have none"):
-        trainer_of(ModelConfig(), replace(community_graph(), features=None), sample=(25, 10))
-
-
 def test_a_model_that_gives_no_row_per_seed_is_refused() -> None:
     class Wide(torch.nn.Module):
         num_hops = 2

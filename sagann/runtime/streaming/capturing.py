@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary, ref
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from sagann.compiler.capture import capture
+from sagann.compiler.capture import capture, require_no_batch_norm
 from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.trace import tensors_of
@@ -75,18 +74,6 @@ def captured(
                 fix="Use operators that fuse, and another accumulator than concat.",
             )
     return program
-
-
-def require_no_batch_norm(model: nn.Module, *, how: str) -> None:
-    """Refuse a BatchNorm that computes means over vertices. ``how`` says what is done with the model, for the error."""
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-            raise LayerError(
-                f"a model that is {how} must treat vertices independently between its layers",
-                value=f"the {type(module).__name__} '{name}' computes a mean over all of them",
-                where=type(model).__name__,
-                fix="Use LayerNorm instead of BatchNorm.",
-            )
 
 
 def _traced(

@@ -86,25 +86,25 @@ class PartTopology(Topology):
         edge_data: edge data of the part's edges.
     """
 
-    __slots__ = ("_halo", "_part")
+    __slots__ = ("_halo", "part")
 
     def __init__(self, part: Part, halo: Halo, edge_data: Mapping[str, Tensor]) -> None:
         super().__init__(
             indptr=part.indptr, indices=part.indices, num_src=part.num_src, edge_data=edge_data, validate=False
         )
-        self._part, self._halo = part, halo
+        self.part, self._halo = part, halo
 
     @property
     def num_given(self) -> int:
-        return self._part.num_own
+        return self.part.num_own
 
     @property
     def first_edge(self) -> int:
-        return self._part.edges.start
+        return self.part.edges.start
 
     def complete(self, rows: Tensor) -> Tensor:
         return self._halo.complete(rows)
 
     def with_edge_data(self, **edge_data: Tensor) -> PartTopology:
         """The same part with edge data added or replaced; arrays are shared."""
-        return PartTopology(self._part, self._halo, {**self.edge_data, **edge_data})
+        return PartTopology(self.part, self._halo, {**self.edge_data, **edge_data})

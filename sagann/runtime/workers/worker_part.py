@@ -24,8 +24,6 @@ class WorkerPart:
 
     workers: Workers
     "All workers."
-    bounds: tuple[int, ...]
-    "Bounds of the ranges of vertices that the workers own."
     topology: PartTopology
     "The in-edges of the worker's own vertices, with edge data as the whole graph has it."
     features: Tensor
@@ -36,9 +34,14 @@ class WorkerPart:
     "Number of edges of the whole graph."
 
     @property
+    def bounds(self) -> tuple[int, ...]:
+        """Bounds of the ranges of vertices that the workers own."""
+        return self.topology.part.bounds
+
+    @property
     def vertices(self) -> slice:
         """Ids in the graph of the worker's own vertices."""
-        return slice(self.bounds[self.workers.rank], self.bounds[self.workers.rank + 1])
+        return self.topology.part.vertices
 
     def hops(self, k: int) -> list[PartTopology]:
         """The topologies that a model of k layers walks: k times the part's."""
@@ -68,8 +71,7 @@ def worker_part(graph: Graph, workers: Workers, *, opened: Graph) -> WorkerPart:
     """
     topology, features = graph.topology, graph.features
     assert features is not None
-    bounds = workers.bounds(topology.indptr)
-    part = part_of(topology, bounds, workers.rank)
+    part = part_of(topology, workers.bounds(topology.indptr), workers.rank)
     kept = {id(rows) for rows in (opened.features, *opened.topology.edge_data.values())}
     data = {name: _alone(rows[part.edges], id(rows) in kept) for name, rows in topology.edge_data.items()}
     start, stop = part.vertices.start, part.vertices.stop
@@ -81,7 +83,6 @@ def worker_part(graph: Graph, workers: Workers, *, opened: Graph) -> WorkerPart:
         own = read_slice(feature_store(features), start, stop)
     return WorkerPart(
         workers=workers,
-        bounds=bounds,
         topology=PartTopology(part, Halo(part, workers), data),
         features=declare_constant(_alone(own, id(features) in kept)),
         first_value=first_value,

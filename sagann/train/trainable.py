@@ -1,0 +1,58 @@
+"""What can be trained: labels to learn, and the features and hops that mini-batches and workers need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.saga.layer import count_hops
+
+
+def require_features(graph: Graph, what: str, *, fix: str) -> None:
+    """Refuse a graph without features. ``what`` is what needs them, in the plural, for the error."""
+    if graph.num_features == 0:
+        raise InputError(
+            f"{what} need features",
+            value="vertices have none, and a model with a row for each vertex of its own reads all rows at once",
+            where=f"graph '{graph.name}'",
+            fix=fix,
+        )
+
+
+def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:
+    """Refuse a graph without features, and fanouts that the model does not walk."""
+    require_features(
+        graph, "mini-batches", fix="Train on the whole graph (--sample none), or give the graph features."
+    )
+    num_hops = count_hops(model)
+    if len(fanouts) != num_hops:
+        raise InputError(
+            "fanouts and hops of the model differ in number",
+            value=f"{len(fanouts)} fanouts, the model walks {num_hops} hops",
+            where="TrainConfig.sample",
+            fix=f"Name {num_hops} fanouts, as --sample {','.join(['10'] * num_hops)}."
+            if num_hops
+            else "Train it on the whole graph; it reads no edge.",
+        )
+
+
+def check_trainable(graph: Graph) -> None:
+    """Refuse a graph without labels, classes or vertices to train on."""
+    where = f"graph '{graph.name}'"
+    if graph.labels is None or graph.num_classes < 1:
+        raise InputError(
+            "the graph has nothing to learn",
+            value=f"labels {'are None' if graph.labels is None else 'are there'}, num_classes {graph.num_classes}",
+            where=where,
+            fix="Give the graph labels and num_classes.",
+        )
+    if "train" not in graph.splits:
+        raise InputError(
+            "no vertex to train on",
+            value="the split 'train' is missing",
+            where=where,
+            fix="Give the graph a bool mask 'train' of labelled vertices.",
+        )
