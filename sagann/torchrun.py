@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
+
+from sagann.errors import InputError, shown
 
 
 def is_worker() -> bool:
     """Whether torchrun started this process together with others."""
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return "RANK" in os.environ and num_workers() > 1
+
+
+def rank() -> int:
+    """Number of this worker, from 0."""
+    return _number("RANK", 0)
+
+
+def num_workers() -> int:
+    """Number of the workers that torchrun started; 1 where it started none."""
+    return _number("WORLD_SIZE", 1)
 
 
 def is_restarted() -> bool:
     """Whether torchrun has started this process anew, after a worker was lost (``--max-restarts``)."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, str(default))
+    if not re.fullmatch(r"[0-9]{1,9}", text):
+        raise InputError(
+            "a variable of the environment is no number",
+            value=f"{shown(text)}, expected digits",
+            where=f"the environment's {name}",
+            fix="Unset it: torchrun sets it for the processes that it starts.",
+        )
+    return int(text)

@@ -22,9 +22,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Parameter
 
+from sagann import torchrun
 from sagann.errors import InputError, WorkerError, first_line
 from sagann.partition import vertex_ranges
-from sagann.torchrun import is_worker
 
 TIMEOUT_S = 60.0
 "Seconds for which a worker waits for another one while they train, by default."
@@ -235,14 +235,14 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
         InputError: torchrun did not start this process.
         WorkerError: the workers do not find each other.
     """
-    if not is_worker():
+    if not torchrun.is_worker():
         raise InputError(
             "there are no workers to join",
             value="RANK is not set, or WORLD_SIZE is not above 1",
             where="join_workers",
             fix="Start the program with torchrun --nproc-per-node=2 program.py.",
         )
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rank, size = torchrun.rank(), torchrun.num_workers()
     if os.environ.get("MASTER_ADDR") in _LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     try:
