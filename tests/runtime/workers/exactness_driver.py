@@ -80,6 +80,16 @@ def graph_of(ends: list[tuple[int, int]], num_vertices: int) -> Graph:
     )
 
 
+def own() -> GNN:
+    """Two layers of the README's, with dropout."""
+    return GNN([GatedLayer(8, 16), GatedLayer(16, 3)], dropout=0.2)
+
+
+def several() -> GNN:
+    """Two layers with several accumulators."""
+    return GNN([Several(8, 16), Several(16, 3)])
+
+
 def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
     compiled = CompiledEngine()
     for name in MODELS:
@@ -87,7 +97,6 @@ def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
         options = {"attention_dropout": 0.3} if name == "gat" else {}
         config = ModelConfig(model=name, hidden=8, layers=3 if "gcn" in name else 2, dropout=0.5, **options)
         yield name, lambda config=config, graph=graph: build_model(config, graph), graph, compiled
-    own = lambda: GNN([GatedLayer(8, 16), GatedLayer(16, 3)], dropout=0.2)  # noqa: E731
     yield "README", own, labelled_graph(), compiled
     yield "README, naive", own, labelled_graph(), NaiveEngine()
     yield "README, lean", own, labelled_graph(), CompiledEngine(lean=True)
@@ -98,7 +107,6 @@ def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
         labelled_graph(),
         CompiledEngine(tile_edges=64, options=CompilerOptions(hoist=False)),
     )
-    several = lambda: GNN([Several(8, 16), Several(16, 3)])  # noqa: E731
     yield "several", several, labelled_graph(), compiled
     hub = graph_of([(vertex, 0) for vertex in range(1, 37)], 40)
     yield "one hub, empty parts", own, hub, compiled
