@@ -297,11 +297,15 @@ def interrupted(script: str) -> subprocess.CompletedProcess[str]:
 
 
 PROGRAM = """
-import threading, time
+import sys, threading, time
 from sagann.runtime.loading.pipeline import Pipeline, Stage
+def say(word):
+    # In one piece: print writes the end of the line by itself, and two threads write.
+    sys.stdout.write(word + "\\n")
+    sys.stdout.flush()
 def work(number):
     if number == 1:
-        print("waiting", flush=True)
+        say("waiting")
         time.sleep({work_s})
     return number
 results = Pipeline(range(9), [Stage(name="load", work=work)], ahead=2)
@@ -315,7 +319,7 @@ def test_ctrl_c_ends_a_wait() -> None:
 
 
 def test_a_process_ends_although_a_pipeline_is_open() -> None:
-    program = PROGRAM.format(work_s=0.5) + "next(results); print('done')"
+    program = PROGRAM.format(work_s=0.5) + "next(results); say('done')"
     done: Any = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
