@@ -17,6 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from sagann.graph.large_arrays import SLAB_EDGES, empty_array
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 
@@ -85,7 +86,8 @@ def part_of(topology: Topology, bounds: Sequence[int], rank: int) -> Part:
     edges = slice(int(offsets[0]), int(offsets[-1]))
     sources = topology.indices[edges]
     is_read = torch.zeros(topology.num_src, dtype=torch.bool)
-    is_read[sources] = True
+    for slab in range(0, len(sources), SLAB_EDGES):
+        is_read[sources[slab : slab + SLAB_EDGES]] = True
     is_read[start:stop] = False
     halo = is_read.nonzero().flatten()
     num_own = stop - start
@@ -99,6 +101,14 @@ def part_of(topology: Topology, bounds: Sequence[int], rank: int) -> Part:
         rank=rank,
         edges=edges,
         indptr=offsets - edges.start,
-        indices=numbers[sources],
+        indices=_renumbered(sources, numbers),
         halo=halo,
     )
+
+
+def _renumbered(sources: Tensor, numbers: Tensor) -> Tensor:
+    """The number of each source, slab by slab."""
+    found = empty_array(sources.shape, numbers.dtype, sources.device)
+    for slab in range(0, len(sources), SLAB_EDGES):
+        found[slab : slab + SLAB_EDGES] = numbers[sources[slab : slab + SLAB_EDGES]]
+    return found

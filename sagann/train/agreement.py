@@ -37,15 +37,15 @@ _OF_MACHINE = ("threads",)
 def require_divisible(config: TrainConfig, device: torch.device) -> None:
     """Refuse what several workers cannot train yet."""
     refused = {
-        "memory": config.memory is not None,
         "sample": config.sample is not None,
         "device": device.type != "cpu",
+        "profile": config.profile,
     }
     for name, is_refused in refused.items():
         if is_refused:
-            expected = {"memory": "None", "sample": "None", "device": "'cpu'"}[name]
+            expected = {"sample": "None", "device": "'cpu'", "profile": "False"}[name]
             raise InputError(
-                "several workers train on the whole graph, in memory, on processors",
+                "several workers train on the whole graph, on processors, without a profile",
                 value=f"{name} is {str(device) if name == 'device' else getattr(config, name)!r}, expected {expected}",
                 where=f"TrainConfig.{name}",
                 fix=f"Set {name} to {expected}, or train with one worker.",

@@ -74,7 +74,7 @@ def test_arrays_of_a_dataset_are_told_apart_without_reading_them(tmp_path: Path)
     ("options", "device", "message"),
     [
         ({"sample": (5, 5)}, CPU, r"sample is \(5, 5\), expected None"),
-        ({"memory": "2GiB"}, CPU, "memory is '2GiB', expected None"),
+        ({"memory": "2GiB", "profile": True}, CPU, "profile is True, expected False"),
         ({}, torch.device("cuda", 0), "device is 'cuda:0', expected 'cpu'"),
     ],
 )

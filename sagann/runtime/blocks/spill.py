@@ -66,7 +66,6 @@ class SpillFolder:
             # The process may change its working folder.
             absolute = parent.absolute()
             made += _missing(absolute)
-            absolute.mkdir(parents=True, exist_ok=True)
             self.path, lock = _make(absolute)
         except (OSError, ValueError) as error:
             _remove_empty(made)
@@ -109,9 +108,10 @@ def _remove_empty(folders: Iterable[Path]) -> None:
 def _make(parent: Path) -> tuple[Path, int]:
     """A new folder, and the descriptor that holds its lock while the process lives."""
     while True:
-        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        # Before the file is locked, another process may remove the folder as stale.
+        # Another process may remove the parent while it is empty, and the folder as stale before the file is locked.
         with suppress(FileNotFoundError):
+            parent.mkdir(parents=True, exist_ok=True)
+            path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             # NFS locks only files that are open for writing.
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:

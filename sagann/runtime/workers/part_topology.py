@@ -86,13 +86,13 @@ class PartTopology(Topology):
         edge_data: edge data of the part's edges.
     """
 
-    __slots__ = ("_halo", "part")
+    __slots__ = ("halo", "part")
 
     def __init__(self, part: Part, halo: Halo, edge_data: Mapping[str, Tensor]) -> None:
         super().__init__(
             indptr=part.indptr, indices=part.indices, num_src=part.num_src, edge_data=edge_data, validate=False
         )
-        self.part, self._halo = part, halo
+        self.part, self.halo = part, halo
 
     @property
     def num_given(self) -> int:
@@ -103,8 +103,8 @@ class PartTopology(Topology):
         return self.part.edges.start
 
     def complete(self, rows: Tensor) -> Tensor:
-        return self._halo.complete(rows)
+        return self.halo.complete(rows)
 
     def with_edge_data(self, **edge_data: Tensor) -> PartTopology:
         """The same part with edge data added or replaced; arrays are shared."""
-        return PartTopology(self.part, self._halo, {**self.edge_data, **edge_data})
+        return PartTopology(self.part, self.halo, {**self.edge_data, **edge_data})
