@@ -22,6 +22,8 @@ _KINDS = {
     "edges": "edges",
     "stage_saved": "what stages made, for their gradients",
     "state": "gathers in the making",
+    "sent": "rows that other workers need",
+    "returned": "gradients from other workers",
 }
 
 _LANES: Mapping[Lane, str] = {"compute": "computing", "load": "loading", "store": "storing"}
