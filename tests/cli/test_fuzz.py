@@ -37,6 +37,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "out_heads": st.integers(1, 3),
     "attention_dropout": st.floats(0, 0.9),
     "linear_shortcut": st.booleans(),
+    "teleport": st.floats(0, 0.9),
     "optimizer": st.sampled_from(["Adam", "AdamW", "SGD", "RMSprop", "Adagrad"]),
     "lr": st.floats(1e-4, 0.1),
     "weight_decay": st.floats(0, 0.1),
