@@ -32,7 +32,7 @@ def metrics_table(metrics: Mapping[str, Metrics], *, title: str) -> Table:
 
 
 def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Table:
-    """Describe ``graph``, for ``sagann data info``. Offsets, labels and splits are read, edges and features are not.
+    """Describe ``graph``, for ``sagann data info``. Offsets, labels and splits are read; edges, features and targets are not.
 
     Where ``class_names`` is empty, classes are numbered. ``path`` is the dataset, for its size on disk.
     """
@@ -46,6 +46,8 @@ def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Ta
     if graph.labels is not None and not graph.multi_label:
         known = int((graph.labels >= 0).sum())
         table.add_row("labelled", f"{known:,} of {graph.num_vertices:,} vertices")
+    if graph.targets is not None:
+        table.add_row("targets", f"{graph.num_targets} per vertex, {_dtype(graph.targets.dtype)}")
     sizes = [f"{name} {int(mask.sum()):,}" for name, mask in graph.splits.items()]
     table.add_row("splits", ", ".join(sizes) or "none")
     if graph.graph_ptr is not None:
