@@ -118,6 +118,11 @@ class Graph:
         return 1 if self.targets.ndim == 1 else self.targets.shape[1]
 
     @property
+    def num_outputs(self) -> int:
+        """Number of outputs of a model per vertex: one for each target where there are targets and no labels, else one for each class."""
+        return self.num_targets if self.labels is None and self.targets is not None else self.num_classes
+
+    @property
     def num_graphs(self) -> int:
         """Number of graphs in this one; 1 without offsets."""
         return 1 if self.graph_ptr is None else len(self.graph_ptr) - 1

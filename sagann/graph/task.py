@@ -20,6 +20,15 @@ def tasks_of(graph: Graph) -> tuple[str, ...]:
     return of_labels if graph.targets is None else (*of_labels, "regression")
 
 
+def task_of(graph: Graph) -> str | None:
+    """The only task that a graph has answers for; None for a graph without answers.
+
+    Raises:
+        InputError: the graph has answers for two tasks.
+    """
+    return next(iter(tasks_of(for_task(graph))), None)
+
+
 def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") -> Graph:
     """The graph with the answers of one task alone: labels without targets, or targets without labels.
 

@@ -16,7 +16,16 @@ from sagann.report.terminal import facts_table
 from sagann.train import METRICS, Metrics
 
 _MOST_SHOWN = 12
-_TITLES = {"micro_f1": "micro-F1", "macro_f1": "macro-F1", "roc_auc": "ROC-AUC"}
+_TITLES = {
+    "micro_f1": "micro-F1",
+    "macro_f1": "macro-F1",
+    "roc_auc": "ROC-AUC",
+    "mae": "MAE",
+    "rmse": "RMSE",
+    "r2": "R2",
+}
+_WITH_UNITS = ("loss", "mae", "rmse")
+"Metrics that may have any magnitude."
 
 
 def metrics_table(metrics: Mapping[str, Metrics], *, title: str) -> Table:
@@ -27,8 +36,14 @@ def metrics_table(metrics: Mapping[str, Metrics], *, title: str) -> Table:
     for name in shown:
         table.add_column(_TITLES.get(name, name), justify="right")
     for split, found in metrics.items():
-        table.add_row(split, *(f"{found[name]:.4f}" if name in found else "-" for name in shown))
+        table.add_row(split, *(_metric(name, found[name]) if name in found else "-" for name in shown))
     return table
+
+
+def _metric(name: str, value: float) -> str:
+    """A metric in four decimals; where those would show too little or too much of it, with an exponent."""
+    is_far = name in _WITH_UNITS and value and not 0.001 <= abs(value) < 1e6
+    return f"{value:.3e}" if is_far else f"{value:.4f}"
 
 
 def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Table:

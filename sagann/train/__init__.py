@@ -3,6 +3,7 @@
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_progress import EpochProgress
+from sagann.train.losses import LOSSES, LossFunction
 from sagann.train.metrics import METRICS, Metrics
 from sagann.train.policies import DECAY_POLICIES
 from sagann.train.predictor import Predictor
@@ -12,11 +13,13 @@ from sagann.train.trainer import Trainer
 
 __all__ = [
     "DECAY_POLICIES",
+    "LOSSES",
     "METRICS",
     "Contract",
     "EpochProgress",
     "EpochRecord",
     "LogReporter",
+    "LossFunction",
     "Metrics",
     "Predictor",
     "Reporter",

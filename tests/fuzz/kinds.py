@@ -311,20 +311,25 @@ KINDS = (
                     ("train", "--data", name, *QUICK, "--no-verify", "--memory", "1MiB", "--out", f"run-{name}"),
                 )
             ),
+            ("train", "--data", "targets", *QUICK, "--task", "regression", "--out", "run-targets"),
+            ("train", "--data", "targets", *QUICK, "--task", "classification", "--out", "run-labels"),
         ),
     ),
     Kind(
         name="NPZ archive",
         build=build_archive,
         victims=("*.npz", "*.json"),
-        commands=tuple(
-            command
-            for name in ("plain.npz", "packed.npz")
-            for command in (
-                ("data", "info", name),
-                ("data", "import", name, f"{name}.d"),
-                ("train", "--data", name, *QUICK, "--out", f"run-{name}"),
-            )
+        commands=(
+            *(
+                command
+                for name in ("plain.npz", "packed.npz")
+                for command in (
+                    ("data", "info", name),
+                    ("data", "import", name, f"{name}.d"),
+                    ("train", "--data", name, *QUICK, "--task", "classification", "--out", f"run-{name}"),
+                )
+            ),
+            ("train", "--data", "packed.npz", *QUICK, "--task", "regression", "--out", "run-values"),
         ),
     ),
     Kind(
