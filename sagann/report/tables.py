@@ -32,7 +32,8 @@ def metrics_table(metrics: Mapping[str, Metrics], *, title: str) -> Table:
     """A row per split, a column per metric. A metric that a split lacks is shown as '-'."""
     table = Table(title=title, title_justify="left")
     table.add_column("split")
-    shown = [name for name in METRICS if any(name in found for found in metrics.values())]
+    known = dict.fromkeys([*METRICS, *(name for found in metrics.values() for name in found)])
+    shown = [name for name in known if any(name in found for found in metrics.values())]
     for name in shown:
         table.add_column(_TITLES.get(name, name), justify="right")
     for split, found in metrics.items():

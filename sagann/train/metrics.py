@@ -78,15 +78,18 @@ def evaluate_splits(
     """
     task = task_of(graph)
     assert task is not None
-    masks = present_splits(graph.splits)
-    if not masks:
-        masks = {"all": torch.ones(graph.num_vertices, dtype=torch.bool, device=outputs.device)}
     found: dict[str, Metrics] = {}
-    for name, mask in masks.items():
+    for name, mask in measured_splits(graph).items():
         if name in splits or name == "all":
             rows, answers = labelled_rows(graph, mask)
             found[name] = compute_metrics(outputs, answers, task=task, loss=loss, names=names, rows=rows)
     return found
+
+
+def measured_splits(graph: Graph) -> dict[str, Tensor]:
+    """The masks of the splits that hold a vertex; of one split 'all' where the graph has no splits at all."""
+    everything = torch.ones(graph.num_vertices, dtype=torch.bool, device=graph.topology.device)
+    return present_splits(graph.splits) or {"all": everything}
 
 
 def measuring_bytes(num_rows: int, num_outputs: int, *, multi_label: bool) -> int:
@@ -122,7 +125,7 @@ def compute_metrics(
     if len(answers) == 0:
         return {}
     names = METRICS_OF[task] if names is None else names
-    chosen, loss = _Rows(outputs, rows, len(answers)), loss or default_loss(task)
+    chosen, loss = Rows(outputs, rows, len(answers)), loss or default_loss(task)
     found = {"loss": _mean_loss(chosen, answers, loss)} if "loss" in names and loss.is_known else {}
     measured = [name for name in names if name != "loss"]
     if not measured:
@@ -132,7 +135,7 @@ def compute_metrics(
     return found | _measure(chosen, answers, measured, multi_label=task == "multi-label")
 
 
-class _Rows:
+class Rows:
     """Some rows of outputs, which are never all in memory."""
 
     def __init__(self, outputs: Tensor, rows: Tensor | None, count: int) -> None:
@@ -149,7 +152,7 @@ class _Rows:
             yield part, self._outputs[part] if at is None else self._outputs.index_select(0, at[part])
 
 
-def _mean_loss(rows: _Rows, answers: Tensor, loss: Loss) -> float:
+def _mean_loss(rows: Rows, answers: Tensor, loss: Loss) -> float:
     parts = [(float(loss(outputs, answers[part])), part.stop - part.start) for part, outputs in rows.slabs()]
     # The mean of one slab is exact to the last bit.
     return parts[0][0] if len(parts) == 1 else sum(mean * count for mean, count in parts) / len(answers)
@@ -160,7 +163,7 @@ def predict_classes(logits: Tensor, *, multi_label: bool) -> Tensor:
     return (logits > 0).to(torch.uint8) if multi_label else logits.argmax(dim=1)
 
 
-def _measure_values(rows: _Rows, targets: Tensor, names: Collection[str]) -> Metrics:
+def _measure_values(rows: Rows, targets: Tensor, names: Collection[str]) -> Metrics:
     """Metrics of a regression, summed in double precision."""
     absolute = torch.zeros(rows.num_classes, dtype=torch.float64)
     squares, deviations = torch.zeros_like(absolute), torch.zeros_like(absolute)
@@ -183,7 +186,7 @@ def _measure_values(rows: _Rows, targets: Tensor, names: Collection[str]) -> Met
     return found
 
 
-def _measure(rows: _Rows, labels: Tensor, names: Collection[str], *, multi_label: bool) -> Metrics:
+def _measure(rows: Rows, labels: Tensor, names: Collection[str], *, multi_label: bool) -> Metrics:
     # Class ids are small; logits leave the device only for ROC-AUC.
     predicted = torch.cat([predict_classes(logits, multi_label=multi_label).cpu() for _, logits in rows.slabs()])
     labels = labels.cpu()
@@ -238,7 +241,7 @@ def _f1(right: Tensor, predicted_or_true: Tensor) -> Tensor:
 
 
 def _roc_auc(
-    rows: _Rows, classes: range, scores_of: Callable[[Tensor], Tensor], truth_of: Callable[[int], Tensor]
+    rows: Rows, classes: range, scores_of: Callable[[Tensor], Tensor], truth_of: Callable[[int], Tensor]
 ) -> Metrics:
     """Mean area over the classes that have both a false and a true row; empty where there is no such class.
 

@@ -16,6 +16,7 @@ from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import Graph
 from sagann.graph.checks import CHECKED_AT_ONCE
 from sagann.graph.feature_store import Features
+from sagann.graph.split import labelled_rows
 from sagann.graph.task import without_others
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
@@ -26,7 +27,8 @@ from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.train.contract import Contract
 from sagann.train.losses import Loss, default_loss
-from sagann.train.metrics import Metrics, evaluate_splits, predict_classes
+from sagann.train.metrics import Metrics, Rows, evaluate_splits, measured_splits, predict_classes
+from sagann.train.own_metrics import OwnMetrics, check_own_metrics, measure_own
 from sagann.train.preparation import PreparedGraph, features_as, parameter_dtype, prepared_by
 from sagann.train.streaming import Streaming
 from sagann.train.trainable import require_features
@@ -49,6 +51,7 @@ class Predictor:
         contract: the sizes that the model expects of a graph.
         device: where to compute.
         loss: the loss that the model was trained with, for evaluations; None for the default of its task.
+        metrics: further metrics of evaluations, by name: see :class:`sagann.train.Trainer`.
         streaming: run the model by intervals; None for everything in memory.
         workers: the workers that divide each graph among them; None for the whole graph in this process. Every worker calls the same
             methods with the same graphs, and gets the results of the whole graph.
@@ -64,6 +67,7 @@ class Predictor:
         *,
         device: torch.device,
         loss: Loss | None = None,
+        metrics: OwnMetrics | None = None,
         streaming: Streaming | None = None,
         workers: Workers | None = None,
     ) -> None:
@@ -75,6 +79,8 @@ class Predictor:
         self.contract = contract
         self.device = device
         self.mean_loss = loss or default_loss(contract.task)
+        self.own_metrics = metrics or {}
+        check_own_metrics(self.own_metrics, where="Predictor.metrics")
         self.num_hops = count_hops(model)
         self.streaming = streaming
         self.workers = workers
@@ -129,7 +135,13 @@ class Predictor:
         with whole_files(_graph_of(graph)):
             self.contract.check_labels(_graph_of(graph))
             prepared = self._prepared(graph)
-            return evaluate_splits(self._finite_logits(prepared), prepared.graph, loss=self.mean_loss)
+            outputs, measured = self._finite_logits(prepared), prepared.graph
+            found = evaluate_splits(outputs, measured, loss=self.mean_loss)
+            for name, mask in measured_splits(measured).items() if self.own_metrics else ():
+                rows, answers = labelled_rows(measured, mask)
+                if len(rows):
+                    found[name] |= measure_own(self.own_metrics, Rows(outputs, rows, len(rows)), answers)
+            return found
 
     def predict(self, graph: Graph | PreparedGraph, *, probabilities: bool = False) -> Tensor:
         """Predict every vertex of ``graph``, which needs neither labels nor targets.

@@ -21,6 +21,7 @@ from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
 from sagann.train.expectation import require_weights
 from sagann.train.losses import LOSSES, Loss, LossFunction, default_loss
+from sagann.train.own_metrics import OwnMetrics
 from sagann.train.predictor import Predictor
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import AUTOMATIC, RunFolder
@@ -103,6 +104,7 @@ def load_run(
     *,
     model: nn.Module | str | None = None,
     loss: LossFunction | None = None,
+    metrics: OwnMetrics | None = None,
     device: str = "auto",
     memory: str | None = None,
     spill: str | os.PathLike[str] | None = None,
@@ -117,6 +119,7 @@ def load_run(
         model: the module to load the weights into, or 'path/to/file.py:ClassName' to build it from; needed where
             the run's model is not of the zoo.
         loss: the function that the run was trained with, if it was one of the user's; without it, evaluations leave the loss out.
+        metrics: further metrics of evaluations, by name, as the Trainer takes them.
         device: 'cpu', 'cuda', 'cuda:N' or 'auto'.
         memory: budget to stream the model within, such as '2GiB'; None for the budget of the run, if any.
         spill: spill folder; None for the one that the run's options name, else the system's folder for temporary files.
@@ -155,7 +158,7 @@ def load_run(
     # Predictions of several threads then find the model in this mode, and leave it so.
     model.eval()
     mean_loss = run.loss if run.loss.is_known else replace(run.loss, function=loss)
-    return Predictor(model, run.contract, device=where, loss=mean_loss, streaming=streaming)
+    return Predictor(model, run.contract, device=where, loss=mean_loss, metrics=metrics, streaming=streaming)
 
 
 def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:

@@ -39,6 +39,7 @@ from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.identity import identity_of
 from sagann.train.losses import LossFunction, build_loss
 from sagann.train.metrics import Metrics
+from sagann.train.own_metrics import OwnMetrics
 from sagann.train.policies import (
     DECAY_POLICIES,
     OptimizerFactory,
@@ -84,6 +85,8 @@ class Trainer:
         source: name of the data in the run folder, such as a path; by default the graph's name.
         class_names: names of the classes, for later predictions; by default their numbers.
         loss: gives the loss of each vertex, instead of ``config.loss``: see :data:`sagann.train.LossFunction`.
+        metrics: further metrics of evaluations and of the run's end, by name: functions of outputs and answers
+            (:data:`sagann.train.MetricFunction`), or objects with ``reset``, ``update`` and ``compute``, such as those of torchmetrics.
         optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
         scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
         param_groups: splits the parameters into groups, instead of ``config.decay``.
@@ -125,6 +128,7 @@ class Trainer:
         source: str | None = None,
         class_names: Sequence[str] = (),
         loss: LossFunction | None = None,
+        metrics: OwnMetrics | None = None,
         optimizer: OptimizerFactory | None = None,
         scheduler: SchedulerFactory | None = None,
         param_groups: ParamGroups | None = None,
@@ -180,7 +184,7 @@ class Trainer:
             check_sampled(model, graph, self.config.sample)
         streaming = self._streaming(device)
         self._predictor = Predictor(
-            model, contract, device=device, loss=mean_loss, streaming=streaming, workers=workers
+            model, contract, device=device, loss=mean_loss, metrics=metrics, streaming=streaming, workers=workers
         )
         with whole_files(graph):
             if workers is not None:
