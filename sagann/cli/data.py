@@ -95,7 +95,7 @@ def import_(
     separator: Annotated[
         str | None,
         option(
-            "Character between the fields of CSV files, of features and labels too; 'tab' for a tabulator.",
+            "Character between the fields of CSV files, of features, labels and targets too; 'tab' for a tabulator.",
             default="a comma; a tab for .tsv",
             panel=_EDGE_LIST,
         ),
@@ -114,6 +114,12 @@ def import_(
     ] = None,
     labels: Annotated[
         Path | None, option("Vertex labels, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST)
+    ] = None,
+    targets: Annotated[
+        Path | None,
+        option(
+            "Values to predict in a regression, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST
+        ),
     ] = None,
     split_scheme: Annotated[
         str | None,
@@ -151,6 +157,7 @@ def import_(
         ),
         features=features,
         labels=labels,
+        targets=targets,
         split=split_scheme,
         options=replace(
             streaming.options(), num_vertices=num_vertices, num_classes=num_classes, expansion=expansion

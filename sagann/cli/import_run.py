@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ def import_run(
     form: EdgeListFormat,
     features: Path | None,
     labels: Path | None,
+    targets: Path | None,
     split: str | None,
     options: ImportOptions,
     terminal: Terminal,
@@ -51,7 +53,8 @@ def import_run(
             fix="Choose one of these, or leave it out.",
         )
     found = detect_format(source) if kind == "auto" else kind
-    _refuse_foreign_options(found, form, features=features, labels=labels, split_scheme=split)
+    files = {"features": features, "labels": labels, "targets": targets}
+    _refuse_foreign_options(found, form, files, split_scheme=split)
     if found in _EDGE_LISTS:
         form = replace(form, kind=None if kind == "auto" else kind)
         _note_left_out(source, form, terminal)
@@ -65,7 +68,7 @@ def import_run(
             case "graphbolt":
                 import_graphbolt(source, out, options=options)
             case _:
-                import_edge_list(source, out, form=form, features=features, labels=labels, options=options)
+                import_edge_list(source, out, form=form, **files, options=options)
 
 
 def detect_format(source: Path) -> str:
@@ -103,14 +106,14 @@ def _not_recognised(source: Path, value: str) -> DatasetError:
 
 
 def _refuse_foreign_options(
-    kind: str, form: EdgeListFormat, *, features: Path | None, labels: Path | None, split_scheme: str | None
+    kind: str, form: EdgeListFormat, files: Mapping[str, Path | None], *, split_scheme: str | None
 ) -> None:
     """Refuse options that the importer of this format would ignore."""
     given: list[str] = []
     if kind not in _EDGE_LISTS:
         default = EdgeListFormat()
         given = [each.name for each in fields(form) if getattr(form, each.name) != getattr(default, each.name)]
-        given += [name for name, file in (("features", features), ("labels", labels)) if file is not None]
+        given += [name for name, file in files.items() if file is not None]
     if kind != "ogb" and split_scheme is not None:
         given.append("split_scheme")
     if given:

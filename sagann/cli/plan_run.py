@@ -11,7 +11,7 @@ import torch
 
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import open_checked, training_graph
+from sagann.cli.prepare import open_checked, training_graph, with_task
 from sagann.cli.run_settings import chosen_settings, read_text
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
@@ -119,7 +119,7 @@ def show_sampled(given: Given, file: Path | None, shared: Shared, *, memory: str
         )
     streaming = Streaming.of(config, None, device=resolve_device(config.device), trains=False)
     with nullcontext() if streaming is None else streaming.large_arrays():
-        graph = training_graph(settings.data, seed=config.seed, say=terminal.say)
+        graph = training_graph(settings.data, task=config.task, seed=config.seed, say=terminal.say)
     check_memory(replace(settings, train=config), graph)
     terminal.say("Sampling, loading and training a few mini-batches ...")
     # The values of the graph were checked when it was opened.
@@ -153,6 +153,7 @@ def _opened(given: Given, file: Path | None, shared: Shared) -> tuple[Any, Graph
     settings = chosen_settings(given, file, of_run=is_of_run(file))
     shared.add_user_file(settings.model.model)
     graph = open_checked(settings.data, keep_splits=False)
+    graph = with_task(graph, settings.train.task, shared.terminal().say)
     model = build_model(settings.model, graph)
     return model, features_as(graph, parameter_dtype(model))
 

@@ -55,7 +55,7 @@ SHOWN = ("program", "kernels", "steps")
 
 # Options of `sagann train` that the plan of an epoch of mini-batches depends on.
 _SAMPLING = tuple(setting for setting in SETTINGS if setting.panel == "Mini-batches")
-_TRAINING = ("optimizer", "clip_norm", "seed")
+_TRAINING = ("task", "optimizer", "clip_norm", "seed")
 
 
 @command(

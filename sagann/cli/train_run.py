@@ -84,7 +84,7 @@ def train_run(
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
     streaming = Streaming.of(settings.train, run_dir, device=resolve_device(settings.train.device))
     with nullcontext() if streaming is None else streaming.large_arrays():
-        graph = training_graph(settings.data, seed=settings.train.seed, say=terminal.say)
+        graph = training_graph(settings.data, task=settings.train.task, seed=settings.train.seed, say=terminal.say)
     check_memory(settings, graph)
     if streaming is not None:
         passes = "epochs" if settings.train.sample is None else "evaluations"
@@ -140,7 +140,11 @@ def _train_together(
         terminal = shared.terminal()
         try:
             graph = training_graph(
-                settings.data, seed=settings.train.seed, say=terminal.say, check=workers.is_first
+                settings.data,
+                task=settings.train.task,
+                seed=settings.train.seed,
+                say=terminal.say,
+                check=workers.is_first,
             )
             result = _fit(
                 settings,

@@ -1,4 +1,4 @@
-"""Graph: a topology with the data of its vertices: features, labels, splits, and graph boundaries.
+"""Graph: a topology with the data of its vertices: features, labels, targets, splits, and graph boundaries.
 
 A Graph is immutable; every transformation returns a new Graph that shares all unchanged tensors. Tensors may be
 memory-mapped, so making a Graph checks shapes, not values; :func:`sagann.graph.validate_graph` checks the values.
@@ -46,6 +46,9 @@ class Graph:
     "Labels: int64 [num_vertices], -1 for unknown; or uint8 [num_vertices, num_classes] of 0 and 1 for multi-label."
     num_classes: int = 0
     "Number of classes; 0 without labels."
+    targets: Tensor | None = None
+    """Values to predict in a regression: finite float32 [num_vertices], or [num_vertices, num_targets]; a single column is kept as
+    [num_vertices]. Where a value is unknown, it is any number, and the vertex is in no split."""
     splits: Mapping[str, Tensor] = field(default_factory=dict)
     "Disjoint masks, bool [num_vertices], by name: 'train', 'val', 'test'."
     graph_ptr: Tensor | None = None
@@ -73,10 +76,12 @@ class Graph:
             )
         if isinstance(self.features, TensorRows):
             object.__setattr__(self, "features", self.features.tensor)
+        if self.targets is not None and self.targets.ndim == 2 and self.targets.shape[1] == 1:
+            object.__setattr__(self, "targets", self.targets[:, 0])
         features = self.features
         if features is not None and not (isinstance(features, Tensor) and features.requires_grad):
             declare_constant(features)
-        rows: dict[str, Features | None] = {"features": features, "labels": self.labels}
+        rows: dict[str, Features | None] = {"features": features, "labels": self.labels, "targets": self.targets}
         rows |= {f"split '{name}'": mask for name, mask in self.splits.items()}
         rows["original_ids"] = self.original_ids
         for what, found in rows.items():
@@ -104,6 +109,18 @@ class Graph:
     def num_features(self) -> int:
         """Number of features per vertex; 0 without features."""
         return 0 if self.features is None else feature_store(self.features).row_shape[0]
+
+    @property
+    def num_targets(self) -> int:
+        """Number of target values per vertex; 0 without targets."""
+        if self.targets is None:
+            return 0
+        return 1 if self.targets.ndim == 1 else self.targets.shape[1]
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs of a model per vertex: one for each target where there are targets and no labels, else one for each class."""
+        return self.num_targets if self.labels is None and self.targets is not None else self.num_classes
 
     @property
     def num_graphs(self) -> int:
@@ -144,15 +161,17 @@ class Graph:
             topology=self.topology.to(device),
             features=features,
             labels=move(self.labels),
+            targets=move(self.targets),
             splits={name: mask.to(device) for name, mask in self.splits.items()},
             graph_ptr=move(self.graph_ptr),
         )
 
     def __repr__(self) -> str:
+        targets = f", num_targets={self.num_targets}" if self.targets is not None else ""
         several = f", num_graphs={self.num_graphs}" if self.graph_ptr is not None else ""
         return (
             f"Graph(num_vertices={self.num_vertices}, num_edges={self.num_edges}, "
-            f"num_features={self.num_features}, num_classes={self.num_classes}{several})"
+            f"num_features={self.num_features}, num_classes={self.num_classes}{targets}{several})"
         )
 
 
@@ -170,6 +189,8 @@ def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
         yield "features", graph.features
     if graph.labels is not None:
         yield "labels", graph.labels
+    if graph.targets is not None:
+        yield "targets", graph.targets
     for name, mask in sorted(graph.splits.items()):
         yield f"split '{name}'", mask
     if graph.graph_ptr is not None:
@@ -185,7 +206,7 @@ def _check_types(graph: Graph) -> None:
     as_tensor = "Convert it with torch.as_tensor."
     features = graph.features
     require_type(features, (Tensor, FeatureStore), where="Graph.features", fix=as_tensor, optional=True)
-    for name in ("labels", "graph_ptr", "original_ids"):
+    for name in ("labels", "targets", "graph_ptr", "original_ids"):
         require_type(getattr(graph, name), Tensor, where=f"Graph.{name}", fix=as_tensor, optional=True)
     for name in ("num_classes", "num_edge_types"):
         count = getattr(graph, name)

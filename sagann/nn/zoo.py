@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sagann.errors import InputError, shown
-from sagann.graph import Graph
+from sagann.graph import Graph, for_task
 from sagann.nn.attention import GAT, GATv2, TransformerConv
 from sagann.nn.layers import GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
 from sagann.nn.neighbourhoods import PNA, EdgeConv
@@ -115,14 +115,15 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
     """Build the model that ``config`` names, with input and output widths from ``graph``.
 
     Raises:
-        InputError: the graph has no classes, its features do not fit the encoder, or the user's class cannot be used.
+        InputError: the graph has neither classes nor targets, or both, its features do not fit the encoder, or the user's class cannot be used.
     """
-    if graph.num_classes < 1:
+    graph = for_task(graph)
+    if graph.num_outputs < 1:
         raise InputError(
-            "the graph has no classes to learn",
+            "the graph has no classes to learn, and no targets",
             value=f"num_classes = {graph.num_classes}",
             where=f"graph '{graph.name}'",
-            fix="Give the graph labels and num_classes.",
+            fix="Give the graph labels and num_classes, or targets.",
         )
     return MODELS.get(config.model, _build_users)(config, graph)
 
@@ -135,7 +136,7 @@ def _stack(
 
     def build(config: ModelConfig, graph: Graph) -> GNN:
         encoder, in_dim = _encoder(config, graph)
-        dims = [in_dim, *[config.hidden] * (config.layers - 1), graph.num_classes]
+        dims = [in_dim, *[config.hidden] * (config.layers - 1), graph.num_outputs]
         pairs = list(pairwise(dims))
         layers = [layer(config, a, b, hop == len(pairs) - 1) for hop, (a, b) in enumerate(pairs)]
         norms = [nn.LayerNorm(dim) for dim in dims[1:-1]] if config.layer_norm else []
@@ -169,7 +170,7 @@ def _ggnn(config: ModelConfig, graph: Graph) -> GNN:
     return GNN(
         [GGNN(in_dim, max(graph.num_edge_types, 1))],
         encoder=encoder,
-        decoder=nn.Linear(in_dim, graph.num_classes),
+        decoder=nn.Linear(in_dim, graph.num_outputs),
         steps=config.layers,
         dropout=config.dropout,
         norms=[nn.LayerNorm(in_dim)] if config.layer_norm else [],
@@ -187,14 +188,14 @@ def _of_graph(layer: Callable[[Graph, int, int], SagaLayer]) -> Callable[[ModelC
 
 
 def _sgc(config: ModelConfig, graph: Graph) -> Propagated:
-    dim = graph.num_classes
+    dim = graph.num_outputs
     return Propagated(_rows(graph, dim, bias=False), None, hops=config.layers, teleport=0.0, bias_dim=dim)
 
 
 def _appnp(config: ModelConfig, graph: Graph) -> Propagated:
     return Propagated(
         _rows(graph, config.hidden),
-        nn.Linear(config.hidden, graph.num_classes),
+        nn.Linear(config.hidden, graph.num_outputs),
         hops=config.layers,
         teleport=config.teleport,
         dropout=config.dropout,
@@ -216,7 +217,7 @@ def _build_users(config: ModelConfig, graph: Graph) -> nn.Module:
         return _plain(lambda in_dim, out_dim: layer_from_class(cls, in_dim, out_dim))(config, graph)
     options = {
         "in_dim": graph.num_features,
-        "out_dim": graph.num_classes,
+        "out_dim": graph.num_outputs,
         "hidden_dim": config.hidden,
         "num_layers": config.layers,
         "dropout": config.dropout,

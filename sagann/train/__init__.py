@@ -3,7 +3,9 @@
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_progress import EpochProgress
+from sagann.train.losses import LOSSES, LossFunction
 from sagann.train.metrics import METRICS, Metrics
+from sagann.train.own_metrics import GatheredMetric, MetricFunction
 from sagann.train.policies import DECAY_POLICIES
 from sagann.train.predictor import Predictor
 from sagann.train.reporter import EpochRecord, LogReporter, Reporter, RunInfo, TrainResult
@@ -12,11 +14,15 @@ from sagann.train.trainer import Trainer
 
 __all__ = [
     "DECAY_POLICIES",
+    "LOSSES",
     "METRICS",
     "Contract",
     "EpochProgress",
     "EpochRecord",
+    "GatheredMetric",
     "LogReporter",
+    "LossFunction",
+    "MetricFunction",
     "Metrics",
     "Predictor",
     "Reporter",

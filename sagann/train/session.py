@@ -14,13 +14,15 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
+from sagann.graph.task import task_of
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.expectation import require_optimizer, require_scheduler, require_weights
-from sagann.train.metrics import Metrics, evaluate_splits
+from sagann.train.losses import Loss
+from sagann.train.metrics import QUICK_METRICS, Metrics, evaluate_splits
 from sagann.train.policies import REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.reporter import EpochRecord
 from sagann.train.resources import capture_rng, require_rng, restore_rng
@@ -35,7 +37,9 @@ class TrainSession:
     source: EpochSource
     "Gives the work of each epoch."
     graph: Graph
-    "Holds the labels and splits that the model is measured on."
+    "Holds the answers, for one task, and the splits that the model is measured on."
+    loss: Loss
+    "The loss that is trained, and measured on the splits."
     device: torch.device
     "Where the model computes."
     config: TrainConfig
@@ -182,10 +186,12 @@ class TrainSession:
         return loss.detach()
 
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
-        light = "micro_f1" if self.graph.multi_label else "accuracy"
+        task = task_of(self.graph)
+        assert task is not None
         # Only the cheap metrics and the monitored one: all metrics are measured at the end of the run.
-        names = {"loss", light, self.tracker.metric}
-        metrics = evaluate_splits(self.source.logits(), self.graph, splits=("train", "val"), names=names)
+        names = {"loss", QUICK_METRICS[task], self.tracker.metric}
+        outputs = self.source.logits()
+        metrics = evaluate_splits(outputs, self.graph, loss=self.loss, splits=("train", "val"), names=names)
         for split, found in metrics.items():
             for name, value in found.items():
                 _check_finite(value, f"{split}/{name} of epoch {epoch}", self.config)

@@ -38,6 +38,9 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "attention_dropout": st.floats(0, 0.9),
     "linear_shortcut": st.booleans(),
     "teleport": st.floats(0, 0.9),
+    "task": st.sampled_from(["none", "classification"]),
+    "loss": st.sampled_from(["none", "cross_entropy"]),
+    "class_weights": st.sampled_from(["none", "balanced", [1, 2.5, 0.5]]),
     "optimizer": st.sampled_from(["Adam", "AdamW", "SGD", "RMSprop", "Adagrad"]),
     "lr": st.floats(1e-4, 0.1),
     "weight_decay": st.floats(0, 0.1),
@@ -113,7 +116,7 @@ def as_options(values: dict[str, Any]) -> list[str]:
             arguments.append(setting.option if value else f"--no-{setting.option.removeprefix('--')}")
         elif setting.kind == "options" and isinstance(value, dict):
             arguments += [f"{setting.option}={key}={item}" for key, item in value.items()]
-        elif setting.kind == "integers" and isinstance(value, list):
+        elif setting.kind in ("integers", "weights") and isinstance(value, list):
             arguments.append(f"{setting.option}={','.join(map(str, value))}")
         else:
             # One word, so that a text that begins with a dash is a value.

@@ -28,7 +28,8 @@ def test_csv_with_everything(invoke: Invoke, roads: Path, tmp_path: Path) -> Non
     np.save(tmp_path / "x.npy", np.eye(4, dtype=np.float32))
     (tmp_path / "y.csv").write_text("label\n0\n1\n-1\n1\n")
     columns = ("--src", "from", "--dst", "1", "--weight", "km", "--edge-type", "kind")
-    files = ("--features", tmp_path / "x.npy", "--labels", tmp_path / "y.csv")
+    np.save(tmp_path / "t.npy", np.arange(4) / 2)
+    files = ("--features", tmp_path / "x.npy", "--labels", tmp_path / "y.csv", "--targets", tmp_path / "t.npy")
     outcome = invoke("data", "import", roads, tmp_path / "g", *columns, *files, "--name", "map", "--memory", "4MiB")
     assert outcome.code == 0, outcome.err
     assert outcome.out == f"4 vertices and 4 edges written to {tmp_path / 'g'}\n"
@@ -38,6 +39,8 @@ def test_csv_with_everything(invoke: Invoke, roads: Path, tmp_path: Path) -> Non
     assert graph.num_edge_types == 2
     assert graph.num_classes == 2
     assert graph.num_features == 4
+    assert graph.targets is not None
+    assert graph.targets.tolist() == [0, 0.5, 1, 1.5]
     check_dataset(tmp_path / "g")
 
 
@@ -156,6 +159,7 @@ def test_detection(tmp_path: Path) -> None:
         (["roads.csv", "g", "--dst", "99"], "99"),
         (["roads.csv", "g", "--weight", "from", "--num-vertices", "1"], "roads.csv"),
         (["roads.csv", "g", "--split-scheme", "time"], "option is for another format: --split-scheme"),
+        (["n.npz", "g", "--targets", "t.npy"], "option is for another format: --targets with format npz"),
         (["n.npz", "g", "--src", "a"], "option is for another format: --src with format npz"),
         (["roads.csv", "g", "--separator", "ab"], "separator is not one character"),
         (["roads.csv", "no/g"], "no"),

@@ -85,9 +85,10 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def build_dataset() -> None:
-    """Two dataset folders, with dense and with sparse features."""
+    """Dataset folders with dense features, with sparse ones, and with targets beside the labels."""
     save_graph(graph(), "dense")
     save_graph(graph(sparse=True), "sparse")
+    save_graph(replace(graph(), targets=torch.linspace(-1, 1, 2 * N).reshape(N, 2)), "targets")
 
 
 def build_archive() -> None:
@@ -106,6 +107,7 @@ def build_archive() -> None:
         features_indices=np.arange(N) % 4,
         features_data=np.ones(N, np.float32),
         features_shape=np.array([N, 4]),
+        targets=np.linspace(-1, 1, N),
     )
 
 
@@ -130,10 +132,11 @@ def build_csv() -> None:
 
 
 def build_arrays() -> None:
-    """An edge list with features and labels as arrays."""
+    """An edge list with features, labels and targets as arrays."""
     Path("edges.csv").write_text(_csv(_rows(), "from,to,km,kind\n"))
     np.save("x.npy", np.eye(N, 4, dtype=np.float32))
     np.save("y.npy", np.arange(N) % 3)
+    np.save("t.npy", np.linspace(-1, 1, 2 * N).reshape(N, 2))
 
 
 def build_parquet() -> None:
@@ -288,32 +291,45 @@ KINDS = (
     Kind(
         name="dataset folder",
         build=build_dataset,
-        victims=("dense/*", "sparse/*"),
-        commands=tuple(
-            command
-            for name in ("dense", "sparse")
-            for command in (
-                ("data", "info", name),
-                ("data", "check", name),
-                ("data", "reorder", name, f"{name}-near", "--by", "degree"),
-                ("plan", "--data", name, "--hidden", "4", "--quiet"),
-                ("train", "--data", name, *QUICK, "--out", f"run-{name}"),
-                ("train", "--data", name, *QUICK, "--no-verify", "--memory", "1MiB", "--out", f"run-{name}"),
-            )
+        victims=("dense/*", "sparse/*", "targets/*"),
+        commands=(
+            *(
+                command
+                for name in ("dense", "sparse", "targets")
+                for command in (
+                    ("data", "info", name),
+                    ("data", "check", name),
+                    ("data", "reorder", name, f"{name}-near", "--by", "degree"),
+                )
+            ),
+            *(
+                command
+                for name in ("dense", "sparse")
+                for command in (
+                    ("plan", "--data", name, "--hidden", "4", "--quiet"),
+                    ("train", "--data", name, *QUICK, "--out", f"run-{name}"),
+                    ("train", "--data", name, *QUICK, "--no-verify", "--memory", "1MiB", "--out", f"run-{name}"),
+                )
+            ),
+            ("train", "--data", "targets", *QUICK, "--task", "regression", "--out", "run-targets"),
+            ("train", "--data", "targets", *QUICK, "--task", "classification", "--out", "run-labels"),
         ),
     ),
     Kind(
         name="NPZ archive",
         build=build_archive,
         victims=("*.npz", "*.json"),
-        commands=tuple(
-            command
-            for name in ("plain.npz", "packed.npz")
-            for command in (
-                ("data", "info", name),
-                ("data", "import", name, f"{name}.d"),
-                ("train", "--data", name, *QUICK, "--out", f"run-{name}"),
-            )
+        commands=(
+            *(
+                command
+                for name in ("plain.npz", "packed.npz")
+                for command in (
+                    ("data", "info", name),
+                    ("data", "import", name, f"{name}.d"),
+                    ("train", "--data", name, *QUICK, "--task", "classification", "--out", f"run-{name}"),
+                )
+            ),
+            ("train", "--data", "packed.npz", *QUICK, "--task", "regression", "--out", "run-values"),
         ),
     ),
     Kind(
@@ -331,7 +347,9 @@ KINDS = (
         name="NPY arrays",
         build=build_arrays,
         victims=("*.npy",),
-        commands=(("data", "import", "edges.csv", "a", "--features", "x.npy", "--labels", "y.npy"),),
+        commands=(
+            ("data", "import", "edges.csv", "a", "--features", "x.npy", "--labels", "y.npy", "--targets", "t.npy"),
+        ),
     ),
     Kind(
         name="Parquet tables",

@@ -33,6 +33,21 @@ def test_sizes():
     assert example(graph_ptr=torch.tensor([0, 1, 1, 3])).num_graphs == 3
 
 
+def test_targets_are_one_or_several_numbers_per_vertex():
+    assert example().num_targets == 0
+    one, several = example(targets=torch.arange(3.0)), example(targets=torch.zeros(3, 2))
+    assert (one.num_targets, several.num_targets) == (1, 2)
+    assert repr(several) == "Graph(num_vertices=3, num_edges=2, num_features=5, num_classes=2, num_targets=2)"
+    # A single column would broadcast against [num_vertices].
+    column = example(targets=torch.arange(3.0)[:, None])
+    assert column.targets.tolist() == [0, 1, 2]
+    assert one.to("meta").targets.device.type == "meta"
+    with pytest.raises(InputError, match="targets and vertices differ in number: 2 rows, 3 vertices"):
+        example(targets=torch.zeros(2))
+    with pytest.raises(InputError, match=r"a list, expected Tensor or None \(in Graph.targets\)"):
+        example(targets=[1.0, 2.0, 3.0])
+
+
 def test_hops_are_the_same_topology():
     graph = example()
     assert all(hop is graph.topology for hop in graph.hops(3))

@@ -177,6 +177,20 @@ def test_multi_label_graphs_have_a_row_of_labels_for_each_seed() -> None:
         assert torch.equal(batch.labels, labels[batch.seeds])
 
 
+def test_targets_come_with_the_batch() -> None:
+    graph = labelled_graph()
+    for shape in ((graph.num_vertices,), (graph.num_vertices, 2)):
+        targets = torch.randn(shape)
+        found = list(of(replace(graph, targets=targets)))
+        for batch in found:
+            assert torch.equal(batch.targets, targets[batch.seeds])
+            assert torch.equal(batch.mapped(torch.clone).targets, batch.targets)
+        assert sum(len(batch.seeds) for batch in found) == int(graph.splits["train"].sum())
+        # Without labels, every vertex of the split is a seed.
+        alone = replace(graph, labels=None, num_classes=0, targets=targets)
+        assert sum(len(batch.seeds) for batch in of(alone)) == int(graph.splits["train"].sum())
+
+
 class Failing(ComputedRows):
     """Fails at its third call."""
 

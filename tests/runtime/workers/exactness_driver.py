@@ -26,7 +26,7 @@ from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor
 from tests.graphs import labelled_graph
 from tests.runtime.workers.processes import run_workers
-from tests.train.runs import sparse_graph
+from tests.train.runs import sparse_graph, values_graph
 
 Numbers = dict[str, Tensor]
 EPOCHS = 2
@@ -115,6 +115,8 @@ def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
     yield "isolated vertices", own, isolated, compiled
     yield "no edges", own, graph_of([], 5), compiled
     yield "fewer vertices than workers", own, graph_of([(0, 1), (1, 0)], 2), compiled
+    values = values_graph(40, num_targets=2)
+    yield "regression", lambda: build_model(ModelConfig(hidden=8), values), values, compiled
     sparse = sparse_graph()
     for encoder in ("linear", "none"):
         config = ModelConfig(hidden=8, dropout=0.5, encoder=encoder)
