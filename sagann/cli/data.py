@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sagann.byte_size import parse_bytes
-from sagann.cli.options import Shared, command, option, switch
+from sagann.cli.options import App, Shared, command, option, switch
 from sagann.errors import InputError
 from sagann.ranges import RANGES
 
 if TYPE_CHECKING:
     from sagann.storage import ImportOptions
 
-app = typer.Typer(help="Import, describe, check, reorder, score and generate datasets.", no_args_is_help=True)
+app = App(help="Import, describe, check, reorder, score and generate datasets.", no_args_is_help=True)
 
 FORMATS = ("csv", "parquet", "npz", "ogb", "graphbolt", "pyg")
 "What ``sagann data import`` reads."
