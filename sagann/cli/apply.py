@@ -15,7 +15,7 @@ OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a file that sta
 class Opening:
     """Options of the three commands: which run is opened, on which graph, and where it computes."""
 
-    run: Annotated[Path, option("Folder that 'sagann train' wrote.", "RUN_DIR")]
+    run: Annotated[str | None, option("Folder that 'sagann train' wrote.", "RUN_DIR")] = None
     data: Annotated[
         str | None,
         option(
@@ -50,7 +50,7 @@ class Opening:
     ] = None
 
 
-@command()
+@command(first="run")
 def evaluate(
     shared: Shared,
     opening: Opening,
@@ -73,7 +73,7 @@ def evaluate(
         trained.evaluate(split)
 
 
-@command()
+@command(first="run")
 def predict(
     shared: Shared,
     opening: Opening,
@@ -96,7 +96,7 @@ def predict(
         trained.predict(out)
 
 
-@command()
+@command(first="run")
 def embed(
     shared: Shared,
     opening: Opening,

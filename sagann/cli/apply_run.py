@@ -13,7 +13,7 @@ from sagann.cli.options import Shared
 from sagann.cli.prepare import apply_split, open_checked, training_graph
 from sagann.cli.result_file import write_embeddings, write_predictions, write_values
 from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, merge, read_tables, settings_of
-from sagann.errors import CheckpointError
+from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph, original_order
 from sagann.graph.task import without_others
 from sagann.report.tables import metrics_table
@@ -107,7 +107,14 @@ class TrainedRun:
 @contextmanager
 def opened(opening: Opening, shared: Shared) -> Iterator[TrainedRun]:
     """Open a run folder and its model; files that the model spills are removed at the end."""
-    run_dir = opening.run
+    if opening.run is None:
+        raise InputError(
+            "no run",
+            value="neither a run folder nor --run",
+            where="the command line",
+            fix="Name the folder that 'sagann train' wrote, as in: sagann evaluate runs/demo-gcn",
+        )
+    run_dir = Path(opening.run)
     file = run_dir / CONFIG_FILE
     if not file.is_file():
         raise CheckpointError(

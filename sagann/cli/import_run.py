@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from sagann.cli.data import FORMATS
-from sagann.errors import DatasetError, InputError
-from sagann.interop import import_graphbolt, import_ogb
+from sagann.errors import DatasetError, InputError, require_choice
+from sagann.interop import import_graphbolt, import_ogb, import_pyg
 from sagann.report.progress import import_progress
 from sagann.report.terminal import Terminal
 from sagann.storage import EdgeListFormat, ImportOptions, import_edge_list, import_npz
@@ -45,13 +45,7 @@ def import_run(
         )
     if not source.is_dir():
         require_file(source)
-    if kind not in ("auto", *FORMATS):
-        raise InputError(
-            "format is unknown",
-            value=f"'{kind}', expected auto, {', '.join(FORMATS)}",
-            where="--format",
-            fix="Choose one of these, or leave it out.",
-        )
+    require_choice(kind, ("auto", *FORMATS), what="format is unknown", where="--format")
     found = detect_format(source) if kind == "auto" else kind
     files = {"features": features, "labels": labels, "targets": targets}
     _refuse_foreign_options(found, form, files, split_scheme=split)
@@ -67,6 +61,8 @@ def import_run(
                 import_ogb(source, out, split=split, options=options)
             case "graphbolt":
                 import_graphbolt(source, out, options=options)
+            case "pyg":
+                import_pyg(source, out, split=_column_of_split(split), options=options, say=terminal.say)
             case _:
                 import_edge_list(source, out, form=form, **files, options=options)
 
@@ -76,7 +72,7 @@ def detect_format(source: Path) -> str:
     if not source.is_dir():
         if source.name == "metadata.yaml":
             return "graphbolt"
-        for kind, endings in (("npz", (".npz",)), *_TABLES):
+        for kind, endings in (("npz", (".npz",)), ("pyg", (".pt", ".pth")), *_TABLES):
             if source.name.endswith(endings):
                 return kind
         raise _not_recognised(source, f"a file that ends in '{source.suffix}'")
@@ -94,6 +90,19 @@ def detect_format(source: Path) -> str:
 def column(text: str) -> str | int:
     """A column as an option names it: a position where the text is a short number, else a name."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
+
+
+def _column_of_split(text: str | None) -> int | None:
+    """The column of a split in a file of PyG."""
+    number = None if text is None else column(text)
+    if isinstance(number, str):
+        raise InputError(
+            "a split of a file of PyG is a column of its masks",
+            value=f"{number:.40}, expected an integer from 0",
+            where="--split-scheme",
+            fix="Give its number, or leave it out where there is one split.",
+        )
+    return number
 
 
 def _not_recognised(source: Path, value: str) -> DatasetError:
@@ -114,7 +123,7 @@ def _refuse_foreign_options(
         default = EdgeListFormat()
         given = [each.name for each in fields(form) if getattr(form, each.name) != getattr(default, each.name)]
         given += [name for name, file in files.items() if file is not None]
-    if kind != "ogb" and split_scheme is not None:
+    if kind not in ("ogb", "pyg") and split_scheme is not None:
         given.append("split_scheme")
     if given:
         raise InputError(

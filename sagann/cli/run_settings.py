@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sagann.cli.settings import NONE, SECTIONS, SETTINGS
+from sagann.did_you_mean import closest
 from sagann.errors import InputError, require_choice
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import require_named
@@ -19,7 +20,6 @@ from sagann.storage.manifest import is_unicode
 from sagann.storage.regular_file import read_file
 from sagann.toml_text import format_toml
 from sagann.train import TrainConfig
-from sagann.train.policies import closest
 
 Tables = dict[str, dict[str, Any]]
 "Values of settings by section and name."

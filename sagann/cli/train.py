@@ -8,12 +8,12 @@ from typing import Annotated
 from sagann.byte_size import parse_bytes
 from sagann.cli.options import Given, Shared, command, option, switch
 from sagann.cli.settings import SETTINGS
-from sagann.errors import InputError
+from sagann.errors import InputError, require_choice
 
 _RUN = "Run folder"
 
 
-@command(*SETTINGS)
+@command(*SETTINGS, first="data")
 def train(
     shared: Shared,
     given: Given,
@@ -63,7 +63,8 @@ _TRAINING = ("task", "optimizer", "clip_norm", "seed")
         setting
         for setting in SETTINGS
         if setting.section in ("data", "model") or setting in _SAMPLING or setting.name in _TRAINING
-    )
+    ),
+    first="data",
 )
 def plan(
     shared: Shared,
@@ -117,10 +118,7 @@ def plan(
 
     Example: sagann plan --data demo --model gat
     """
-    if show not in SHOWN:
-        raise InputError(
-            "cannot show that", value=f"'{show}'", where="--show", fix=f"Choose one of {', '.join(SHOWN)}."
-        )
+    require_choice(show, SHOWN, what="cannot show that", where="--show")
     for_streaming = {
         "--show steps": show == "steps",
         "--spill": spill is not None,

@@ -292,7 +292,8 @@ def _say_interrupted(text: str, settings: RunSettings, run_dir: Path, terminal: 
 
 def _report(result: TrainResult, run_dir: Path, terminal: Terminal) -> None:
     ended = "stopped early" if result.stopped_early else "done"
-    terminal.show(metrics_table(result.metrics, title=f"Metrics of the {result.weights} weights"))
+    of_epoch = f", of epoch {result.best_epoch}" if result.weights == "best" else ""
+    terminal.show(metrics_table(result.metrics, title=f"Metrics of the {result.weights} weights{of_epoch}"))
     noun = "epoch" if result.epochs == 1 else "epochs"
     terminal.show(f"{result.epochs} {noun} {ended}, {short_seconds(result.epoch_s)} each (median).")
     terminal.show(f"Run saved in {run_dir}")

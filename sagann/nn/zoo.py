@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.errors import InputError, shown
+from sagann.did_you_mean import did_you_mean
+from sagann.errors import InputError, require_choice, shown
 from sagann.graph import Graph, for_task
 from sagann.nn.attention import GAT, GATv2, TransformerConv
 from sagann.nn.layers import GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
@@ -67,20 +68,14 @@ class ModelConfig:
         if not isinstance(self.model, str) or (self.model not in MODELS and class_in_file(self.model) is None):
             raise InputError(
                 "unknown model",
-                value=f"'{self.model}', expected one of {', '.join(MODELS)}",
+                value=f"{shown(self.model)}, expected one of {', '.join(MODELS)}",
                 where="model",
-                fix="Choose one of these, or name your own as path/to/file.py:ClassName.",
+                fix=f"{did_you_mean(self.model, MODELS)}Choose one of these, or name your own as path/to/file.py:ClassName.",
             )
         if named := class_in_file(self.model):
             # A run may be resumed or reopened from another folder.
             object.__setattr__(self, "model", f"{named[0].absolute()}:{named[1]}")
-        if self.encoder not in ENCODERS:
-            raise InputError(
-                "unknown encoder",
-                value=f"'{self.encoder}', expected one of {', '.join(ENCODERS)}",
-                where="encoder",
-                fix="Choose one of these.",
-            )
+        require_choice(self.encoder, ENCODERS, what="unknown encoder", where="encoder")
         for name in ("layers", "hidden", "heads", "out_heads"):
             self._require((name,), RANGES[name].__contains__, str(RANGES[name]))
         self._require(

@@ -34,6 +34,8 @@ _RECENT_EPOCHS = 20
 """Number of epochs whose median time is shown, so that one slow epoch does not make time and rate jump."""
 _LONG_EPOCH_S = 1.0
 "Seconds of an epoch after which its batches are shown; those of a short epoch would only flicker."
+_WIDE = 100
+"Columns of a terminal from which on the monitored metric has room in the line of the loss."
 _LINE_EVERY_S = 60.0
 "Least seconds between two lines of progress where there is no terminal."
 
@@ -67,6 +69,10 @@ class ProgressReporter:
         self._recent_s.clear()
         self._monitored = ""
         self._logged_s = time.monotonic()
+        if info.first_batch:
+            self.on_message(f"Going on after batch {info.first_batch} of epoch {info.first_epoch}.")
+        elif info.first_epoch > 1:
+            self.on_message(f"Going on after epoch {info.first_epoch - 1}.")
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -108,13 +114,14 @@ class ProgressReporter:
         split, _, metric = self._info.monitor.partition("/")
         # The metric of the last evaluated epoch stays until the next one.
         if metric in record.metrics.get(split, {}):
-            self._monitored = f"  {split} {record.metrics[split][metric]:.4f}"
+            gap = "  " if self._console.width >= _WIDE else "\n"
+            self._monitored = f"{gap}{split} {metric} {record.metrics[split][metric]:.4f}"
         epoch_s = statistics.median(self._recent_s)
         edges = _short(record.num_edges / epoch_s if epoch_s > 0 else 0.0)
         state = f"{short_seconds(epoch_s)}  {edges} edges/s  loss {record.loss:.4f}{self._monitored}"
         self._progress.reset(self._batches, visible=False)
         self._progress.update(self._epochs, completed=record.epoch, state=f"{state}{_tiers(record)}")
-        self._log(f"epoch {record.epoch}/{self._info.epochs}  {state}")
+        self._log(f"epoch {record.epoch}/{self._info.epochs}  {state}".replace("\n", "  "))
 
     def _log(self, line: str) -> None:
         """Write a line of progress, where there is no terminal and a minute has passed since the last one."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import InputError, LayerError, require_type
+from sagann.errors import InputError, LayerError, WidthError, require_type
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
@@ -25,6 +25,7 @@ from sagann.saga.accumulator import Accumulators, check_accumulator
 from sagann.saga.edge import Edge, named
 from sagann.saga.engine import EdgeData, MapsFeatures, VertexRows, current_engine
 from sagann.saga.independence import IndependenceCheck
+from sagann.saga.signatures import check_signatures
 
 _PYG_NAMES = {"message": "apply_edge", "message_and_aggregate": "apply_edge", "update": "apply_vertex"}
 """PyG's names of a layer's functions, and the names here."""
@@ -39,8 +40,10 @@ class SagaLayer(nn.Module):
     edges, and ApplyVertex vertices, independently.
 
     Raises:
-        LayerError: a function has PyG's name, so nothing would run it; an accumulator is unknown; a function mixes rows
-            or branches on their values (the message names operator and line); or a result has the wrong form.
+        LayerError: a function has PyG's name, so nothing would run it, or takes other arguments than it is given; an accumulator
+            is unknown; a function mixes rows or branches on their values (the message names operator and line); or a result has
+            the wrong form.
+        WidthError: an operation of a function is given rows of another width than it takes.
         InputError: x does not fit the topology, or the topology lacks the edge data that the layer reads.
 
     Example:
@@ -68,7 +71,10 @@ class SagaLayer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        _check_names(type(self))
+        if type(self).forward is SagaLayer.forward:
+            # A layer with a forward of its own may call its functions as it likes.
+            _check_names(type(self))
+            check_signatures(self, "apply_edge", "apply_vertex", "prepare")
         self._independence = IndependenceCheck()
 
     @staticmethod
@@ -102,7 +108,11 @@ class SagaLayer(nn.Module):
             _check_names_of_rows(x, where)
         for name, each in rows.items():
             _check_input(topology, each, f"{where}, rows '{name}'" if name else where)
-        return current_engine().run(self, topology, rows, self._read_edge_data(topology, where))
+        try:
+            return current_engine().run(self, topology, rows, self._read_edge_data(topology, where))
+        except WidthError as error:
+            # Says all; the frames of the engine would hide it.
+            raise error.with_traceback(None) from None
 
     def maps_features(self, topology: Topology, features: Tensor) -> bool:
         """Whether only linear maps read the layer's input, so that sparse features can stay sparse.
@@ -181,8 +191,6 @@ def _check_names_of_rows(x: Mapping[str, Tensor], where: str) -> None:
 
 
 def _check_names(layer: type[SagaLayer]) -> None:
-    if layer.forward is not SagaLayer.forward:
-        return
     for name, here in _PYG_NAMES.items():
         if callable(getattr(layer, name, None)) and getattr(layer, here) is getattr(SagaLayer, here):
             raise LayerError(

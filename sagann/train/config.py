@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from sagann.byte_size import parse_bytes
+from sagann.did_you_mean import closest
 from sagann.errors import InputError, shown
 from sagann.graph import TASKS
 from sagann.ranges import RANGES, Range
 from sagann.storage.json_fields import is_finite
 from sagann.train.losses import BALANCED, LOSS_ALIASES, LOSSES
 from sagann.train.metrics import METRICS
-from sagann.train.policies import DECAY_POLICIES, closest
+from sagann.train.policies import DECAY_POLICIES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

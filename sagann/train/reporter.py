@@ -34,6 +34,8 @@ class RunInfo:
     "Largest number of epochs to train."
     first_epoch: int
     "Number of the first epoch of this call: 1, or more after a resume."
+    first_batch: int = 0
+    "Number of batches of that epoch that were trained before; more than 0 after a resume within an epoch."
     monitor: str
     "Name of the monitored metric, as 'val/accuracy'."
     device: str

@@ -480,6 +480,7 @@ class Trainer:
             num_hops=self._predictor.num_hops,
             epochs=self.config.epochs,
             first_epoch=session.epoch + 1,
+            first_batch=session.position.batch,
             monitor=self.monitor,
             device=str(self.device),
         )

@@ -132,12 +132,55 @@ def test_graphbolt(invoke: Invoke, tmp_path: Path) -> None:
         assert load_graph(tmp_path / f"g{number}").num_edges == 2
 
 
+def test_pyg(invoke: Invoke, tmp_path: Path) -> None:
+    import torch
+
+    masks = torch.tensor([[True, False], [False, True], [False, True]])
+    saved = {
+        "edge_index": torch.tensor([[0, 1], [1, 2]]),
+        "x": torch.eye(3),
+        "train_mask": masks,
+        "pos": torch.eye(3),
+    }
+    torch.save(saved, tmp_path / "a.pt")
+    outcome = invoke("data", "import", tmp_path / "a.pt", tmp_path / "g", "--split-scheme", "1", "--symmetrise")
+    assert outcome.code == 0, outcome.err
+    assert "Left out of a.pt: 'pos' (float32 [3, 3])." in outcome.err
+    assert outcome.out == f"3 vertices and 4 edges written to {tmp_path / 'g'}\n"
+    assert load_graph(tmp_path / "g").splits["train"].tolist() == [False, True, True]
+    for options, said in (((), "several splits"), (("--split-scheme", "first"), "an integer from 0")):
+        wrong = invoke("data", "import", tmp_path / "a.pt", tmp_path / "h", *options)
+        assert wrong.code == 2
+        assert said in wrong.err
+        assert not (tmp_path / "h").exists()
+
+
+class _Hostile:
+    def __reduce__(self) -> tuple[object, ...]:
+        return exec, ("open('owned', 'w')",)
+
+
+def test_a_pyg_file_that_would_run_code_is_refused(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    torch.save({"edge_index": torch.tensor([[0], [1]]), "x": _Hostile()}, "a.pt")
+    outcome = invoke("data", "import", "a.pt", "g")
+    assert outcome.code == 2
+    assert "'__builtin__.exec'" in outcome.err
+    assert "Traceback" not in outcome.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pt"]
+
+
 def test_detection(tmp_path: Path) -> None:
     for name, kind in (
         ("a.csv", "csv"),
         ("a.tsv.gz", "csv"),
         ("a.pq", "parquet"),
         ("a.npz", "npz"),
+        ("a.pt", "pyg"),
         ("metadata.yaml", "graphbolt"),
     ):
         (tmp_path / name).write_text("")

@@ -209,6 +209,16 @@ def build_graphbolt() -> None:
     np.save("bolt/y.npy", np.arange(12) % 3)
 
 
+def build_pyg() -> None:
+    """Graphs that PyG has saved: as a mapping, and as the file of a dataset."""
+    found = {name: torch.from_numpy(rows) for name, rows in arrays().items()}
+    masks = {name: found[name] for name in ("train_mask", "val_mask")}
+    edges = {name: found[name] for name in ("edge_index", "edge_weight", "edge_type")}
+    fields = {"x": found["features"], "y": found["labels"], "name": "ring", "pos": None, **masks, **edges}
+    torch.save(fields, "dict.pt")
+    torch.save((fields, {"x": torch.tensor([0, N]), "edge_index": torch.tensor([0, N])}), "sliced.pt")
+
+
 CONFIG = {
     "data": {"data": "ring", "split": "random:0.5,0.2", "undirected": False, "normalise_features": False},
     "model": {
@@ -371,6 +381,12 @@ KINDS = (
         build=build_graphbolt,
         victims=("bolt/*",),
         commands=(("data", "import", "bolt", "a"),),
+    ),
+    Kind(
+        name="PyG file",
+        build=build_pyg,
+        victims=("*.pt",),
+        commands=(("data", "import", "dict.pt", "a"), ("data", "import", "sliced.pt", "b")),
     ),
     Kind(
         name="configuration",

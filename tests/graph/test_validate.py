@@ -173,7 +173,7 @@ CASES = {
     ),
     "split name": (
         lambda: good(splits={"training": mask(0)}),
-        "unknown split: 'training', expected one of train, val, test (in splits of graph 'toy'). Choose one of these.",
+        "unknown split: 'training', expected one of train, val, test (in splits of graph 'toy'). Did you mean 'train'? Choose one of these.",
     ),
     "graph_ptr decreases": (
         lambda: good(graph_ptr=torch.tensor([0, 3, 2, 4]), graph_names=()),

@@ -28,6 +28,7 @@ from weakref import finalize
 
 from torch import Tensor
 
+from sagann.byte_size import with_exact
 from sagann.errors import SagannError
 from sagann.graph.rows import flat_bytes
 from sagann.kernels.checksum import checksum
@@ -84,7 +85,7 @@ class SpillFolder:
         if free < needed_bytes:
             raise SpillError(
                 "too little room to spill",
-                value=f"{free} bytes are free, {needed_bytes} are needed",
+                value=f"{with_exact(free)} are free, {with_exact(needed_bytes)} are needed",
                 where=f"'{self.path}'",
                 fix="Free some room, spill to another disk, or raise the memory budget.",
             )
