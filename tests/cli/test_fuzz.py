@@ -24,7 +24,7 @@ from tests.cli.conftest import Invoke
 # Settings that only say how long to train, or where: mutated elsewhere, and fixed here for speed.
 FIXED = {"data", "epochs", "device", "tensorboard", "workers"}
 MUTABLE = [setting for setting in SETTINGS if setting.name not in FIXED]
-LONGEST_S = 60
+LONGEST_S = 200
 
 GOOD: dict[str, st.SearchStrategy[Any]] = {
     "model": st.sampled_from(sorted(MODELS)),

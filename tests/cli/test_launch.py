@@ -90,7 +90,7 @@ def test_a_killed_worker_ends_the_run_which_resumes(together: Path, blocks: Path
         since_s = time.monotonic()
         out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 2, err
-    assert time.monotonic() - since_s < 20
+    assert time.monotonic() - since_s < 45
     assert "Error: worker 1 of 2 was killed: SIGKILL" in err
     assert f"sagann train --resume --out {folder}" in err
     assert "Traceback" not in err

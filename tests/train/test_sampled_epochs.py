@@ -34,8 +34,8 @@ from sagann.train.tiers import device_tiered
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
-from tests.runtime.loading.threads import pipeline_threads
 from tests.stores import ComputedRows
+from tests.threads import left_threads
 from tests.tolerances import assert_close, largest
 from tests.train.runs import (
     assert_same_bits,
@@ -374,7 +374,7 @@ def test_a_step_that_raises_ends_the_threads() -> None:
         trainer_of(
             ModelConfig(model="sage", hidden=8), **SAMPLED, sampling_threads=3, optimizer="SGD", lr=1e30
         ).fit()
-    assert not pipeline_threads()
+    assert not left_threads()
 
 
 @pytest.mark.parametrize("name", ["features", "indices"])

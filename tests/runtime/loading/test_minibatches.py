@@ -25,8 +25,8 @@ from sagann.storage.whole_files import whole_files
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
-from tests.runtime.loading.threads import pipeline_threads
 from tests.stores import ComputedRows
+from tests.threads import left_threads
 
 
 def arrays_of(batch: MiniBatch) -> list[Tensor]:
@@ -353,9 +353,7 @@ def test_numpy_ids_of_a_seed_can_be_turned_into_seeds() -> None:
 def test_no_thread_is_left_after_a_loop() -> None:
     for _ in of(threads=3):
         break
-    for thread in pipeline_threads():
-        thread.join(10)
-        assert not thread.is_alive()
+    assert not left_threads()
 
 
 def test_it_needs_no_copy_of_the_graph() -> None:
