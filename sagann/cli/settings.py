@@ -204,7 +204,7 @@ _METAVARS = {
     "weights": "best|last",
     "engine": "compiled|lean|naive",
     "worker_timeout": "SECONDS",
-    "balance": "edges|vertices",
+    "balance": "edges|vertices|cost",
     "device": "auto|cpu|cuda|cuda:N",
     "memory": "SIZE",
     "spill": "FOLDER",

@@ -191,6 +191,13 @@ class Topology:
         """
         return rows
 
+    def complete_all(self, rows: Mapping[str, Tensor], *, keeps: bool) -> Mapping[str, Tensor]:
+        """:meth:`complete` for several tensors that the edges read together, by name.
+
+        With ``keeps``, a worker's part keeps what constant features were completed to, for later epochs.
+        """
+        return rows
+
     @property
     def edge_data(self) -> Mapping[str, Tensor]:
         """Named tensors with one row per edge, in CSC order; read-only."""

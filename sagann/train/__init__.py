@@ -11,6 +11,7 @@ from sagann.train.predictor import Predictor
 from sagann.train.reporter import EpochRecord, LogReporter, Reporter, RunInfo, TrainResult
 from sagann.train.run import Run, load_run, read_run
 from sagann.train.trainer import Trainer
+from sagann.train.worker_balance import WorkerBalance
 
 __all__ = [
     "DECAY_POLICIES",
@@ -31,6 +32,7 @@ __all__ = [
     "TrainConfig",
     "TrainResult",
     "Trainer",
+    "WorkerBalance",
     "load_run",
     "read_run",
 ]

@@ -293,9 +293,11 @@ class Predictor:
         graph, part = prepared.graph, prepared.part
         if part is not None:
             part.workers.share_random_numbers()
+            part.workers.stopwatch.start()
             logits = self.forward(prepared)
             # A worker without training vertices takes part in the backward pass of the others.
             own = loss_of(logits, part.vertices) + logits[:0].sum()
+            part.workers.stopwatch.turn()
             return part.workers.total(own, "adding the loss")
         if self.streaming is None:
             return loss_of(self.forward(prepared), slice(0, graph.num_vertices))
@@ -310,6 +312,7 @@ class Predictor:
     def add_gradients(self) -> None:
         """Add the gradients that other workers have found for the model's parameters; nothing without workers."""
         if self.workers is not None:
+            self.workers.stopwatch.stop()
             self.workers.add_gradients(list(self.model.parameters()))
 
     def streamed(self, graph: Graph) -> StreamedModel:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from sagann.errors import CheckpointError, InputError, SagannError, require_type
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.nn.user_model import class_in_file, require_named
 from sagann.storage.json_fields import as_mapping, as_text, as_texts
+from sagann.train.checkpoint import Checkpoint
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
 from sagann.train.expectation import require_weights
@@ -26,6 +27,9 @@ from sagann.train.predictor import Predictor
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.streaming import Streaming
+
+if TYPE_CHECKING:
+    from sagann.partition import CostModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,6 +163,45 @@ def load_run(
     model.eval()
     mean_loss = run.loss if run.loss.is_known else replace(run.loss, function=loss)
     return Predictor(model, run.contract, device=where, loss=mean_loss, metrics=metrics, streaming=streaming)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learned:
+    """What a run has learned of the seconds of its workers."""
+
+    model: CostModel
+    "Weights of the kinds of operations, and speeds of the workers."
+    operations: Mapping[str, int]
+    "Kinds of the operations of an epoch, with the bytes of a source's row in each; 0 for work on vertices alone."
+
+
+def learned_costs(run_dir: str | os.PathLike[str]) -> Learned:
+    """The cost model in the newest checkpoint of a run whose workers are balanced by cost.
+
+    Raises:
+        CheckpointError: ``run_dir`` is no run folder, has no checkpoint, or learned no cost model.
+    """
+    # Imported here: most runs have no workers, and it loads Numba.
+    from sagann.train.balancer import Balancer, read_learned
+
+    folder = RunFolder(Path(run_dir))
+    folder.read_run()
+
+    def require(checkpoint: Checkpoint) -> None:
+        if "balance" in checkpoint.state:
+            Balancer.require_state(checkpoint.state["balance"], num_vertices=None, name="balance")
+
+    checkpoint = folder.checkpoints.newest(on_damaged=lambda text: None, require=require)
+    state = None if checkpoint is None else checkpoint.state.get("balance")
+    if state is None or not state["operations"]:
+        raise CheckpointError(
+            "the run has learned no cost model",
+            value="no checkpoint" if checkpoint is None else f"none in the checkpoint of {checkpoint.position}",
+            where=str(folder.path),
+            fix="Name a run of several workers that trained some epochs with --balance cost.",
+        )
+    operations, model = read_learned(state)
+    return Learned(model=model, operations=operations)
 
 
 def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,9 @@ from sagann.train.metrics import QUICK_METRICS, Metrics, evaluate_splits
 from sagann.train.policies import REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.reporter import EpochRecord
 from sagann.train.resources import capture_rng, require_rng, restore_rng
+
+if TYPE_CHECKING:
+    from sagann.train.balancer import Balancer
 
 
 @dataclass(kw_only=True, eq=False)
@@ -50,6 +54,8 @@ class TrainSession:
     "Sets the optimizer's learning rates; None keeps them."
     tracker: BestTracker
     "Remembers the best epoch."
+    balancer: Balancer | None = None
+    "Moves vertices between the workers; None where parts stay."
     epoch: int = field(default=0, init=False)
     "Number of the last epoch that has ended; 0 before the first one has."
     progress: EpochProgress | None = field(default=None, init=False)
@@ -80,6 +86,8 @@ class TrainSession:
         if is_due:
             self.tracker.update(epoch, metrics, self.model)
         step_scheduler(self.scheduler, self.tracker.monitored(metrics) if is_due else None)
+        epochs_left = 0 if self.tracker.exhausted else self.config.epochs - epoch
+        balance = None if self.balancer is None else self.balancer.settle(epochs_left)
         record = EpochRecord(
             epoch=epoch,
             loss=trained.loss,
@@ -88,6 +96,7 @@ class TrainSession:
             num_edges=trained.num_edges,
             metrics=metrics,
             traffic=self.source.traffic,
+            balance=balance,
         )
         self.epoch, self.progress = epoch, None
         self.history.append(record)
@@ -211,6 +220,8 @@ class TrainSession:
         }
         if self.progress is not None:
             state["progress"] = self.progress.state_dict()
+        if self.balancer is not None:
+            state["balance"] = self.balancer.state_dict()
         return Checkpoint(position=self.position, state=state)
 
     def require_restorable(self, checkpoint: Checkpoint, history: list[EpochRecord]) -> None:
@@ -228,6 +239,8 @@ class TrainSession:
         require_scheduler(state["scheduler"], self.scheduler, is_own=is_own, epoch=len(history), name="scheduler")
         self.tracker.require_state(state["best"], history, eval_every=self.config.eval_every, weights=model)
         require_rng(state["rng"], self.device)
+        if self.balancer is not None and "balance" in state:
+            self.balancer.require_state(state["balance"], num_vertices=self.graph.num_vertices, name="balance")
         if position.batch:
             if state["best"]["exhausted"]:
                 raise ValueError("best.exhausted is True, but an epoch was begun after that")
@@ -247,6 +260,8 @@ class TrainSession:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.tracker.load_state_dict(state["best"])
+        if self.balancer is not None and "balance" in state:
+            self.balancer.load_state_dict(state["balance"])
         self.epoch, self.progress = checkpoint.position.epoch, None
         if checkpoint.position.batch:
             self.progress = EpochProgress.from_state(

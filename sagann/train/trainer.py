@@ -69,6 +69,7 @@ from sagann.train.trainable import check_sampled, check_trainable
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
+    from sagann.train.balancer import Balancer
     from sagann.train.sampled_forecast import SampledForecast
 
 
@@ -250,6 +251,8 @@ class Trainer:
                 run = start_run(folder, description, overwrite=overwrite)
             if resume and self.workers is not None:
                 continue_together(session, self.workers)
+            if session.balancer is not None:
+                session.balancer.begin()
             require_whole_files = stack.enter_context(whole_files(self._prepared.graph))
             info = self._info(session)
             reporters = [self._reporter]
@@ -429,7 +432,18 @@ class Trainer:
             optimizer=optimizer,
             scheduler=scheduler,
             tracker=tracker,
+            balancer=self._balancer(),
         )
+
+    def _balancer(self) -> Balancer | None:
+        """What moves vertices between the workers, if they are balanced by cost."""
+        part = self._prepared.part
+        if part is None or part.workers.balance != "cost" or part.workers.size == 1:
+            return None
+        # Imported here: most runs have no workers, and it loads Numba.
+        from sagann.train.balancer import Balancer
+
+        return Balancer(part, say=self._reporter.on_message)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:
         if self.run_dir is not None:

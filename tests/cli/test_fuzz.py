@@ -63,7 +63,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "keep_checkpoints": st.integers(1, 3),
     "engine": st.sampled_from(ENGINES),
     "worker_timeout": st.sampled_from([1.5, 60]),
-    "balance": st.sampled_from(["edges", "vertices"]),
+    "balance": st.sampled_from(["edges", "vertices", "cost"]),
     "split": st.sampled_from(["none", "random:0.5,0.2", "per-class:3,3"]),
     "undirected": st.booleans(),
     "normalise_features": st.booleans(),

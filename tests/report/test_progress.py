@@ -12,6 +12,7 @@ from sagann.report.terminal import Terminal
 from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.storage.importer import silent
 from sagann.train import EpochProgress, EpochRecord, RunInfo, TrainConfig, Trainer
+from sagann.train.worker_balance import WorkerBalance
 from tests.train.runs import community_graph, seeded_model
 
 INFO = RunInfo(
@@ -179,3 +180,30 @@ def test_a_quiet_import_draws_nothing() -> None:
     terminal.err = Console(file=io.StringIO(), force_terminal=True)
     with import_progress(terminal) as progress:
         assert progress is silent
+
+
+BALANCE = WorkerBalance(bounds=(0, 4, 10), edges=(300, 100), seconds=(1.5, 0.025), predicted_s=None, moved_to=None)
+
+
+def balanced(**changes):
+    return replace(record(1, 0.25), balance=replace(BALANCE, **changes))
+
+
+def test_parts_and_seconds_of_workers_have_a_line():
+    text = shown(records=[balanced()])
+    assert "workers  edges 75.0% 25.0%  1.50 s, 25 ms" in text
+    assert "predicted" not in text
+    assert "move" not in text
+    text = shown(records=[balanced(predicted_s=(1.25, 0.75), moved_to=(0, 3, 10))])
+    assert "1.50 s, 25 ms  predicted 1.25 s, 750 ms  vertices move" in text
+
+
+def test_of_many_workers_the_ends_are_shown():
+    many = balanced(
+        bounds=tuple(range(7)),
+        edges=(10, 20, 30, 40, 50, 50),
+        seconds=tuple(range(1, 7)),
+        predicted_s=(2.0,) * 5 + (3.0,),
+    )
+    text = shown(records=[many])
+    assert "6 workers  edges 5.0% to 25.0%  1.00 s to 6.00 s  at most 3.00 s predicted" in text

@@ -17,9 +17,9 @@ from sagann.runtime.workers import Workers, join_workers
 from tests.forks import fork
 
 
-def run_driver(name: str, folder: Path) -> None:
-    """Run a driver of this folder as a program of its own, which writes into ``folder``. What it has started ends with it."""
-    command = [sys.executable, "-m", f"tests.runtime.workers.{name}", str(folder)]
+def run_driver(name: str, folder: Path, *, package: str = "tests.runtime.workers") -> None:
+    """Run a driver of a package as a program of its own, which writes into ``folder``. What it has started ends with it."""
+    command = [sys.executable, "-m", f"{package}.{name}", str(folder)]
     process = subprocess.Popen(command, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         code = process.wait(timeout=840)
