@@ -82,7 +82,7 @@ def train_run(
         return _train_together(settings, given, out, resume=resume, overwrite=overwrite, shared=shared)
     run_dir = out or _free_folder(settings)
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
-    streaming = Streaming.of(settings.train, run_dir, device=resolve_device(settings.train.device))
+    streaming = _streaming(settings, run_dir)
     with nullcontext() if streaming is None else streaming.large_arrays():
         graph = training_graph(settings.data, task=settings.train.task, seed=settings.train.seed, say=terminal.say)
     check_memory(settings, graph)
@@ -93,6 +93,11 @@ def train_run(
         settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal, signals=shared.signals
     )
     return _told(result, settings, run_dir, terminal)
+
+
+def _streaming(settings: RunSettings, run_dir: Path) -> Streaming | None:
+    """The streaming that the settings ask for."""
+    return Streaming.of(settings.train, run_dir, device=resolve_device(settings.train.device))
 
 
 def _told(result: TrainResult, settings: RunSettings, run_dir: Path, terminal: Terminal) -> int:
@@ -112,12 +117,18 @@ def _train_together(
     if not is_worker():
         run_dir = out or _free_folder(settings)
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
-        require_divisible(settings.train, resolve_device(settings.train.device))
+        require_divisible(settings.train, resolve_device(settings.train.device), balance=settings.balance)
         # Imported here: most runs have one worker.
         from sagann.cli.launch import launch_workers
 
         named = [] if out is not None else ["--out", str(run_dir)]
-        return launch_workers([*shared.arguments, *named], settings.workers, run_dir=run_dir)
+        streaming = _streaming(settings, run_dir)
+        try:
+            return launch_workers([*shared.arguments, *named], settings.workers, run_dir=run_dir)
+        finally:
+            # A worker that was killed has left its blocks.
+            if streaming is not None:
+                streaming.remove()
     # Imported here: most runs have one worker, and it loads torch.distributed.
     from sagann.runtime.workers import join_workers
 
@@ -139,13 +150,15 @@ def _train_together(
             shared.quiet = True
         terminal = shared.terminal()
         try:
-            graph = training_graph(
-                settings.data,
-                task=settings.train.task,
-                seed=settings.train.seed,
-                say=terminal.say,
-                check=workers.is_first,
-            )
+            streaming = _streaming(settings, run_dir)
+            with nullcontext() if streaming is None else streaming.large_arrays():
+                graph = training_graph(
+                    settings.data,
+                    task=settings.train.task,
+                    seed=settings.train.seed,
+                    say=terminal.say,
+                    check=workers.is_first,
+                )
             result = _fit(
                 settings,
                 graph,

@@ -25,7 +25,8 @@ _EDGES_PER_THREAD = 1 << 15
 def chunk_counts(topology: Topology, bounds: Sequence[int], of_type: tuple[str, int] | None = None) -> Tensor:
     """Count the edges from each source interval to each destination interval, int64 [P, P].
 
-    The bounds of the intervals ascend from 0 to the number of vertices. ``of_type`` is the name of the edge data that holds
+    The bounds of the intervals ascend from 0 to the number of sources. If there are fewer destinations, their number is a bound, and
+    the intervals after it have no in-edges. ``of_type`` is the name of the edge data that holds
     types, and the type of the edges to count; None counts all edges.
 
     Example:
@@ -37,7 +38,7 @@ def chunk_counts(topology: Topology, bounds: Sequence[int], of_type: tuple[str, 
     limits = np.asarray(bounds, dtype=np.int64)
     dtype = np.uint8 if count <= 1 << 8 else np.uint32
     interval_of = np.repeat(np.arange(count, dtype=dtype), np.diff(limits))
-    columns = topology.indptr.cpu()[torch.from_numpy(limits)].numpy()
+    columns = topology.indptr.cpu()[torch.from_numpy(limits).clamp(max=topology.num_dst)].numpy()
     with pytorch_threads() as threads:
         slices = max(1, min(threads, topology.num_edges // _EDGES_PER_THREAD))
         found = np.zeros((slices, count, count), dtype=np.int64)

@@ -17,6 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from sagann.graph.large_arrays import SLAB_EDGES, empty_array
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 
@@ -114,7 +115,8 @@ def numbered_part(
     """
     start, stop = bounds[rank], bounds[rank + 1]
     is_read = torch.zeros(num_src, dtype=torch.bool)
-    is_read[sources] = True
+    for slab in range(0, len(sources), SLAB_EDGES):
+        is_read[sources[slab : slab + SLAB_EDGES]] = True
     is_read[start:stop] = False
     halo = is_read.nonzero().flatten()
     num_own = stop - start
@@ -128,6 +130,14 @@ def numbered_part(
         rank=rank,
         edges=slice(first_edge, first_edge + len(sources)),
         indptr=indptr,
-        indices=numbers[sources],
+        indices=_renumbered(sources, numbers),
         halo=halo,
     )
+
+
+def _renumbered(sources: Tensor, numbers: Tensor) -> Tensor:
+    """The number of each source, slab by slab."""
+    found = empty_array(sources.shape, numbers.dtype, sources.device)
+    for slab in range(0, len(sources), SLAB_EDGES):
+        found[slab : slab + SLAB_EDGES] = numbers[sources[slab : slab + SLAB_EDGES]]
+    return found

@@ -5,6 +5,7 @@ Operations on one resource run one after the other, in the plan's order, and nee
 - A step starts after the loads and receives of its blocks, and after the stores and sends of blocks that it writes.
 - A load starts after the last store of a block that was dropped before it, because it takes that block's memory. A load of
   picked rows starts after the store of the block that they are picked from.
+- An exchange starts after the stores of the blocks that it sends, and a load of a block that it receives starts after it.
 - A send starts when its block is there, a receive after its send. An all-reduce starts as a step does.
 - A drop starts after the block's loads, receives and sends, but not its store (:mod:`sagann.plan.pending_stores`).
 """
@@ -37,17 +38,24 @@ class _Dependencies:
         self.sent: defaultdict[Block, list[int]] = defaultdict(list)
         # By owner: the last store of a block that is dropped.
         self.last_store: dict[str, int] = {}
+        # By block that an exchange receives, the number of the exchange.
+        self.received: dict[Block, int] = {}
         self.sends: defaultdict[tuple[Block, str], deque[int]] = defaultdict(deque)
         for number, operation in enumerate(operations):
             if isinstance(operation, Move) and operation.kind == "send":
                 self.sends[route_of(operation)].append(number)
         self.found = [
-            self._step(each) if isinstance(each, Step) else self._move(number, each)
+            self._step(number, each) if isinstance(each, Step) else self._move(number, each)
             for number, each in enumerate(operations)
         ]
 
-    def _step(self, step: Step) -> tuple[int, ...]:
+    def _step(self, number: int, step: Step) -> tuple[int, ...]:
         after = list(step.after)
+        if step.sends:
+            after += [self.stored[block] for block in step.sends if block in self.stored]
+            if step.owner in self.last_store:
+                after.append(self.last_store[step.owner])
+        self.received |= dict.fromkeys(step.receives, number)
         coming = self.coming
         if coming:
             after += [coming.pop(block) for block in step.blocks if block in coming]
@@ -69,6 +77,8 @@ class _Dependencies:
                 after.append(self.last_store[block.owner])
             if block.needed_by is not None and block.whole in self.stored:
                 after.append(self.stored[block.whole])
+            if block in self.received:
+                after.append(self.received[block])
         elif kind == "receive":
             if sends := self.sends[route_of(move)]:
                 after.append(sends.popleft())

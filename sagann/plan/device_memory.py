@@ -96,6 +96,7 @@ class DeviceMemory:
         """Add the step to the operations."""
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + step.temporary_bytes)
         self.operations.append(step)
+        self._outside.update(step.receives)
         self._being_made = ()
 
     def plan(self, bounds: Sequence[int], policy: MemoryPolicy, *, ahead: bool, stores_early: bool) -> Plan:
@@ -120,12 +121,13 @@ class DeviceMemory:
 
 
 def last_picks(steps: Sequence[Step]) -> dict[Block, int]:
-    """By block, number of the last step for which rows are picked from the block, which must lie outside by then."""
+    """By block, number of the last step that sends the block or has rows picked from it, so that it must lie outside by then."""
     found: dict[Block, int] = {}
     for number, step in enumerate(steps):
         for block in step.reads:
             if block.needed_by is not None:
                 found[block.whole] = number
+        found |= dict.fromkeys(step.sends, number)
     return found
 
 

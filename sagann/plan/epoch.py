@@ -19,6 +19,7 @@ from sagann.plan.hops import CSC, HopSize, gathered_hops, topology_of
 from sagann.plan.intervals import sizes
 from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.orders import POLICIES, Order
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
@@ -37,6 +38,12 @@ class Planned(NamedTuple):
     "Its steps, and the sizes of blocks."
     plan: Plan
     "Steps and moves within the budget."
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes of the blocks that exchanges bring from other workers."""
+        steps = [each for each in self.plan.operations if isinstance(each, Step)]
+        return sum(self.schedule.sizes.content_of(block) for step in steps for block in step.receives)
 
 
 @contextmanager
@@ -70,6 +77,7 @@ def plan_epoch(
     memory_policy: MemoryPolicy = "belady",
     same_memory: bool,
     has_mapped_x: bool = False,
+    part: PartIntervals | None = None,
 ) -> Planned:
     """Plan an epoch.
 
@@ -85,6 +93,7 @@ def plan_epoch(
         same_memory: whether blocks outside of the device lie in the same memory, and the computing cores copy. Then nothing
             is loaded ahead. Edges, and constants that only stages read, are read in place and take no room.
         has_mapped_x: whether features lie in a mapped file and are read by position.
+        part: intervals of a worker's part, whose bounds are ``bounds``; None for a whole graph.
     Raises:
         BudgetError: a step needs more than the budget.
     """
@@ -94,7 +103,9 @@ def plan_epoch(
     own_bytes = plan_bytes(program, hops, gradients, budget_bytes, same_memory=same_memory)
     room_bytes = budget_bytes - own_bytes
     rows = sizes(tuple(bounds))
-    block_sizes = BlockSizes(program, hops, rows, gradients, edges_in_place=in_place, values_in_place=values)
+    block_sizes = BlockSizes(
+        program, hops, rows, gradients, edges_in_place=in_place, values_in_place=values, part=part
+    )
     first = Schedule(
         program,
         hops,
@@ -104,6 +115,7 @@ def plan_epoch(
         order=order,
         traversal=traversal,
         sizes=block_sizes,
+        part=part,
     )
 
     placed_by: MemoryPolicy = "belady" if memory_policy == "dp" else memory_policy
@@ -184,16 +196,17 @@ def plan_constants(
     *,
     memory_policy: MemoryPolicy = "belady",
     same_memory: bool,
+    part: PartIntervals | None = None,
 ) -> Planned:
     """Plan the gathers that are the same in every epoch; arguments are those of :func:`plan_epoch`."""
     names = {gather.result for gather in program.gathers if gather.constant}
     in_place = reads_in_place(budget_bytes, same_memory=same_memory)
     gradients = Gradients(program)
     own_bytes = plan_bytes(program, hops, gradients, budget_bytes, same_memory=same_memory)
-    known = BlockSizes(program, hops, sizes(tuple(bounds)), gradients, edges_in_place=in_place)
+    known = BlockSizes(program, hops, sizes(tuple(bounds)), gradients, edges_in_place=in_place, part=part)
 
     def placed(*, selects: bool) -> Planned:
-        schedule = Schedule(program, hops, bounds, selects=selects, sizes=known)
+        schedule = Schedule(program, hops, bounds, selects=selects, sizes=known, part=part)
         initial = [block for block in schedule.initial() if block.name not in names]
         steps = list(schedule.constants())
         room_bytes = budget_bytes - own_bytes
@@ -252,7 +265,8 @@ def dense_peak_bytes(
 def _strips(found: Planned) -> Traversal | None:
     """Strips of several columns, where these save loads and the budget has room for them."""
     steps = [each for each in found.plan.operations if isinstance(each, Step)]
-    widths = strip_widths(steps, found.schedule.sizes.of, found.plan.budget_bytes, found.plan.num_intervals)
+    num_intervals = len(found.schedule.intervals)
+    widths = strip_widths(steps, found.schedule.sizes.of, found.plan.budget_bytes, num_intervals)
     return Traversal(widths=widths) if widths else None
 
 

@@ -17,6 +17,7 @@ from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, NUMBERED, Hop, HopSize, gathered_hops, hop_size
 from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
 from sagann.plan.orders import POLICIES, Order
+from sagann.plan.part_intervals import CutPart, PartIntervals, cut_graph
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
@@ -50,37 +51,66 @@ def fitted_bounds(
     grain: Grain | None = None,
     same_memory: bool,
 ) -> tuple[int, ...]:
-    """The bounds of the fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
+    """The bounds of the fewest intervals of a whole graph; see :func:`fitted_part`."""
+    return fitted_part(
+        program,
+        hops,
+        budget_bytes,
+        gradients=gradients,
+        trains=trains,
+        cut=cut,
+        order=order,
+        grain=grain,
+        same_memory=same_memory,
+    ).bounds
+
+
+def fitted_part(
+    program: ModelProgram,
+    hops: Sequence[Topology],
+    budget_bytes: int,
+    *,
+    gradients: Gradients,
+    trains: bool = True,
+    cut: Cut = "bytes",
+    order: Order = "column",
+    grain: Grain | None = None,
+    same_memory: bool,
+    cut_part: CutPart = cut_graph,
+) -> PartIntervals:
+    """The fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
     The plan's own objects count where they lie in the memory of the budget. In the same memory (:func:`plan_epoch`) no room is
     left to load ahead. The bounds of a model that is trained fit whether or not the loss is folded. The bytes of a step are
-    bounded by those of the largest chunk between two of the largest interval.
+    bounded by those of the largest chunk between two of the largest interval. ``cut_part`` cuts the sources of a worker's part.
 
     Raises:
         BudgetError: no number of intervals fits; the message names the least budget that one fits, and offers one that
             :data:`USEFUL_INTERVALS` or fewer fit.
     """
-    bounds_of = cutter(program, hops[0], cut)
+    cut_own = cutter(program, hops[0], cut)
     # Features may lie in a mapped file, and chunks may be kept for picked rows. Both are copied then, so they count here.
     in_place = reads_in_place(budget_bytes, same_memory=same_memory)
     values = constants_of_stages(program) - {"x"} if in_place else frozenset()
 
     @cache
     def sizes_of(count: int) -> dict[int, HopSize]:
-        return hop_sizes(program, hops, bounds_of(count), grain=grain)
+        return hop_sizes(program, hops, cut_part(count, cut_own).bounds, grain=grain)
 
     def own_bytes(count: int) -> int:
         return plan_bytes(program, sizes_of(count), gradients, budget_bytes, same_memory=same_memory)
 
     @cache
     def work(count: int) -> list[tuple[list[Step], BlockSizes]]:
-        bounds, sized = bounds_of(count), sizes_of(count)
-        largest, found = largest_of(bounds, sized, POLICIES[order].telling)
-        once = Schedule(program, found, largest, gradients=gradients, order=order)
-        read = BlockSizes(program, found, sizes(largest), gradients, values_in_place=values)
+        part = cut_part(count, cut_own).largest(POLICIES[order].telling)
+        largest, found = part.bounds, largest_hops(part, sizes_of(count))
+        once = Schedule(program, found, largest, gradients=gradients, order=order, part=part)
+        read = BlockSizes(program, found, sizes(largest), gradients, values_in_place=values, part=part)
         # A model that is only evaluated has no loss. A folded loss would take several times the rows of the result.
         epochs = [
-            Schedule(program, found, largest, gradients=gradients, folded=folded, order=order, sizes=read)
+            Schedule(
+                program, found, largest, gradients=gradients, folded=folded, order=order, sizes=read, part=part
+            )
             for folded in ([False, True] if trains else [False])
         ]
         runs = [each.epoch() if trains else each.forward() for each in epochs]
@@ -90,11 +120,11 @@ def fitted_bounds(
     def needed(count: int, *, ahead: bool) -> int:
         return own_bytes(count) + max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count))
 
-    most = max(1, min(hops[0].num_dst, MOST_INTERVALS))
+    most = max(1, min(hops[0].num_src, MOST_INTERVALS))
     for ahead in [False] if same_memory else [True, False]:
         count = least_count(partial(needed, ahead=ahead), budget_bytes, most)
         if needed(count, ahead=ahead) <= budget_bytes:
-            return bounds_of(count)
+            return cut_part(count, cut_own)
     roomy = partial(needed, ahead=not same_memory)
     offered_bytes = roomy(least_count(roomy, 0, min(most, USEFUL_INTERVALS)))
     alone = [(step, read) for steps, read in work(count) for step in steps]
@@ -145,21 +175,17 @@ def edges_bytes(hops: Iterable[Hop], bounds: Sequence[int]) -> int:
     )
 
 
-def largest_of(
-    bounds: Sequence[int], hops: Mapping[int, HopSize], most: int = 2
-) -> tuple[tuple[int, ...], dict[int, HopSize]]:
-    """A few intervals as large as the largest of ``bounds``, with chunks as large as the largest chunk.
+def largest_hops(part: PartIntervals, hops: Mapping[int, HopSize]) -> dict[int, HopSize]:
+    """The sizes of hops whose chunks between a few largest intervals (:meth:`PartIntervals.largest`) are as large as the largest chunk.
 
     Some step on these intervals needs at least as many bytes as any step of the whole grid. How many intervals that takes
     depends on the order (:attr:`sagann.plan.orders.Policy.telling`).
     """
-    rows, count = max(sizes(tuple(bounds))), min(len(bounds) - 1, most)
-    at = [(src, dst) for src in range(count) for dst in range(count)]
-    largest = {
+    at = [(src, dst) for src in part.sources for dst in part.own]
+    return {
         number: replace(hop, edges=dict.fromkeys(at, max(hop.edges.values())) if hop.edges else {})
         for number, hop in hops.items()
     }
-    return tuple(rows * number for number in range(count + 1)), largest
 
 
 def least_count(needed: Callable[[int], int], budget_bytes: int, most: int) -> int:

@@ -108,6 +108,7 @@ def gaps_of(
     room = [budget_bytes - step.temporary_bytes - sum(map(bytes_of, step.blocks)) for step in steps]
     used: dict[Block, int] = {}
     contents: dict[Block, int] = {}
+    received: dict[Block, int] = {}
     store_bytes: list[int] = []
     found: list[tuple[Block, int, int, int]] = []
     last, never_kept, reloads = set[tuple[Block, int]](), set[tuple[Block, int]](), list[Reload]()
@@ -126,7 +127,7 @@ def gaps_of(
                 if before >= 0:
                     last.add((block, before))
             elif before < 0 or number > before + 1:
-                reloads.append(Reload(number, before, block))
+                reloads.append(Reload(number, max(before, received.get(block, -1)), block))
                 if before < 0:
                     compulsory_bytes += size
                     if block.whole in contents:
@@ -141,6 +142,9 @@ def gaps_of(
                 contents[block] = len(store_bytes)
                 store_bytes.append(copied(block) if block in step.writes else 0)
             used[block] = number
+        received |= dict.fromkeys(step.receives, number)
+        # What is sent lies outside.
+        compulsory_bytes += sum(store_anyway(contents[block]) for block in step.sends)
     found.sort(key=lambda gap: gap[1:3])
     return Gaps(
         blocks=[block for block, *_ in found],

@@ -21,7 +21,7 @@ from sagann.errors import InputError
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.topology import Topology
 from sagann.plan.hops import EdgesOfType, Hop, hop_size, topology_of
-from sagann.plan.intervals import sizes
+from sagann.plan.intervals import num_destinations, sizes
 
 CUT_BYTES = 50
 "Bytes of temporary memory for an edge that is cut, about."
@@ -48,7 +48,9 @@ class EdgeChunk:
 
 
 class ChunkGrid:
-    """Cuts a topology whose sources and destinations are the same vertices. Chunks are made on demand and not kept.
+    """Cuts a topology by intervals of its sources. Chunks are made on demand and not kept.
+
+    The destinations are all sources, or the first ones; an interval then has destinations, or other sources, not both.
 
     Args:
         hop: the whole graph's topology, or its edges of one type; arrays may be mapped from files.
@@ -56,7 +58,7 @@ class ChunkGrid:
         most_edges: most edges that are cut together, unless one chunk has more; each needs :data:`CUT_BYTES`.
 
     Raises:
-        InputError: the topology is bipartite, or the bounds do not cut all of its vertices.
+        InputError: the bounds do not cut all sources, or none of them lies between destinations and other sources.
 
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 3, 2]), dst=torch.tensor([3, 0, 0]), num_src=4)
@@ -75,12 +77,17 @@ class ChunkGrid:
 
     @property
     def num_intervals(self) -> int:
-        """Number of intervals on either side."""
+        """Number of intervals of sources."""
         return len(self.bounds) - 1
+
+    @property
+    def num_destinations(self) -> int:
+        """Number of intervals of destinations, the first ones."""
+        return num_destinations(self.bounds, self.topology.num_dst)
 
     def chunks(self) -> Iterator[EdgeChunk]:
         """All chunks with edges, in the order of their edges' numbers, one column after the other."""
-        for dst in range(self.num_intervals):
+        for dst in range(self.num_destinations):
             yield from self.into(dst)
 
     def into(self, dst: int) -> Iterator[EdgeChunk]:
@@ -174,18 +181,18 @@ class ChunkGrid:
 
 
 def _check(topology: Topology, bounds: tuple[int, ...]) -> None:
-    if topology.num_src != topology.num_dst:
-        raise InputError(
-            "a bipartite topology cannot be cut into a grid",
-            value=f"{topology.num_src} sources, {topology.num_dst} destinations",
-            where="ChunkGrid",
-            fix="Pass the topology of a whole graph.",
-        )
     ascending = all(first <= last for first, last in pairwise(bounds))
-    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != topology.num_dst or not ascending:
+    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != topology.num_src or not ascending:
         raise InputError(
             "intervals do not cut the vertices",
-            value=f"bounds {bounds[:4]}{'...' if len(bounds) > 4 else ''}, {topology.num_dst} vertices",
+            value=f"bounds {bounds[:4]}{'...' if len(bounds) > 4 else ''}, {topology.num_src} vertices",
             where="ChunkGrid",
             fix="Pass ascending bounds from 0 to the number of vertices, as equal_vertices gives them.",
+        )
+    if topology.num_dst not in bounds:
+        raise InputError(
+            "an interval has destinations and other sources",
+            value=f"{topology.num_src} sources, {topology.num_dst} destinations, which is no bound",
+            where="ChunkGrid",
+            fix="Pass the topology of a whole graph, or bounds that separate the destinations from the other sources.",
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import pairwise
 
 from torch import Tensor
@@ -62,6 +63,16 @@ def equal_weights(indptr: Tensor, count: int, *, vertex: int, edge: int) -> tupl
     total = weight(num_vertices)
     inner = [bisect_left(range(num_vertices), total * index // count, key=weight) for index in range(1, count)]
     return (0, *inner, num_vertices)
+
+
+def num_destinations(bounds: Sequence[int], num_dst: int) -> int:
+    """Number of the intervals whose vertices are destinations: the first ones. Intervals of other sources are not empty.
+
+    Example:
+        >>> num_destinations((0, 3, 5, 9), 5), num_destinations((0, 3, 5, 5), 5)
+        (2, 3)
+    """
+    return bisect_right(bounds, num_dst) - 1
 
 
 def sizes(bounds: tuple[int, ...]) -> list[int]:

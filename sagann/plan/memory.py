@@ -43,6 +43,7 @@ def place_uncached(
     for number, step in enumerate(steps):
         for block in step.blocks:
             last_need[block] = last_need[block.whole] = number
+        last_need |= dict.fromkeys(step.sends, number)
     operations: list[Step | Move] = []
     peak = 0
     for number, step in enumerate(steps):
@@ -55,6 +56,7 @@ def place_uncached(
             assert block.whole in outside, f"{block.label} is read before it is made"
             operations.append(Move("load", block, held[block]))
         operations.append(step)
+        outside.update(step.receives)
         for block in dict.fromkeys(step.writes):
             if last_need[block] > number:
                 operations.append(Move("store", block, held[block]))

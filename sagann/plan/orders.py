@@ -21,7 +21,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -47,6 +47,10 @@ class Pass:
     "From an interval to the step that finishes its state."
     follow: Callable[[int], Iterator[Step]]
     "From an interval to the steps of the stage of vertices on the result."
+    owns: Sequence[int] | None = None
+    "Intervals of the pass's rows, in ascending order; None for all intervals."
+    others: Sequence[int] | None = None
+    "Intervals of the other ends, in ascending order of their ids in the graph; None for all intervals."
 
 
 def no_steps(interval: int) -> Iterator[Step]:
@@ -59,7 +63,7 @@ Walk = Callable[[Sweeps, Pass], Iterator[Step]]
 
 
 def _by_strips(sweeps: Sweeps, work: Pass) -> Iterator[Step]:
-    for strip in sweeps.strips(work.key, in_order=work.in_order):
+    for strip in sweeps.strips(work.key, in_order=work.in_order, owns=work.owns, others=work.others):
         for other in strip.others:
             for own in strip.owns:
                 yield from work.chunk(own, other)

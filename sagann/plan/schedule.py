@@ -18,13 +18,15 @@ from itertools import product
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.compiler.vjp import BackwardPass
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.plan.exchanges import Exchanges
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED, HopSize
 from sagann.plan.intervals import sizes as interval_sizes
 from sagann.plan.orders import POLICIES, Order, Pass, no_steps
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.selection import as_read
 from sagann.plan.sizes import BlockSizes
-from sagann.plan.steps import Block, BlockKind, Step
+from sagann.plan.steps import Block, BlockKind, Exchanged, Step
 from sagann.plan.sweeps import PassKey, Sweeps, Traversal
 
 
@@ -37,6 +39,7 @@ class Schedule:
         saves: stages that save what their gradients read, instead of running again: numbers of a stage and of an interval.
         selects: whether rows are picked for the chunks for which ``hops`` allows it.
         sizes: sizes of a schedule of the same program, hops, bounds and gradients, so that no block is measured twice.
+        part: intervals of a worker's part, with the same bounds; None for a whole graph.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Schedule:
         selects: bool = False,
         traversal: Traversal | None = None,
         sizes: BlockSizes | None = None,
+        part: PartIntervals | None = None,
     ) -> None:
         self.program = program
         self.hops = hops
@@ -61,8 +65,13 @@ class Schedule:
         self.selects = selects
         self._policy = POLICIES[order]
         self.traversal = traversal or Traversal()
-        self.intervals = range(len(bounds) - 1)
-        self.sizes = sizes or BlockSizes(program, hops, interval_sizes(tuple(bounds)), self.gradients)
+        self.part = part or PartIntervals.of_graph(bounds)
+        self.intervals = self.part.own
+        self.sizes = sizes or BlockSizes(program, hops, interval_sizes(tuple(bounds)), self.gradients, part=part)
+        self._exchanges, self._constant_exchanges = Exchanges(), Exchanges()
+        if self.part.exchanges:
+            self._exchanges = Exchanges.of(program, self.gradients)
+            self._constant_exchanges = Exchanges.of(program, self.gradients, constant=True)
         self._last = len(program.gathers)
         self._by_source = self._forms_by_source()
         # A block is one object in all steps: a plan has millions of references to blocks.
@@ -125,9 +134,11 @@ class Schedule:
     def constants(self) -> Iterator[Step]:
         """The steps of the gathers that are the same in every epoch; they go by columns, whatever the order of epochs."""
         sweeps = self._sweeps()
+        exchanges = self._constant_exchanges
         for number, gather in enumerate(self.program.gathers):
             if gather.constant:
-                work = self._gather(number, gather, partial(self._store_constant, number, gather))
+                yield from self._exchange(sweeps, number, exchanges)
+                work = self._gather(number, gather, partial(self._store_constant, number, gather), exchanges)
                 yield from POLICIES["column"].walk(sweeps, work)
 
     def _sweeps(self) -> Sweeps:
@@ -146,7 +157,34 @@ class Schedule:
                 for interval in sweeps.intervals():
                     yield from follow(interval)
             else:
-                yield from self._policy.walk(sweeps, self._gather(number, gather, follow))
+                yield from self._exchange(sweeps, number, self._exchanges)
+                yield from self._policy.walk(sweeps, self._gather(number, gather, follow, self._exchanges))
+
+    def _exchange(self, sweeps: Sweeps, number: int, exchanges: Exchanges) -> Iterator[Step]:
+        """Complete the values that a gather is the first to read at sources."""
+        for name in exchanges.before(number):
+            if name not in exchanges.made:
+                for interval in sweeps.intervals():
+                    yield from self._collect(name, interval, number)
+            sends = tuple(block for interval in self.part.own for block in self._for_peers("sent", name, interval))
+            receives = tuple(self._block("value", name, interval) for interval in self.part.halo)
+            taken = self.sizes.exchange_bytes(name, receives)
+            yield Step("exchange", number, 0, temporary_bytes=taken, exchanged=Exchanged(sends, receives))
+
+    def _collect_made(self, names: Sequence[str], interval: int, exchanges: Exchanges) -> Iterator[Step]:
+        """Copy the rows that other workers need of values that a step has just made."""
+        for name in names:
+            if name in exchanges.made:
+                yield from self._collect(name, interval, exchanges.first[name])
+
+    def _collect(self, name: str, interval: int, number: int) -> Iterator[Step]:
+        """Copy the rows that other workers need of a value; ``number`` is that of the first gather that reads the value."""
+        if sent := self._for_peers("sent", name, interval):
+            yield Step("collect", number, interval, reads=(self._block("value", name, interval),), writes=sent)
+
+    def _for_peers(self, kind: BlockKind, name: str, interval: int) -> tuple[Block, ...]:
+        """For each worker that needs rows of an interval, the block of these rows, or of their gradients."""
+        return tuple(self._block(kind, name, interval, rank) for rank in self.part.sent_by(interval))
 
     def _transform(self, number: int, interval: int, *, trains: bool) -> Iterator[Step]:
         """A stage on an interval. After the last stage: the loss with its gradient, or the output."""
@@ -167,6 +205,7 @@ class Schedule:
         writes = (*self._values(stage.outputs, interval), *saved)
         taken = self.sizes.transform_bytes(number, interval)
         yield Step("transform", number, interval, reads=reads, writes=writes, temporary_bytes=taken)
+        yield from self._collect_made(stage.outputs, interval, self._exchanges)
         if is_last:
             out = self._block("value", self.program.output, interval)
             yield Step("output", number, interval, reads=(out,))
@@ -174,8 +213,10 @@ class Schedule:
     def _backward(self, sweeps: Sweeps) -> Iterator[Step]:
         # Names of the values that have a gradient so far.
         reached = set(self._inputs_with_grad(self._last)) if self.folded else {self.program.output}
+        # Names of the values whose gradients of the halo's rows have not been sent yet.
+        pending = set[str]()
         if not self.folded:
-            yield from self._transform_grads(sweeps, self._last, reached)
+            yield from self._transform_grads(sweeps, self._last, reached, pending)
         for number in reversed(range(self._last)):
             gather = self.program.gathers[number]
             passes = self.gradients.passes(gather) if gather.result in reached else ()
@@ -183,25 +224,58 @@ class Schedule:
                 values = self._values_of(gather, step.results)
                 known = reached & set(values)
                 reached |= set(values)
-                is_last = part == len(passes) - 1
-                follow = partial(self._transform_grad, number, reached=reached) if is_last else no_steps
                 walk = self._policy.csc_walk if step.function.at == "dst" else self._policy.walk
-                yield from walk(sweeps, self._gather_grad(number, gather, part, step, values, known, follow))
+                grads = partial(self._gather_grad, number, gather, part, step, values)
+                if step.function.at == "src" and self.part.exchanges:
+                    # The halo comes first, so that own rows are complete when the steps that follow need them.
+                    yield from walk(sweeps, grads(pending & set(values), no_steps, owns=self.part.halo))
+                    pending |= set(values)
+                follow = no_steps
+                if part == len(passes) - 1:
+                    returned = self._exchanges.due(number, pending)
+                    yield from self._exchange_grads(number, returned)
+                    pending.difference_update(returned)
+                    follow = partial(self._transform_grad, number, reached=reached, returned=returned)
+                yield from walk(sweeps, grads(known, follow))
             if passes:
                 self._reach(number, reached)
             else:
-                yield from self._transform_grads(sweeps, number, reached)
+                yield from self._transform_grads(sweeps, number, reached, pending)
         if self.gradients.wanted_x and "x" in reached:
             for interval in sweeps.intervals():
                 yield Step("output_grad", 0, interval, reads=self._grads(["x"], interval))
 
-    def _transform_grads(self, sweeps: Sweeps, number: int, reached: set[str]) -> Iterator[Step]:
+    def _transform_grads(self, sweeps: Sweeps, number: int, reached: set[str], pending: set[str]) -> Iterator[Step]:
+        returned = self._exchanges.due(number, pending)
+        yield from self._exchange_grads(number, returned)
+        pending.difference_update(returned)
         for interval in sweeps.intervals():
-            yield from self._transform_grad(number, interval, reached)
+            yield from self._transform_grad(number, interval, reached, returned)
         self._reach(number, reached)
 
-    def _transform_grad(self, number: int, interval: int, reached: set[str]) -> Iterator[Step]:
-        """A stage's gradient on an interval, where one has reached its outputs, and what the gather before reads of it."""
+    def _exchange_grads(self, number: int, names: Sequence[str]) -> Iterator[Step]:
+        """Send the gradients of the halo's rows to their owners, and receive those of own rows, of some values."""
+        for name in names:
+            sends = tuple(self._grad(name, interval) for interval in self.part.halo)
+            receives = tuple(
+                block for interval in self.part.own for block in self._for_peers("returned", name, interval)
+            )
+            taken = self.sizes.exchange_bytes(name, receives)
+            yield Step("exchange_grad", number, 0, temporary_bytes=taken, exchanged=Exchanged(sends, receives))
+
+    def _transform_grad(
+        self, number: int, interval: int, reached: set[str], returned: Sequence[str]
+    ) -> Iterator[Step]:
+        """A stage's gradient on an interval, where one has reached its outputs, and what the gather before reads of it.
+
+        The gradients of the values ``returned`` are complete once what other workers have sent is added.
+        """
+        for name in returned:
+            if received := self._for_peers("returned", name, interval):
+                grad = self._grad(name, interval)
+                taken = self.sizes.of(grad)
+                reads = (grad, *received)
+                yield Step("collect_grad", number, interval, reads=reads, writes=(grad,), temporary_bytes=taken)
         stage, now = self.program.stages[number], set(reached)
         if arrived := [name for name in stage.outputs if name in reached]:
             given, saved = self._inputs_with_grad(number), self._saved(number, interval)
@@ -229,7 +303,9 @@ class Schedule:
         if any(name in reached for name in self.program.stages[number].outputs):
             reached |= set(self._inputs_with_grad(number))
 
-    def _gather(self, number: int, gather: Gather, follow: Callable[[int], Iterator[Step]]) -> Pass:
+    def _gather(
+        self, number: int, gather: Gather, follow: Callable[[int], Iterator[Step]], exchanges: Exchanges
+    ) -> Pass:
         """The pass of a gather's forward."""
         function = self.gradients.function(gather)
         # The state of each destination interval that has met a chunk.
@@ -248,9 +324,17 @@ class Schedule:
             kinds: list[BlockKind] = ["value", "gather_saved"] if gather.edges.gathering.keeps else ["value"]
             writes = tuple(self._block(kind, gather.result, dst) for kind in kinds)
             yield Step("finish", number, dst, reads=begun.get(dst, ()), writes=writes)
+            yield from self._collect_made([gather.result], dst, exchanges)
 
-        in_order = gather.edges.gathering.names_edges
-        return Pass(key=PassKey("gather", number), in_order=in_order, chunk=chunk, finish=finish, follow=follow)
+        return Pass(
+            key=PassKey("gather", number),
+            in_order=gather.edges.gathering.names_edges,
+            chunk=chunk,
+            finish=finish,
+            follow=follow,
+            owns=self.part.own,
+            others=self.part.sources,
+        )
 
     def _prepare_grad(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:
         """Compute the tensors that a gather's backward reads of a destination interval, whose gradient is complete."""
@@ -277,8 +361,10 @@ class Schedule:
         values: Sequence[str],
         known: set[str],
         follow: Callable[[int], Iterator[Step]],
+        *,
+        owns: Sequence[int] | None = None,
     ) -> Pass:
-        """A pass of a gather's backward."""
+        """A pass of a gather's backward; over sources, ``owns`` are intervals of some of them, by default of own vertices."""
         at_dst = work.function.at == "dst"
         of_edges = any(output.reduce == "edge" for output in work.function.outputs)
         of_rows = any(output.reduce != "edge" for output in work.function.outputs)
@@ -305,7 +391,15 @@ class Schedule:
             yield Step("finish_grad", number, own, part=part, reads=reads, writes=grads, temporary_bytes=taken)
 
         key = PassKey("gather_grad", number, part)
-        return Pass(key=key, in_order=False, chunk=chunk, finish=finish, follow=follow)
+        return Pass(
+            key=key,
+            in_order=False,
+            chunk=chunk,
+            finish=finish,
+            follow=follow,
+            owns=self.part.own if owns is None else owns,
+            others=self.part.sources if at_dst else self.part.own,
+        )
 
     def _read_by_chunk(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> tuple[Block, ...]:
         """The blocks that a backward pass reads for a chunk, without the state."""
@@ -357,7 +451,10 @@ class Schedule:
         return tuple(self._block("value", name, interval) for name in names if name not in self.gradients.shared)
 
     def _grads(self, names: Sequence[str], interval: int) -> tuple[Block, ...]:
-        return tuple(self._block("grad", name, interval) for name in names)
+        return tuple(self._grad(name, interval) for name in names)
+
+    def _grad(self, name: str, interval: int) -> Block:
+        return self._block("grad", name, interval)
 
     def _block(
         self,

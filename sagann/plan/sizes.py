@@ -14,6 +14,7 @@ from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
 from sagann.kernels.packed import packed_bytes
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import PICKED, HopSize, most_merged
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.stage_size import StageSize
 from sagann.plan.steps import UNLIMITED, Block, Step
 
@@ -37,7 +38,7 @@ class BlockSizes:
     """Sizes of the blocks of a captured model over a chunk grid.
 
     ``rows`` has the number of vertices of each interval. Edges that are read in place take no memory, nor do the values of
-    ``values_in_place``, which are some of :func:`constants_of_stages`.
+    ``values_in_place``, which are some of :func:`constants_of_stages`. ``part`` has the intervals where they are a worker's.
     """
 
     def __init__(
@@ -49,8 +50,10 @@ class BlockSizes:
         *,
         edges_in_place: bool = False,
         values_in_place: frozenset[str] = frozenset(),
+        part: PartIntervals | None = None,
     ) -> None:
         self.program = program
+        self.part = part
         self.hops = hops
         self.rows = rows
         self.gradients = gradients
@@ -90,6 +93,9 @@ class BlockSizes:
             return allocated_bytes(rows * self.row_bytes(block.name))
         if block.kind == "stage_saved":
             return packed_bytes(rows * size for size in self._stages[block.stage].kept)
+        if block.kind in ("sent", "returned"):
+            assert self.part is not None
+            return allocated_bytes(self.part.sent[block.interval, block.peer] * self.row_bytes(block.name))
         if block.kind == "edges":
             return self.hops[block.hop].chunk_bytes(self.rows, block.interval, block.dst_interval, block.name)
         gather = self._gathers[block.name]
@@ -150,6 +156,13 @@ class BlockSizes:
             size = math.prod(result.shape) * (result.dtype or id_dtype(hop.num_edges)).itemsize
             taken += size * (of_rows if result.rows == "row" else 2 * items + most_merged(items))
         return allocated_bytes(taken)
+
+    def exchange_bytes(self, name: str, received: Sequence[Block]) -> int:
+        """Temporary bytes of an exchange: a piece that is sent and one that is received, and the largest block that is received."""
+        assert self.part is not None
+        row_bytes = self.row_bytes(name)
+        piece_bytes = allocated_bytes(self.part.most_in_a_piece(row_bytes) * row_bytes)
+        return 2 * piece_bytes + max(map(self.content_of, received), default=0)
 
     def prepare_grad_bytes(self, gather: Gather, interval: int) -> int:
         """Temporary bytes of preparing a gather's backward: the results' gradients in the type that is computed in."""

@@ -2,6 +2,7 @@
 
 - Dependencies between operations have no circle, and every send has its receive.
 - A step reads blocks in its device's memory: written, loaded or received before, and not dropped since.
+- A block that an exchange sends lies outside of the device, as it was written last. One that it receives lies outside afterwards.
 - A block is loaded only while it is not in memory and its last content lies outside. It is stored and sent while it is in
   memory. It is dropped, at the end at the latest. A received block is used.
 - Blocks and temporaries of a device never exceed the budget, nor the peak that the plan states.
@@ -129,6 +130,13 @@ class _Memory:
             if block not in self.resident:
                 self._admit(block, block.owner)
             self.outside.discard(block)
+        for block in step.sends:
+            self._require(
+                block in self.outside, f"{block.label} is sent and does not lie outside as it was written last"
+            )
+        for block in step.receives:
+            self._require(block not in self.resident, f"{block.label} is received and lies in memory")
+        self.outside.update(step.receives)
         self.unused.difference_update(step.blocks)
         self._reach(step.resource, step.temporary_bytes)
 

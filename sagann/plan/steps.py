@@ -23,11 +23,23 @@ MemoryPolicy = Literal["belady", "dp", "lru", "none"]
 "Which blocks the device keeps (:mod:`sagann.plan.memory`)."
 
 BlockKind = Literal[
-    "value", "grad", "gather_saved", "grad_inputs", "state", "edges", "row_ids", "edge_grad", "stage_saved"
+    "value",
+    "grad",
+    "gather_saved",
+    "grad_inputs",
+    "state",
+    "edges",
+    "row_ids",
+    "edge_grad",
+    "stage_saved",
+    "sent",
+    "returned",
 ]
 StepKind = Literal[
     "transform",
     "transform_loss",
+    "collect",
+    "exchange",
     "gather",
     "finish",
     "store_constant",
@@ -37,6 +49,8 @@ StepKind = Literal[
     "transform_grad",
     "gather_grad",
     "finish_grad",
+    "exchange_grad",
+    "collect_grad",
     "output_grad",
     "stage",
 ]
@@ -54,6 +68,7 @@ class Block(NamedTuple):
     - row_ids: the ids of the rows that are picked for a chunk. No device holds such a block.
     - edge_grad: gradients at the edges of a chunk, which one backward pass leaves for another.
     - stage_saved: tensors that a stage saves for its gradient.
+    - sent: the rows of a value that another worker needs. returned: their gradients, as that worker has sent them back.
     """
 
     kind: BlockKind
@@ -63,7 +78,7 @@ class Block(NamedTuple):
     interval: int
     "Number of the interval; of a chunk, number of the source interval."
     dst_interval: int = -1
-    "Number of a chunk's destination interval; -1 for other blocks."
+    "Number of a chunk's destination interval; of a sent or returned block, rank of the worker that needs the rows; -1 for others."
     hop: int = 0
     "Number of a chunk's hop; 0 for other blocks."
     backward_pass: int = 0
@@ -74,6 +89,11 @@ class Block(NamedTuple):
     "Chunk that the rows are picked for; None where the block has all rows of the interval."
     owner: str = DEVICE
     "Device or worker in whose memory the block lies."
+
+    @property
+    def peer(self) -> int:
+        """Rank of the worker that needs the rows of a sent or returned block."""
+        return self.dst_interval
 
     @property
     def whole(self) -> Block:
@@ -88,16 +108,29 @@ class Block(NamedTuple):
         return f"{self.kind} {name}{hop}: {_place(self.interval, self.dst_interval)}"
 
 
+class Exchanged(NamedTuple):
+    """The blocks of an exchange between workers, outside of the device."""
+
+    sends: tuple[Block, ...]
+    "Blocks that other workers get."
+    receives: tuple[Block, ...]
+    "Blocks that other workers send."
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A computation on an interval or on a chunk.
 
     - transform: run a stage on an interval. transform_loss: run the last stage, the loss of its rows, and their gradients.
+    - collect: copy the rows of an interval that other workers need, for each of them. exchange: send these rows, and receive the
+      rows of the halo, of a value.
     - gather: accumulate a chunk into a state. finish: turn a state into the gathered rows.
     - store_constant: store rows that are the same in every epoch. output: give rows of the result to the caller.
     - return: control returns to the caller, who starts the backward.
     - prepare_grad: compute the tensors of an interval that a gather's backward passes read.
     - transform_grad, gather_grad, finish_grad: the gradients of a stage, a chunk and a state.
+    - exchange_grad: send the gradients of the halo's rows to their owners, and receive those of own rows. collect_grad: add what was
+      received to the gradient of an interval.
     - output_grad: give rows of the features' gradient to the caller.
     - stage: a stage of the pipeline of mini-batches, ``number``, works on the batch ``interval`` (:mod:`sagann.plan.pipeline`).
     """
@@ -122,6 +155,18 @@ class Step:
     "Device or worker that computes; it owns the step's blocks."
     after: tuple[int, ...] = ()
     "Numbers of operations that must end before the step starts, in addition to those that follow from blocks."
+    exchanged: Exchanged | None = None
+    "Blocks that travel between workers; None for a step that is no exchange."
+
+    @property
+    def sends(self) -> tuple[Block, ...]:
+        """Blocks whose content an exchange reads where it lies outside of the device."""
+        return () if self.exchanged is None else self.exchanged.sends
+
+    @property
+    def receives(self) -> tuple[Block, ...]:
+        """Blocks that lie outside of the device after an exchange."""
+        return () if self.exchanged is None else self.exchanged.receives
 
     @property
     def blocks(self) -> tuple[Block, ...]:

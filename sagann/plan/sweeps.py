@@ -16,7 +16,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -72,20 +72,36 @@ class Sweeps:
         self._ascending = tuple(range(num_intervals))
         self._goes_down = False
 
-    def intervals(self) -> tuple[int, ...]:
-        """The intervals of the next sweep, in order."""
-        found = self._ascending[::-1] if self._goes_down else self._ascending
+    def over(self, intervals: Sequence[int]) -> tuple[int, ...]:
+        """Some intervals in the order of the next sweep."""
+        found = tuple(intervals)[::-1] if self._goes_down else tuple(intervals)
         self._goes_down = self._visits.direction == "zigzag" and not self._goes_down
         return found
 
-    def strips(self, key: PassKey, *, in_order: bool = False) -> tuple[Strip, ...]:
-        """The strips of the next sweep; the chunks of each come in ascending order where they must."""
-        owns = self.intervals()
-        turned = owns if self._visits.direction == "ascending" else owns[::-1]
+    def intervals(self) -> tuple[int, ...]:
+        """The intervals of the next sweep, in order."""
+        return self.over(self._ascending)
+
+    def strips(
+        self,
+        key: PassKey,
+        *,
+        in_order: bool = False,
+        owns: Sequence[int] | None = None,
+        others: Sequence[int] | None = None,
+    ) -> tuple[Strip, ...]:
+        """The strips of the next sweep; the chunks of each come in ascending order where they must.
+
+        ``owns`` and ``others`` are the intervals of the pass's rows and of the other ends, in ascending order, by default all.
+        """
+        ascending = self._ascending if others is None else tuple(others)
+        along = ascending[::-1] if self._goes_down else ascending
+        owns = self.over(self._ascending if owns is None else owns)
+        turned = along if self._visits.direction == "ascending" else along[::-1]
         width = self._visits.widths.get(key, 1)
         strips = []
         for number, begin in enumerate(range(0, len(owns), width)):
-            others = turned if number % 2 else owns
-            others = self._ascending if in_order else self._visits.refined.get((key, number), others)
-            strips.append(Strip(owns=owns[begin : begin + width], others=others))
+            visited = turned if number % 2 else along
+            visited = ascending if in_order else self._visits.refined.get((key, number), visited)
+            strips.append(Strip(owns=owns[begin : begin + width], others=visited))
         return tuple(strips)

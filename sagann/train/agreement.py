@@ -35,18 +35,25 @@ _OF_MACHINE = ("threads",)
 "Versions that may differ between workers: every worker adds the same gradients."
 
 
-def require_divisible(config: TrainConfig, device: torch.device) -> None:
-    """Refuse what several workers cannot train yet."""
+def require_divisible(config: TrainConfig, device: torch.device, *, balance: str) -> None:
+    """Refuse what several workers, whose parts are balanced by a policy, cannot train yet."""
+    if balance == "cost" and config.memory is not None:
+        raise InputError(
+            "vertices do not move between workers that stream",
+            value=f"balance is 'cost', memory is {config.memory!r}",
+            where="TrainConfig.memory",
+            fix="Balance by edges or vertices (--balance edges), or leave memory out.",
+        )
     refused = {
-        "memory": config.memory is not None,
         "sample": config.sample is not None,
         "device": device.type != "cpu",
+        "profile": config.profile,
     }
     for name, is_refused in refused.items():
         if is_refused:
-            expected = {"memory": "None", "sample": "None", "device": "'cpu'"}[name]
+            expected = {"sample": "None", "device": "'cpu'", "profile": "False"}[name]
             raise InputError(
-                "several workers train on the whole graph, in memory, on processors",
+                "several workers train on the whole graph, on processors, without a profile",
                 value=f"{name} is {str(device) if name == 'device' else getattr(config, name)!r}, expected {expected}",
                 where=f"TrainConfig.{name}",
                 fix=f"Set {name} to {expected}, or train with one worker.",

@@ -192,16 +192,20 @@ class Predictor:
     def _embed(self, prepared: PreparedGraph) -> Tensor:
         model, features = LastInput(self.model, self.num_hops), prepared.graph.features
         with evaluating(self.model):
-            if prepared.part is not None:
-                return prepared.part.gather(self._on_part(model, prepared.part), "gathering embeddings")
+            part = prepared.part
+            if part is not None and self.streaming is None:
+                return part.gather(self._on_part(model, part), "gathering embeddings")
             if self.streaming is None:
                 result = self._run(lambda: model(prepared.graph.hops(self.num_hops), features), features)
                 return result.to("cpu", copy=True)
+            features = features if part is None else part.features
             assert features is not None
-            streamed = self.streaming.stream(model, prepared.graph, self.device, trains=False)
-            try:
+            with self._together("planning an embedding", part):
+                streamed = self.streaming.stream(model, prepared.graph, self.device, trains=False, part=part)
                 self.streaming.require_room(streamed.plan(features), self.device)
-                return streamed(features).cpu()
+            try:
+                rows = streamed(features).cpu()
+                return rows if part is None else self._gathered(part, rows, "gathering embeddings")
             finally:
                 streamed.close()
 
@@ -209,7 +213,17 @@ class Predictor:
         """The model's output without dropout: [num_vertices, C], on the device."""
         with evaluating(self.model):
             logits = self.forward(prepared)
-            return logits if prepared.part is None else prepared.part.gather(logits, "gathering the model's output")
+            part = prepared.part
+            return logits if part is None else self._gathered(part, logits, "gathering the model's output")
+
+    def _gathered(self, part: WorkerPart, own: Tensor, doing: str) -> Tensor:
+        """The rows of all vertices; where the part is streamed, in a file."""
+        with self.large_arrays():
+            return part.gather(own, doing)
+
+    def _together(self, doing: str, part: WorkerPart | None) -> AbstractContextManager[None]:
+        """Inside the ``with`` block, an error at one worker ends all of them."""
+        return nullcontext() if part is None else part.workers.together(doing)
 
     def try_out(self, prepared: PreparedGraph) -> None:
         """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained.
@@ -224,14 +238,16 @@ class Predictor:
                 _require_row_wise(self.model, prepared.part, self.num_hops)
             return
         self.model.train()
-        streamed = self.streamed(graph)
-        assert graph.features is not None
-        if self.streaming.trains:
-            self._check_result(streamed.plan(graph.features, folded=True), graph)
-        with evaluating(self.model):
-            evaluation = streamed.plan(graph.features)
-        self._check_result(evaluation, graph)
-        self.streaming.require_room(evaluation, self.device)
+        part = prepared.part
+        streamed, features = self.streamed(graph, part), graph.features if part is None else part.features
+        assert features is not None
+        with self._together("planning", part):
+            if self.streaming.trains:
+                self._check_result(streamed.plan(features, folded=True), graph)
+            with evaluating(self.model):
+                evaluation = streamed.plan(features)
+            self._check_result(evaluation, graph)
+            self.streaming.require_room(evaluation, self.device)
 
     def _check_result(self, planned: Planned, graph: Graph) -> None:
         form = planned.program.forms[planned.program.output]
@@ -241,7 +257,11 @@ class Predictor:
         """The model's output in its current mode, with its gradient: [num_vertices, C]; of a worker's part, for its own vertices."""
         graph = prepared.graph
         if prepared.part is not None:
-            logits = self._on_part(self.model, prepared.part)
+            part = prepared.part
+            if self.streaming is None:
+                logits = self._on_part(self.model, part)
+            else:
+                logits = self._run(lambda: self.streamed(graph, part)(part.features), part.features)
             num_own = prepared.part.topology.num_dst
             return self.contract.check_logits(logits, num_own, self.device, type(self.model).__name__)
         if self.streaming is None:
@@ -293,11 +313,7 @@ class Predictor:
         graph, part = prepared.graph, prepared.part
         if part is not None:
             part.workers.share_random_numbers()
-            part.workers.stopwatch.start()
-            logits = self.forward(prepared)
-            # A worker without training vertices takes part in the backward pass of the others.
-            own = loss_of(logits, part.vertices) + logits[:0].sum()
-            part.workers.stopwatch.turn()
+            own = self._loss_of_part(prepared, part, loss_of)
             return part.workers.total(own, "adding the loss")
         if self.streaming is None:
             return loss_of(self.forward(prepared), slice(0, graph.num_vertices))
@@ -309,19 +325,35 @@ class Predictor:
         finally:
             streamed.timeline = None
 
+    def _loss_of_part(self, prepared: PreparedGraph, part: WorkerPart, loss_of: LossOf) -> Tensor:
+        """The loss of a worker's own vertices."""
+        if self.streaming is None:
+            part.workers.stopwatch.start()
+            logits = self.forward(prepared)
+            # A worker without training vertices takes part in the backward pass of the others.
+            own = loss_of(logits, part.vertices) + logits[:0].sum()
+            part.workers.stopwatch.turn()
+            return own
+        first, streamed = part.vertices.start, self.streamed(prepared.graph, part)
+        return streamed.loss(
+            part.features, lambda rows, own: loss_of(rows, slice(first + own.start, first + own.stop))
+        )
+
     def add_gradients(self) -> None:
         """Add the gradients that other workers have found for the model's parameters; nothing without workers."""
         if self.workers is not None:
             self.workers.stopwatch.stop()
             self.workers.add_gradients(list(self.model.parameters()))
 
-    def streamed(self, graph: Graph) -> StreamedModel:
-        """The model, streamed over a prepared graph. The last one is kept, and all threads share it."""
+    def streamed(self, graph: Graph, part: WorkerPart | None = None) -> StreamedModel:
+        """The model, streamed over a prepared graph or a worker's part of it. The last one is kept, and all threads share it."""
         with self._lock:
             if self._streamed is None or self._streamed[0] is not graph:
                 self._streamed = None
                 assert self.streaming is not None
-                streamed = self.streaming.stream(self.model, graph, self.device, trains=self.streaming.trains)
+                trains = self.streaming.trains
+                with self._together("cutting the graph", part):
+                    streamed = self.streaming.stream(self.model, graph, self.device, trains=trains, part=part)
                 self._streamed = graph, streamed
             return self._streamed[1]
 

@@ -23,6 +23,7 @@ from sagann.train.config import TrainConfig
 if TYPE_CHECKING:
     from sagann.plan.epoch import Planned
     from sagann.runtime.streaming.streamed import StreamedModel
+    from sagann.runtime.workers import WorkerPart
 
 OWN_FOLDER = "spill"
 "Name of the spill folder in a run folder, where no other spill folder is named."
@@ -80,13 +81,28 @@ class Streaming:
             is_half=is_half,
         )
 
-    def stream(self, model: nn.Module, graph: Graph, device: torch.device, *, trains: bool) -> StreamedModel:
-        """The model over a prepared graph, inside the budget. A budget that cannot be met is an InputError."""
+    def stream(
+        self,
+        model: nn.Module,
+        graph: Graph,
+        device: torch.device,
+        *,
+        trains: bool,
+        part: WorkerPart | None = None,
+    ) -> StreamedModel:
+        """The model over a prepared graph, or over a worker's part of it, inside the budget.
+
+        A budget that cannot be met is an InputError.
+        """
         # Imported here: most runs do not stream, and it loads Numba.
         from sagann.plan.residency import BudgetError
-        from sagann.runtime.streaming.stream import stream
+        from sagann.runtime.streaming.stream import stream, stream_part
 
         try:
+            if part is not None:
+                return stream_part(
+                    model, part, part.blocks, budget_bytes=self.memory_bytes, spill=self.spill, trains=trains
+                )
             return stream(
                 model, graph, budget_bytes=self.memory_bytes, spill=self.spill, trains=trains, device=device
             )
@@ -151,19 +167,18 @@ class Streaming:
             yield
 
     def remove(self) -> None:
-        """Remove the spill folder where it belongs to the run and is empty."""
-        if self.is_own and self.spill is not None:
-            with suppress(OSError):
-                self.spill.rmdir()
+        """Remove what killed processes left in the spill folder, and the folder where it belongs to the run and is empty."""
+        if self.spill is not None:
+            remove_spilled(self.spill, with_folder=self.is_own)
 
 
-def remove_spilled(run_dir: Path) -> None:
-    """Remove the spilled blocks of a killed run, also where the next run does not stream."""
-    folder = run_dir / OWN_FOLDER
+def remove_spilled(folder: Path, *, with_folder: bool = True) -> None:
+    """Remove the spilled blocks of killed processes, and the spill folder itself if it is empty."""
     if folder.is_dir():
         # Imported here: most runs do not stream, and it loads Numba.
         from sagann.runtime.blocks.spill import remove_stale
 
         remove_stale(folder)
-        with suppress(OSError):
-            folder.rmdir()
+        if with_folder:
+            with suppress(OSError):
+                folder.rmdir()

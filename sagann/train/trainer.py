@@ -64,7 +64,7 @@ from sagann.train.run_folder import AUTOMATIC, EVENTS, RunFolder
 from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
 from sagann.train.start import continue_run, start_run
-from sagann.train.streaming import Streaming, remove_spilled
+from sagann.train.streaming import OWN_FOLDER, Streaming, remove_spilled
 from sagann.train.trainable import check_sampled, check_trainable
 
 if TYPE_CHECKING:
@@ -147,6 +147,8 @@ class Trainer:
         self.workers = workers
         self._is_first = workers is None or workers.is_first
         self.run_dir = None if run_dir is None or not self._is_first else Path(run_dir)
+        # All workers spill to the run folder, each on its own machine.
+        self._spill_dir = None if run_dir is None else Path(run_dir)
         self._reporter: Reporter = (reporter or LogReporter()) if self._is_first else SilentReporter()
         answers, graph = graph, for_task(graph, self.config.task, where="TrainConfig.task")
         task = task_of(graph)
@@ -189,7 +191,7 @@ class Trainer:
         )
         with whole_files(graph):
             if workers is not None:
-                require_divisible(self.config, device)
+                require_divisible(self.config, device, balance=workers.balance)
                 require_agreement(workers, self.config, graph, self._predictor, self.model_config)
             self._prepared = self._prepare(graph)
 
@@ -333,8 +335,11 @@ class Trainer:
     def _stream_where_needed(self, folder: RunFolder | None, resume: bool) -> None:
         """Stream the model where a budget is stated, or where memory is too small for the run."""
         if folder is not None:
-            remove_spilled(folder.path)
+            # Also where this run does not stream.
+            remove_spilled(folder.path / OWN_FOLDER)
         if self.workers is not None:
+            if self._predictor.streaming is not None:
+                self._predictor.streaming.warn(self._reporter.on_message)
             return
         budget_bytes = None
         if self.config.memory is None and self.device.type == "cpu":
@@ -357,7 +362,7 @@ class Trainer:
         """How the whole graph is streamed, if it is: in training and evaluation, or where batches are sampled in evaluation alone."""
         trains = self.config.sample is None
         return Streaming.of(
-            self.config, self.run_dir, device=device, automatic_bytes=automatic_bytes, trains=trains
+            self.config, self._spill_dir, device=device, automatic_bytes=automatic_bytes, trains=trains
         )
 
     def _epoch_source(self) -> EpochSource:

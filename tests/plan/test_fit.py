@@ -13,9 +13,10 @@ from sagann.errors import InputError
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices, intervals
-from sagann.plan.fit import USEFUL_INTERVALS, largest_of, least_count
+from sagann.plan.fit import USEFUL_INTERVALS, largest_hops, least_count
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import hop_size
+from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes
@@ -87,7 +88,8 @@ def test_a_budget_decides_the_number_of_intervals(name: str, tmp_path: Path, *, 
         if plan.num_intervals > 1:
             fewer = equal_vertices(200, plan.num_intervals - 1)
             sizes = {0: hop_size(graph.topology, fewer)}
-            fewer, sizes = largest_of(fewer, sizes)
+            largest = PartIntervals.of_graph(fewer).largest(2)
+            fewer, sizes = largest.bounds, largest_hops(largest, sizes)
             in_place = frozenset[str]() if on_disk else constants_of_stages(program) - {"x"}
             known = BlockSizes(program, sizes, intervals.sizes(fewer), Gradients(program), values_in_place=in_place)
             coarser = Schedule(program, sizes, fewer, sizes=known)

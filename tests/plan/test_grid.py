@@ -9,7 +9,7 @@ import torch
 
 from sagann.errors import InputError
 from sagann.plan import ChunkGrid, equal_edges, equal_vertices
-from sagann.plan.hops import EdgesOfType
+from sagann.plan.hops import EdgesOfType, hop_size
 from tests.graphs import block_of, odd_topologies, random_topology
 
 TOPOLOGIES = odd_topologies(types=3)
@@ -74,5 +74,21 @@ def test_impossible_cuts_are_refused() -> None:
     for bounds in [(0, 10), (0, 12, 5, 20), (1, 20), (0,), ()]:
         with pytest.raises(InputError, match="do not cut the vertices"):
             ChunkGrid(topology, bounds)
-    with pytest.raises(InputError, match="bipartite"):
-        ChunkGrid(block_of(topology, 5), (0, 5))
+    with pytest.raises(
+        InputError, match="an interval has destinations and other sources: 20 sources, 5 destinations"
+    ):
+        ChunkGrid(block_of(topology, 5), (0, 4, 20))
+
+
+def test_destinations_may_be_the_first_sources_alone() -> None:
+    block = block_of(random_topology(20, 60), 5)
+    grid = ChunkGrid(block, (0, 3, 5, 11, 20))
+    assert (grid.num_intervals, grid.num_destinations) == (4, 2)
+    ids = torch.cat([chunk.edge_ids for chunk in grid.chunks()])
+    assert sorted(ids.tolist()) == list(range(block.num_edges))
+    for chunk in grid.chunks():
+        sources = chunk.topology.indices.long() + grid.bounds[chunk.src]
+        assert torch.equal(sources, block.indices.long()[chunk.edge_ids])
+    assert hop_size(block, grid.bounds).edges == {
+        (chunk.src, chunk.dst): chunk.topology.num_edges for chunk in grid.chunks()
+    }

@@ -86,10 +86,15 @@ def test_arrays_of_a_dataset_are_told_apart_without_reading_them(tmp_path: Path)
     ("options", "device", "message"),
     [
         ({"sample": (5, 5)}, CPU, r"sample is \(5, 5\), expected None"),
-        ({"memory": "2GiB"}, CPU, "memory is '2GiB', expected None"),
+        ({"memory": "2GiB", "profile": True}, CPU, "profile is True, expected False"),
         ({}, torch.device("cuda", 0), "device is 'cuda:0', expected 'cpu'"),
     ],
 )
 def test_what_workers_cannot_do_is_refused(options: dict[str, object], device: torch.device, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        require_divisible(replace(CONFIG, **options), device)
+        require_divisible(replace(CONFIG, **options), device, balance="edges")
+
+
+def test_workers_that_stream_do_not_move_vertices() -> None:
+    with pytest.raises(InputError, match=r"balance is 'cost', memory is '2GiB'"):
+        require_divisible(replace(CONFIG, memory="2GiB"), CPU, balance="cost")

@@ -37,7 +37,7 @@ class Chunks:
     def __init__(self, grid: ChunkGrid, host: Host | None, number: int, selection: Selection = NEVER) -> None:
         self._topology = grid.topology
         self.num_edges = grid.topology.num_edges
-        self.first_edge = np.zeros((grid.num_intervals, grid.num_intervals), np.int64)
+        self.first_edge = np.zeros((grid.num_intervals, grid.num_destinations), np.int64)
         "Number of each chunk's first edge among all chunks', by source and destination interval."
         edges: dict[tuple[int, int], int] = {}
         self._host, self._number, self._selection = host, number, selection

@@ -62,6 +62,10 @@ class Residents:
         if self._heap is not None:
             self._heap.check()
 
+    def await_stores(self) -> None:
+        """Wait until no block is being stored."""
+        self._transport.await_stores()
+
     def move(self, move: Move) -> None:
         """Start a copy, or drop a block."""
         block = move.block

@@ -37,6 +37,7 @@ class Sources:
         copies: bool,
     ) -> None:
         program, schedule, self.plan = planned
+        self._num_own = schedule.part.num_own
         self._is_in_place = schedule.sizes.is_in_place
         self._copies = copies and self.plan.budget_bytes < UNLIMITED
         self.chunks = chunks
@@ -90,8 +91,8 @@ class Sources:
         return self.chunks[block.hop].known_as(block)
 
     def _store_of(self, block: Block) -> FeatureStore | None:
-        """The store of a block that the caller brings: of the features, or of the result's gradient."""
-        if block.kind == "value" and block.name == "x":
+        """The store of a block that the caller brings: of the features, or of the result's gradient. Other workers send the halo's."""
+        if block.kind == "value" and block.name == "x" and block.interval < self._num_own:
             return self.epoch.x
         return self.epoch.upstream if block.kind == "grad" and block.name == self._output else None
 

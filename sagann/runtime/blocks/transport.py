@@ -49,6 +49,9 @@ class Transport:
     def await_store(self, block: Block) -> None:
         """Make later steps run after a block's store, if one is under way."""
 
+    def await_stores(self) -> None:
+        """Wait until no store is under way."""
+
     def drop(self, block: Block) -> None:
         """Free a block's memory; if a store is under way, after the store."""
 
@@ -95,6 +98,10 @@ class ThreadTransport(Transport):
 
     def await_store(self, block: Block) -> None:
         if (store := self._stores.pop(block, None)) is not None:
+            store.result()
+
+    def await_stores(self) -> None:
+        for store in (*self._stores.values(), *self._pending.stores):
             store.result()
 
     def drop(self, block: Block) -> None:

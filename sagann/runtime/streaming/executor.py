@@ -23,23 +23,26 @@ from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.kernels.row_dropout import rows_of
-from sagann.kernels.seeds import seeded
+from sagann.kernels.seeds import NUM_SEEDS, seeded
 from sagann.plan.epoch import Planned
 from sagann.plan.selection import as_read
 from sagann.plan.steps import Block, Move, Step
 from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import Host
+from sagann.runtime.blocks.host import Host, picked
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.backend import Backend
 from sagann.runtime.in_memory.edge_pass import compute_rows, divisors
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
+from sagann.runtime.streaming.part import BlockExchange
 from sagann.runtime.streaming.tape import Tape
 
 # The pool rounds sizes up by an eighth at most.
 _MOST_SPARE = 1.125
 _PAGE_BYTES = 4096
+# More seeds than an epoch has stages on intervals.
+_SEEDS_OF_WORKER = 1 << 20
 
 
 class Executor:
@@ -51,6 +54,7 @@ class Executor:
         constants: keeps the blocks that are the same in every epoch.
         seeds: seeds of the model's dropouts and random gathers, by their numbers.
         seed: seed of other random numbers, where the model draws any.
+        exchange: sends and receives blocks of a worker's part; None for a whole graph.
     """
 
     def __init__(
@@ -66,8 +70,11 @@ class Executor:
         epoch: Epoch,
         backend: Backend,
         timeline: Recorder | None = None,
+        exchange: BlockExchange | None = None,
     ) -> None:
         self.program, schedule, self.plan = planned
+        self.part, self.exchange = schedule.part, exchange
+        self._first_seed = self.part.rank * _SEEDS_OF_WORKER
         self.gradients = schedule.gradients
         self.chunks = chunks
         self.seeds, self.seed = seeds, seed
@@ -78,7 +85,7 @@ class Executor:
         sources = Sources(
             planned, chunks=chunks, host=host, constants=constants, epoch=epoch, copies=backend.copies_rows
         )
-        self._constants = constants
+        self._host, self._constants = host, constants
         self._timeline = backend.recorder(timeline)
         transport = backend.transport(sources, host, schedule.sizes.of, self._timeline)
         self.resident = Residents(transport, schedule.sizes.of, self.plan.budget_bytes)
@@ -125,6 +132,8 @@ class Executor:
         run: Mapping[str, Callable[[Step], None]] = {
             "transform": self._transform,
             "transform_loss": self._transform_loss,
+            "collect": self._collect,
+            "exchange": self._exchange,
             "gather": self._gather,
             "finish": self._finish,
             "store_constant": self._store_constant,
@@ -133,6 +142,8 @@ class Executor:
             "transform_grad": self._transform_grad,
             "gather_grad": self._gather_grad,
             "finish_grad": self._finish_grad,
+            "exchange_grad": self._exchange,
+            "collect_grad": self._collect_grad,
             "output_grad": self._output_grad,
         }
         try:
@@ -178,9 +189,13 @@ class Executor:
 
     def _run_stage(self, step: Step, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Run a stage on an interval, with the same random numbers each time."""
-        number = step.number * self.plan.num_intervals + step.interval
+        number = step.number * self.plan.num_intervals + step.interval + self._first_seed
         others = seeded(self.seed + number, self.device) if self.program.draws_more else nullcontext()
-        with others, rows_of(self.plan.vertices(step.interval), self.seeds):
+        vertices, first_value = self.plan.vertices(step.interval), 0
+        if self.exchange is not None:
+            first, first_value = self.exchange.first_vertex, self.exchange.first_value
+            vertices = slice(first + vertices.start, first + vertices.stop)
+        with others, rows_of(vertices, self.seeds, first_value=first_value):
             return self.program.stages[step.number].run(inputs, self._rows)
 
     def _taped(self, step: Step) -> tuple[Tape, dict[str, Tensor]]:
@@ -262,7 +277,44 @@ class Executor:
 
     def _output(self, step: Step) -> None:
         rows = self._value(self.program.output, step.interval)
-        self.epoch.give(rows, self.plan.vertices(step.interval), self.plan.bounds[-1])
+        self.epoch.give(rows, self.plan.vertices(step.interval), self.part.num_vertices)
+
+    def _collect(self, step: Step) -> None:
+        """Copy the rows that other workers need."""
+        (read,) = step.reads
+        assert self.exchange is not None
+        for block in step.writes:
+            rows = self.exchange.sent_rows(self.part, block)
+            self.resident[block] = picked({"": self.resident[read]}, rows)[""]
+
+    def _exchange(self, step: Step) -> None:
+        """Send and receive the blocks of a value or of its gradient, which lie outside of the device."""
+        travelling = (*step.sends, *step.receives)
+        if not travelling:
+            return
+        form = self.program.forms[travelling[0].name]
+        assert self.exchange is not None
+        self.resident.await_stores()
+        self.exchange.exchange(
+            self.part,
+            self._host,
+            sends=step.sends,
+            receives=step.receives,
+            row_shape=form.shape,
+            dtype=form.dtype,
+            doing="exchanging rows of the halo" if step.kind == "exchange" else "exchanging gradients of the halo",
+        )
+
+    def _collect_grad(self, step: Step) -> None:
+        """Add the gradients that other workers have sent back, in the order of their ranks."""
+        (at,) = step.writes
+        assert self.exchange is not None
+        total = self.resident[at].clone()
+        for block in step.reads:
+            if block.kind == "returned":
+                # A worker asks for a row once, so each addition has one summand per row.
+                total.index_add_(0, self.exchange.sent_rows(self.part, block), self.resident[block])
+        self.resident[at] = total
 
     def _gather(self, step: Step) -> None:
         gather = self.program.gathers[step.number]
@@ -293,7 +345,8 @@ class Executor:
             partial(run_pass, self.dialect),
             self.resident[step.reads[0]],
             read,
-            seed=self.seeds[gather.seed] if gather.edges.random else 0,
+            # The edges of each worker are numbered from 0.
+            seed=(self.seeds[gather.seed] + self._first_seed) % NUM_SEEDS if gather.edges.random else 0,
             edge_offset=int(self.chunks[gather.hop].first_edge[step.interval, step.dst_interval]),
         )
 

@@ -17,7 +17,7 @@ from sagann.graph.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
 from sagann.plan.epoch import Planned, dense_peak_bytes, plan_epoch
-from sagann.plan.fit import MOST_INTERVALS, Cut, cutter, fitted_bounds, hop_sizes
+from sagann.plan.fit import MOST_INTERVALS, Cut, cutter, fitted_bounds, fitted_part, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.memory import MemoryChoice
 from sagann.plan.orders import Order, require_order
@@ -28,6 +28,7 @@ from sagann.runtime.forecasting.probe import measured_selection
 from sagann.runtime.places import device_named, require_on_host, require_places
 from sagann.runtime.streaming.capturing import captured, trained_in
 from sagann.runtime.streaming.features import are_constant, like_on, needs_gradient
+from sagann.runtime.streaming.part import BlockExchange, Walked
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga.layer import count_hops
 from sagann.saga.shared_lock import MODELS
@@ -175,6 +176,63 @@ def foretell(
     )
 
 
+def stream_part(
+    model: nn.Module,
+    part: Walked,
+    exchange: BlockExchange,
+    *,
+    budget_bytes: int,
+    spill: str | os.PathLike[str] | None = None,
+    trains: bool = True,
+    num_intervals: int | None = None,
+    memory_policy: MemoryChoice = "belady",
+) -> StreamedModel:
+    """Make a model run over a worker's part of a graph inside a memory budget; arguments and errors are those of :func:`stream`.
+
+    All workers do so, each with a budget and a number of intervals of its own, and call the model at the same time.
+
+    Args:
+        part: the worker's part; its features get no gradient.
+        exchange: sends and receives rows of the halo.
+    """
+    backend = backend_of(torch.device("cpu"))
+    if needs_gradient(part.features):
+        raise InputError(
+            "features of a worker's part get no gradient where the part is streamed",
+            value="they require one",
+            where="stream_part",
+            fix="Detach them, or run the part in memory.",
+        )
+    hops, program = _captured_on(model, part, backend.device, trains=trains)
+    if num_intervals is None:
+        intervals = fitted_part(
+            program,
+            hops,
+            budget_bytes,
+            gradients=Gradients(program),
+            trains=trains,
+            same_memory=backend.shares_memory(on_disk=spill is not None),
+            cut_part=exchange.cut,
+        )
+    else:
+        intervals = exchange.cut(num_intervals, cutter(program, hops[0], "bytes"))
+    streamed = StreamedModel(
+        model,
+        hops,
+        intervals.bounds,
+        budget_bytes=budget_bytes,
+        spill=None if spill is None else Path(spill),
+        trains=trains,
+        memory_policy=memory_policy,
+        backend=backend,
+        part=intervals,
+        exchange=exchange,
+    )
+    # Cut now, so that too little room on the disk is found now.
+    streamed.chunks_of(program)
+    return streamed
+
+
 def _selection(
     select: Select, budget_bytes: int, bounds: Sequence[int], device: torch.device, *, on_disk: bool
 ) -> Selection:
@@ -203,7 +261,7 @@ def _gradients(program: ModelProgram, model: nn.Module, graph: Graph) -> Gradien
     return Gradients(program, wanted_x=needs_gradient(graph.features), trained=trained_in(program, model))
 
 
-def _features_of(graph: Graph) -> Features:
+def _features_of(graph: Walked) -> Features:
     features = graph.features
     if features is None or (
         isinstance(features, Tensor) and features.layout not in (torch.strided, torch.sparse_csr)
@@ -218,7 +276,7 @@ def _features_of(graph: Graph) -> Features:
 
 
 def _captured_on(
-    model: nn.Module, graph: Graph, device: torch.device, *, trains: bool = True
+    model: nn.Module, graph: Walked, device: torch.device, *, trains: bool = True
 ) -> tuple[list[Topology], ModelProgram]:
     features = _features_of(graph)
     if is_sparse(features) and device.type != "cpu":

@@ -28,10 +28,11 @@ from sagann.kernels.dialects import check_dialect
 from sagann.kernels.seeds import drawn_seed
 from sagann.plan.epoch import Planned, plan_constants, plan_epoch
 from sagann.plan.fastest import fastest
-from sagann.plan.fit import Cut, fitted_bounds
+from sagann.plan.fit import Cut, fitted_part
 from sagann.plan.gradients import Gradients
 from sagann.plan.memory import MEMORY_CHOICES, MemoryChoice
 from sagann.plan.orders import Order, require_order
+from sagann.plan.part_intervals import PartIntervals, cut_graph
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED, MemoryPolicy
@@ -58,6 +59,7 @@ from sagann.runtime.streaming.features import (
     like_on,
     needs_gradient,
 )
+from sagann.runtime.streaming.part import BlockExchange
 from sagann.saga.shared_lock import MODELS
 from sagann.saga.side_effects import has_hooks
 from sagann.storage.mapped import positioned
@@ -93,6 +95,8 @@ class StreamedModel(nn.Module):
             takes the policy whose plan is the fastest in simulation.
         cut: quantity of which all intervals have equally much, where more intervals are cut because the device ran out of memory.
         backend: device that computes, by default the CPU. Parameters lie on it; hops and features lie on the host.
+        part: intervals of a worker's part, with the same bounds; None for a whole graph.
+        exchange: sends and receives rows of the halo of a worker's part.
 
     Calls raise LayerError if the model mixes vertices between its layers or has a layer that cannot be fused, BudgetError if a
     step needs more than the budget, and InputError within autocast.
@@ -118,6 +122,8 @@ class StreamedModel(nn.Module):
         memory_policy: MemoryChoice = "belady",
         cut: Cut = "bytes",
         backend: Backend | None = None,
+        part: PartIntervals | None = None,
+        exchange: BlockExchange | None = None,
     ) -> None:
         super().__init__()
         require_order(order)
@@ -128,6 +134,7 @@ class StreamedModel(nn.Module):
         require_places(model, hops, self._backend.device)
         self.hops = list(hops)
         self.bounds = tuple(bounds)
+        self._part, self._exchange = part or PartIntervals.of_graph(bounds), exchange
         self.budget_bytes = budget_bytes
         self.trains = trains
         self.options = options
@@ -230,11 +237,12 @@ class StreamedModel(nn.Module):
                 memory_policy=self._placed_by,
                 same_memory=self._same_memory,
                 has_mapped_x=is_read,
+                part=self._part,
             )
             self._plans[key] = self._fastest(planned) if self.memory_policy == "auto" else planned
             if self._folder is not None:
                 kept = 0 if program.constants in self._kept else self._plans[key].schedule.constant_bytes
-                self._folder.require(self._plans[key].plan.spilled_bytes + kept)
+                self._folder.require(self._plans[key].plan.spilled_bytes + self._plans[key].received_bytes + kept)
         return self._plans[key]
 
     @property
@@ -256,7 +264,7 @@ class StreamedModel(nn.Module):
         self._kept = {constants: kept for constants, kept in self._kept.items() if constants in read}
 
     def _check(self, x: Features) -> None:
-        check_features(x, self.bounds[-1], self._backend.device)
+        check_features(x, self._part.num_vertices, self._backend.device)
         if torch.is_autocast_enabled(self._backend.device.type):
             raise InputError(
                 "a streamed model does not run under autocast",
@@ -335,7 +343,7 @@ class StreamedModel(nn.Module):
             program = self._captured(x)
         # Parameters may be frozen now and trained later.
         gradients = Gradients(program, wanted_x=needs_gradient(x))
-        self.bounds = fitted_bounds(
+        self._part = fitted_part(
             program,
             self.hops,
             self.budget_bytes,
@@ -345,7 +353,9 @@ class StreamedModel(nn.Module):
             order=self.order,
             grain=self._backend.grain,
             same_memory=self._same_memory,
+            cut_part=cut_graph if self._exchange is None else self._exchange.cut,
         )
+        self.bounds = self._part.bounds
         # The traversal belongs to the old intervals.
         self.traversal = None
         self._cut_anew()
@@ -364,6 +374,7 @@ class StreamedModel(nn.Module):
             epoch=epoch,
             backend=self._backend,
             timeline=self.timeline,
+            exchange=self._exchange,
         )
 
     def _constants(self, program: ModelProgram, x: Features) -> Host:
@@ -393,6 +404,7 @@ class StreamedModel(nn.Module):
             self.selection,
             memory_policy=self._placed_by,
             same_memory=self._same_memory,
+            part=self._part,
         )
 
     def chunks_of(self, program: ModelProgram) -> dict[int, Chunks]:

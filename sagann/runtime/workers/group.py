@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from sagann import torchrun
-from sagann.errors import InputError, WorkerError, first_line
+from sagann.errors import InputError, SagannError, WorkerError, first_line
+from sagann.graph.large_arrays import empty_array
 from sagann.partition import first_ranges
 from sagann.runtime.workers.stopwatch import Stopwatch
 
@@ -144,7 +145,7 @@ class Workers:
 
     def gather_rows(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor:
         """The rows of all vertices [num_vertices, ...], from each worker's own rows."""
-        rows = own.new_empty(bounds[-1], *own.shape[1:])
+        rows = empty_array((bounds[-1], *own.shape[1:]), own.dtype, own.device)
         slices = [slice(*ends) for ends in pairwise(bounds)]
         rows[slices[self.rank]] = own
         mine = rows[slices[self.rank]]
@@ -194,6 +195,35 @@ class Workers:
         mine = nothing if content is None else _bytes_as_tensor(content)
         found = self.exchange(dict.fromkeys(self.others, mine), doing, timeout_s=timeout_s)
         return content if content is not None else found[0].numpy().tobytes()
+
+    @contextmanager
+    def together(self, doing: str) -> Iterator[None]:
+        """Inside the ``with`` block, an error of sagann at one worker ends all of them. All workers enter it at the same time.
+
+        Args:
+            doing: what the workers do, for errors, as in "planning".
+        Raises:
+            InputError: another worker has failed; the message names it, and has its error.
+        """
+        mine: SagannError | None = None
+        try:
+            yield
+        except WorkerError:
+            # A worker that is gone answers nobody.
+            raise
+        except SagannError as error:
+            mine = error
+        texts = self.texts("" if mine is None else str(mine), doing)
+        if mine is not None:
+            raise mine
+        for rank, text in enumerate(texts):
+            if text:
+                raise InputError(
+                    f"worker {rank} has failed while {doing}",
+                    value=text,
+                    where=f"worker {self.rank} of {self.size}",
+                    fix=f"Do what the error of worker {rank} says.",
+                )
 
     def any(self, flag: bool, doing: str) -> bool:
         """Whether ``flag`` is set at any worker."""

@@ -15,10 +15,12 @@ from torch import Tensor
 from sagann.graph import Graph
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import Features, feature_store, read_slice
+from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_slice, is_sparse
 from sagann.kernels.row_dropout import rows_of
 from sagann.partition import part_of
 from sagann.runtime.workers.group import Workers
+from sagann.runtime.workers.halo_blocks import HaloBlocks
 from sagann.runtime.workers.move import entries_before, moved_edges, moved_features
 from sagann.runtime.workers.part_topology import Halo, PartTopology
 
@@ -57,6 +59,15 @@ class WorkerPart:
     def hops(self, k: int) -> list[PartTopology]:
         """The topologies that a model of k layers walks: k times the part's."""
         return [self.topology] * k
+
+    @property
+    def blocks(self) -> HaloBlocks:
+        """The exchange of the halo where the part is streamed."""
+        return HaloBlocks(
+            self.topology.halo,
+            first_vertex=self.vertices.start,
+            first_value=self.first_value,
+        )
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -131,4 +142,7 @@ def _own_features(features: Features, vertices: slice) -> tuple[Tensor, int]:
 
 def _alone(rows: Tensor, is_kept: bool) -> Tensor:
     """Rows that keep no larger array in memory, unless that is kept anyway."""
-    return rows if is_kept else rows.clone()
+    if is_kept:
+        return rows
+    # Where a streamed part is made, large arrays lie in files.
+    return rows.clone() if is_sparse(rows) else empty_array(rows.shape, rows.dtype, rows.device).copy_(rows)

@@ -1,0 +1,120 @@
+"""Part intervals: the intervals of a worker's part, and how many rows of each the other workers need.
+
+The sources of a part are the worker's own vertices, then the halo (:mod:`sagann.partition.halo`). Intervals of own vertices and
+of the halo are apart, and come in the same order, so the own ones are as in one process. An interval of the halo has vertices of
+one owner. A whole graph is a part without a halo, whose rows nobody else needs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sagann.plan.intervals import sizes
+
+PIECE_BYTES = 1 << 20
+"Bytes of the rows that one worker sends to another at a time; at least one row. All workers have the same number."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartIntervals:
+    """Intervals of a worker's sources.
+
+    Example:
+        >>> part = PartIntervals(bounds=(0, 3, 6, 8, 9), num_own=2, owners=(0, 2), rank=1)
+        >>> part.own, part.halo, part.sources
+        (range(0, 2), range(2, 4), (2, 0, 1, 3))
+    """
+
+    bounds: tuple[int, ...]
+    "Bounds of the own intervals, and of those of the halo."
+    num_own: int
+    "Number of intervals of own vertices."
+    owners: tuple[int, ...] = ()
+    "Rank of the owner of each interval of the halo."
+    rank: int = 0
+    "Rank of the worker."
+    sent: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    "Number of rows of an own interval that another worker needs, where it needs any, by interval and rank."
+    num_workers: int = 1
+    "Number of workers."
+    most_rows: int = 0
+    "Most rows that travel to or from one worker in an exchange."
+    piece_bytes: int = PIECE_BYTES
+    "Bytes that are sent to a worker at a time."
+
+    @classmethod
+    def of_graph(cls, bounds: Sequence[int]) -> PartIntervals:
+        """The intervals of a whole graph."""
+        return cls(bounds=tuple(bounds), num_own=len(bounds) - 1)
+
+    @property
+    def own(self) -> range:
+        """Numbers of the intervals of own vertices."""
+        return range(self.num_own)
+
+    @property
+    def halo(self) -> range:
+        """Numbers of the intervals of the halo."""
+        return range(self.num_own, len(self.bounds) - 1)
+
+    @property
+    def num_vertices(self) -> int:
+        """Number of own vertices."""
+        return self.bounds[self.num_own]
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether there are other workers. All of them take part in every exchange, also where none of their rows travels."""
+        return self.num_workers > 1
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Numbers of all intervals, by ascending ids of their vertices in the graph."""
+        before = [number for number, owner in zip(self.halo, self.owners, strict=True) if owner < self.rank]
+        return (*before, *self.own, *self.halo[len(before) :])
+
+    def halo_of(self, owner: int) -> list[int]:
+        """Numbers of the intervals of the halo that a worker owns."""
+        return [number for number, rank in zip(self.halo, self.owners, strict=True) if rank == owner]
+
+    def sent_by(self, interval: int) -> list[int]:
+        """Ranks of the workers that need rows of an own interval."""
+        return sorted(rank for at, rank in self.sent if at == interval)
+
+    def piece_rows(self, row_bytes: int) -> int:
+        """Number of rows that are sent to a worker at a time."""
+        return max(1, self.piece_bytes // max(1, row_bytes))
+
+    def most_in_a_piece(self, row_bytes: int) -> int:
+        """Number of rows in the largest piece that is sent or received."""
+        return min(self.piece_rows(row_bytes), self.most_rows)
+
+    def largest(self, most: int) -> PartIntervals:
+        """At most ``most`` own intervals and ``most`` of the halo, all as large as the largest one, which send as many rows as any does."""
+        rows, count, num_halo = max(sizes(self.bounds)), min(self.num_own, most), min(len(self.halo), most)
+        needed = Counter[int]()
+        for (_, rank), number in self.sent.items():
+            needed[rank] = max(needed[rank], number)
+        return PartIntervals(
+            bounds=tuple(rows * number for number in range(count + num_halo + 1)),
+            num_own=count,
+            owners=self.owners[:num_halo],
+            rank=self.rank,
+            sent={(interval, rank): number for interval in range(count) for rank, number in needed.items()},
+            num_workers=self.num_workers,
+            most_rows=self.most_rows,
+            piece_bytes=self.piece_bytes,
+        )
+
+
+CutOwn = Callable[[int], Sequence[int]]
+"Gives the bounds of a number of intervals of own vertices."
+CutPart = Callable[[int, CutOwn], PartIntervals]
+"Cuts all sources into about as many intervals."
+
+
+def cut_graph(count: int, cut_own: CutOwn) -> PartIntervals:
+    """Cut a whole graph, in which every source is an own vertex."""
+    return PartIntervals.of_graph(cut_own(count))

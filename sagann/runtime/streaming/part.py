@@ -1,0 +1,64 @@
+"""What a streamed model asks of a worker's part of a graph: its intervals, and the exchange of blocks with other workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sagann.graph.feature_store import Features
+from sagann.graph.topology import Topology
+from sagann.plan.part_intervals import CutOwn, PartIntervals
+from sagann.plan.steps import Block
+from sagann.runtime.blocks.host import Host
+
+
+class Walked(Protocol):
+    """What a model is called with: a graph, or a worker's part of one."""
+
+    @property
+    def features(self) -> Features | None:
+        """Features of the vertices, or of the part's own vertices."""
+
+    def hops(self, k: int) -> Sequence[Topology]:
+        """The topologies that a model of k layers walks."""
+
+
+class BlockExchange(Protocol):
+    """A worker's part, as a plan over its intervals needs it. Implemented by :class:`sagann.runtime.workers.HaloBlocks`."""
+
+    first_vertex: int
+    "Id in the graph of the first own vertex."
+    first_value: int
+    "Id of the first non-zero in the features of own vertices, where these are sparse; else 0."
+
+    def cut(self, count: int, cut_own: CutOwn) -> PartIntervals:
+        """Cut all sources of the part into about ``count`` intervals (:data:`sagann.plan.part_intervals.CutPart`)."""
+
+    def sent_rows(self, part: PartIntervals, block: Block) -> Tensor:
+        """The rows of an interval that another worker needs: int64, ascending, counted from the interval's first row."""
+
+    def exchange(
+        self,
+        part: PartIntervals,
+        host: Host,
+        *,
+        sends: Sequence[Block],
+        receives: Sequence[Block],
+        row_shape: Sequence[int],
+        dtype: torch.dtype,
+        doing: str,
+    ) -> None:
+        """Send blocks that lie on a host, and put those that other workers send on it. All workers call this at the same time.
+
+        Args:
+            part: intervals of the blocks.
+            host: keeps the blocks. No store to it is under way.
+            sends: blocks that are sent. Their peer, or the owner of their interval, gets them.
+            receives: blocks that are received, likewise.
+            row_shape: shape of a row.
+            dtype: type of the rows.
+            doing: what the workers do, for errors.
+        """

@@ -1,0 +1,51 @@
+"""Workers' parts of a graph in one process, cut for streaming, for tests of plans and of what travels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import nn
+
+from sagann.compiler.model_program import ModelProgram
+from sagann.graph import Graph
+from sagann.plan.intervals import equal_vertices
+from sagann.plan.part_intervals import PartIntervals
+from sagann.runtime.streaming.capturing import captured
+from sagann.runtime.workers import HaloBlocks, WorkerPart, worker_part
+from tests.runtime.workers.threads import in_threads
+
+
+def parts_of(graph: Graph, size: int) -> list[WorkerPart]:
+    """The parts of a graph that a model has prepared."""
+    return in_threads(lambda workers: worker_part(graph, workers, opened=graph), size)
+
+
+def program_of(model: nn.Module, part: WorkerPart, num_hops: int) -> ModelProgram:
+    """The model, captured over a part with constant features."""
+    return captured(model, part.hops(num_hops), part.features, x_is_constant=True)
+
+
+def cut(blocks: HaloBlocks, part: WorkerPart, count: int) -> PartIntervals:
+    """The part in about ``count`` intervals."""
+    return blocks.cut(count, partial(equal_vertices, part.topology.num_dst))
+
+
+def cut_all(
+    graph: Graph, counts: Sequence[int], *, piece_bytes: int = 64
+) -> list[tuple[WorkerPart, PartIntervals]]:
+    """The parts of a graph for as many workers as there are ``counts``, each in so many intervals."""
+    parts = parts_of(graph, len(counts))
+    return [
+        (part, cut(blocks_of(part, piece_bytes), part, count)) for part, count in zip(parts, counts, strict=True)
+    ]
+
+
+def blocks_of(part: WorkerPart, piece_bytes: int) -> HaloBlocks:
+    """The exchange of a part in pieces of some size."""
+    return HaloBlocks(
+        part.topology.halo,
+        first_vertex=part.vertices.start,
+        first_value=part.first_value,
+        piece_bytes=piece_bytes,
+    )

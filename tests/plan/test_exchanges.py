@@ -1,0 +1,226 @@
+"""Plans of workers' parts keep every rule and the budget, and all workers exchange the same in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import get_args
+
+import pytest
+from torch import nn
+
+import sagann
+from sagann.graph import Graph
+from sagann.nn import GNN, ModelConfig, build_model
+from sagann.plan.epoch import Planned, plan_constants, plan_epoch
+from sagann.plan.exchanges import Exchanges
+from sagann.plan.fit import fitted_part, hop_sizes
+from sagann.plan.gradients import Gradients
+from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.residency import BudgetError
+from sagann.plan.schedule import Schedule
+from sagann.plan.sizes import needed_bytes
+from sagann.plan.spec import PlanError, verify
+from sagann.plan.steps import UNLIMITED, MemoryPolicy, Plan, Step
+from sagann.runtime.workers import WorkerPart
+from tests.graphs import labelled_graph
+from tests.parts import blocks_of, cut_all, parts_of, program_of
+
+MODELS = ["gcn", "gat", "ggnn", "gin", "sums"]
+COUNTS = (4, 6, 3)
+
+
+class Sum(sagann.SagaLayer):
+    """The sum of the in-neighbours' rows, so that what one layer gathers is what the next one reads."""
+
+    accumulator = "sum"
+
+    def apply_vertex(self, vertex: object, accum: object) -> object:
+        return accum
+
+
+class Sums(nn.Module):
+    """A map, two sums, and a map of both."""
+
+    num_hops = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.Linear(8, 6), nn.Linear(6, 3)
+        self.one, self.two = Sum(), Sum()
+
+    def forward(self, hops: Sequence[object], x: object) -> object:
+        h = self.one(hops[0], self.before(x))
+        return self.after(self.two(hops[1], h) + h)
+
+
+@cache
+def case(name: str) -> tuple[nn.Module, Graph]:
+    graph = labelled_graph(50, 300, types=2 if name == "ggnn" else 0)
+    if name == "sums":
+        return Sums(), graph
+    dropout = 0.2 if name in ("gat", "ggnn") else 0.0
+    model = build_model(ModelConfig(model=name, hidden=16, heads=2, layers=2, dropout=dropout), graph)
+    assert isinstance(model, GNN)
+    return model, model.prepare(graph)
+
+
+@cache
+def cuts_of(name: str) -> list[tuple[WorkerPart, PartIntervals]]:
+    return cut_all(case(name)[1], COUNTS)
+
+
+def planned(
+    name: str,
+    part: WorkerPart,
+    intervals: PartIntervals,
+    budget_bytes: int,
+    *,
+    policy: MemoryPolicy = "belady",
+    folded: bool = True,
+    trains: bool = True,
+) -> list[Planned]:
+    """The plans of the constants and of an epoch."""
+    model, _ = case(name)
+    program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
+    sized = hop_sizes(program, hops, intervals.bounds)
+    options = {"memory_policy": policy, "same_memory": False, "part": intervals}
+    epoch = plan_epoch(
+        program,
+        sized,
+        intervals.bounds,
+        budget_bytes,
+        gradients=Gradients(program),
+        folded=folded,
+        trains=trains,
+        **options,
+    )
+    return [plan_constants(program, sized, intervals.bounds, budget_bytes, **options), epoch]
+
+
+def exchanges_of(plan: Plan) -> list[tuple[str, int]]:
+    steps = [each for each in plan.operations if isinstance(each, Step)]
+    return [(each.kind, each.number) for each in steps if each.kind.startswith("exchange")]
+
+
+def travelling(plan: Plan, kind: str) -> set[str]:
+    steps = [each for each in plan.operations if isinstance(each, Step) and each.kind == kind]
+    return {block.name for step in steps for block in (*step.sends, *step.receives)}
+
+
+@pytest.mark.parametrize("folded", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_plans_keep_every_rule_and_all_workers_exchange_alike(name: str, *, folded: bool) -> None:
+    found = []
+    for part, intervals in cuts_of(name):
+        roomy = planned(name, part, intervals, UNLIMITED, folded=folded)
+        needed = least_budget(name, part, intervals, folded=folded)
+        tight = planned(name, part, intervals, needed, folded=folded)
+        for each in (*roomy, *tight):
+            steps = [step for step in each.plan.operations if isinstance(step, Step)]
+            assert (
+                max(verify(each.plan, steps).values(), default=0) <= each.plan.peak_bytes <= each.plan.budget_bytes
+            )
+        found += [[exchanges_of(each.plan) for each in plans] for plans in (roomy, tight)]
+    assert all(each == found[0] for each in found)
+    _, epoch = found[0]
+    assert any(kind == "exchange_grad" for kind, _ in epoch)
+
+
+def least_budget(name: str, part: WorkerPart, intervals: PartIntervals, *, folded: bool) -> int:
+    """Bytes of the hungriest step, of constants and epochs in which no stage saves."""
+    model, _ = case(name)
+    program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
+    schedule = Schedule(
+        program, hop_sizes(program, hops, intervals.bounds), intervals.bounds, folded=folded, part=intervals
+    )
+    return max(needed_bytes(list(steps), schedule.sizes.of) for steps in (schedule.constants(), schedule.epoch()))
+
+
+@pytest.mark.parametrize("policy", get_args(MemoryPolicy))
+@pytest.mark.parametrize("name", MODELS)
+def test_every_memory_policy_places_the_exchange(name: str, policy: MemoryPolicy) -> None:
+    part, intervals = cuts_of(name)[1]
+    budget_bytes = least_budget(name, part, intervals, folded=True) * 5 // 4
+    for found in planned(name, part, intervals, budget_bytes, policy=policy):
+        assert found.plan.memory_policy == policy
+        verify(found.plan)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_value_travels_once_in_a_forward_and_its_gradient_once(name: str) -> None:
+    part, intervals = cuts_of(name)[0]
+    constants, epoch = (each.plan for each in planned(name, part, intervals, UNLIMITED))
+    forward = travelling(epoch, "exchange")
+    assert len(forward) == sum(kind == "exchange" for kind, _ in exchanges_of(epoch))
+    backward = travelling(epoch, "exchange_grad")
+    assert len(backward) == sum(kind == "exchange_grad" for kind, _ in exchanges_of(epoch))
+    assert backward <= forward
+    if name in ("gcn", "gin"):
+        # What is gathered of constant features is kept: the rows travel once for all epochs.
+        assert travelling(constants, "exchange") == {"x"}
+        assert "x" not in forward
+    evaluation = planned(name, part, intervals, UNLIMITED, folded=False, trains=False)[1].plan
+    assert travelling(evaluation, "exchange") == forward
+    assert not travelling(evaluation, "exchange_grad")
+
+
+def test_the_budget_counts_the_exchange() -> None:
+    model, graph = case("gcn")
+    part = parts_of(graph, 2)[0]
+    program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
+
+    def needed(piece_bytes: int) -> int:
+        with pytest.raises(BudgetError) as refused:
+            fitted_part(
+                program,
+                hops,
+                1,
+                gradients=Gradients(program),
+                same_memory=False,
+                cut_part=blocks_of(part, piece_bytes).cut,
+            )
+        return refused.value.needed_bytes
+
+    # One process' steps are the largest until the pieces are.
+    assert needed(1) < needed(1 << 20)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat", "sums"])
+@pytest.mark.parametrize("share", [1, 3])
+def test_bounds_that_are_fitted_to_a_budget_fit_it(name: str, share: int) -> None:
+    model, graph = case(name)
+    for part in parts_of(graph, 2)[:share]:
+        blocks = blocks_of(part, 64)
+        program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
+        options = {"gradients": Gradients(program), "same_memory": False, "cut_part": blocks.cut}
+        with pytest.raises(BudgetError) as refused:
+            fitted_part(program, hops, 1, **options)
+        budget_bytes = share * refused.value.needed_bytes
+        intervals = fitted_part(program, hops, budget_bytes, **options)
+        for folded in (True, False):
+            for found in planned(name, part, intervals, budget_bytes, folded=folded):
+                verify(found.plan)
+
+
+def test_a_value_that_was_not_received_cannot_be_loaded() -> None:
+    part, intervals = cuts_of("gcn")[0]
+    plan = planned("gcn", part, intervals, UNLIMITED)[1].plan
+    silent = tuple(each for each in plan.operations if not (isinstance(each, Step) and each.kind == "exchange"))
+    with pytest.raises(PlanError, match="it does not lie outside as it was written last"):
+        verify(Plan(**{**_fields(plan), "operations": silent}))
+
+
+def _fields(plan: Plan) -> dict[str, object]:
+    return {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
+
+
+def test_the_constants_and_an_epoch_exchange_different_values() -> None:
+    model, graph = case("gcn")
+    part = parts_of(graph, 2)[0]
+    program = program_of(model, part, model.num_hops)
+    gradients = Gradients(program)
+    constants, epoch = (Exchanges.of(program, gradients, constant=each) for each in (True, False))
+    assert list(constants.first) == ["x"]
+    assert not set(epoch.first) & set(constants.first)
+    assert epoch.made == set(epoch.first)

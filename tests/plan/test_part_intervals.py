@@ -1,0 +1,67 @@
+"""Intervals of a worker's part: own vertices and the halo are apart, and the rows of every interval that others need are counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from sagann.nn import GCN
+from sagann.plan.intervals import equal_vertices, num_destinations, sizes
+from sagann.plan.part_intervals import PartIntervals
+from tests.graphs import labelled_graph
+from tests.parts import cut_all
+
+GRAPH = GCN.prepare(labelled_graph(200, 900))
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (3, 5), (4, 1, 2)])
+def test_what_a_worker_sends_is_the_halo_of_the_others(counts: tuple[int, ...]) -> None:
+    cuts = cut_all(GRAPH, counts)
+    for rank, (part, intervals) in enumerate(cuts):
+        own_bounds = intervals.bounds[: intervals.num_own + 1]
+        assert own_bounds == equal_vertices(part.topology.num_dst, intervals.num_own)
+        assert intervals.num_own + len(intervals.halo) < counts[rank] + len(counts) + 1
+        assert intervals.bounds[-1] == part.topology.num_src
+        assert intervals.num_vertices == part.topology.num_dst
+        assert num_destinations(intervals.bounds, part.topology.num_dst) == intervals.num_own
+        rows = sizes(intervals.bounds)
+        most = -(-part.topology.num_src // counts[rank])
+        assert max(rows) <= most
+        assert all(rows[number] > 0 for number in intervals.halo)
+        for other, (_, theirs) in enumerate(cuts):
+            received = sum(sizes(theirs.bounds)[number] for number in theirs.halo_of(rank))
+            sent = sum(number for (_, peer), number in intervals.sent.items() if peer == other)
+            assert sent == received
+            assert (other == rank) == (received == 0)
+
+
+def test_sources_ascend_by_their_ids_in_the_graph() -> None:
+    for part, intervals in cut_all(GRAPH, (2, 3, 2)):
+        ids = [*range(part.vertices.start, part.vertices.stop), *part.topology.part.halo.tolist()]
+        in_order = [ids[at] for number in intervals.sources for at in range(*intervals.bounds[number : number + 2])]
+        assert in_order == sorted(ids)
+
+
+def test_a_whole_graph_is_a_part_without_a_halo() -> None:
+    whole = PartIntervals.of_graph((0, 3, 7))
+    assert (whole.sources, list(whole.halo), whole.sent_by(0)) == ((0, 1), [], [])
+    assert not whole.exchanges
+    assert whole.most_in_a_piece(8) == 0
+
+
+def test_pieces_have_at_least_a_row_and_no_more_rows_than_there_are() -> None:
+    ((_, intervals), _) = cut_all(GRAPH, (2, 2), piece_bytes=64)
+    assert [intervals.piece_rows(row_bytes) for row_bytes in (1, 16, 1000)] == [64, 4, 1]
+    most = max(sum(intervals.sent.values()), intervals.bounds[-1] - intervals.num_vertices)
+    assert intervals.most_in_a_piece(16) == 4
+    ((_, roomy), _) = cut_all(GRAPH, (2, 2), piece_bytes=1 << 20)
+    assert roomy.most_in_a_piece(16) == most
+
+
+def test_the_largest_intervals_bound_all_of_them() -> None:
+    for _, intervals in cut_all(GRAPH, (4, 5, 3)):
+        largest = intervals.largest(2)
+        assert largest.num_own == min(2, intervals.num_own)
+        assert set(sizes(largest.bounds)) == {max(sizes(intervals.bounds))}
+        for (_, rank), number in intervals.sent.items():
+            assert largest.sent[0, rank] >= number
+        assert len(largest.halo) == 2
