@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,8 +32,8 @@ def test_a_process_forks_only_with_the_threads_that_it_names() -> None:
         run_fresh(FORKS.format("") + beside + "ends()")
 
 
-def test_a_program_may_be_kept_from_writing_large_files(tmp_path: object) -> None:
-    program = "import sys; open(sys.argv[1], 'wb').write(bytes(int(sys.argv[2])))"
-    command = [*with_files_of(1024), sys.executable, "-c", program, f"{tmp_path}/file"]
+def test_a_program_may_be_kept_from_writing_large_files(tmp_path: Path) -> None:
+    program = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_bytes(bytes(int(sys.argv[2])))"
+    command = [*with_files_of(1024), sys.executable, "-c", program, str(tmp_path / "file")]
     for num_bytes, code in ((1024, 0), (1025, 1)):
         assert subprocess.run([*command, str(num_bytes)], capture_output=True, check=False).returncode == code
