@@ -19,12 +19,14 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError, WidthError, require_type
 from sagann.graph.graph import Graph
+from sagann.graph.rows import csr_tensor
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.saga.accumulator import Accumulators, check_accumulator
 from sagann.saga.edge import Edge, named
 from sagann.saga.engine import EdgeData, MapsFeatures, VertexRows, current_engine
 from sagann.saga.independence import IndependenceCheck
+from sagann.saga.row_runs import sampled_rows
 from sagann.saga.signatures import check_signatures
 
 _PYG_NAMES = {"message": "apply_edge", "message_and_aggregate": "apply_edge", "update": "apply_vertex"}
@@ -119,11 +121,16 @@ class SagaLayer(nn.Module):
 
         Args:
             topology: topology with the edge data that the layer reads.
-            features: [num_src, F]; their values are not read.
+            features: [num_src, F]; their values are not read. They may lie on another device than the layer.
         """
         if type(self).forward is not SagaLayer.forward:
             return False
         data = self._read_edge_data(topology, f"layer {type(self).__name__}")
+        device = next((tensor.device for tensor in (*self.parameters(), *self.buffers())), features.device)
+        if device != features.device:
+            # The graph is moved later. The layer is looked at where it lies, with a few rows like those of the graph.
+            features = _no_rows_of(features, device)
+            data = {name: sampled_rows(rows).to(device) for name, rows in data.items()}
         engine = current_engine()
         return isinstance(engine, MapsFeatures) and engine.maps_features(self, FeatureRows(features), data)
 
@@ -162,6 +169,14 @@ class SagaLayer(nn.Module):
                     "or the model's prepare(graph).",
                 )
         return {key: topology.edge_data[name] for key, name in self.edge_data_names().items()}
+
+
+def _no_rows_of(features: Tensor, device: torch.device) -> Tensor:
+    """Features of the same width, layout and type without a row, on another device."""
+    if features.layout != torch.sparse_csr:
+        return features.new_empty((0, *features.shape[1:]), device=device)
+    ids, values = features.crow_indices().new_zeros(1, device=device), features.values().new_empty(0, device=device)
+    return csr_tensor(ids, ids[:0], values, num_columns=features.shape[1])
 
 
 def count_hops(model: nn.Module) -> int:

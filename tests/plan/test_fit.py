@@ -105,7 +105,7 @@ def test_a_budget_decides_the_number_of_intervals(name: str, tmp_path: Path, *, 
 @pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("name", ["gcn", "gat", "sage"])
 def test_what_is_evaluated_only_needs_less(name: str, tmp_path: Path, *, on_disk: bool) -> None:
-    graph = labelled_graph(200, 900)
+    graph = labelled_graph(60, 270)
     model = build_model(ModelConfig(model=name, hidden=16, heads=2), graph)
     graph = model.prepare(graph)
     assert graph.features is not None

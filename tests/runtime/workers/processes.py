@@ -20,7 +20,9 @@ from tests.forks import fork
 def run_driver(name: str, folder: Path, *, package: str = "tests.runtime.workers") -> None:
     """Run a driver of a package as a program of its own, which writes into ``folder``. What it has started ends with it."""
     command = [sys.executable, "-m", f"{package}.{name}", str(folder)]
-    process = subprocess.Popen(command, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    # GNU OpenMP would end the processes that run parallel kernels after a fork.
+    one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "NUMBA_THREADING_LAYER": "workqueue"}
+    process = subprocess.Popen(command, start_new_session=True, env=os.environ | one_thread)
     try:
         code = process.wait(timeout=840)
     finally:
@@ -41,7 +43,8 @@ def start_workers(work: Callable[[Workers], None], size: int, *, timeout_s: floa
     """Fork workers that run ``work``; their process ids, in the order of the ranks. Exit code 0 is success."""
     port, pids = free_port(), []
     for rank in range(size):
-        pid = fork()
+        # The driver may have run parallel kernels.
+        pid = fork(idle=1)
         if not pid:
             code = 1
             try:
