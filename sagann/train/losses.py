@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
 from sagann.graph import Graph
 from sagann.graph.split import labelled_rows
 from sagann.storage.json_fields import as_list, as_mapping, as_number, as_text
@@ -163,7 +163,7 @@ def build_loss(
     *,
     name: str | None = None,
     class_weights: str | Sequence[float] | None = None,
-    function: LossFunction | None = None,
+    function: Any = None,
 ) -> Loss:
     """The loss of a run on ``graph``, which has the answers of ``task`` alone and a split 'train'.
 
@@ -172,11 +172,14 @@ def build_loss(
         graph: the training graph.
         name: a name in LOSSES; None for the task's default.
         class_weights: 'balanced', or a weight for each class; None for equal weights.
-        function: a function of the user's, instead of ``name``.
+        function: a function of the user's, a :data:`LossFunction`, instead of ``name``.
     Raises:
         InputError: the loss is not for the task, or the class weights do not fit loss and classes.
     """
     if function is not None:
+        if not callable(function):
+            fix = "Name a loss as TrainConfig(loss='mae'); pass a function of outputs and answers here."
+            raise _refused("a loss cannot be called", shown(function), fix, where="Trainer.loss")
         if name is not None:
             raise _refused(
                 "two losses", f"TrainConfig.loss is '{name}', and a function is passed", "Pass one of them."

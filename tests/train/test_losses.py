@@ -225,6 +225,7 @@ def test_weights_of_tiny_magnitude_are_scaled() -> None:
         (MULTI, {"class_weights": WEIGHTS}, r"only the loss cross_entropy has class weights: class_weights, with the loss bce"),
         (ONE, {"class_weights": "balanced"}, r"class_weights, with the loss mse"),
         (SKEWED, {"function": margin, "class_weights": WEIGHTS}, r"class_weights, with the loss \(margin\)"),
+        (ONE, {"function": "mae"}, r"a loss cannot be called: 'mae' \(in Trainer.loss\). Name a loss as TrainConfig\(loss='mae'\)"),
         (SKEWED, {"function": margin, "name": "cross_entropy"}, r"two losses: TrainConfig.loss is 'cross_entropy', and a function is passed"),
     ],
 )  # fmt: skip
