@@ -69,9 +69,32 @@ def _complain(results: Sequence[Result]) -> None:
 
 
 def _task(arguments: argparse.Namespace, scale: float, limit_bytes: int) -> Task:
+    return graph_at(
+        scale,
+        work=arguments.work,
+        hidden=arguments.hidden,
+        epochs=arguments.epochs,
+        lr=arguments.lr,
+        threads=arguments.threads,
+        memory=arguments.memory,
+        limit_bytes=limit_bytes,
+    )
+
+
+def graph_at(
+    scale: float,
+    *,
+    work: Path,
+    hidden: int,
+    epochs: int,
+    lr: float,
+    threads: int,
+    memory: str,
+    limit_bytes: int,
+) -> Task:
     """The graph at a scale, generated where it is not there yet, and what is done with it."""
     vertices, edges = max(2, round(VERTICES * scale)), round(EDGES * scale)
-    folder = arguments.work / f"graph-{vertices}"
+    folder = work / f"graph-{vertices}"
     if not folder.exists():
         counts = {"vertices": vertices, "edges": edges, "features": FEATURES, "classes": CLASSES}
         options = [word for name, count in counts.items() for word in (f"--{name}", str(count))]
@@ -89,12 +112,12 @@ def _task(arguments: argparse.Namespace, scale: float, limit_bytes: int) -> Task
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     task = Task(
         dataset=folder,
-        work=arguments.work / f"at-{vertices}",
-        hidden=arguments.hidden,
-        epochs=arguments.epochs,
-        lr=arguments.lr,
-        threads=arguments.threads,
-        memory=arguments.memory,
+        work=work / f"at-{vertices}",
+        hidden=hidden,
+        epochs=epochs,
+        lr=lr,
+        threads=threads,
+        memory=memory,
         limit_bytes=limit_bytes,
     )
     write_first_weights(task)

@@ -59,23 +59,30 @@ class Result:
 def run_sagann(task: Task) -> Result:
     """``sagann train`` within its budget."""
     run = task.work / "run"
-    command = ["train", *_asked(task), "--epochs", str(task.epochs), "--lr", str(task.lr)]
-    command += [
-        "--seed",
-        str(SEED),
-        "--weight-decay",
-        "0",
-        "--eval-every",
-        str(task.epochs),
-        "--out",
-        str(run),
-        "--overwrite",
-    ]
-    ended = _run(task, [sys.executable, "-m", "sagann", *command, "--spill", str(task.work / "spill")])
+    ended = _run(task, [sys.executable, "-m", "sagann", *train_command(task, run)])
+    return result_of("sagann", run, ended)
+
+
+def train_command(task: Task, run: Path) -> list[str]:
+    """The words after ``sagann`` that train into a run folder."""
+    options = {
+        "--epochs": task.epochs,
+        "--lr": task.lr,
+        "--seed": SEED,
+        "--weight-decay": 0,
+        "--eval-every": task.epochs,
+        "--out": run,
+        "--spill": task.work / "spill",
+    }
+    return ["train", *_asked(task), *(str(word) for option in options.items() for word in option), "--overwrite"]
+
+
+def result_of(name: str, run: Path, ended: Ended) -> Result:
+    """What became of a run, from its folder."""
     history = run / "metrics.jsonl"
     epochs = [json.loads(line) for line in history.read_text().splitlines()] if history.exists() else []
     return Result(
-        name="sagann",
+        name=name,
         ended=ended,
         losses=tuple(epoch["loss"] for epoch in epochs),
         epoch_s=tuple(epoch["epoch_s"] for epoch in epochs),
