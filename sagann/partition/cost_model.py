@@ -51,8 +51,8 @@ _PENALTY = 1e-4
 _SURPRISE = 0.15
 # Power that the speed of a worker is raised to in an epoch in which it is not measured: of a tenth, a fifth is left after 7 epochs, half after 24.
 _FADING = 0.95
-# Alternations in an update. The next update continues where this one ends.
-_ALTERNATIONS = 20
+# Most alternations in an update, which ends once no speed changes by more than this share. The next update continues where this one ends.
+_ALTERNATIONS, _STEADY = 20, 1e-5
 _NUM_FEATURES = len(FEATURES)
 # Sums of products have no negative eigenvalue but for rounding, relative to the largest product.
 _ROUNDING = 1e-9
@@ -328,17 +328,19 @@ class CostModel:
 
 def _fitted(kinds: Mapping[str, LearnedKind], speeds: Array) -> tuple[dict[str, Array], Array]:
     """Weights by kind and speeds that fit the measurements, from the kinds' weights and the given speeds on."""
-    weights = {name: kind.weights for name, kind in kinds.items()}
+    weights, speeds = {name: kind.weights for name, kind in kinds.items()}, speeds.copy()
     for _ in range(_ALTERNATIONS):
         predicted = np.sum([kind.features @ weights[name] for name, kind in kinds.items()], axis=0)
         squared = np.sum([kind.squared_predictions(weights[name]) for name, kind in kinds.items()], axis=0)
         # A worker of which nothing is predicted, as before the first epoch, keeps its speed.
         is_known = predicted > 0
+        before = speeds.copy()
         if is_known.any():
             best = squared[is_known] / predicted[is_known]
-            speeds = speeds.copy()
             speeds[is_known] = best / best.mean()
         weights = {name: kind.best_weights(speeds, kind.weights) for name, kind in kinds.items()}
+        if is_known.any() and (abs(speeds - before) <= _STEADY * before).all():
+            break
     return weights, speeds
 
 

@@ -35,6 +35,7 @@ def test_workers_get_each_others_tensors_and_texts(folder: Path) -> None:
     for rank, mine in found.items():
         assert mine["sum"] == in_order
         assert mine["rows"] == [0.5, 1.5, 2.5, 3.5, 4.5]
+        assert mine["rows at first"] == (None if rank else [0.5, 1.5, 2.5, 3.5, 4.5])
         assert mine["texts"] == ["Grüße 0", "Grüße 1" * 2, "Grüße 2" * 3]
         assert mine["empty texts"] == [""] * SIZE
         assert mine["any"] == [False, True]
