@@ -2,7 +2,7 @@
 
 The first table: what dividing an epoch between two workers of one thread each costs, against one process of two threads. They take turns,
 and a ratio is the median of the rounds'. What a worker sends is beside the bytes of the halo: each row that others read, once forward, and
-once its gradient backward.
+once its gradient backward. Rows of constant features that are kept do not travel again.
 
 The second table: two workers of one thread each, of which the second is held back, on a power-law graph. Parts of equal edges, parts that
 ``--balance cost`` has come to, and the best parts of a search take turns.
@@ -57,7 +57,7 @@ def _print_divided(folder: Path, options: argparse.Namespace) -> None:
     print(
         f"\n## Two workers of one thread each, one process of two threads\n\nMedians of {options.rounds} turns of "
         f"{options.epochs} epochs. Bytes are those of an epoch, of both workers together.\n\n"
-        "| graph | model | one process, s | two workers, s | ratio | computing of the slower worker, s | sent, MB | of these the halo's, MB |\n"
+        "| graph | model | one process, s | two workers, s | ratio | computing of the slower worker, s | sent, MB | the halo once each way, MB |\n"
         "|:--|:--|--:|--:|--:|--:|--:|--:|",
         flush=True,
     )
