@@ -140,6 +140,25 @@ class Graph:
         """The same vertices with other edges."""
         return replace(self, topology=topology)
 
+    def with_features(self, features: Features | None) -> Graph:
+        """The same graph with other features [num_vertices, F]; None for none."""
+        return replace(self, features=features)
+
+    def with_labels(self, labels: Tensor | None, *, num_classes: int | None = None) -> Graph:
+        """The same graph with other labels: [num_vertices], -1 for unknown, or 0 and 1 [num_vertices, C].
+
+        ``num_classes`` is by default one more than the largest label, or C.
+        """
+        if num_classes is None:
+            num_classes = 0
+            if isinstance(labels, Tensor) and labels.numel():
+                num_classes = labels.shape[1] if labels.ndim == 2 else max(0, int(labels.max()) + 1)
+        return replace(self, labels=labels, num_classes=num_classes)
+
+    def with_splits(self, splits: Mapping[str, Tensor]) -> Graph:
+        """The same graph with other splits: bool masks [num_vertices] of 'train', 'val' and 'test'."""
+        return replace(self, splits=splits)
+
     def in_memory(self) -> Graph:
         """The same graph with its features in a tensor; all rows of a feature store are read into memory."""
         return self if self.features is None else replace(self, features=tensor_of(self.features))

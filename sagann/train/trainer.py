@@ -486,6 +486,12 @@ class Trainer:
             AUTOMATIC: automatic_bytes,
         }
 
+    def __repr__(self) -> str:
+        return (
+            f"Trainer(model={self._model_name!r}, data={self._source!r}, epochs={self.config.epochs}, "
+            f"monitor={self.monitor!r}, device={str(self.device)!r})"
+        )
+
     @property
     def _model_name(self) -> str:
         return type(self.model).__name__ if self.model_config is None else self.model_config.model

@@ -142,3 +142,19 @@ def test_counts_out_of_range_are_refused(name: str, count: int) -> None:
         InputError, match=rf"{name} is out of range: {count}, expected an integer from 0 .*Graph.{name}"
     ):
         Graph(topology=topology, **{name: count})
+
+
+def test_other_features_labels_and_splits():
+    graph = example()
+    features, mask = torch.ones(3, 2), torch.tensor([False, True, True])
+    assert torch.equal(graph.with_features(features).features, features)
+    assert graph.with_features(features).topology is graph.topology
+    assert graph.with_features(None).num_features == 0
+    assert graph.with_labels(torch.tensor([4, -1, 0])).num_classes == 5
+    assert graph.with_labels(torch.tensor([-1, -1, -1])).num_classes == 0
+    assert graph.with_labels(torch.tensor([0, 1, 0]), num_classes=7).num_classes == 7
+    assert graph.with_labels(torch.zeros(3, 4, dtype=torch.uint8)).num_classes == 4
+    assert graph.with_labels(None).num_classes == 0
+    assert graph.with_splits({"val": mask}).splits == {"val": mask}
+    with pytest.raises(InputError, match="a list, expected Tensor"):
+        graph.with_features([1, 2, 3])

@@ -48,6 +48,13 @@ def test_training_learns_what_features_alone_do_not_tell():
     assert result.peak_rss_bytes > 50 * 2**20
 
 
+def test_a_trainer_says_what_it_trains_on_what():
+    trainer = trainer_of(seeded_model(Plain), community_graph(), epochs=7)
+    assert repr(trainer) == (
+        "Trainer(model='Plain', data='communities', epochs=7, monitor='val/accuracy', device='cpu')"
+    )
+
+
 def test_multi_label_training():
     graph = community_graph(300, multi_label=True)
     trainer = trainer_of(graph=graph, epochs=60)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from sagann.graph import Graph
 from sagann.graph.feature_store import FeatureStore
-from sagann.graph.rows import is_sparse
+from sagann.graph.graph import named_arrays
 
 TRAINING_BYTES = 265 << 20
 """Pages of libraries that training touches, compiled kernels and small objects, beyond what a process has that has loaded the program:
@@ -65,7 +65,8 @@ def expected_resident(
         num_vertices: number of vertices.
     """
     graphs = list(graphs)
-    arrays = {each.data_ptr(): each.nbytes for graph in graphs for each in _arrays(graph)}
+    found = (each for graph in graphs for _, each in named_arrays(graph))
+    arrays = {each.data_ptr(): each.nbytes for each in found if isinstance(each, Tensor)}
     stores = {id(graph.features): graph.features for graph in graphs if not isinstance(graph.features, Tensor)}
     parameters = sum(each.nbytes for each in model.parameters())
     return Resident(
@@ -74,17 +75,6 @@ def expected_resident(
         graph_bytes=sum(arrays.values()) + sum(map(_store_bytes, stores.values())),
         other_bytes=_COPIES * parameters + _VERTEX_BYTES * num_vertices,
     )
-
-
-def _arrays(graph: Graph) -> Iterator[Tensor]:
-    topology, features = graph.topology, graph.features
-    yield from (topology.indptr, topology.indices, *topology.edge_data.values(), *graph.splits.values())
-    if graph.labels is not None:
-        yield graph.labels
-    if is_sparse(features):
-        yield from (features.crow_indices(), features.col_indices(), features.values())
-    elif isinstance(features, Tensor):
-        yield features
 
 
 def _store_bytes(features: FeatureStore | None) -> int:
