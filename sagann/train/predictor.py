@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -200,14 +200,13 @@ class Predictor:
                 return result.to("cpu", copy=True)
             features = features if part is None else part.features
             assert features is not None
-            with self._together("planning an embedding", part):
-                streamed = self.streaming.stream(model, prepared.graph, self.device, trains=False, part=part)
-                self.streaming.require_room(streamed.plan(features), self.device)
-            try:
+            with ExitStack() as stack:
+                with self._together("planning an embedding", part):
+                    streamed = self.streaming.stream(model, prepared.graph, self.device, trains=False, part=part)
+                    stack.callback(streamed.close)
+                    self.streaming.require_room(streamed.plan(features), self.device)
                 rows = streamed(features).cpu()
                 return rows if part is None else self._gathered(part, rows, "gathering embeddings")
-            finally:
-                streamed.close()
 
     def logits(self, prepared: PreparedGraph) -> Tensor:
         """The model's output without dropout: [num_vertices, C], on the device."""
@@ -352,8 +351,12 @@ class Predictor:
                 self._streamed = None
                 assert self.streaming is not None
                 trains = self.streaming.trains
-                with self._together("cutting the graph", part):
-                    streamed = self.streaming.stream(self.model, graph, self.device, trains=trains, part=part)
+                with ExitStack() as stack:
+                    with self._together("cutting the graph", part):
+                        streamed = self.streaming.stream(self.model, graph, self.device, trains=trains, part=part)
+                        # Another worker may have failed.
+                        stack.callback(streamed.close)
+                    stack.pop_all()
                 self._streamed = graph, streamed
             return self._streamed[1]
 

@@ -139,7 +139,7 @@ def budget_of(predictor: Predictor, part: WorkerPart) -> int:
     """A part of the bytes that an epoch takes without cuts: less at each worker than at the one before."""
     model = predictor.model.train()
     whole = stream_part(model, part, part.blocks, budget_bytes=1 << 40, num_intervals=1)
-    return max(2000, whole.plan(part.features, folded=True).plan.peak_bytes * 4 // (6 + 2 * part.workers.rank))
+    return max(2000, whole.plan(part.features, folded=True).plan.peak_bytes * 4 // (5 + part.workers.rank))
 
 
 def all_numbers(workers: Workers | None, spill: Path | None) -> dict[str, Numbers]:
