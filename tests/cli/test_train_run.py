@@ -151,7 +151,10 @@ def test_a_run_with_a_hot_tier_by_options_and_by_file(invoke: Invoke, blocks: Pa
             ("--sample", "5,5", "--hot", "50%", "--memory", "1MiB"),
             "the hot tier is larger than its half of the memory budget: hot '50%' takes",
         ),
-        (("--sample", "5,5", "--memory", "40kB"), "the memory budget cannot be met: 40000 bytes, at least"),
+        (
+            ("--sample", "5,5", "--memory", "40kB"),
+            "the memory budget cannot be met: 39.1 KiB (40000 bytes), at least",
+        ),
         (("--sample", "5"), "fanouts and hops of the model differ in number: 1 fanouts, the model walks 2 hops"),
         (("--sample", "5,x"), "sample is not a list of integers: '5,x'"),
         (("--sample", "5,0"), "training option sample is refused: [5, 0], expected a list of numbers"),
