@@ -130,6 +130,15 @@ def import_(
             panel="OGB folders, files of PyG",
         ),
     ] = None,
+    task: Annotated[
+        str | None,
+        option(
+            "What y is in a file of PyG.",
+            "classification|multi-label|regression|none",
+            default="what its form tells",
+            panel="OGB folders, files of PyG",
+        ),
+    ] = None,
     num_vertices: Annotated[
         int | None, option("Number of vertices.", default="what the source says", panel=GRAPH)
     ] = None,
@@ -164,6 +173,7 @@ def import_(
         labels=labels,
         targets=targets,
         split=split_scheme,
+        task=task,
         options=replace(
             streaming.options(), num_vertices=num_vertices, num_classes=num_classes, expansion=expansion
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from sagann.cli.data import FORMATS
 from sagann.errors import DatasetError, InputError, require_choice
@@ -15,6 +16,9 @@ from sagann.storage import EdgeListFormat, ImportOptions, import_edge_list, impo
 from sagann.storage.edge_list import columns_left_out
 from sagann.storage.regular_file import require_file
 from sagann.storage.tables import CSV_SUFFIXES, PARQUET_SUFFIXES
+
+if TYPE_CHECKING:
+    from sagann.interop.pyg import Task
 
 _TABLES = (("parquet", PARQUET_SUFFIXES), ("csv", CSV_SUFFIXES))
 "Formats of edge lists, with the endings of their files."
@@ -32,6 +36,7 @@ def import_run(
     labels: Path | None,
     targets: Path | None,
     split: str | None,
+    task: str | None,
     options: ImportOptions,
     terminal: Terminal,
 ) -> None:
@@ -48,7 +53,7 @@ def import_run(
     require_choice(kind, ("auto", *FORMATS), what="format is unknown", where="--format")
     found = detect_format(source) if kind == "auto" else kind
     files = {"features": features, "labels": labels, "targets": targets}
-    _refuse_foreign_options(found, form, files, split_scheme=split)
+    _refuse_foreign_options(found, form, files, split_scheme=split, task=task)
     if found in _EDGE_LISTS:
         form = replace(form, kind=None if kind == "auto" else kind)
         _note_left_out(source, form, terminal)
@@ -62,7 +67,14 @@ def import_run(
             case "graphbolt":
                 import_graphbolt(source, out, options=options)
             case "pyg":
-                import_pyg(source, out, split=_column_of_split(split), options=options, say=terminal.say)
+                import_pyg(
+                    source,
+                    out,
+                    split=_column_of_split(split),
+                    task=cast("Task", task or "auto"),
+                    options=options,
+                    say=terminal.say,
+                )
             case _:
                 import_edge_list(source, out, form=form, **files, options=options)
 
@@ -115,7 +127,12 @@ def _not_recognised(source: Path, value: str) -> DatasetError:
 
 
 def _refuse_foreign_options(
-    kind: str, form: EdgeListFormat, files: Mapping[str, Path | None], *, split_scheme: str | None
+    kind: str,
+    form: EdgeListFormat,
+    files: Mapping[str, Path | None],
+    *,
+    split_scheme: str | None,
+    task: str | None,
 ) -> None:
     """Refuse options that the importer of this format would ignore."""
     given: list[str] = []
@@ -125,6 +142,8 @@ def _refuse_foreign_options(
         given += [name for name, file in files.items() if file is not None]
     if kind not in ("ogb", "pyg") and split_scheme is not None:
         given.append("split_scheme")
+    if kind != "pyg" and task is not None:
+        given.append("task")
     if given:
         raise InputError(
             "option is for another format",

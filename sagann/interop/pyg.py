@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 Task = Literal["auto", "classification", "multi-label", "regression", "none"]
-_TASKS = ("auto", "classification", "multi-label", "regression", "none")
+TASK_CHOICES = ("auto", "classification", "multi-label", "regression", "none")
 
 
 def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto", name: str = "pyg") -> Graph:
@@ -51,7 +51,7 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
         >>> from_pyg(Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 2]])))
         Graph(num_vertices=3, num_edges=2, num_features=3, num_classes=0)
     """
-    require_choice(task, _TASKS, what="unknown task", where="from_pyg.task")
+    require_choice(task, TASK_CHOICES, what="unknown task", where="from_pyg.task")
     if hasattr(data, "node_types"):
         raise InputError(
             "kind of graph not supported",

@@ -18,15 +18,25 @@ from typing import Any
 
 import numpy as np
 
-from sagann.errors import DatasetError, shown
+from sagann.errors import DatasetError, require_choice, shown
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import first_true, wrong_form
+from sagann.interop.pyg import TASK_CHOICES, Task
 from sagann.interop.restricted_pickle import Global, Made
 from sagann.interop.torch_archive import TorchFile
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.read_source import graph_of
-from sagann.storage.row_source import Array, ArrayRows, LabelRows, RowChunk, RowSource, feature_dtype, label_rows
+from sagann.storage.row_source import (
+    Array,
+    ArrayRows,
+    LabelRows,
+    RowChunk,
+    RowSource,
+    feature_dtype,
+    label_rows,
+    target_rows,
+)
 
 _DATA = "torch_geometric.data.data.Data"
 _LISTED = frozenset(
@@ -51,15 +61,17 @@ _CHUNK_EDGES = 2**20
 _MOST_NAMES = 10
 
 
-def read_pyg(path: str | os.PathLike[str], *, split: int | None = None) -> Graph:
+def read_pyg(path: str | os.PathLike[str], *, split: int | None = None, task: Task = "auto") -> Graph:
     """Read a graph that PyG has saved, and check every value. PyG need not be installed, and nothing in the file is run.
 
-    The graph takes ``edge_index``, ``x``, integer ``y``, the masks ``train_mask``, ``val_mask`` and ``test_mask``, and each
+    The graph takes ``edge_index``, ``x``, ``y``, the masks ``train_mask``, ``val_mask`` and ``test_mask``, and each
     ``edge_NAME`` with a row per edge as edge data NAME, as :func:`sagann.interop.from_pyg` does. A warning names what is left out.
 
     Args:
         path: file that ``torch.save`` has written: a ``Data``, its ``to_dict()``, or the file of a dataset with one graph.
         split: column of masks that hold several splits.
+        task: what ``y`` is, as of :func:`sagann.interop.from_pyg`. With 'auto', integers are labels and a floating matrix of 0 and 1 is
+            multi-label; other floats are refused, because they may be class ids or targets.
     Returns:
         the graph, in memory.
     Raises:
@@ -72,7 +84,7 @@ def read_pyg(path: str | os.PathLike[str], *, split: int | None = None) -> Graph
         ...     read_pyg(folder + "/path.pt")
         Graph(num_vertices=3, num_edges=2, num_features=3, num_classes=0)
     """
-    return graph_of(_Source(Path(path), split, lambda text: warnings.warn(text, stacklevel=4)).source())
+    return graph_of(_Source(Path(path), split, task, lambda text: warnings.warn(text, stacklevel=4)).source())
 
 
 def import_pyg(
@@ -80,6 +92,7 @@ def import_pyg(
     out: str | os.PathLike[str],
     *,
     split: int | None = None,
+    task: Task = "auto",
     options: ImportOptions | None = None,
     say: Callable[[str], None] = warnings.warn,
 ) -> None:
@@ -89,20 +102,22 @@ def import_pyg(
         source: the file, as of :func:`read_pyg`.
         out: dataset folder to make.
         split: column of masks that hold several splits.
+        task: what ``y`` is, as of :func:`read_pyg`.
         options: symmetrise, memory, and so on.
         say: gets a line that names what the dataset does not take; by default a warning.
     Raises:
         DatasetError: as :func:`read_pyg`; the message names file, attribute and row.
     """
-    import_dataset(_Source(Path(source), split, say).source(), out, options or ImportOptions())
+    import_dataset(_Source(Path(source), split, task, say).source(), out, options or ImportOptions())
 
 
 class _Source:
     """The attributes of one saved Data, on their way into a graph."""
 
-    def __init__(self, path: Path, split: int | None, say: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, split: int | None, task: Task, say: Callable[[str], None]) -> None:
+        require_choice(task, TASK_CHOICES, what="unknown task", where="--task (task= in Python)")
         self._file = TorchFile(path, _LISTED, advice=_ADVICE)
-        self._path, self._split, self._say = path, split, say
+        self._path, self._split, self._task, self._say = path, split, task, say
         self._fields = {name: each for name, each in self._only_graph().items() if each is not None}
         self._taken: set[str] = set()
 
@@ -111,12 +126,14 @@ class _Source:
         edges = self._edges()
         num_vertices = self._num_vertices()
         x = self._array("x")
+        labels, targets = self._labels_or_targets(num_vertices)
         found = ImportSource(
             name=self._path.stem,
             description=f"PyG file {self._path.name}",
             edges=edges,
             features=None if x is None else self._rows("x", x, feature_dtype(x, self._where("x"))),
-            labels=self._labels(num_vertices),
+            labels=labels,
+            targets=targets,
             splits=self._splits(),
             num_vertices=num_vertices,
         )
@@ -199,27 +216,44 @@ class _Source:
                 return value
         return None
 
-    def _labels(self, num_vertices: int | None) -> RowSource | None:
-        y = self._array("y")
+    def _labels_or_targets(self, num_vertices: int | None) -> tuple[RowSource | None, RowSource | None]:
+        """``y`` as labels or as targets; the other one is None, and both are for the task 'none'."""
+        y = None if self._task == "none" else self._array("y")
         if y is None:
-            return None
+            return None, None
         x = self._array("x")
         rows = len(x) if x is not None and x.ndim else num_vertices
         if y.ndim == 0 or (rows is not None and len(y) != rows):
             raise self._refused(
                 "the labels are not those of vertices",
                 f"y {list(y.shape)}, and there are {rows} vertices",
-                fix="sagann trains vertex tasks: delete data.y, or give a label for each vertex, and save the graph again.",
+                fix="sagann trains vertex tasks: give a label or target for each vertex and save the graph again, or leave y out with --task "
+                "none (task='none').",
             )
-        if y.dtype.kind == "f" and y.ndim == 2 and y.shape[1] > 1:
-            return LabelRows(rows=_ZerosAndOnes(rows=self._rows("y", y, "uint8")), row_shape=y.shape[1:])
-        if y.dtype.kind == "f" and y.ndim <= 2:
+        is_matrix = y.ndim == 2 and y.shape[1] > 1
+        task = self._task
+        if task == "auto":
+            if y.dtype.kind == "f" and not is_matrix and y.ndim <= 2:
+                raise self._refused(
+                    "it is not clear what the labels are",
+                    f"y is {y.dtype} {list(y.shape)}: numbers of classes, or numbers to predict",
+                    fix="Say it with --task classification or --task regression (task= in Python).",
+                )
+            task = "multi-label" if is_matrix else "classification"
+        if task == "regression":
+            return None, target_rows(self._rows("y", y, "float32"), y)
+        if is_matrix != (task == "multi-label") or y.ndim > 2:
+            expected = "a row of 0 and 1 for each vertex" if task == "multi-label" else "one class for each vertex"
             raise self._refused(
-                "it is not clear what the labels are",
-                f"y is {y.dtype} {list(y.shape)}: numbers of classes, or numbers to predict",
-                fix="If they are classes, save data.y = data.y.long(); to predict numbers is not supported here.",
+                "the labels do not fit the task",
+                f"y {list(y.shape)}; {task} has {expected}",
+                fix="Say another task with --task (task= in Python).",
             )
-        return label_rows(self._rows("y", y, "int64"), y)
+        if y.dtype.kind != "f":
+            return label_rows(self._rows("y", y, "int64"), y), None
+        if is_matrix:
+            return LabelRows(rows=_ZerosAndOnes(rows=self._rows("y", y, "uint8")), row_shape=y.shape[1:]), None
+        return label_rows(self._rows("y", y, "float64"), y), None
 
     def _splits(self) -> dict[str, RowSource]:
         splits: dict[str, RowSource] = {}

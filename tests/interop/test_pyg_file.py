@@ -163,12 +163,12 @@ def test_a_column_of_masks_is_chosen(tmp_path: Path) -> None:
         ({"edge_index": [[0, 1], [1, 0]]}, r"an attribute is no tensor: edge_index is a list"),
         (
             {"y": torch.tensor([0.0, 1, 2, 0])},
-            r"not clear what the labels are: y is float32 \[4\].*data\.y\.long\(\)",
+            r"not clear what the labels are: y is float32 \[4\].*--task classification or --task regression",
         ),
         ({"y": torch.tensor([[0.5], [1], [2], [3]])}, r"not clear what the labels are"),
         (
             {"y": torch.tensor([1])},
-            r"labels are not those of vertices: y \[1\], and there are 4 vertices.*delete data\.y",
+            r"labels are not those of vertices: y \[1\], and there are 4 vertices.*--task none",
         ),
         ({"y": torch.full((4, 3), 0.5)}, r"neither 0 nor 1: \[0\.5, 0\.5, 0\.5\].*a\.pt, y, row 0"),
         ({"edge_type": torch.tensor([0.5, 1, 0, 1])}, r"wrong form: float32 \[4\], expected integers \[E\]"),
@@ -271,3 +271,40 @@ def test_a_file_without_surprises_warns_of_nothing(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read_pyg(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "labels", "targets"),
+    [
+        (torch.tensor([0.0, 1, float("nan"), 0]), "classification", [0, 1, -1, 0], None),
+        (torch.tensor([0, 1, 2, 0]), "auto", [0, 1, 2, 0], None),
+        (torch.tensor([[0.0], [1], [2.5], [0]]), "regression", None, [0, 1, 2.5, 0]),
+        (torch.tensor([0, 1, 2, 0]), "regression", None, [0, 1, 2, 0]),
+        (torch.tensor([[0.5, 1], [1, 2], [2, 3], [3, 4]]), "regression", None, [[0.5, 1], [1, 2], [2, 3], [3, 4]]),
+        (torch.tensor([[0, 1.0], [1, 1], [0, 0], [1, 0]]), "multi-label", [[0, 1], [1, 1], [0, 0], [1, 0]], None),
+        (torch.tensor([0.0, 1, 2, 0]), "none", None, None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Left out:UserWarning")
+def test_the_task_says_what_y_is(
+    y: torch.Tensor, task: Any, labels: list[Any] | None, targets: list[Any] | None, tmp_path: Path
+) -> None:
+    torch.save({"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": torch.eye(4), "y": y}, tmp_path / "a.pt")
+    graph = read_pyg(tmp_path / "a.pt", task=task)
+    assert (None if graph.labels is None else graph.labels.tolist()) == labels
+    assert (None if graph.targets is None else graph.targets.tolist()) == targets
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "message"),
+    [
+        (torch.eye(4), "classification", r"labels do not fit the task: y \[4, 4\]; classification has one class"),
+        (torch.arange(4), "multi-label", r"y \[4\]; multi-label has a row of 0 and 1"),
+        (torch.tensor([0.5, 1, 2, 3]), "classification", r"label is not an integer"),
+        (torch.arange(4), "regresion", r"unknown task: 'regresion'"),
+    ],
+)
+def test_a_task_that_y_does_not_fit_is_refused(y: torch.Tensor, task: Any, message: str, tmp_path: Path) -> None:
+    torch.save({"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": torch.eye(4), "y": y}, tmp_path / "a.pt")
+    with pytest.raises(InputError, match=message):
+        read_pyg(tmp_path / "a.pt", task=task)

@@ -79,6 +79,7 @@ def test_a_streamed_epoch_stays_within_a_budget_that_it_exceeds_in_memory(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.tries("limit")
 def test_every_model_survives_a_hard_limit_that_kills_it_in_memory(
     limited: Callable[[int], Sequence[str]], tmp_path: Path, record_property: Callable[[str, object], None]
