@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -117,6 +116,7 @@ def _import_limited(folder: Path, options: argparse.Namespace) -> int:
 
 def _import(options: argparse.Namespace) -> int:
     from sagann.storage import ImportOptions, import_edge_list
+    from sagann.train.resources import peak_rss_bytes
 
     stages: dict[str, float] = {}
     last = time.perf_counter()
@@ -143,7 +143,7 @@ def _import(options: argparse.Namespace) -> int:
         "edges": options.edges,
         "seconds": round(seconds, 1),
         "million_edges_per_s": round(options.edges / seconds / 1e6, 2),
-        "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "peak_rss_mib": peak_rss_bytes() >> 20,
         "stages_s": {stage: round(spent, 1) for stage, spent in stages.items()},
     }
     print(json.dumps(report), flush=True)

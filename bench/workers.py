@@ -95,6 +95,11 @@ class Worker:
             self.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request, wait for the answer.
 

@@ -13,6 +13,17 @@ from typing import TYPE_CHECKING, Any
 from sagann.registry import DEFAULTS
 
 if TYPE_CHECKING:
+    from sagann import (
+        errors as errors,
+        graph as graph,
+        interop as interop,
+        nn as nn,
+        partition as partition,
+        sampling as sampling,
+        storage as storage,
+        tiering as tiering,
+        train as train,
+    )
     from sagann.errors import (
         CheckpointError as CheckpointError,
         DatasetError as DatasetError,
@@ -61,10 +72,15 @@ _HOMES = {
     "typed_linear": "sagann.kernels.typed_linear",
 }
 
+_MODULES = ("errors", "graph", "interop", "nn", "partition", "sampling", "storage", "tiering", "train")
+"""Modules that are there after ``import sagann``, and imported when they are first used."""
+
 __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"sagann.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'sagann' has no attribute '{name}'")
     value = getattr(importlib.import_module(_HOMES[name]), name)
@@ -73,4 +89,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_MODULES})

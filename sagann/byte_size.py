@@ -48,6 +48,17 @@ def parse_bytes(text: str, *, where: str) -> int:
     return size
 
 
+def with_exact(count: int) -> str:
+    """Write a number of bytes with a unit, and exactly, as options take it.
+
+    Example:
+        >>> with_exact(3250585), with_exact(12)
+        ('3.1 MiB (3250585 bytes)', '12 bytes')
+    """
+    exact = f"{count} bytes"
+    return exact if count < 1024 else f"{format_bytes(count)} ({exact})"
+
+
 def format_bytes(count: int | None) -> str:
     """Write a number of bytes with a unit.
 

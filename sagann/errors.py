@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from sagann.did_you_mean import did_you_mean
+
 
 class SagannError(Exception):
     """An error in four parts.
@@ -47,6 +49,10 @@ class DatasetError(InputError):
 
 class LayerError(SagannError, TypeError):
     """A layer whose functions break the programming model; names the operator and the user's line."""
+
+
+class WidthError(SagannError, ValueError):
+    """An operation of a layer or a model that is given rows of another width than it takes; names both widths."""
 
 
 class CheckpointError(InputError):
@@ -135,9 +141,10 @@ def require_choice(value: object, choices: Iterable[object], *, what: str, where
         >>> require_choice("rows", ["column", "row"], what="unknown order", where="order")
         Traceback (most recent call last):
         ...
-        sagann.errors.InputError: unknown order: 'rows', expected one of column, row (in order). Choose one of these.
+        sagann.errors.InputError: unknown order: 'rows', expected one of column, row (in order). Did you mean 'row'? Choose one of these.
     """
     known = list(choices)
     if value not in known:
         names = ", ".join(map(str, known))
-        raise InputError(what, value=f"{value!r}, expected one of {names}", where=where, fix="Choose one of these.")
+        fix = f"{did_you_mean(value, known)}Choose one of these."
+        raise InputError(what, value=f"{shown(value)}, expected one of {names}", where=where, fix=fix)

@@ -61,6 +61,7 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "num_edges": _ROWS,
         "num_graphs": _ROWS,
         "num_classes": _ROWS,
+        "num_targets": _COLUMNS,
         "num_features": _COLUMNS,
         "num_edge_types": _COLUMNS,
         # Arrays.

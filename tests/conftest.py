@@ -21,6 +21,7 @@ from sagann.kernels.memory import Pool
 from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.spec import verify
 from sagann.plan.steps import Plan, Step
+from tests.forks import in_group
 from tests.trials import Trials, note_kinds
 
 # The first example of a property pays for Numba's compilation, or for importing PyG.
@@ -107,16 +108,16 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def limited() -> Iterator[Callable[[int], Callable[[], None]]]:
-    """Has a process begin in a control group with a hard limit of so many bytes."""
+def limited() -> Iterator[Callable[[int], Sequence[str]]]:
+    """Sets a hard limit of so many bytes; gives what stands before the commands of programs that have it, all together."""
     if not os.access(_CGROUPS, os.W_OK) or not (_CGROUPS / "memory.limit_in_bytes").exists():
         pytest.skip(f"memory control groups are not writable ({_CGROUPS})")
     group = _CGROUPS / f"sagann-test-{uuid.uuid4().hex}"
     group.mkdir()
 
-    def limit(num_bytes: int) -> Callable[[], None]:
+    def limit(num_bytes: int) -> Sequence[str]:
         (group / "memory.limit_in_bytes").write_text(str(num_bytes))
-        return lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None
+        return in_group(group / "cgroup.procs")
 
     yield limit
     group.rmdir()

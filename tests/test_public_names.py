@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import sagann
 
@@ -37,6 +38,19 @@ def test_public_names_are_these_and_exist() -> None:
     for name in PUBLIC:
         assert getattr(sagann, name) is not None
     assert set(dir(sagann)) >= PUBLIC
+
+
+def test_modules_are_there_and_imported_when_they_are_used() -> None:
+    code = (
+        "import sys, sagann; before = 'sagann.interop' in sys.modules or 'sagann.nn' in sys.modules; "
+        "print(before, sagann.interop.from_pyg.__name__, sagann.nn.GCN.__name__, set(sagann._MODULES) <= set(dir(sagann)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False from_pyg GCN True\n"
+
+
+def test_type_checkers_may_read_the_annotations() -> None:
+    assert (Path(sagann.__file__).parent / "py.typed").is_file()
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -60,7 +60,7 @@ def counted(folder: Path, content: str, *options: str) -> subprocess.CompletedPr
         *options,
         folder,
     ]
-    return subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
 
 
 @pytest.mark.slow

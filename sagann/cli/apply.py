@@ -15,7 +15,7 @@ OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a file that sta
 class Opening:
     """Options of the three commands: which run is opened, on which graph, and where it computes."""
 
-    run: Annotated[Path, option("Folder that 'sagann train' wrote.", "RUN_DIR")]
+    run: Annotated[str | None, option("Folder that 'sagann train' wrote.", "RUN_DIR")] = None
     data: Annotated[
         str | None,
         option(
@@ -50,7 +50,7 @@ class Opening:
     ] = None
 
 
-@command()
+@command(first="run")
 def evaluate(
     shared: Shared,
     opening: Opening,
@@ -73,17 +73,18 @@ def evaluate(
         trained.evaluate(split)
 
 
-@command()
+@command(first="run")
 def predict(
     shared: Shared,
     opening: Opening,
     out: Annotated[Path, option("File to write: .csv, .parquet or .npy.", "FILE")],
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Predict the class of every vertex, with its probability.
+    """Predict the class of every vertex, with its probability, or the values of a regression.
 
     One row per vertex: vertex, class, class_name, probability. Where a vertex may have several classes: vertex,
-    and a column per class with its probability (.npy: a float32 matrix).
+    and a column per class with its probability (.npy: a float32 matrix). Of a regression: vertex, prediction, or prediction_0,
+    prediction_1, ... for several targets (.npy: a float32 array).
 
     Example: sagann predict --run runs/demo --out predictions.csv
     """
@@ -95,7 +96,7 @@ def predict(
         trained.predict(out)
 
 
-@command()
+@command(first="run")
 def embed(
     shared: Shared,
     opening: Opening,

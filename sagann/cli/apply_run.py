@@ -11,10 +11,11 @@ from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
 from sagann.cli.options import Shared
 from sagann.cli.prepare import apply_split, open_checked, training_graph
-from sagann.cli.result_file import write_embeddings, write_predictions
+from sagann.cli.result_file import write_embeddings, write_predictions, write_values
 from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, merge, read_tables, settings_of
-from sagann.errors import CheckpointError
+from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph, original_order
+from sagann.graph.task import without_others
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.storage.whole_files import whole_files
@@ -43,7 +44,9 @@ class TrainedRun:
         seed = self.settings.train.seed
         if split is None and self.data is self.settings.data:
             with self.predictor.large_arrays():
-                graph = training_graph(self.data, seed=seed, say=self.terminal.say)
+                graph = training_graph(
+                    self.data, task=self.predictor.contract.task, seed=seed, say=self.terminal.say
+                )
             self._note_change(graph)
         else:
             graph = self._graph(keep_splits=split is None)
@@ -53,14 +56,17 @@ class TrainedRun:
         self.terminal.show(metrics_table(self.predictor.evaluate(graph), title=title))
 
     def predict(self, out: Path) -> None:
-        """Write class and probability of every vertex to ``out``."""
+        """Write class and probability, or the predicted values, of every vertex to ``out``."""
         graph = self._graph()
         contract = self.predictor.contract
-        names = read_run(self.run_dir).class_names or [str(number) for number in range(contract.num_classes)]
         self._say_streamed()
-        probabilities = self.predictor.predict(graph, probabilities=True)
         order = original_order(graph)
-        write_predictions(out, probabilities.float(), names, order, multi_label=contract.multi_label)
+        if contract.task == "regression":
+            write_values(out, self.predictor.predict(graph).float(), order)
+        else:
+            names = read_run(self.run_dir).class_names or [str(number) for number in range(contract.num_classes)]
+            probabilities = self.predictor.predict(graph, probabilities=True)
+            write_predictions(out, probabilities.float(), names, order, multi_label=contract.multi_label)
         self.terminal.show(f"Predictions of {graph.num_vertices} vertices written to {out}")
 
     def embed(self, out: Path) -> None:
@@ -77,6 +83,7 @@ class TrainedRun:
         # Predictions need no splits, so bad splits are no reason to refuse.
         with self.predictor.large_arrays():
             graph = open_checked(self.data, keep_splits=keep_splits, num_edge_types=num_edge_types)
+        graph = without_others(graph, self.predictor.contract.task)
         self._note_change(graph)
         return graph
 
@@ -100,7 +107,14 @@ class TrainedRun:
 @contextmanager
 def opened(opening: Opening, shared: Shared) -> Iterator[TrainedRun]:
     """Open a run folder and its model; files that the model spills are removed at the end."""
-    run_dir = opening.run
+    if opening.run is None:
+        raise InputError(
+            "no run",
+            value="neither a run folder nor --run",
+            where="the command line",
+            fix="Name the folder that 'sagann train' wrote, as in: sagann evaluate runs/demo-gcn",
+        )
+    run_dir = Path(opening.run)
     file = run_dir / CONFIG_FILE
     if not file.is_file():
         raise CheckpointError(

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sagann.byte_size import parse_bytes
-from sagann.cli.options import Shared, command, option, switch
+from sagann.cli.options import App, Shared, command, option, switch
 from sagann.errors import InputError
 from sagann.ranges import RANGES
 
 if TYPE_CHECKING:
     from sagann.storage import ImportOptions
 
-app = typer.Typer(help="Import, describe, check, reorder, score and generate datasets.", no_args_is_help=True)
+app = App(help="Import, describe, check, reorder, score and generate datasets.", no_args_is_help=True)
 
-FORMATS = ("csv", "parquet", "npz", "ogb", "graphbolt")
+FORMATS = ("csv", "parquet", "npz", "ogb", "graphbolt", "pyg")
 "What ``sagann data import`` reads."
 GRAPH = "Graph"
 RESOURCES = "Memory and disk"
@@ -78,8 +78,8 @@ def import_(
     source: Annotated[
         Path,
         typer.Argument(
-            help="An edge list (CSV or Parquet file, or a folder of them), an .npz file, an OGB folder, "
-            "or a GraphBolt folder.",
+            help="An edge list (CSV or Parquet file, or a folder of them), an .npz file, an OGB folder, a GraphBolt folder, "
+            "or a .pt file with a graph of PyG.",
             metavar="SOURCE",
         ),
     ],
@@ -95,7 +95,7 @@ def import_(
     separator: Annotated[
         str | None,
         option(
-            "Character between the fields of CSV files, of features and labels too; 'tab' for a tabulator.",
+            "Character between the fields of CSV files, of features, labels and targets too; 'tab' for a tabulator.",
             default="a comma; a tab for .tsv",
             panel=_EDGE_LIST,
         ),
@@ -115,9 +115,29 @@ def import_(
     labels: Annotated[
         Path | None, option("Vertex labels, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST)
     ] = None,
+    targets: Annotated[
+        Path | None,
+        option(
+            "Values to predict in a regression, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST
+        ),
+    ] = None,
     split_scheme: Annotated[
         str | None,
-        option("Which of several splits to take.", "NAME", default="the only one", panel="OGB folders"),
+        option(
+            "Which of several splits to take: its name in an OGB folder, its column in a file of PyG.",
+            "NAME|COLUMN",
+            default="the only one",
+            panel="OGB folders, files of PyG",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        option(
+            "What y is in a file of PyG.",
+            "classification|multi-label|regression|none",
+            default="what its form tells",
+            panel="OGB folders, files of PyG",
+        ),
     ] = None,
     num_vertices: Annotated[
         int | None, option("Number of vertices.", default="what the source says", panel=GRAPH)
@@ -151,7 +171,9 @@ def import_(
         ),
         features=features,
         labels=labels,
+        targets=targets,
         split=split_scheme,
+        task=task,
         options=replace(
             streaming.options(), num_vertices=num_vertices, num_classes=num_classes, expansion=expansion
         ),

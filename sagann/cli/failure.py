@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import traceback
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -34,6 +35,8 @@ _OUT_OF_MEMORY = (
     "out of memory",
     "Storage size calculation overflowed",
 )
+# What PyTorch says where a model that runs as it is written multiplies rows by a matrix of another width.
+_WIDTHS = re.compile(r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,11 +85,17 @@ def _explained(error: BaseException, user_files: Collection[str]) -> Failure:
         )
     line = line_of_user(error, user_files)
     if line:
+        misfit = _WIDTHS.search(str(error))
+        fix = (
+            f"A map of width {misfit[2]} is given rows of width {misfit[1]}: change one of them"
+            if misfit
+            else "Mend the model"
+        )
         return Failure(
             code=BAD_INPUT,
             what=f"your model failed: {in_one_line(error)}",
             where=line,
-            fix="Mend the model; --debug shows the whole traceback.",
+            fix=f"{fix}; --debug shows the whole traceback.",
         )
     if isinstance(error, _OF_THE_USER) or (isinstance(error, OSError) and error.errno in _NUMBERS_OF_THE_USER):
         return Failure(

@@ -38,7 +38,8 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
         ways.insert(0, "--memory, which streams the run")
     require_memory(
         needed_bytes,
-        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {graph.num_classes} classes on "
+        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {graph.num_outputs} "
+        f"{'classes' if graph.targets is None else 'targets'} on "
         f"{graph.num_vertices} vertices and {graph.num_edges} edges",
         fix=f"If there are too many classes, number them from 0 without gaps. Else use {', '.join(ways[:-1])}, or {ways[-1]}.",
     )
@@ -70,7 +71,7 @@ def least_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
 def _output_bytes(graph: Graph, *, is_streamed: bool) -> int:
     """Logits of all vertices. A streamed run has them in files, but counts decisions of several labels a split at a time."""
     if not is_streamed:
-        return graph.num_vertices * graph.num_classes * _FLOAT_BYTES
+        return graph.num_vertices * graph.num_outputs * _FLOAT_BYTES
     return most_measured(graph) * graph.num_classes * DECISION_BYTES if graph.multi_label else 0
 
 

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from sagann.cli.data import NameOption, OutArgument, OverwriteOption, SeedOption, Streaming, report_dataset
-from sagann.cli.options import Shared, command, option
+from sagann.cli.options import App, Shared, command, option
 from sagann.ranges import RANGES
 
-app = typer.Typer(help="Generate a dataset at random.", no_args_is_help=True)
+app = App(help="Generate a dataset at random.", no_args_is_help=True)
 
 _LARGEST = RANGES["drawn"].high
 # The generator refuses more edges with a text of its own.

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from sagann.cli.data import FORMATS
-from sagann.errors import DatasetError, InputError
-from sagann.interop import import_graphbolt, import_ogb
+from sagann.errors import DatasetError, InputError, require_choice
+from sagann.interop import import_graphbolt, import_ogb, import_pyg
 from sagann.report.progress import import_progress
 from sagann.report.terminal import Terminal
 from sagann.storage import EdgeListFormat, ImportOptions, import_edge_list, import_npz
 from sagann.storage.edge_list import columns_left_out
 from sagann.storage.regular_file import require_file
 from sagann.storage.tables import CSV_SUFFIXES, PARQUET_SUFFIXES
+
+if TYPE_CHECKING:
+    from sagann.interop.pyg import Task
 
 _TABLES = (("parquet", PARQUET_SUFFIXES), ("csv", CSV_SUFFIXES))
 "Formats of edge lists, with the endings of their files."
@@ -29,7 +34,9 @@ def import_run(
     form: EdgeListFormat,
     features: Path | None,
     labels: Path | None,
+    targets: Path | None,
     split: str | None,
+    task: str | None,
     options: ImportOptions,
     terminal: Terminal,
 ) -> None:
@@ -43,15 +50,10 @@ def import_run(
         )
     if not source.is_dir():
         require_file(source)
-    if kind not in ("auto", *FORMATS):
-        raise InputError(
-            "format is unknown",
-            value=f"'{kind}', expected auto, {', '.join(FORMATS)}",
-            where="--format",
-            fix="Choose one of these, or leave it out.",
-        )
+    require_choice(kind, ("auto", *FORMATS), what="format is unknown", where="--format")
     found = detect_format(source) if kind == "auto" else kind
-    _refuse_foreign_options(found, form, features=features, labels=labels, split_scheme=split)
+    files = {"features": features, "labels": labels, "targets": targets}
+    _refuse_foreign_options(found, form, files, split_scheme=split, task=task)
     if found in _EDGE_LISTS:
         form = replace(form, kind=None if kind == "auto" else kind)
         _note_left_out(source, form, terminal)
@@ -64,8 +66,17 @@ def import_run(
                 import_ogb(source, out, split=split, options=options)
             case "graphbolt":
                 import_graphbolt(source, out, options=options)
+            case "pyg":
+                import_pyg(
+                    source,
+                    out,
+                    split=_column_of_split(split),
+                    task=cast("Task", task or "auto"),
+                    options=options,
+                    say=terminal.say,
+                )
             case _:
-                import_edge_list(source, out, form=form, features=features, labels=labels, options=options)
+                import_edge_list(source, out, form=form, **files, options=options)
 
 
 def detect_format(source: Path) -> str:
@@ -73,7 +84,7 @@ def detect_format(source: Path) -> str:
     if not source.is_dir():
         if source.name == "metadata.yaml":
             return "graphbolt"
-        for kind, endings in (("npz", (".npz",)), *_TABLES):
+        for kind, endings in (("npz", (".npz",)), ("pyg", (".pt", ".pth")), *_TABLES):
             if source.name.endswith(endings):
                 return kind
         raise _not_recognised(source, f"a file that ends in '{source.suffix}'")
@@ -93,6 +104,19 @@ def column(text: str) -> str | int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
 
 
+def _column_of_split(text: str | None) -> int | None:
+    """The column of a split in a file of PyG."""
+    number = None if text is None else column(text)
+    if isinstance(number, str):
+        raise InputError(
+            "a split of a file of PyG is a column of its masks",
+            value=f"{number:.40}, expected an integer from 0",
+            where="--split-scheme",
+            fix="Give its number, or leave it out where there is one split.",
+        )
+    return number
+
+
 def _not_recognised(source: Path, value: str) -> DatasetError:
     return DatasetError(
         "format is not recognised",
@@ -103,16 +127,23 @@ def _not_recognised(source: Path, value: str) -> DatasetError:
 
 
 def _refuse_foreign_options(
-    kind: str, form: EdgeListFormat, *, features: Path | None, labels: Path | None, split_scheme: str | None
+    kind: str,
+    form: EdgeListFormat,
+    files: Mapping[str, Path | None],
+    *,
+    split_scheme: str | None,
+    task: str | None,
 ) -> None:
     """Refuse options that the importer of this format would ignore."""
     given: list[str] = []
     if kind not in _EDGE_LISTS:
         default = EdgeListFormat()
         given = [each.name for each in fields(form) if getattr(form, each.name) != getattr(default, each.name)]
-        given += [name for name, file in (("features", features), ("labels", labels)) if file is not None]
-    if kind != "ogb" and split_scheme is not None:
+        given += [name for name, file in files.items() if file is not None]
+    if kind not in ("ogb", "pyg") and split_scheme is not None:
         given.append("split_scheme")
+    if kind != "pyg" and task is not None:
+        given.append("task")
     if given:
         raise InputError(
             "option is for another format",

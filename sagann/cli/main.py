@@ -15,7 +15,7 @@ import typer
 from sagann import __version__
 from sagann.cli import apply, data, generate, machine, train
 from sagann.cli.failure import BAD_INPUT, INTERRUPTED, TERMINATED, failure_of, line_of_user
-from sagann.cli.options import DebugOption, QuietOption, Shared
+from sagann.cli.options import App, DebugOption, QuietOption, Shared, ThreadsOption
 from sagann.cli.signals import Signals
 from sagann.errors import InputError, is_interrupt
 from sagann.ranges import RANGES
@@ -23,7 +23,7 @@ from sagann.ranges import RANGES
 # The base of every error of usage. Its module differs between versions of Typer.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
-app = typer.Typer(
+app = App(
     name="sagann",
     help="Train graph neural networks on graphs larger than the memory of the device that computes.",
     epilog="Start with: sagann train --data demo",
@@ -47,6 +47,7 @@ def _sagann(
     ] = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
+    threads: ThreadsOption = None,
 ) -> None:
     pass
 
@@ -133,7 +134,10 @@ def _fail(error: BaseException, shared: Shared) -> int:
     if shared.debug:
         traceback.print_exception(error)
     failure = failure_of(error, user_files=shared.user_files)
-    typer.echo(failure.text, err=True)
+    head, _, rest = failure.text.partition(":")
+    # Typer leaves the colour out where stderr is no terminal.
+    coloured = head if "NO_COLOR" in os.environ else typer.style(head, fg=typer.colors.RED, bold=True)
+    typer.echo(f"{coloured}:{rest}", err=True)
     return failure.code
 
 

@@ -11,18 +11,52 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from sagann.cli.settings import KINDS, Setting
 from sagann.cli.signals import Signals
+from sagann.errors import InputError, shown
+from sagann.ranges import RANGES
 
 if TYPE_CHECKING:
     from sagann.report.terminal import Terminal
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 Given = Mapping[str, Any]
 "Settings that were given on the command line, by name."
+
+
+class _PlainHelp:
+    """A command or group whose help shows no type of a value where an option of Typer's own takes none."""
+
+    def get_params(self, context: Any) -> Any:
+        """The options, among them Typer's."""
+        found = super().get_params(context)  # type: ignore[misc]
+        for each in found:
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+        return found
+
+
+class _Command(_PlainHelp, typer.core.TyperCommand):
+    pass
+
+
+class _Group(_PlainHelp, typer.core.TyperGroup):
+    pass
+
+
+class App(typer.Typer):
+    """Commands of the program, or a group of them."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(cls=_Group, **options)
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[_Function], _Function]:
+        """Add the decorated function as a command."""
+        return super().command(name, cls=_Command, **options)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -33,6 +67,8 @@ class Shared:
     "Whether an error shows its traceback."
     quiet: bool = False
     "Whether progress and notes are left out."
+    threads: int | None = None
+    "Number of threads that compute; None for as many as there are cores, or as the environment says."
     error: BaseException | None = None
     "The exception that ended the command. Typer turns some exceptions into others, or into an exit code."
     arguments: Sequence[str] = ()
@@ -47,6 +83,14 @@ class Shared:
         if ".py:" in model:
             # Python names the file of a frame by its absolute path.
             self.user_files.add(str(Path(model.rpartition(":")[0]).absolute()))
+
+    def use_threads(self) -> None:
+        """Have as many threads compute as --threads says."""
+        if self.threads is not None:
+            # Imported here: most commands leave the number as it is, and some need no PyTorch. Numba is given PyTorch's number.
+            import torch
+
+            torch.set_num_threads(self.threads)
 
     def terminal(self) -> Terminal:
         """Where the command writes."""
@@ -80,11 +124,11 @@ def switch(name: str, text: str, *, panel: str | None = None, callback: Any = No
     return typer.Option(name, help=text, metavar="", rich_help_panel=panel, callback=callback)
 
 
-def _remember(context: typer.Context, parameter: typer.CallbackParam, value: bool) -> bool:
-    """Take note of --debug and --quiet, which stand before the command or after it."""
+def _remember(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+    """Take note of --debug, --quiet and --threads, which stand before the command or after it."""
     shared = context.ensure_object(Shared)
     name = str(parameter.name)
-    setattr(shared, name, getattr(shared, name) or value)
+    setattr(shared, name, value or getattr(shared, name))
     return value
 
 
@@ -92,13 +136,28 @@ DebugOption = Annotated[bool, switch("--debug", "Show the traceback of an error.
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress and no notes.", metavar="", callback=_remember)
 ]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        help=r"Threads that compute. It does not change the numbers. [dim]\[default: one for each core][/dim]",
+        metavar="INTEGER",
+        min=RANGES["threads"].low,
+        max=RANGES["threads"].high,
+        show_default=False,
+        callback=_remember,
+    ),
+]
 
 
-def command(*settings: Setting) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
-    """Make a function a command, with --quiet, --debug and an option for each of ``settings``.
+def command(
+    *settings: Setting, first: str | None = None
+) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
+    """Make a function a command, with --quiet, --debug, --threads and an option for each of ``settings``.
 
     The function's parameter ``shared`` gets the Shared, and ``given`` the settings that were given on the command line. A
-    parameter that is a dataclass stands for an option for each of its fields.
+    parameter that is a dataclass stands for an option for each of its fields. ``first`` names an option whose value may also stand
+    without the option's name: ``sagann train demo``.
     """
 
     def decorate(function: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -114,13 +173,18 @@ def command(*settings: Setting) -> Callable[[Callable[..., int | None]], Callabl
             else:
                 own.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
 
-        def run(context: typer.Context, quiet: bool, debug: bool, **arguments: Any) -> int | None:
+        def run(
+            context: typer.Context, quiet: bool, debug: bool, threads: int | None, **arguments: Any
+        ) -> int | None:
+            if first is not None:
+                arguments[first] = _one_of(arguments[first], arguments.pop(_FIRST), first)
             for name, record in records.items():
                 arguments[name] = record(**{field.name: arguments.pop(field.name) for field in fields(record)})
             if settings:
                 arguments["given"] = _read({setting: arguments.pop(setting.name) for setting in settings})
             shared = context.ensure_object(Shared)
             try:
+                shared.use_threads()
                 return function(shared=shared, **arguments)
             except BaseException as error:
                 shared.error = error
@@ -129,18 +193,43 @@ def command(*settings: Setting) -> Callable[[Callable[..., int | None]], Callabl
         functools.update_wrapper(run, function)
         # Else inspection would go through to the function.
         del run.__wrapped__  # type: ignore[attr-defined]
+        without_name = [] if first is None else [_parameter(_FIRST, _argument(first), None)]
         parameters = [
             _parameter("context", typer.Context),
+            *without_name,
             *own,
             *(_parameter(setting.name, _annotation(setting), None) for setting in settings),
             _parameter("quiet", QuietOption, False),
             _parameter("debug", DebugOption, False),
+            _parameter("threads", ThreadsOption, None),
         ]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run
 
     return decorate
+
+
+_FIRST = "first_argument"
+
+
+def _argument(name: str) -> Any:
+    """The argument that stands for an option without the option's name."""
+    return Annotated[
+        str | None, typer.Argument(help=f"The same as --{name}.", metavar=name.upper(), show_default=False)
+    ]
+
+
+def _one_of(option: Any, argument: str | None, name: str) -> Any:
+    """The value of an option that is given by name or without; an InputError where both are given."""
+    if option is not None and argument is not None:
+        raise InputError(
+            f"{name} is given twice",
+            value=f"{shown(argument)} and --{name} {shown(str(option))}",
+            where="the command line",
+            fix=f"Leave one of them out; other options need their names, as --{name}.",
+        )
+    return argument if option is None else option
 
 
 def _read(values: Mapping[Setting, Any]) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from sagann.byte_size import format_bytes
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import open_checked, training_graph
-from sagann.cli.run_settings import chosen_settings, read_text
+from sagann.cli.prepare import open_checked, training_graph, with_task
+from sagann.cli.run_settings import RunSettings, chosen_settings, read_text
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
 from sagann.errors import InputError
@@ -23,12 +24,13 @@ from sagann.graph.subgraph import subgraph
 from sagann.kernels.edge.cpu import source_of
 from sagann.nn import build_model
 from sagann.plan.machine import Machine
-from sagann.report.plan_text import forecast_text, plan_text, steps_text
+from sagann.report.plan_text import forecast_text, plan_text, resident_text, steps_text
 from sagann.report.sampled_plan_text import sampled_plan_text
 from sagann.report.terminal import Terminal
 from sagann.runtime.blocks.scratch import Scratch
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import probe
+from sagann.runtime.forecasting.resident import expected_resident, resident_bytes
 from sagann.runtime.forecasting.timeline_files import write_picture
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.processor import processor_name
@@ -50,7 +52,7 @@ NUM_VERTICES = 16
 def show_programs(given: Given, file: Path | None, shared: Shared, *, with_source: bool) -> None:
     """Print the layer programs of a model, and the source of their kernels if ``with_source``."""
     terminal = shared.terminal()
-    model, graph = _opened(given, file, shared)
+    model, graph = _opened(_settings(given, file, shared), shared)
     engine = CompiledEngine()
     with using_engine(engine):
         _step(model, graph)
@@ -74,11 +76,13 @@ def show_streaming(
 ) -> None:
     """Print the plan of an epoch within ``budget_bytes``, and its forecast."""
     terminal = shared.terminal()
+    loaded_bytes = resident_bytes()
     # Training makes the folder on the same disk.
     folder = nearest_folder((spill or RUNS).absolute())
     with made_by(Scratch(folder)):
-        model, graph = _opened(given, file, shared)
-        graph = prepared_by(model, graph)
+        settings = _settings(given, file, shared)
+        model, opened = _opened(settings, shared)
+        graph = prepared_by(model, opened)
     if picture is not None:
         _check_picture(picture)
     device = resolve_device(device_name)
@@ -89,6 +93,15 @@ def show_streaming(
     terminal.say("Planning ...")
     planned = foretell(model, graph, budget_bytes=budget_bytes, device=device, on_disk=on_disk)
     terminal.show(plan_text(planned, on_disk=on_disk))
+    if loaded_bytes is not None and device.type == "cpu":
+        expected_memory = expected_resident(
+            model,
+            (opened, graph),
+            loaded_bytes=loaded_bytes,
+            budget_bytes=planned.plan.peak_bytes,
+            num_vertices=graph.num_vertices,
+        )
+        terminal.show(resident_text(expected_memory))
     if with_steps:
         terminal.show(steps_text(planned.plan))
     if machine is None:
@@ -101,14 +114,15 @@ def show_streaming(
         expected = forecast(planned, machine, on_disk=on_disk, features=graph.features)
     terminal.show(forecast_text(expected))
     if picture is not None:
-        write_picture(picture, {"planned": expected.timeline})
+        data, kind = Path(settings.data.data).stem, settings.model.model.rpartition(":")[2]
+        title = f"{kind} on {data}: budget {format_bytes(budget_bytes)}, P = {planned.plan.num_intervals}"
+        write_picture(picture, {"planned": expected.timeline}, title=title, budget_bytes=budget_bytes)
 
 
 def show_sampled(given: Given, file: Path | None, shared: Shared, *, memory: str | None, device_name: str) -> None:
     """Print the forecast of an epoch of mini-batches."""
     terminal = shared.terminal()
-    settings = chosen_settings(given, file, of_run=is_of_run(file))
-    shared.add_user_file(settings.model.model)
+    settings = _settings(given, file, shared)
     config = replace(settings.train, memory=memory or settings.train.memory, device=device_name)
     if config.sample is None:
         raise InputError(
@@ -119,7 +133,7 @@ def show_sampled(given: Given, file: Path | None, shared: Shared, *, memory: str
         )
     streaming = Streaming.of(config, None, device=resolve_device(config.device), trains=False)
     with nullcontext() if streaming is None else streaming.large_arrays():
-        graph = training_graph(settings.data, seed=config.seed, say=terminal.say)
+        graph = training_graph(settings.data, task=config.task, seed=config.seed, say=terminal.say)
     check_memory(replace(settings, train=config), graph)
     terminal.say("Sampling, loading and training a few mini-batches ...")
     # The values of the graph were checked when it was opened.
@@ -149,10 +163,15 @@ def machine_in(path: Path, device: torch.device) -> Machine:
     )
 
 
-def _opened(given: Given, file: Path | None, shared: Shared) -> tuple[Any, Graph]:
+def _settings(given: Given, file: Path | None, shared: Shared) -> RunSettings:
     settings = chosen_settings(given, file, of_run=is_of_run(file))
     shared.add_user_file(settings.model.model)
+    return settings
+
+
+def _opened(settings: RunSettings, shared: Shared) -> tuple[Any, Graph]:
     graph = open_checked(settings.data, keep_splits=False)
+    graph = with_task(graph, settings.train.task, shared.terminal().say)
     model = build_model(settings.model, graph)
     return model, features_as(graph, parameter_dtype(model))
 

@@ -13,6 +13,7 @@ from sagann.errors import InputError
 from sagann.graph import (
     Graph,
     add_inverse_edges,
+    for_task,
     graph_split,
     per_class_split,
     planetoid_split,
@@ -20,6 +21,7 @@ from sagann.graph import (
     symmetrise,
 )
 from sagann.graph.normalise import normalise_features
+from sagann.graph.task import left_out, task_of
 from sagann.storage import dataset_info, load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
 from sagann.storage.npz_graph import describe_npz
@@ -27,14 +29,25 @@ from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 
 
-def training_graph(config: DataConfig, *, seed: int, say: Callable[[str], None], check: bool = True) -> Graph:
-    """Open the graph that ``config`` names, with a split to train on.
+def training_graph(
+    config: DataConfig, *, task: str | None, seed: int, say: Callable[[str], None], check: bool = True
+) -> Graph:
+    """Open the graph that ``config`` names, with the answers of one task and a split to train on.
 
-    ``say`` is told of the default split, which nobody asked for. Without ``check`` the values are not checked: another worker does it.
+    ``say`` is told of answers that are left out, and of the default split, which nobody asked for. Without ``check`` the values are not
+    checked: another worker does it.
     """
-    graph = open_checked(config, keep_splits=config.split is None, check=check)
+    graph = with_task(open_checked(config, keep_splits=config.split is None, check=check), task, say)
     with whole_files(graph):
         return _with_split(graph, config, seed=seed, say=say)
+
+
+def with_task(graph: Graph, task: str | None, say: Callable[[str], None]) -> Graph:
+    """The graph with the answers of one task; ``say`` is told of those that are left out."""
+    kept = for_task(graph, task, where="--task")
+    if said := left_out(graph, task_of(kept)):
+        say(said)
+    return kept
 
 
 def _with_split(graph: Graph, config: DataConfig, *, seed: int, say: Callable[[str], None]) -> Graph:

@@ -105,8 +105,25 @@ def write_predictions(
     _replace(path, lambda aside: write(aside, columns))
 
 
+def write_values(path: Path, values: Tensor, order: Tensor) -> None:
+    """Write the values of a regression, float32 [num_vertices] or [num_vertices, T], as .csv, .parquet or .npy; an existing file is replaced.
+
+    Row i of the file is row ``order[i]`` of ``values``. A table has the columns vertex and prediction (prediction_0, ... for T of 2 or
+    more); as .npy, it is a plain array.
+    """
+    if path.suffix == ".npy":
+        write_embeddings(path, values, order)
+        return
+    columns: dict[str, Any] = {"vertex": np.arange(len(values), dtype=np.int64)}
+    if values.ndim == 1:
+        columns["prediction"] = values[order].numpy()
+    else:
+        columns |= {f"prediction_{number}": column[order].numpy() for number, column in enumerate(values.T)}
+    _replace(path, lambda aside: _write_table(aside, columns))
+
+
 def write_embeddings(path: Path, rows: Tensor, order: Tensor) -> None:
-    """Write a float32 matrix [num_vertices, F] as .npy; an existing file is replaced. Row i of the file is row ``order[i]``."""
+    """Write a float32 array [num_vertices, F] or [num_vertices] as .npy; an existing file is replaced. Row i of the file is row ``order[i]``."""
     pieces = order.split(max(1, _AT_ONCE_BYTES // max(1, rows[:1].nbytes)))
     _replace(path, lambda aside: write_npy(aside, rows, (rows[piece] for piece in pieces)))
 

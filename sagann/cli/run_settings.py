@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sagann.cli.settings import NONE, SECTIONS, SETTINGS
+from sagann.did_you_mean import closest
 from sagann.errors import InputError, require_choice
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import require_named
@@ -19,7 +20,6 @@ from sagann.storage.manifest import is_unicode
 from sagann.storage.regular_file import read_file
 from sagann.toml_text import format_toml
 from sagann.train import TrainConfig
-from sagann.train.policies import closest
 
 Tables = dict[str, dict[str, Any]]
 "Values of settings by section and name."
@@ -65,7 +65,8 @@ class RunSettings:
     worker_timeout: float = 60.0
     "Seconds for which a worker waits for another one in an epoch, before it ends with an error."
     balance: str = "edges"
-    "What the workers' parts have about equally many of: 'edges' or 'vertices'."
+    """What the workers' parts have about equally much of. edges, vertices: as they are counted; the parts stay. cost: seconds, as a cost model
+    predicts them from the epochs so far; vertices move between workers where that pays."""
 
     def to_toml(self) -> str:
         """The settings as a TOML file, every one written out."""
@@ -223,9 +224,9 @@ def _check_workers(of_run: Mapping[str, Any]) -> None:
         )
     if "balance" in of_run:
         # Imported here: it loads Numba, which many commands do not need.
-        from sagann.partition import RANGE_POLICIES
+        from sagann.partition import BALANCES
 
-        require_choice(of_run["balance"], RANGE_POLICIES, what="unknown balance", where="balance")
+        require_choice(of_run["balance"], BALANCES, what="unknown balance", where="balance")
 
 
 def absolute_path(source: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from sagann.errors import InputError, shown
 from sagann.ranges import RANGES, Range
 
-Kind = Literal["integer", "integers", "number", "flag", "text", "options"]
+Kind = Literal["integer", "integers", "number", "flag", "text", "options", "weights"]
 NONE = "none"
 "How an optional setting is written when it is to be unset."
 
@@ -45,6 +45,7 @@ KINDS: dict[Kind, KindFacts] = {
     "flag": KindFacts("true or false", (bool,), "bool", ""),
     "text": KindFacts("a string", (str,), "str", "TEXT"),
     "options": KindFacts("a table of options", (dict,), "Mapping[str, Any]", "KEY=VALUE"),
+    "weights": KindFacts("a name or a list of numbers", (str, list), "str | tuple[float, ...]", "balanced|W,W,..."),
 }
 
 
@@ -81,7 +82,7 @@ class Setting:
         """Read the text after the option on the command line."""
         if self.optional and text == NONE:
             return None
-        if self.kind == "text":
+        if self.kind == "text" or (self.kind == "weights" and text == "balanced"):
             return text
         try:
             value: Any = _READERS[self.kind](text)
@@ -146,7 +147,16 @@ def integers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-_READERS: dict[Kind, Callable[[str], Any]] = {"integer": int, "integers": integers, "number": float}
+def _numbers(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
+_READERS: dict[Kind, Callable[[str], Any]] = {
+    "integer": int,
+    "integers": integers,
+    "number": float,
+    "weights": _numbers,
+}
 "How a kind of numbers is read from the command line."
 
 
@@ -171,6 +181,7 @@ _SOURCES = (
 _KINDS = {facts.annotation: kind for kind, facts in KINDS.items()}
 # The section is long: these fields have titles of their own.
 _PANELS = {
+    "Task and loss": "task loss class_weights",
     "Optimisation": "epochs optimizer lr weight_decay decay optimizer_options scheduler scheduler_options clip_norm seed",
     "Mini-batches": "sample batch_size sampling_threads batches_ahead hot score cache",
     "Evaluation and early stopping": "monitor patience weights eval_every",
@@ -184,6 +195,8 @@ _METAVARS = {
     "hot": "SIZE|PERCENT|auto",
     "score": "degree|rpr|wrpr|vip",
     "cache": "static|s3-fifo|look-ahead",
+    "task": "classification|multi-label|regression",
+    "loss": "NAME",
     "optimizer": "NAME",
     "decay": "all|first-layer|matrices",
     "scheduler": "NAME",
@@ -191,7 +204,7 @@ _METAVARS = {
     "weights": "best|last",
     "engine": "compiled|lean|naive",
     "worker_timeout": "SECONDS",
-    "balance": "edges|vertices",
+    "balance": "edges|vertices|cost",
     "device": "auto|cpu|cuda|cuda:N",
     "memory": "SIZE",
     "spill": "FOLDER",

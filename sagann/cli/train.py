@@ -8,12 +8,12 @@ from typing import Annotated
 from sagann.byte_size import parse_bytes
 from sagann.cli.options import Given, Shared, command, option, switch
 from sagann.cli.settings import SETTINGS
-from sagann.errors import InputError
+from sagann.errors import InputError, require_choice
 
 _RUN = "Run folder"
 
 
-@command(*SETTINGS)
+@command(*SETTINGS, first="data")
 def train(
     shared: Shared,
     given: Given,
@@ -53,17 +53,20 @@ def train(
 SHOWN = ("program", "kernels", "steps")
 
 
+# Options of `sagann train` by which the graph is divided among workers.
+_DIVISION = ("workers", "balance")
 # Options of `sagann train` that the plan of an epoch of mini-batches depends on.
 _SAMPLING = tuple(setting for setting in SETTINGS if setting.panel == "Mini-batches")
-_TRAINING = ("optimizer", "clip_norm", "seed")
+_TRAINING = ("task", "optimizer", "clip_norm", "seed")
 
 
 @command(
     *(
         setting
         for setting in SETTINGS
-        if setting.section in ("data", "model") or setting in _SAMPLING or setting.name in _TRAINING
-    )
+        if setting.section in ("data", "model") or setting in _SAMPLING or setting.name in (*_TRAINING, *_DIVISION)
+    ),
+    first="data",
 )
 def plan(
     shared: Shared,
@@ -107,26 +110,59 @@ def plan(
         Path | None,
         option("With --memory: draw the expected timeline into this PNG file.", "FILE", default="none"),
     ] = None,
+    learned: Annotated[
+        Path | None,
+        option(
+            "With --workers: predict seconds with the cost model that this run learned (--balance cost).",
+            "RUN_DIR",
+            default="the run of --config",
+        ),
+    ] = None,
     config: Annotated[Path | None, option("Settings from a TOML file; the command line wins.", "FILE")] = None,
 ) -> None:
     """Say what each layer of a model is compiled to on a graph, without training it.
 
     With --memory, say instead how an epoch is streamed: into how many intervals the graph is cut, how much memory it
     takes, what is copied, and how long it will take. With --sample, say how long an epoch of mini-batches will take, which
-    bytes it reads, and what holds it up; a few batches are trained for that.
+    bytes it reads, and what holds it up; a few batches are trained for that. With --workers, say how the graph is divided
+    among them, and what a run has learned of their seconds.
 
     Example: sagann plan --data demo --model gat
     """
-    if show not in SHOWN:
-        raise InputError(
-            "cannot show that", value=f"'{show}'", where="--show", fix=f"Choose one of {', '.join(SHOWN)}."
-        )
+    require_choice(show, SHOWN, what="cannot show that", where="--show")
     for_streaming = {
         "--show steps": show == "steps",
         "--spill": spill is not None,
         "--machine": machine is not None,
         "--picture": picture is not None,
     }
+    if "workers" in given:
+        for name, is_given in {
+            **for_streaming,
+            "--show kernels": show == "kernels",
+            "--memory": memory is not None,
+            "--device": device != "auto",
+            "--sample": "sample" in given,
+        }.items():
+            if is_given:
+                raise InputError(
+                    "workers train on the whole graph, in memory, on processors",
+                    value=f"{name}, with --workers",
+                    where="sagann plan",
+                    fix=f"Leave {name} out, or leave --workers out.",
+                )
+        from sagann.cli.plan_workers import show_workers
+
+        show_workers(given, config, shared, learned=learned)
+        return
+    for name, is_given in {"--learned": learned is not None, "--balance": "balance" in given}.items():
+        if is_given:
+            raise InputError(
+                "nothing is divided without workers",
+                value=f"{name}, and no --workers",
+                where="sagann plan",
+                fix=f"Add --workers 2, or leave {name} out.",
+            )
     if any(setting.name in given for setting in _SAMPLING):
         for name, is_given in {**for_streaming, "--show kernels": show == "kernels"}.items():
             if is_given:

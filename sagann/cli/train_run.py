@@ -84,7 +84,7 @@ def train_run(
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
     streaming = _streaming(settings, run_dir)
     with nullcontext() if streaming is None else streaming.large_arrays():
-        graph = training_graph(settings.data, seed=settings.train.seed, say=terminal.say)
+        graph = training_graph(settings.data, task=settings.train.task, seed=settings.train.seed, say=terminal.say)
     check_memory(settings, graph)
     if streaming is not None:
         passes = "epochs" if settings.train.sample is None else "evaluations"
@@ -117,7 +117,7 @@ def _train_together(
     if not is_worker():
         run_dir = out or _free_folder(settings)
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
-        require_divisible(settings.train, resolve_device(settings.train.device))
+        require_divisible(settings.train, resolve_device(settings.train.device), balance=settings.balance)
         # Imported here: most runs have one worker.
         from sagann.cli.launch import launch_workers
 
@@ -153,7 +153,11 @@ def _train_together(
             streaming = _streaming(settings, run_dir)
             with nullcontext() if streaming is None else streaming.large_arrays():
                 graph = training_graph(
-                    settings.data, seed=settings.train.seed, say=terminal.say, check=workers.is_first
+                    settings.data,
+                    task=settings.train.task,
+                    seed=settings.train.seed,
+                    say=terminal.say,
+                    check=workers.is_first,
                 )
             result = _fit(
                 settings,
@@ -301,7 +305,8 @@ def _say_interrupted(text: str, settings: RunSettings, run_dir: Path, terminal: 
 
 def _report(result: TrainResult, run_dir: Path, terminal: Terminal) -> None:
     ended = "stopped early" if result.stopped_early else "done"
-    terminal.show(metrics_table(result.metrics, title=f"Metrics of the {result.weights} weights"))
+    of_epoch = f", of epoch {result.best_epoch}" if result.weights == "best" else ""
+    terminal.show(metrics_table(result.metrics, title=f"Metrics of the {result.weights} weights{of_epoch}"))
     noun = "epoch" if result.epochs == 1 else "epochs"
     terminal.show(f"{result.epochs} {noun} {ended}, {short_seconds(result.epoch_s)} each (median).")
     terminal.show(f"Run saved in {run_dir}")

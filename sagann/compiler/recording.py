@@ -42,6 +42,7 @@ from sagann.graph.topology import Topology
 from sagann.saga.engine import EdgeData, VertexRows, using_engine
 from sagann.saga.layer import SagaLayer
 from sagann.saga.row_runs import sampled_rows
+from sagann.saga.widths import Widths
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -304,7 +305,11 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
 
         def whole(*args: Tensor) -> Tensor:
             given = dict(zip(tensors, args, strict=False))
-            with _reparametrize_module(model, given), WholeOperators():
+            with (
+                _reparametrize_module(model, given),
+                WholeOperators(),
+                Widths(recorder.where, model, num_rows),
+            ):
                 if engine is recorder:
                     recorder.x = args[-1]
                 result: Tensor = model(hops, args[-1])

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx.traceback import set_stack_trace
 from torch.overrides import TorchFunctionMode
 
-from sagann.saga.independence import users_line
+from sagann.saga.users_lines import users_line
 
 
 class NotShown(Exception):  # noqa: N818 - not an error of its own: the tracer turns it into one.

@@ -101,7 +101,13 @@ def check_offsets(
             raise error(f"{what} decrease", value=value, where=where, fix=fix)
 
 
-def check_finite(rows: Tensor, what: str, *, where: Where) -> None:
+NOT_A_NUMBER = "Replace NaN and infinite values, with torch.nan_to_num for example."
+"What to do about values that are not finite."
+UNKNOWN_TARGET = "Write any finite number for an unknown target, and leave the vertex out of every split."
+"What to do about targets that are not finite."
+
+
+def check_finite(rows: Tensor, what: str, *, where: Where, fix: str = NOT_A_NUMBER) -> None:
     """Check that floating-point rows are finite."""
     # What is not finite stays so in a sum, which takes a fifth of the time. The sum of large numbers is no proof.
     if rows.element_size() > 1 and rows.sum().isfinite():
@@ -109,18 +115,25 @@ def check_finite(rows: Tensor, what: str, *, where: Where) -> None:
     wrong = ~torch.isfinite(rows)
     at = first_true(wrong)
     if at is not None:
-        raise not_finite(rows[at], first_true(wrong[at].reshape(-1)), what, where=where(at))
+        raise not_finite(rows[at], first_true(wrong[at].reshape(-1)), what, where=where(at), fix=fix)
 
 
 def not_finite(
-    row: Rows, column: int | None, what: str, *, where: str, limit: str = "", error: type[InputError] = InputError
+    row: Rows,
+    column: int | None,
+    what: str,
+    *,
+    where: str,
+    limit: str = "",
+    fix: str = NOT_A_NUMBER,
+    error: type[InputError] = InputError,
 ) -> InputError:
     """The error for a row with a value that is not finite; ``limit`` is a text about a limit that the value exceeds."""
     return error(
         f"{what} is not finite",
         value=f"{float(row.reshape(-1)[column or 0])}{f' in column {column}' if row.ndim else ''}{limit}",
         where=where,
-        fix="Replace NaN and infinite values, with torch.nan_to_num for example.",
+        fix=fix,
     )
 
 

@@ -1,4 +1,4 @@
-"""Graph: a topology with the data of its vertices: features, labels, splits, and graph boundaries.
+"""Graph: a topology with the data of its vertices: features, labels, targets, splits, and graph boundaries.
 
 A Graph is immutable; every transformation returns a new Graph that shares all unchanged tensors. Tensors may be
 memory-mapped, so making a Graph checks shapes, not values; :func:`sagann.graph.validate_graph` checks the values.
@@ -46,6 +46,9 @@ class Graph:
     "Labels: int64 [num_vertices], -1 for unknown; or uint8 [num_vertices, num_classes] of 0 and 1 for multi-label."
     num_classes: int = 0
     "Number of classes; 0 without labels."
+    targets: Tensor | None = None
+    """Values to predict in a regression: finite float32 [num_vertices], or [num_vertices, num_targets]; a single column is kept as
+    [num_vertices]. Where a value is unknown, it is any number, and the vertex is in no split."""
     splits: Mapping[str, Tensor] = field(default_factory=dict)
     "Disjoint masks, bool [num_vertices], by name: 'train', 'val', 'test'."
     graph_ptr: Tensor | None = None
@@ -73,10 +76,12 @@ class Graph:
             )
         if isinstance(self.features, TensorRows):
             object.__setattr__(self, "features", self.features.tensor)
+        if self.targets is not None and self.targets.ndim == 2 and self.targets.shape[1] == 1:
+            object.__setattr__(self, "targets", self.targets[:, 0])
         features = self.features
         if features is not None and not (isinstance(features, Tensor) and features.requires_grad):
             declare_constant(features)
-        rows: dict[str, Features | None] = {"features": features, "labels": self.labels}
+        rows: dict[str, Features | None] = {"features": features, "labels": self.labels, "targets": self.targets}
         rows |= {f"split '{name}'": mask for name, mask in self.splits.items()}
         rows["original_ids"] = self.original_ids
         for what, found in rows.items():
@@ -106,6 +111,18 @@ class Graph:
         return 0 if self.features is None else feature_store(self.features).row_shape[0]
 
     @property
+    def num_targets(self) -> int:
+        """Number of target values per vertex; 0 without targets."""
+        if self.targets is None:
+            return 0
+        return 1 if self.targets.ndim == 1 else self.targets.shape[1]
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs of a model per vertex: one for each target where there are targets and no labels, else one for each class."""
+        return self.num_targets if self.labels is None and self.targets is not None else self.num_classes
+
+    @property
     def num_graphs(self) -> int:
         """Number of graphs in this one; 1 without offsets."""
         return 1 if self.graph_ptr is None else len(self.graph_ptr) - 1
@@ -122,6 +139,25 @@ class Graph:
     def with_topology(self, topology: Topology) -> Graph:
         """The same vertices with other edges."""
         return replace(self, topology=topology)
+
+    def with_features(self, features: Features | None) -> Graph:
+        """The same graph with other features [num_vertices, F]; None for none."""
+        return replace(self, features=features)
+
+    def with_labels(self, labels: Tensor | None, *, num_classes: int | None = None) -> Graph:
+        """The same graph with other labels: [num_vertices], -1 for unknown, or 0 and 1 [num_vertices, C].
+
+        ``num_classes`` is by default one more than the largest label, or C.
+        """
+        if num_classes is None:
+            num_classes = 0
+            if isinstance(labels, Tensor) and labels.numel():
+                num_classes = labels.shape[1] if labels.ndim == 2 else max(0, int(labels.max()) + 1)
+        return replace(self, labels=labels, num_classes=num_classes)
+
+    def with_splits(self, splits: Mapping[str, Tensor]) -> Graph:
+        """The same graph with other splits: bool masks [num_vertices] of 'train', 'val' and 'test'."""
+        return replace(self, splits=splits)
 
     def in_memory(self) -> Graph:
         """The same graph with its features in a tensor; all rows of a feature store are read into memory."""
@@ -144,15 +180,17 @@ class Graph:
             topology=self.topology.to(device),
             features=features,
             labels=move(self.labels),
+            targets=move(self.targets),
             splits={name: mask.to(device) for name, mask in self.splits.items()},
             graph_ptr=move(self.graph_ptr),
         )
 
     def __repr__(self) -> str:
+        targets = f", num_targets={self.num_targets}" if self.targets is not None else ""
         several = f", num_graphs={self.num_graphs}" if self.graph_ptr is not None else ""
         return (
             f"Graph(num_vertices={self.num_vertices}, num_edges={self.num_edges}, "
-            f"num_features={self.num_features}, num_classes={self.num_classes}{several})"
+            f"num_features={self.num_features}, num_classes={self.num_classes}{targets}{several})"
         )
 
 
@@ -170,6 +208,8 @@ def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
         yield "features", graph.features
     if graph.labels is not None:
         yield "labels", graph.labels
+    if graph.targets is not None:
+        yield "targets", graph.targets
     for name, mask in sorted(graph.splits.items()):
         yield f"split '{name}'", mask
     if graph.graph_ptr is not None:
@@ -185,7 +225,7 @@ def _check_types(graph: Graph) -> None:
     as_tensor = "Convert it with torch.as_tensor."
     features = graph.features
     require_type(features, (Tensor, FeatureStore), where="Graph.features", fix=as_tensor, optional=True)
-    for name in ("labels", "graph_ptr", "original_ids"):
+    for name in ("labels", "targets", "graph_ptr", "original_ids"):
         require_type(getattr(graph, name), Tensor, where=f"Graph.{name}", fix=as_tensor, optional=True)
     for name in ("num_classes", "num_edge_types"):
         count = getattr(graph, name)

@@ -59,14 +59,22 @@ def pick_rows(tensor: Tensor, rows: Tensor, into: Tensor) -> Tensor:
 
 def as_bytes(tensor: Tensor) -> np.ndarray:
     """A contiguous tensor's rows as bytes: uint8 [n, bytes of a row], on the same memory."""
-    rows: np.ndarray = tensor.detach().reshape(len(tensor), -1).view(torch.uint8).numpy()
+    rows: np.ndarray = as_byte_tensor(tensor).view(len(tensor), -1).numpy()
     return rows
 
 
 def flat_bytes(tensor: Tensor) -> np.ndarray:
     """A tensor's numbers as bytes, in order: uint8 [bytes], on the same memory if contiguous, else a copy."""
-    found: np.ndarray = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    found: np.ndarray = as_byte_tensor(tensor.contiguous()).numpy()
     return found
+
+
+def as_byte_tensor(tensor: Tensor) -> Tensor:
+    """A contiguous tensor's numbers as bytes, in order: uint8 [bytes], on the same memory, on any device.
+
+    A single number is contiguous whatever its stride, as an expanded one has none. PyTorch's ``view`` wants a stride of 1.
+    """
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns: int) -> Tensor:

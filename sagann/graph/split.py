@@ -2,7 +2,8 @@
 
 Only labelled vertices enter a split; masks are disjoint; the same seed gives the same split on every machine, and of a renumbered
 graph the same vertices as of the original one.
-In a multi-label graph every vertex counts as labelled, because a row of zeros is a valid label.
+In a multi-label graph every vertex counts as labelled, because a row of zeros is a valid label; so does every vertex of a graph with
+targets and without labels.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def _parts_per_class(graph: Graph, train: int, val: int, seed: int) -> tuple[Ten
     vertices = _labelled_vertices(graph)
     if graph.multi_label or graph.labels is None:
         what = "a split per class needs one label per vertex"
-        raise _refused(graph, what, "several labels per vertex", "Use random_split.")
+        value = "targets, and no labels" if graph.labels is None else "several labels per vertex"
+        raise _refused(graph, what, value, "Use random_split.")
     vertices = vertices[_shuffled(len(vertices), seed)]
     # Grouped by class without a loop over classes, because there may be more classes than vertices.
     labels, order = graph.labels[vertices].sort(stable=True)
@@ -160,23 +162,32 @@ def graph_split(
 
 
 def labelled_rows(graph: Graph, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The labelled vertices of a split of a graph with labels: ids int64 [n], and their labels [n] or [n, C]."""
-    assert graph.labels is not None
+    """The labelled vertices of a split: ids int64 [n], and their labels [n] or [n, C], or of a graph without labels their targets [n, T]."""
+    if graph.labels is None:
+        assert graph.targets is not None
+        rows = mask.nonzero().squeeze(1)
+        return rows, as_columns(graph.targets.index_select(0, rows))
     known = mask if graph.multi_label else mask & (graph.labels >= 0)
     rows = known.nonzero().squeeze(1)
     return rows, graph.labels.index_select(0, rows)
 
 
+def as_columns(targets: Tensor) -> Tensor:
+    """Targets [n] or [n, T] with a column for each, [n, T]."""
+    return targets if targets.ndim == 2 else targets.unsqueeze(1)
+
+
 def _labelled_vertices(graph: Graph) -> Tensor:
-    """Find the vertices with a known label, int64 ascending by original id."""
-    if graph.labels is None:
-        fix = "Give the graph labels first."
-        raise _refused(graph, "a graph without labels cannot be split", "labels is None", fix)
+    """Find the vertices with a known label or with targets, int64 ascending by original id."""
+    known = graph.labels if graph.labels is not None else graph.targets
+    if known is None:
+        fix = "Give the graph labels or targets first."
+        raise _refused(graph, "a graph without labels cannot be split", "neither labels nor targets", fix)
     if graph.original_ids is not None:
-        vertices = original_order(graph).to(graph.labels.device)
+        vertices = original_order(graph).to(known.device)
     else:
-        vertices = torch.arange(graph.num_vertices, device=graph.labels.device)
-    return vertices if graph.multi_label else vertices[graph.labels[vertices] >= 0]
+        vertices = torch.arange(graph.num_vertices, device=known.device)
+    return vertices[known[vertices] >= 0] if known is graph.labels and not graph.multi_label else vertices
 
 
 def _graph_position(graph: Graph, key: str | int) -> int:

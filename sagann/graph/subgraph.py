@@ -1,7 +1,7 @@
 """Choose and renumber vertices: pure functions from Graph to Graph.
 
-All functions do one operation. Vertex i of the result is vertex ``order[i]`` of the input, with its features, label and
-splits. The result has the edges between chosen vertices, with their data; in-edges ascend by source.
+All functions do one operation. Vertex i of the result is vertex ``order[i]`` of the input, with its features, label,
+targets and splits. The result has the edges between chosen vertices, with their data; in-edges ascend by source.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
         ),
         features=None if graph.features is None else _rows_of(graph.features, vertices),
         labels=None if graph.labels is None else graph.labels[vertices],
+        targets=None if graph.targets is None else graph.targets[vertices],
         splits={name: mask[vertices] for name, mask in graph.splits.items()},
         graph_ptr=graph_ptr,
         graph_names=graph_names,

@@ -153,6 +153,34 @@ class Topology:
             validate=False,
         )
 
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, num_vertices: int | None = None, *, edge_data: Mapping[str, Tensor] | None = None
+    ) -> Topology:
+        """Sort the edges of PyG's ``edge_index``, which go from its first row to its second.
+
+        Args:
+            edge_index: integer [2, num_edges].
+            num_vertices: number of vertices; default one more than the largest id.
+            edge_data: tensors with one row per edge, in the order of ``edge_index``.
+        Raises:
+            InputError: the form is another one, or an id is out of range.
+        Example:
+            >>> Topology.from_edge_index(torch.tensor([[0, 1], [1, 2]])).num_src
+            3
+        """
+        require_type(edge_index, Tensor, where="Topology.from_edge_index, edge_index", fix=_AS_TENSOR)
+        if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+            raise InputError(
+                "edge_index has the wrong form",
+                value=f"{list(edge_index.shape)}, expected [2, num_edges]",
+                where="Topology.from_edge_index, edge_index",
+                fix="Pass the sources in the first row and the destinations in the second; transpose edges [num_edges, 2].",
+            )
+        if num_vertices is None:
+            num_vertices = int(edge_index.max()) + 1 if edge_index.numel() else 0
+        return cls.from_coo(src=edge_index[0], dst=edge_index[1], num_src=num_vertices, edge_data=edge_data)
+
     def validate(self) -> None:
         """Check every offset and id, in slices, so that memory-mapped arrays are never copied whole.
 
@@ -188,6 +216,13 @@ class Topology:
 
         Engines complete the rows that the edges read, at the moment when the edges read them. In a worker's part, other workers
         send the missing rows.
+        """
+        return rows
+
+    def complete_all(self, rows: Mapping[str, Tensor], *, keeps: bool) -> Mapping[str, Tensor]:
+        """:meth:`complete` for several tensors that the edges read together, by name.
+
+        With ``keeps``, a worker's part keeps what constant features were completed to, for later epochs.
         """
         return rows
 

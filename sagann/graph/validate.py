@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_choice
 from sagann.graph.checks import (
+    UNKNOWN_TARGET,
     Where,
     check_columns,
     check_finite,
@@ -49,8 +50,9 @@ def validate_graph(graph: Graph) -> None:
 
 
 def validate_labels(graph: Graph) -> None:
-    """Check the labels and splits of ``graph``, in O(vertices)."""
+    """Check the labels, targets and splits of ``graph``, in O(vertices)."""
     _check_labels(graph)
+    _check_targets(graph)
     _check_splits(graph)
 
 
@@ -217,6 +219,20 @@ def _check_labels(graph: Graph) -> None:
         check_labels(labels[part], graph.num_classes, where=numbered(where, "vertex", part.start))
 
 
+def _check_targets(graph: Graph) -> None:
+    targets, where = graph.targets, _name(graph, "targets")
+    if targets is None:
+        return
+    is_matrix = targets.ndim == 2 and targets.shape[1] > 0
+    if targets.dtype != torch.float32 or targets.layout != torch.strided or not (targets.ndim == 1 or is_matrix):
+        expected = "torch.float32 [num_vertices], or [num_vertices, num_targets]"
+        raise wrong_form(
+            targets, expected, where=where, fix="Convert the targets with .float(), one row per vertex."
+        )
+    for part in slices(len(targets), targets[:1].numel()):
+        check_finite(targets[part], "target", where=numbered(where, "vertex", part.start), fix=UNKNOWN_TARGET)
+
+
 def _check_splits(graph: Graph) -> None:
     for name, mask in graph.splits.items():
         where = _name(graph, f"split '{name}'")
@@ -230,7 +246,8 @@ def _check_splits(graph: Graph) -> None:
                 where=where,
                 fix="Split again, with random_split for example.",
             )
-        if graph.labels is not None and not graph.multi_label:
+        # A vertex without a label may be in a split for its targets.
+        if graph.labels is not None and not graph.multi_label and graph.targets is None:
             _check_split_is_labelled(mask, graph.labels, where)
     for (name, mask), (other_name, other) in combinations(graph.splits.items(), 2):
         for part in slices(len(mask)):

@@ -1,4 +1,4 @@
-"""Bridges to other libraries and their datasets: PyG, SciPy, OGB folders, GraphBolt folders."""
+"""Bridges to other libraries and their datasets: PyG and its files, SciPy, OGB folders, GraphBolt folders."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from sagann.interop.graphbolt import import_graphbolt
     from sagann.interop.ogb import import_ogb
     from sagann.interop.pyg import from_pyg, to_pyg
+    from sagann.interop.pyg_file import import_pyg, read_pyg
     from sagann.interop.scipy_sparse import from_scipy
 
 _HOMES = {
@@ -16,10 +17,12 @@ _HOMES = {
     "from_scipy": "sagann.interop.scipy_sparse",
     "import_graphbolt": "sagann.interop.graphbolt",
     "import_ogb": "sagann.interop.ogb",
+    "import_pyg": "sagann.interop.pyg_file",
+    "read_pyg": "sagann.interop.pyg_file",
     "to_pyg": "sagann.interop.pyg",
 }
 
-__all__ = ["from_pyg", "from_scipy", "import_graphbolt", "import_ogb", "to_pyg"]
+__all__ = ["from_pyg", "from_scipy", "import_graphbolt", "import_ogb", "import_pyg", "read_pyg", "to_pyg"]
 
 
 def __getattr__(name: str) -> Any:

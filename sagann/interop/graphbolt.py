@@ -98,7 +98,7 @@ class _Metadata:
                 "file format not supported",
                 value=f"format {kind!r} of {name!r}, expected {' or '.join(kinds)}",
                 where=str(self.path),
-                fix="Save the array with numpy.save; sagann opens no file in torch's format, because it may run code.",
+                fix="Save the array with numpy.save; files in torch's format may run code, so they are not opened.",
             )
         return self.path.parent / name
 

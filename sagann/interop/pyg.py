@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, MissingDependencyError, require_type
+from sagann.errors import InputError, MissingDependencyError, require_choice, require_type
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.checks import wrong_form
 from sagann.graph.feature_store import tensor_of
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 
-def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -> Graph:
+Task = Literal["auto", "classification", "multi-label", "regression", "none"]
+TASK_CHOICES = ("auto", "classification", "multi-label", "regression", "none")
+
+
+def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto", name: str = "pyg") -> Graph:
     """Make a Graph of a PyG ``Data`` (or ``Batch``) object.
 
     The graph takes ``edge_index`` (an edge goes from the first row to the second), ``x``, ``y``, the masks ``train_mask``,
@@ -25,18 +29,29 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
     NAME: ``edge_weight`` becomes 'weight', for example. Other fields (``pos``, ``edge_label`` with ``edge_label_index``, ...)
     are ignored. Edges are sorted by destination, then source; the input is not changed.
 
+    ``task`` says what ``y`` is; a single column [V, 1] is taken as [V]:
+
+    - ``classification``: labels. Integers [V] from 0, -1 for unknown; as floats, NaN is unknown too.
+    - ``multi-label``: labels. 0 and 1 of any type, [V, C].
+    - ``regression``: targets. Numbers of any type, [V] or [V, T], kept as float32.
+    - ``none``: ``y`` is left out.
+    - ``auto``: integers or booleans [V] are labels, a matrix of 0 and 1 is multi-label, floats with a fraction are targets. Anything else
+      is refused: floats [V] that are all integers may be class ids or targets.
+
     Args:
         data: a homogeneous ``Data`` with ``edge_index``.
         num_classes: number of classes; default one more than the largest label, or the number of columns.
+        task: what ``y`` is: 'classification', 'multi-label', 'regression', 'none', or 'auto' where its form tells.
         name: name of the graph.
     Raises:
-        InputError: a heterogeneous object, no ``edge_index``, several splits in one mask, or a value that is not valid
-            in a graph.
+        InputError: a heterogeneous object, no ``edge_index``, several splits in one mask, a ``y`` that does not fit the task or does not
+            tell the task, or a value that is not valid in a graph.
     Example:
         >>> from torch_geometric.data import Data
         >>> from_pyg(Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 2]])))
         Graph(num_vertices=3, num_edges=2, num_features=3, num_classes=0)
     """
+    require_choice(task, TASK_CHOICES, what="unknown task", where="from_pyg.task")
     if hasattr(data, "node_types"):
         raise InputError(
             "kind of graph not supported",
@@ -55,7 +70,14 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
             "row, col, _ = adj_t.coo() gives torch.stack([col, row]).",
         )
     edge_data = _edge_data(data, edge_index.shape[1])
-    labels = _labels(getattr(data, "y", None), data.num_nodes or 0)
+    labels, targets = _labels_or_targets(getattr(data, "y", None), data.num_nodes or 0, task)
+    if targets is not None and num_classes is not None:
+        raise InputError(
+            "targets have no classes",
+            value=f"num_classes = {num_classes}, and y is taken as targets of a regression",
+            where="from_pyg",
+            fix="Pass task='classification' if y has class ids; else leave num_classes out.",
+        )
     types = edge_data.get("type")
     graph = Graph(
         topology=Topology.from_coo(
@@ -63,6 +85,7 @@ def from_pyg(data: Data, *, num_classes: int | None = None, name: str = "pyg") -
         ),
         features=getattr(data, "x", None),
         labels=labels,
+        targets=targets,
         num_classes=num_classes if num_classes is not None else _count_classes(labels),
         splits=_splits(data),
         graph_ptr=getattr(data, "ptr", None),
@@ -77,15 +100,23 @@ def to_pyg(graph: Graph) -> Data:
     """Make a PyG ``Data`` object of a Graph; edges come in CSC order.
 
     Sparse features become dense, and a feature store is read into memory. Edge data NAME becomes ``edge_NAME``:
-    'weight' becomes ``edge_weight``, for example.
+    'weight' becomes ``edge_weight``, for example. Labels, or targets, become ``y``.
 
     Raises:
+        InputError: the graph has both labels and targets.
         MissingDependencyError: PyG is not installed.
     """
     try:
         from torch_geometric.data import Data
     except ImportError as error:
         raise MissingDependencyError("torch_geometric", extra="pyg", feature="to_pyg") from error
+    if graph.labels is not None and graph.targets is not None:
+        raise InputError(
+            "a PyG object has one y",
+            value=f"labels of {graph.num_classes} classes, and {graph.num_targets} targets per vertex",
+            where=f"to_pyg of graph '{graph.name}'",
+            fix="Choose one of them: to_pyg(for_task(graph, 'regression')), with sagann.graph.for_task.",
+        )
     topology = graph.topology
     fields: dict[str, Any] = {f"edge_{name}": rows for name, rows in topology.edge_data.items()}
     fields |= {f"{name}_mask": mask for name, mask in graph.splits.items()}
@@ -96,6 +127,8 @@ def to_pyg(graph: Graph) -> Data:
         fields["x"] = x.to_dense() if is_sparse(x) else x
     if graph.labels is not None:
         fields["y"] = graph.labels
+    if graph.targets is not None:
+        fields["y"] = graph.targets
     edge_index = torch.stack([topology.indices.long(), topology.edge_dst().long()])
     return Data(edge_index=edge_index, num_nodes=graph.num_vertices, **fields)
 
@@ -136,25 +169,60 @@ def _splits(data: Any) -> dict[str, Tensor]:
     return splits
 
 
-def _labels(y: Tensor | None, num_vertices: int) -> Tensor | None:
+def _labels_or_targets(y: Tensor | None, num_vertices: int, task: Task) -> tuple[Tensor | None, Tensor | None]:
+    """``y`` as labels or as targets; the other one is None, and both are for the task 'none'."""
     _require_tensor(y, "y")
-    if y is None:
-        return None
+    if y is None or task == "none":
+        return None, None
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.ndim == 0 or y.shape[0] != num_vertices:
+    if y.ndim not in (1, 2) or y.shape[0] != num_vertices:
         raise InputError(
             "data has no vertex labels",
             value=f"y {list(y.shape)}, but there are {num_vertices} vertices",
             where="data.y",
-            fix="sagann trains vertex tasks; give one label per vertex, or delete data.y.",
+            fix="sagann trains vertex tasks; give one label or target per vertex, or pass from_pyg(..., task='none').",
         )
+    found = _task_of(y) if task == "auto" else task
+    if found == "regression":
+        return None, y.float()
+    if found == "multi-label":
+        if y.ndim == 2 and _is_binary(y):
+            return y.to(torch.uint8), None
+        expected = "0 and 1 [num_vertices, num_classes] for several labels per vertex"
+        raise wrong_form(y, expected, where="data.y", fix="Pass from_pyg(..., task='regression') for targets.")
+    known = torch.where(y.isnan(), -1, y) if y.is_floating_point() else y
+    if y.ndim != 1 or not _is_whole(known):
+        expected = "integers [num_vertices], or 0 and 1 [num_vertices, num_classes] with task='multi-label'"
+        fix = "Number the classes from 0, -1 for unknown; or pass from_pyg(..., task='regression') for targets."
+        raise wrong_form(y, expected, where="data.y", fix=fix)
+    return known.long(), None
+
+
+def _task_of(y: Tensor) -> Task:
+    """The task that the form of ``y`` tells; an InputError where it may be of two."""
+    if y.ndim == 2 and _is_binary(y):
+        return "multi-label"
+    if y.is_floating_point() and not _is_whole(torch.where(y.isnan(), -1, y)):
+        return "regression"
     if y.ndim == 1 and not y.is_floating_point():
-        return y.long()
-    if y.ndim == 2 and bool(((y == 0) | (y == 1)).all()):
-        return y.to(torch.uint8)
-    expected = "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]"
-    raise wrong_form(y, expected, where="data.y", fix="Number the classes from 0, -1 for unknown.")
+        return "classification"
+    two = "class ids, or targets" if y.ndim == 1 else "targets, or counts"
+    raise InputError(
+        "the task of y is not clear",
+        value=f"{y.dtype} {list(y.shape)} of integers, which may be {two}",
+        where="from_pyg.task",
+        fix="Pass from_pyg(..., task='regression')" + (" or task='classification'." if y.ndim == 1 else "."),
+    )
+
+
+def _is_binary(y: Tensor) -> bool:
+    return bool(((y == 0) | (y == 1)).all())
+
+
+def _is_whole(y: Tensor) -> bool:
+    """Whether all numbers are integers of 32 bits."""
+    return not y.is_floating_point() or bool(((y == y.floor()) & (y.abs() < 2**31)).all())
 
 
 def _count_classes(labels: Tensor | None) -> int:

@@ -13,7 +13,7 @@ from sagann.graph.checks import check_offsets, wrong_form
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import CsrRows, ImportSource
 from sagann.storage.read_source import graph_of
-from sagann.storage.row_source import Array, ArrayRows, RowSource, label_rows
+from sagann.storage.row_source import Array, ArrayRows, RowSource, label_rows, target_rows
 
 if TYPE_CHECKING:
     from scipy.sparse import sparray, spmatrix
@@ -24,6 +24,7 @@ def from_scipy(
     *,
     features: sparray | spmatrix | Array | None = None,
     labels: Array | None = None,
+    targets: Array | None = None,
     weighted: bool = False,
     name: str = "scipy",
 ) -> Graph:
@@ -34,6 +35,7 @@ def from_scipy(
             stored twice is two edges; an explicit zero is an edge too.
         features: [N, F], sparse or dense.
         labels: integers [N] or [N, 1], -1 for unknown, or 0/1 [N, C].
+        targets: values to predict in a regression, numbers [N] or [N, T].
         weighted: keep the matrix's values as edge data 'weight'.
         name: name of the graph.
     Raises:
@@ -69,6 +71,7 @@ def from_scipy(
             ),
             features=None if features is None else _features(features),
             labels=None if labels is None else _labels(np.asarray(labels)),
+            targets=None if targets is None else _targets(np.asarray(targets)),
             num_vertices=num_vertices,
         )
     )
@@ -99,6 +102,13 @@ def _numbers(values: Array, what: str) -> ArrayRows:
 def _labels(labels: Array) -> RowSource:
     where = "from_scipy, labels"
     if labels.dtype.kind == "f":
-        expected, fix = "integers [N], or 0 and 1 [N, C]", "Number the classes from 0; use -1 for an unknown label."
+        expected, fix = (
+            "integers [N], or 0 and 1 [N, C]",
+            "Number the classes from 0; use -1 for an unknown label. For a regression, pass targets.",
+        )
         raise wrong_form(labels, expected, where=where, fix=fix)
     return label_rows(ArrayRows(array=labels, file=where, dtype="int64"), labels)
+
+
+def _targets(targets: Array) -> RowSource:
+    return target_rows(ArrayRows(array=targets, file="from_scipy, targets", dtype="float32"), targets)

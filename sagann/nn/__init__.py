@@ -1,6 +1,10 @@
 """The model zoo: layers in SAGA form, and models made of them."""
 
-from sagann.nn.layers import GAT, GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
+from sagann.nn.attention import GAT, GATv2, TransformerConv, attention_weights
+from sagann.nn.layers import GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
+from sagann.nn.neighbourhoods import PNA, EdgeConv
+from sagann.nn.propagation import Propagated, Propagation
+from sagann.nn.relations import GINE, RGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
 from sagann.nn.zoo import MODELS, ModelConfig, build_model
 
@@ -9,15 +13,24 @@ __all__ = [
     "GCN",
     "GGNN",
     "GIN",
+    "GINE",
     "GNN",
     "MODELS",
+    "PNA",
+    "RGCN",
     "SAGE",
     "CommNet",
+    "EdgeConv",
     "EmbeddingEncoder",
+    "GATv2",
     "GatedGCN",
     "LinearEncoder",
     "MaxPoolGCN",
     "ModelConfig",
+    "Propagated",
+    "Propagation",
     "ResidualGCN",
+    "TransformerConv",
+    "attention_weights",
     "build_model",
 ]

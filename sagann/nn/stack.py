@@ -25,9 +25,9 @@ class LinearEncoder(nn.Module):
     Sparse rows cost their non-zeros only.
     """
 
-    def __init__(self, in_dim: int, out_dim: int) -> None:
+    def __init__(self, in_dim: int, out_dim: int, *, bias: bool = True) -> None:
         super().__init__()
-        self.linear = glorot_linear(in_dim, out_dim)
+        self.linear = glorot_linear(in_dim, out_dim, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.layout != torch.sparse_csr:

@@ -11,15 +11,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.errors import InputError, shown
-from sagann.graph import Graph
-from sagann.nn.layers import GAT, GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
+from sagann.did_you_mean import did_you_mean
+from sagann.errors import InputError, require_choice, shown
+from sagann.graph import Graph, for_task
+from sagann.nn.attention import GAT, GATv2, TransformerConv
+from sagann.nn.layers import GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
+from sagann.nn.neighbourhoods import PNA, EdgeConv
+from sagann.nn.propagation import Propagated
+from sagann.nn.relations import GINE, RGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
 from sagann.nn.user_model import class_in_file, layer_from_class, load_class, module_from_class
 from sagann.ranges import RANGES
 from sagann.saga import SagaLayer
 
 ENCODERS = ("auto", "none", "linear", "embedding")
+ATTENTION = MappingProxyType({"gat": GAT, "gatv2": GATv2, "transformer": TransformerConv})
+"Layers with attention heads, by the names of their models."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,25 +39,28 @@ class ModelConfig:
     """
 
     model: str = "gcn"
-    """commnet, gcn, maxpool-gcn, gated-gcn, ggnn, gin, gat, sage or residual-gcn; or ``path/to/file.py:ClassName`` for a layer
-    or model of the user's own."""
+    """appnp, commnet, edgeconv, gat, gated-gcn, gatv2, gcn, ggnn, gin, gine, maxpool-gcn, pna, residual-gcn, rgcn, sage, sgc or
+    transformer; or ``path/to/file.py:ClassName`` for a layer or model of the user's own."""
     layers: int = 2
-    "Number of layers; for ggnn, number of steps with shared parameters."
+    "Number of layers; for ggnn, number of steps with shared parameters; for appnp and sgc, number of hops."
     hidden: int = 128
-    "Width of the layers between the first and the last; for gat, width of all heads together."
+    "Width of the layers between the first and the last; for gat, gatv2 and transformer, width of all heads together."
     dropout: float = 0.5
     "Probability of dropping an input of a layer."
     layer_norm: bool = False
     "Put a LayerNorm after every layer but the last."
     encoder: str = "auto"
     """Module before the first layer: 'none'; 'linear' (dense or sparse features to ``hidden``); 'embedding' (a learned
-    row per vertex); 'auto' (embedding where vertices have no features, linear for ggnn, else none)."""
+    row per vertex); 'auto' (embedding where vertices have no features, linear for ggnn, else none). appnp and sgc begin with maps of their
+    own, and do not read it, nor ``layer_norm``."""
     heads: int = 8
-    "For gat: number of heads of all layers but the last."
+    "For gat, gatv2 and transformer: number of heads of all layers but the last."
     out_heads: int = 1
-    "For gat: number of heads of the last layer, which are averaged."
+    "For gat, gatv2 and transformer: number of heads of the last layer, which are averaged."
     attention_dropout: float = 0.0
-    "For gat: probability of dropping an attention coefficient."
+    "For gat, gatv2 and transformer: probability of dropping an attention coefficient."
+    teleport: float = 0.1
+    "For appnp: share of a vertex's first row in its row after every hop."
     linear_shortcut: bool = False
     "For residual-gcn: learn the shortcut even where the identity would fit."
 
@@ -58,29 +68,25 @@ class ModelConfig:
         if not isinstance(self.model, str) or (self.model not in MODELS and class_in_file(self.model) is None):
             raise InputError(
                 "unknown model",
-                value=f"'{self.model}', expected one of {', '.join(MODELS)}",
+                value=f"{shown(self.model)}, expected one of {', '.join(MODELS)}",
                 where="model",
-                fix="Choose one of these, or name your own as path/to/file.py:ClassName.",
+                fix=f"{did_you_mean(self.model, MODELS)}Choose one of these, or name your own as path/to/file.py:ClassName.",
             )
         if named := class_in_file(self.model):
             # A run may be resumed or reopened from another folder.
             object.__setattr__(self, "model", f"{named[0].absolute()}:{named[1]}")
-        if self.encoder not in ENCODERS:
-            raise InputError(
-                "unknown encoder",
-                value=f"'{self.encoder}', expected one of {', '.join(ENCODERS)}",
-                where="encoder",
-                fix="Choose one of these.",
-            )
+        require_choice(self.encoder, ENCODERS, what="unknown encoder", where="encoder")
         for name in ("layers", "hidden", "heads", "out_heads"):
             self._require((name,), RANGES[name].__contains__, str(RANGES[name]))
-        self._require(("dropout", "attention_dropout"), _is_probability, "a number from 0 to less than 1")
+        self._require(
+            ("dropout", "attention_dropout", "teleport"), _is_probability, "a number from 0 to less than 1"
+        )
         self._require(("layer_norm", "linear_shortcut"), lambda value: isinstance(value, bool), "true or false")
-        if self.model == "gat" and self.hidden % self.heads:
+        if self.model in ATTENTION and self.hidden % self.heads:
             raise InputError(
                 "the heads do not divide the width",
                 value=f"hidden {self.hidden}, heads {self.heads}",
-                where="gat",
+                where=self.model,
                 fix=f"Use hidden = {self.hidden // self.heads * self.heads or self.heads} or other heads.",
             )
 
@@ -104,14 +110,15 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
     """Build the model that ``config`` names, with input and output widths from ``graph``.
 
     Raises:
-        InputError: the graph has no classes, its features do not fit the encoder, or the user's class cannot be used.
+        InputError: the graph has neither classes nor targets, or both, its features do not fit the encoder, or the user's class cannot be used.
     """
-    if graph.num_classes < 1:
+    graph = for_task(graph)
+    if graph.num_outputs < 1:
         raise InputError(
-            "the graph has no classes to learn",
+            "the graph has no classes to learn, and no targets",
             value=f"num_classes = {graph.num_classes}",
             where=f"graph '{graph.name}'",
-            fix="Give the graph labels and num_classes.",
+            fix="Give the graph labels and num_classes, or targets.",
         )
     return MODELS.get(config.model, _build_users)(config, graph)
 
@@ -124,7 +131,7 @@ def _stack(
 
     def build(config: ModelConfig, graph: Graph) -> GNN:
         encoder, in_dim = _encoder(config, graph)
-        dims = [in_dim, *[config.hidden] * (config.layers - 1), graph.num_classes]
+        dims = [in_dim, *[config.hidden] * (config.layers - 1), graph.num_outputs]
         pairs = list(pairwise(dims))
         layers = [layer(config, a, b, hop == len(pairs) - 1) for hop, (a, b) in enumerate(pairs)]
         norms = [nn.LayerNorm(dim) for dim in dims[1:-1]] if config.layer_norm else []
@@ -137,9 +144,9 @@ def _plain(kind: Callable[[int, int], SagaLayer]) -> Callable[[ModelConfig, Grap
     return _stack(lambda _config, in_dim, out_dim, _is_last: kind(in_dim, out_dim))
 
 
-def _gat(config: ModelConfig, in_dim: int, out_dim: int, is_last: bool) -> GAT:
+def _attention(config: ModelConfig, in_dim: int, out_dim: int, is_last: bool) -> SagaLayer:
     heads = config.out_heads if is_last else config.heads
-    return GAT(
+    return ATTENTION[config.model](
         in_dim,
         out_dim if is_last else out_dim // heads,
         num_heads=heads,
@@ -158,12 +165,43 @@ def _ggnn(config: ModelConfig, graph: Graph) -> GNN:
     return GNN(
         [GGNN(in_dim, max(graph.num_edge_types, 1))],
         encoder=encoder,
-        decoder=nn.Linear(in_dim, graph.num_classes),
+        decoder=nn.Linear(in_dim, graph.num_outputs),
         steps=config.layers,
         dropout=config.dropout,
         norms=[nn.LayerNorm(in_dim)] if config.layer_norm else [],
         activation=None,
     )
+
+
+def _of_graph(layer: Callable[[Graph, int, int], SagaLayer]) -> Callable[[ModelConfig, Graph], GNN]:
+    """A builder of stacks of layers that depend on the graph; ``layer(graph, in_dim, out_dim)`` makes one."""
+
+    def build(config: ModelConfig, graph: Graph) -> GNN:
+        return _plain(lambda in_dim, out_dim: layer(graph, in_dim, out_dim))(config, graph)
+
+    return build
+
+
+def _sgc(config: ModelConfig, graph: Graph) -> Propagated:
+    dim = graph.num_outputs
+    return Propagated(_rows(graph, dim, bias=False), None, hops=config.layers, teleport=0.0, bias_dim=dim)
+
+
+def _appnp(config: ModelConfig, graph: Graph) -> Propagated:
+    return Propagated(
+        _rows(graph, config.hidden),
+        nn.Linear(config.hidden, graph.num_outputs),
+        hops=config.layers,
+        teleport=config.teleport,
+        dropout=config.dropout,
+    )
+
+
+def _rows(graph: Graph, out_dim: int, *, bias: bool = True) -> nn.Module:
+    """A map of the features, or a learned row per vertex where there are none."""
+    if graph.num_features:
+        return LinearEncoder(graph.num_features, out_dim, bias=bias)
+    return EmbeddingEncoder(graph.num_vertices, out_dim)
 
 
 def _build_users(config: ModelConfig, graph: Graph) -> nn.Module:
@@ -174,7 +212,7 @@ def _build_users(config: ModelConfig, graph: Graph) -> nn.Module:
         return _plain(lambda in_dim, out_dim: layer_from_class(cls, in_dim, out_dim))(config, graph)
     options = {
         "in_dim": graph.num_features,
-        "out_dim": graph.num_classes,
+        "out_dim": graph.num_outputs,
         "hidden_dim": config.hidden,
         "num_layers": config.layers,
         "dropout": config.dropout,
@@ -218,9 +256,17 @@ MODELS = MappingProxyType(
         "gated-gcn": _plain(GatedGCN),
         "ggnn": _ggnn,
         "gin": _plain(GIN),
-        "gat": _stack(_gat, F.elu),
+        "gat": _stack(_attention, F.elu),
         "sage": _plain(SAGE),
         "residual-gcn": _stack(_residual_gcn, None),
+        "gatv2": _stack(_attention, F.elu),
+        "transformer": _stack(_attention),
+        "edgeconv": _plain(EdgeConv),
+        "pna": _of_graph(lambda graph, a, b: PNA(a, b, PNA.mean_log_degree_of(graph))),
+        "rgcn": _of_graph(lambda graph, a, b: RGCN(a, b, max(graph.num_edge_types, 1))),
+        "gine": _of_graph(lambda graph, a, b: GINE(a, b, GINE.edge_dim_of(graph))),
+        "sgc": _sgc,
+        "appnp": _appnp,
     }
 )
 "Builders of the zoo's models by name."

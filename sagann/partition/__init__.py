@@ -4,14 +4,15 @@ cost model, which learns from measured epochs. Pure algorithms over a Topology."
 from sagann.partition.balance import balanced_bounds
 from sagann.partition.cost_features import ACCESS_BYTES, FEATURES, CostFeatures, count_cost_features
 from sagann.partition.cost_model import CostModel, LearnedKind, Measurement
-from sagann.partition.halo import Part, part_of
+from sagann.partition.halo import Part, numbered_part, part_of
 from sagann.partition.orders import DEFAULT_SCORE, VERTEX_ORDERS, VertexOrder, vertex_order
 from sagann.partition.part_costs import PartCosts
 from sagann.partition.repartition import MoveCosts, Repartition, decide_repartition
-from sagann.partition.vertex_ranges import RANGE_POLICIES, RangePolicy, vertex_ranges
+from sagann.partition.vertex_ranges import BALANCES, RANGE_POLICIES, RangePolicy, first_ranges, vertex_ranges
 
 __all__ = [
     "ACCESS_BYTES",
+    "BALANCES",
     "DEFAULT_SCORE",
     "FEATURES",
     "RANGE_POLICIES",
@@ -29,6 +30,8 @@ __all__ = [
     "balanced_bounds",
     "count_cost_features",
     "decide_repartition",
+    "first_ranges",
+    "numbered_part",
     "part_of",
     "vertex_order",
     "vertex_ranges",

@@ -77,8 +77,10 @@ class CostFeatures:
         Args:
             first: first destination of the part.
             stop: destination after the last one of the part.
-            row_bytes: bytes of a source's row in the operation.
+            row_bytes: bytes of a source's row in the operation; 0 for an operation on vertices alone, which has no other feature.
         """
+        if not row_bytes:
+            return np.array([stop - first, 0, 0, 0, 0], dtype=np.float64)
         columns = [*range(_NUM_COMMON), self.column(row_bytes)]
         found = self.sums[stop, columns] - self.sums[first, columns]
         return np.array([stop - first, *found], dtype=np.float64)

@@ -15,6 +15,8 @@ What the measurements decide, and what they do not:
 - Doubling all speeds and weights changes no prediction. So the mean speed is 1.
 - A part that took long may have costly features or a slow worker. Parts that move between workers, and several kinds, tell the two
   apart. Until then, the model is right about the parts that were measured, and less right about others.
+- A worker without a part is not measured. What was measured of it counts no longer, and the logarithm of its speed fades by a
+  twentieth with every epoch. So it is given a part again after a while, and is measured, though it was slow once.
 - Features may be proportional to one another on all parts that were measured. A small penalty keeps weights near those of the epoch
   before, at first 0, in all directions in which the measurements say nothing. So weights do not drift while parts stay the same.
 
@@ -29,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import isfinite, sqrt
 from typing import Any
 
@@ -46,8 +49,10 @@ _PENALTY = 1e-4
 # Relative error of an epoch's prediction that halves the factor of forgetting: well above the noise of measurements. The fourth power
 # hardly changes the factor for half this error, and forgets nearly everything for three times this error.
 _SURPRISE = 0.15
-# Alternations in an update. The next update continues where this one ends.
-_ALTERNATIONS = 20
+# Power that the speed of a worker is raised to in an epoch in which it is not measured: of a tenth, a fifth is left after 7 epochs, half after 24.
+_FADING = 0.95
+# Most alternations in an update, which ends once no speed changes by more than this share. The next update continues where this one ends.
+_ALTERNATIONS, _STEADY = 20, 1e-5
 _NUM_FEATURES = len(FEATURES)
 # Sums of products have no negative eigenvalue but for rounding, relative to the largest product.
 _ROUNDING = 1e-9
@@ -108,11 +113,14 @@ class LearnedKind:
             seconds=np.zeros(0),
         )
 
-    def updated(self, measurements: Iterable[Measurement], forgetting: float, num_workers: int) -> LearnedKind:
-        """The kind with sums that are multiplied by ``forgetting`` and go on with these measurements; the weights stay."""
-        more = num_workers - len(self.seconds)
+    def updated(self, measurements: Iterable[Measurement], forgetting: Array) -> LearnedKind:
+        """The kind with sums that go on with these measurements, after those of each worker are multiplied by its ``forgetting`` [workers].
+
+        The weights stay.
+        """
+        more = len(forgetting) - len(self.seconds)
         products, features, seconds = (
-            np.pad(forgetting * sums, [(0, more), *[(0, 0)] * (sums.ndim - 1)])
+            np.pad(sums, [(0, more), *[(0, 0)] * (sums.ndim - 1)]) * forgetting.reshape(-1, *[1] * (sums.ndim - 1))
             for sums in (self.products, self.features, self.seconds)
         )
         for measurement in measurements:
@@ -170,25 +178,33 @@ class CostModel:
         """The model after an epoch: older measurements count less, and weights and speeds fit all of them.
 
         Args:
-            measurements: those of the epoch, of all workers and kinds. Parts without vertices say nothing and are passed over.
+            measurements: those of the epoch, of all workers and kinds. Parts without vertices say nothing and are passed over. A worker
+                without any other is forgotten little by little.
         """
         found = [measurement for measurement in measurements if any(measurement.features)]
         if not found:
             return self
         num_workers = max(len(self.speeds), 1 + max(measurement.worker for measurement in found))
         forgetting = self.forgetting / (1 + (self._error_of(found) / _SURPRISE) ** 4)
+        is_measured = np.isin(np.arange(num_workers), [measurement.worker for measurement in found])
         kinds = {}
         for name in dict.fromkeys([*self.kinds, *(measurement.kind for measurement in found)]):
             of_kind = [measurement for measurement in found if measurement.kind == name]
             known = self.kinds.get(name) or LearnedKind.unknown()
-            kinds[name] = known.updated(of_kind, forgetting, num_workers)
-        weights, speeds = _fitted(kinds, np.array(self.speeds_of(num_workers)))
+            kinds[name] = known.updated(of_kind, forgetting * is_measured)
+        speeds = np.array(self.speeds_of(num_workers))
+        weights, speeds = _fitted(kinds, np.where(is_measured, speeds, speeds**_FADING))
         kinds = {name: replace(kind, weights=weights[name]) for name, kind in kinds.items()}
         return replace(self, speeds=tuple(speeds.tolist()), kinds=kinds)
 
     def speeds_of(self, num_workers: int) -> tuple[float, ...]:
         """Speed of each of so many workers; 1 for those that were never measured."""
         return (*self.speeds, *[1.0] * num_workers)[:num_workers]
+
+    def with_speeds(self, speeds: Sequence[float]) -> CostModel:
+        """The weights of this model, for other workers: nothing of what was measured of these is left."""
+        kinds = {name: replace(LearnedKind.unknown(), weights=kind.weights) for name, kind in self.kinds.items()}
+        return replace(self, speeds=tuple(speeds), kinds=kinds)
 
     def predict(self, kind: str, features: Sequence[float], *, speed: float = 1.0) -> float:
         """Seconds of an operation on a part, measured or not, of any graph.
@@ -209,16 +225,34 @@ class CostModel:
 
         Args:
             features: prefix sums of any graph.
-            operations: kinds of the operations of an epoch, with the bytes of a source's row in each.
+            operations: kinds of the operations of an epoch, with the bytes of a source's row in each, 0 for work on vertices alone.
         Raises:
             InputError: a kind was never measured, or ``features`` lack a width.
         """
         weights = np.zeros(1 + features.sums.shape[1])
         for name, row_bytes in operations.items():
             *common, row_access = self._known(name).weights
+            if not row_bytes:
+                weights[0] += common[0]
+                continue
             weights[: len(common)] += common
             weights[1 + features.column(row_bytes)] += row_access
         return PartCosts(sums=features.sums, weights=weights)
+
+    def seconds_of_parts(
+        self, features: CostFeatures, operations: Mapping[str, int], bounds: Sequence[int]
+    ) -> tuple[float, ...]:
+        """Predicted seconds of computing in an epoch, of each worker with its part.
+
+        Args:
+            features: prefix sums of any graph.
+            operations: see :meth:`part_costs`.
+            bounds: bounds of the workers' parts.
+        Raises:
+            InputError: a kind was never measured, or ``features`` lack a width.
+        """
+        costs, speeds = self.part_costs(features, operations), self.speeds_of(len(bounds) - 1)
+        return tuple(costs.of_part(*part) / speed for part, speed in zip(pairwise(bounds), speeds, strict=True))
 
     @property
     def relative_error(self) -> float:
@@ -294,17 +328,19 @@ class CostModel:
 
 def _fitted(kinds: Mapping[str, LearnedKind], speeds: Array) -> tuple[dict[str, Array], Array]:
     """Weights by kind and speeds that fit the measurements, from the kinds' weights and the given speeds on."""
-    weights = {name: kind.weights for name, kind in kinds.items()}
+    weights, speeds = {name: kind.weights for name, kind in kinds.items()}, speeds.copy()
     for _ in range(_ALTERNATIONS):
         predicted = np.sum([kind.features @ weights[name] for name, kind in kinds.items()], axis=0)
         squared = np.sum([kind.squared_predictions(weights[name]) for name, kind in kinds.items()], axis=0)
         # A worker of which nothing is predicted, as before the first epoch, keeps its speed.
         is_known = predicted > 0
+        before = speeds.copy()
         if is_known.any():
             best = squared[is_known] / predicted[is_known]
-            speeds = speeds.copy()
             speeds[is_known] = best / best.mean()
         weights = {name: kind.best_weights(speeds, kind.weights) for name, kind in kinds.items()}
+        if is_known.any() and (abs(speeds - before) <= _STEADY * before).all():
+            break
     return weights, speeds
 
 

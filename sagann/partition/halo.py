@@ -54,6 +54,12 @@ class Part:
         """Number of sources: own vertices and halo."""
         return self.num_own + len(self.halo)
 
+    def sources(self) -> Tensor:
+        """Source of each edge in the graph, in the order of the graph, of the type that the graph's ids have."""
+        own = torch.arange(self.vertices.start, self.vertices.stop)
+        ids = torch.cat([own, self.halo]).to(id_dtype(self.bounds[-1]))
+        return ids[self.indices]
+
     def halo_by_owner(self) -> tuple[slice, ...]:
         """For each worker, the range of the halo that it owns; empty for this worker itself."""
         places = torch.searchsorted(self.halo, torch.tensor(self.bounds)).tolist()
@@ -84,8 +90,31 @@ def part_of(topology: Topology, bounds: Sequence[int], rank: int) -> Part:
     start, stop = bounds[rank], bounds[rank + 1]
     offsets = topology.indptr[start : stop + 1]
     edges = slice(int(offsets[0]), int(offsets[-1]))
-    sources = topology.indices[edges]
-    is_read = torch.zeros(topology.num_src, dtype=torch.bool)
+    return numbered_part(
+        bounds,
+        rank,
+        offsets - edges.start,
+        topology.indices[edges],
+        first_edge=edges.start,
+        num_src=topology.num_src,
+    )
+
+
+def numbered_part(
+    bounds: Sequence[int], rank: int, indptr: Tensor, sources: Tensor, *, first_edge: int, num_src: int
+) -> Part:
+    """The part of one worker from its in-edges, in O(vertices of the graph + edges of the part).
+
+    Args:
+        bounds: bounds of the ranges of all workers.
+        rank: number of the worker.
+        indptr: CSC offsets of the worker's vertices, int64 [num_own + 1], from 0.
+        sources: source of each of their in-edges in the graph, int32 or int64 [num_edges].
+        first_edge: id in the graph of the first one of these edges.
+        num_src: number of vertices of the graph.
+    """
+    start, stop = bounds[rank], bounds[rank + 1]
+    is_read = torch.zeros(num_src, dtype=torch.bool)
     for slab in range(0, len(sources), SLAB_EDGES):
         is_read[sources[slab : slab + SLAB_EDGES]] = True
     is_read[start:stop] = False
@@ -93,14 +122,14 @@ def part_of(topology: Topology, bounds: Sequence[int], rank: int) -> Part:
     num_own = stop - start
     dtype = id_dtype(num_own + len(halo))
     # The number in the part of every vertex that the part reads; of other vertices no number is read.
-    numbers = torch.empty(topology.num_src, dtype=dtype)
+    numbers = torch.empty(num_src, dtype=dtype)
     numbers[start:stop] = torch.arange(num_own, dtype=dtype)
     numbers[halo] = torch.arange(num_own, num_own + len(halo), dtype=dtype)
     return Part(
         bounds=tuple(bounds),
         rank=rank,
-        edges=edges,
-        indptr=offsets - edges.start,
+        edges=slice(first_edge, first_edge + len(sources)),
+        indptr=indptr,
         indices=_renumbered(sources, numbers),
         halo=halo,
     )

@@ -40,16 +40,19 @@ class MoveCosts:
     "Bytes per second that each worker sends, and receives at the same time."
     horizon_epochs: int
     "Number of epochs within which a move has to pay: at most those left in the run."
+    fixed_s: float = 0.0
+    "Seconds that any move takes, however little moves: parts are made anew, and the first epoch computes what earlier epochs had kept."
     least_gain: float = 0.02
     "Least share of an epoch's seconds that a move has to save, in [0, 1)."
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
-        if self.vertex_bytes < 0 or self.edge_bytes < 0 or self.horizon_epochs < 0 or not self.bytes_per_s > 0:
+        numbers = (self.vertex_bytes, self.edge_bytes, self.horizon_epochs, self.fixed_s)
+        if not all(number >= 0 for number in numbers) or not self.bytes_per_s > 0:
             raise InputError(
                 "costs of a move out of range",
                 value=f"{self.vertex_bytes} bytes per vertex, {self.edge_bytes} per edge, {self.bytes_per_s} bytes per second, "
-                f"{self.horizon_epochs} epochs; the rate must be positive, and nothing negative",
+                f"{self.horizon_epochs} epochs, {self.fixed_s} s; the rate must be positive, and nothing negative",
                 where="MoveCosts",
                 fix="Pass the bytes of a vertex and of an edge, the measured rate, and the number of epochs left.",
             )
@@ -81,7 +84,7 @@ class Repartition:
     moved_bytes: int
     "Bytes that all workers together send to others."
     move_s: float
-    "Seconds of the move: those of the worker that sends or receives most."
+    "Seconds of the move: those of the worker that sends or receives most, and those that any move takes."
     horizon_epochs: int
     "Number of epochs within which the move has to pay."
 
@@ -128,7 +131,10 @@ def decide_repartition(
     balanced = balanced_bounds(learned, speeds)
     epoch_s, balanced_epoch_s = (_slowest_s(learned, speeds, parts) for parts in (bounds, balanced))
     moved_bytes, most_bytes = _bytes_to_move(bounds, balanced, features, costs)
-    needed_gain, move_s = max(costs.least_gain, _ERRORS * model.relative_error), most_bytes / costs.bytes_per_s
+    needed_gain, move_s = (
+        max(costs.least_gain, _ERRORS * model.relative_error),
+        costs.fixed_s + most_bytes / costs.bytes_per_s,
+    )
     saved_s = epoch_s - balanced_epoch_s
     pays = saved_s > needed_gain * epoch_s and costs.horizon_epochs * saved_s > move_s
     return Repartition(

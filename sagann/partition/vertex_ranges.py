@@ -19,6 +19,9 @@ RangePolicy = Literal["edges", "vertices"]
 "What ranges have about equally many of. edges: in-edges of their vertices, which the work of a layer goes by."
 RANGE_POLICIES: tuple[RangePolicy, ...] = get_args(RangePolicy)
 "Names of all policies."
+BALANCES = (*RANGE_POLICIES, "cost")
+"""What workers may be balanced by. cost: ranges begin with equal edges; between epochs they move to equal seconds, as the cost model
+predicts them (:func:`sagann.partition.decide_repartition`)."""
 
 
 def vertex_ranges(indptr: Tensor, num_ranges: int, by: str = "edges") -> tuple[int, ...]:
@@ -46,3 +49,9 @@ def vertex_ranges(indptr: Tensor, num_ranges: int, by: str = "edges") -> tuple[i
     is_by_vertices = by == "vertices" or not int(indptr[-1])
     costs = PartCosts.of_vertices(len(indptr) - 1) if is_by_vertices else PartCosts.of_edges(indptr)
     return balanced_bounds(costs, [1.0] * num_ranges)
+
+
+def first_ranges(indptr: Tensor, num_ranges: int, balance: str) -> tuple[int, ...]:
+    """The ranges that workers begin with (:func:`vertex_ranges`). ``balance`` is one of :data:`BALANCES`."""
+    require_choice(balance, BALANCES, what="unknown balance", where="balance")
+    return vertex_ranges(indptr, num_ranges, by="edges" if balance == "cost" else balance)

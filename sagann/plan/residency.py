@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count, pairwise
 
-from sagann.byte_size import format_bytes
+from sagann.byte_size import format_bytes, with_exact
 from sagann.errors import InputError
 from sagann.plan.device_memory import DeviceMemory, last_picks
 from sagann.plan.steps import Block, Plan, Step
@@ -42,9 +42,9 @@ class BudgetError(InputError):
     ) -> BudgetError:
         error = cls(
             "the memory budget cannot be met",
-            value=f"{budget_bytes} bytes, at least {needed_bytes} are needed: {why}",
+            value=f"{with_exact(budget_bytes)}, at least {with_exact(needed_bytes)} are needed: {why}",
             where=where,
-            fix=f"Raise the budget (--memory, budget_bytes) to {max(needed_bytes, offered_bytes)} bytes or more, or {otherwise}.",
+            fix=f"Raise the budget (--memory, budget_bytes) to {with_exact(max(needed_bytes, offered_bytes))} or more, or {otherwise}.",
         )
         error.needed_bytes, error.offered_bytes = needed_bytes, offered_bytes
         return error

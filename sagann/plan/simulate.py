@@ -357,6 +357,7 @@ class _Simulation:
         room = self.plan.budget_bytes - device.held_bytes - step.temporary_bytes
         taken = device.held_bytes + step.temporary_bytes
         self.timeline.peak_bytes[device.name] = max(self.timeline.peak_bytes.get(device.name, 0), taken)
+        self.timeline.memory.setdefault(device.name, []).append((self.now, taken))
         if device.pending.excess_bytes > max(0, room):
             self.blocked[max(device.pending.stores)].append(device.name)
             return False

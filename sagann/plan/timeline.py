@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 Lane = Literal["compute", "load", "store", "exchange"]
 "Kind of work; an exchange is a copy between devices or workers."
+_BACKWARD = re.compile(r"\w+_grad\b")
 LANES: tuple[Lane, ...] = ("compute", "load", "store")
 "Lanes of one device, which run at the same time."
 
@@ -46,6 +48,9 @@ class Timeline:
     peak_bytes: dict[str, int] = field(default_factory=dict)
     "Peak bytes of blocks and temporaries of each device; empty where spans are recorded."
 
+    memory: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    """Bytes of blocks and temporaries of each device from a second on, until the next pair; empty where spans are recorded."""
+
     @property
     def seconds(self) -> float:
         """Seconds from the start of the first span to the end of the last one."""
@@ -73,6 +78,19 @@ class Timeline:
     def bottleneck(self) -> Lane:
         """The lane that is busy longest."""
         return max(LANES, key=self.busy_s)
+
+    @property
+    def turn_s(self) -> tuple[float, float] | None:
+        """Seconds in which the first step of the backward begins and the last one of the forward ends; None without a backward.
+
+        Where the loss of one interval is known before others are gathered, the two halves overlap.
+        """
+        steps = [span for span in self.spans if span.lane == "compute"]
+        begin_s = min((span.start_s for span in steps if _BACKWARD.match(span.name)), default=None)
+        if begin_s is None:
+            return None
+        ends = (span.start_s + span.seconds for span in steps if not _BACKWARD.match(span.name))
+        return begin_s, max([begin_s, *ends])
 
     def of(self, lane: Lane) -> Sequence[Span]:
         """The spans of a lane, in the order in which they begin."""

@@ -12,6 +12,7 @@ from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.sweeps import Traversal
 from sagann.plan.timeline import Lane
 from sagann.runtime.forecasting.forecast import Forecast
+from sagann.runtime.forecasting.resident import Resident
 
 _KINDS = {
     "value": "vertex data",
@@ -146,6 +147,18 @@ def forecast_text(forecast: Forecast) -> str:
         f"Of that, {busy}; {timeline.hidden:.0%} of the shorter of copying and computing is hidden. "
         f"The bottleneck is {_BOTTLENECKS[timeline.bottleneck]}.{cached}"
     )
+
+
+def resident_text(resident: Resident) -> str:
+    """Say what ``top`` will show of the process that trains."""
+    parts = (
+        (resident.process_bytes, "of Python, PyTorch and kernels"),
+        (resident.budget_bytes, "of the budget"),
+        (resident.graph_bytes, "of the graph's files, which the system takes back when memory is short"),
+        (resident.other_bytes, "of parameters, optimizer and vertices"),
+    )
+    listed = ", ".join(f"{format_bytes(size)} {what}" for size, what in parts)
+    return f"In top: about {format_bytes(resident.total_bytes)} resident (RES): {listed}."
 
 
 def _named(step: Step) -> str:

@@ -34,8 +34,13 @@ _RECENT_EPOCHS = 20
 """Number of epochs whose median time is shown, so that one slow epoch does not make time and rate jump."""
 _LONG_EPOCH_S = 1.0
 "Seconds of an epoch after which its batches are shown; those of a short epoch would only flicker."
+_WIDE = 100
+"Columns of a terminal from which on the monitored metric has room in the line of the loss."
 _LINE_EVERY_S = 60.0
 "Least seconds between two lines of progress where there is no terminal."
+
+_MOST_WORKERS = 4
+"Number of workers up to which the part of each one is shown."
 
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -44,6 +49,7 @@ class ProgressReporter:
     """A progress bar of a run, with epoch time, edges per second, loss and the monitored metric.
 
     A second line of a run with tiers shows the rows of the last epoch, the share of them that were hits, and the bytes of each tier.
+    A second line of a run whose workers are balanced by cost shows each worker's share of the edges, its seconds, and what was predicted.
     A long sampled epoch has a bar of its own below, with batches, edges and seeds per second, and the loss so far.
 
     A terminal gets live bars; a pipe or a file gets the messages, a line a minute, and the last state.
@@ -67,6 +73,10 @@ class ProgressReporter:
         self._recent_s.clear()
         self._monitored = ""
         self._logged_s = time.monotonic()
+        if info.first_batch:
+            self.on_message(f"Going on after batch {info.first_batch} of epoch {info.first_epoch}.")
+        elif info.first_epoch > 1:
+            self.on_message(f"Going on after epoch {info.first_epoch - 1}.")
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -108,13 +118,16 @@ class ProgressReporter:
         split, _, metric = self._info.monitor.partition("/")
         # The metric of the last evaluated epoch stays until the next one.
         if metric in record.metrics.get(split, {}):
-            self._monitored = f"  {split} {record.metrics[split][metric]:.4f}"
+            gap = "  " if self._console.width >= _WIDE else "\n"
+            self._monitored = f"{gap}{split} {metric} {record.metrics[split][metric]:.4f}"
         epoch_s = statistics.median(self._recent_s)
         edges = _short(record.num_edges / epoch_s if epoch_s > 0 else 0.0)
         state = f"{short_seconds(epoch_s)}  {edges} edges/s  loss {record.loss:.4f}{self._monitored}"
         self._progress.reset(self._batches, visible=False)
-        self._progress.update(self._epochs, completed=record.epoch, state=f"{state}{_tiers(record)}")
-        self._log(f"epoch {record.epoch}/{self._info.epochs}  {state}")
+        self._progress.update(
+            self._epochs, completed=record.epoch, state=f"{state}{_tiers(record)}{_parts(record)}"
+        )
+        self._log(f"epoch {record.epoch}/{self._info.epochs}  {state}".replace("\n", "  "))
 
     def _log(self, line: str) -> None:
         """Write a line of progress, where there is no terminal and a minute has passed since the last one."""
@@ -168,6 +181,26 @@ def _tiers(record: EpochRecord) -> str:
         return ""
     hot, cold = format_bytes(traffic.hot.num_bytes), format_bytes(traffic.cold.num_bytes)
     return f"\n{_short(traffic.rows)} rows  hits {traffic.hit_rate:.1%}  hot {hot}  cold {cold}"
+
+
+def _parts(record: EpochRecord) -> str:
+    """A line with the parts of the workers in an epoch, and their seconds; empty unless they are balanced by cost."""
+    if (balance := record.balance) is None:
+        return ""
+    moved = "" if balance.moved_to is None else "  vertices move"
+    if len(balance.seconds) > _MOST_WORKERS:
+        shares = f"{min(balance.shares):.1%} to {max(balance.shares):.1%}"
+        ends = (min(balance.seconds), max(balance.seconds))
+        predicted = (
+            "" if balance.predicted_s is None else f"  at most {short_seconds(max(balance.predicted_s))} predicted"
+        )
+        return f"\n{len(balance.seconds)} workers  edges {shares}  {' to '.join(map(short_seconds, ends))}{predicted}{moved}"
+    shares = " ".join(f"{share:.1%}" for share in balance.shares)
+    seconds = ", ".join(map(short_seconds, balance.seconds))
+    predicted = (
+        "" if balance.predicted_s is None else f"  predicted {', '.join(map(short_seconds, balance.predicted_s))}"
+    )
+    return f"\nworkers  edges {shares}  {seconds}{predicted}{moved}"
 
 
 def _short(number: float) -> str:

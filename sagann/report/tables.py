@@ -16,23 +16,39 @@ from sagann.report.terminal import facts_table
 from sagann.train import METRICS, Metrics
 
 _MOST_SHOWN = 12
-_TITLES = {"micro_f1": "micro-F1", "macro_f1": "macro-F1", "roc_auc": "ROC-AUC"}
+_TITLES = {
+    "micro_f1": "micro-F1",
+    "macro_f1": "macro-F1",
+    "roc_auc": "ROC-AUC",
+    "mae": "MAE",
+    "rmse": "RMSE",
+    "r2": "R2",
+}
+_WITH_UNITS = ("loss", "mae", "rmse")
+"Metrics that may have any magnitude."
 
 
 def metrics_table(metrics: Mapping[str, Metrics], *, title: str) -> Table:
     """A row per split, a column per metric. A metric that a split lacks is shown as '-'."""
     table = Table(title=title, title_justify="left")
     table.add_column("split")
-    shown = [name for name in METRICS if any(name in found for found in metrics.values())]
+    known = dict.fromkeys([*METRICS, *(name for found in metrics.values() for name in found)])
+    shown = [name for name in known if any(name in found for found in metrics.values())]
     for name in shown:
         table.add_column(_TITLES.get(name, name), justify="right")
     for split, found in metrics.items():
-        table.add_row(split, *(f"{found[name]:.4f}" if name in found else "-" for name in shown))
+        table.add_row(split, *(_metric(name, found[name]) if name in found else "-" for name in shown))
     return table
 
 
+def _metric(name: str, value: float) -> str:
+    """A metric in four decimals; where those would show too little or too much of it, with an exponent."""
+    is_far = name in _WITH_UNITS and value and not 0.001 <= abs(value) < 1e6
+    return f"{value:.3e}" if is_far else f"{value:.4f}"
+
+
 def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Table:
-    """Describe ``graph``, for ``sagann data info``. Offsets, labels and splits are read, edges and features are not.
+    """Describe ``graph``, for ``sagann data info``. Offsets, labels and splits are read; edges, features and targets are not.
 
     Where ``class_names`` is empty, classes are numbered. ``path`` is the dataset, for its size on disk.
     """
@@ -46,6 +62,8 @@ def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Ta
     if graph.labels is not None and not graph.multi_label:
         known = int((graph.labels >= 0).sum())
         table.add_row("labelled", f"{known:,} of {graph.num_vertices:,} vertices")
+    if graph.targets is not None:
+        table.add_row("targets", f"{graph.num_targets} per vertex, {_dtype(graph.targets.dtype)}")
     sizes = [f"{name} {int(mask.sum()):,}" for name, mask in graph.splits.items()]
     table.add_row("splits", ", ".join(sizes) or "none")
     if graph.graph_ptr is not None:

@@ -9,13 +9,8 @@ References:
 
 from __future__ import annotations
 
-import linecache
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sagann.errors import LayerError, SagannError, in_one_line
+from sagann.errors import LayerError, SagannError, WidthError, in_one_line
 from sagann.kernels.accumulators import gathering
 from sagann.saga.accumulator import values_of
 from sagann.saga.edge import Edge, scattered, unnamed
@@ -42,12 +37,12 @@ from sagann.saga.row_runs import (
 )
 from sagann.saga.shared_lock import MODELS
 from sagann.saga.side_effects import taken_back
+from sagann.saga.signatures import check_signatures
+from sagann.saga.users_lines import line_of_error, users_line
+from sagann.saga.widths import Widths
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
-
-_OURS = (Path(__file__).parents[1] / package for package in ("saga", "compiler", "kernels"))
-_NOT_THE_USERS = tuple(map(str, (Path(torch.__file__).parent, *_OURS)))
 
 
 class IndependenceCheck:
@@ -77,6 +72,7 @@ class IndependenceCheck:
 
 def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, Tensor]) -> None:
     name = type(layer).__name__
+    check_signatures(layer, "apply_edge", "apply_vertex")
     for parameter, tensor in layer.named_parameters():
         if is_lazy(tensor):
             raise LayerError(
@@ -199,8 +195,11 @@ class _Recorder(TorchDispatchMode):
     def run(self, function: Callable[..., Any], name: str) -> Any:
         """Call ``function`` on the inputs, and take back what it sets or appends to, so that every run finds the same."""
         try:
-            with taken_back(self._layer), self:
+            with taken_back(self._layer), Widths(name, self._layer, NUM_ROWS), self:
                 return function(*self._inputs.values())
+        except WidthError as error:
+            # Without the frames of PyTorch and of this check.
+            raise error.with_traceback(None) from None
         except Exception as error:
             at_vertices = name.endswith("apply_vertex")
             # An edge's own data are real rows: errors about them are the user's.
@@ -209,7 +208,7 @@ class _Recorder(TorchDispatchMode):
             raise LayerError(
                 f"{name} failed on made-up rows, which it must take as any others",
                 value=in_one_line(error),
-                where=_line_of_error(error),
+                where=line_of_error(error),
                 fix=self._advice(error),
             ) from error
 
@@ -279,26 +278,3 @@ def _rows_of_edges(data: Tensor, generator: torch.Generator) -> Tensor:
 
 def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def users_line() -> str:
-    """The innermost line of the stack that is the user's: "file:line: code"."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-        frame = frame.f_back
-    return _format_line(frame.f_code.co_filename, frame.f_lineno)
-
-
-def _line_of_error(error: BaseException) -> str:
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(_NOT_THE_USERS)
-    ]
-    return _format_line(frames[-1].filename, frames[-1].lineno or 0) if frames else "the layer"
-
-
-@lru_cache(maxsize=1024)
-def _format_line(filename: str, lineno: int) -> str:
-    source = linecache.getline(filename, lineno).strip()
-    return f"{Path(filename).name}:{lineno}: {source[:100]}"

@@ -17,14 +17,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import InputError, LayerError, require_type
+from sagann.errors import InputError, LayerError, WidthError, require_type
 from sagann.graph.graph import Graph
+from sagann.graph.rows import csr_tensor
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.saga.accumulator import Accumulators, check_accumulator
 from sagann.saga.edge import Edge, named
 from sagann.saga.engine import EdgeData, MapsFeatures, VertexRows, current_engine
 from sagann.saga.independence import IndependenceCheck
+from sagann.saga.row_runs import sampled_rows
+from sagann.saga.signatures import check_signatures
 
 _PYG_NAMES = {"message": "apply_edge", "message_and_aggregate": "apply_edge", "update": "apply_vertex"}
 """PyG's names of a layer's functions, and the names here."""
@@ -39,8 +42,10 @@ class SagaLayer(nn.Module):
     edges, and ApplyVertex vertices, independently.
 
     Raises:
-        LayerError: a function has PyG's name, so nothing would run it; an accumulator is unknown; a function mixes rows
-            or branches on their values (the message names operator and line); or a result has the wrong form.
+        LayerError: a function has PyG's name, so nothing would run it, or takes other arguments than it is given; an accumulator
+            is unknown; a function mixes rows or branches on their values (the message names operator and line); or a result has
+            the wrong form.
+        WidthError: an operation of a function is given rows of another width than it takes.
         InputError: x does not fit the topology, or the topology lacks the edge data that the layer reads.
 
     Example:
@@ -68,7 +73,10 @@ class SagaLayer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        _check_names(type(self))
+        if type(self).forward is SagaLayer.forward:
+            # A layer with a forward of its own may call its functions as it likes.
+            _check_names(type(self))
+            check_signatures(self, "apply_edge", "apply_vertex", "prepare")
         self._independence = IndependenceCheck()
 
     @staticmethod
@@ -102,18 +110,27 @@ class SagaLayer(nn.Module):
             _check_names_of_rows(x, where)
         for name, each in rows.items():
             _check_input(topology, each, f"{where}, rows '{name}'" if name else where)
-        return current_engine().run(self, topology, rows, self._read_edge_data(topology, where))
+        try:
+            return current_engine().run(self, topology, rows, self._read_edge_data(topology, where))
+        except WidthError as error:
+            # Says all; the frames of the engine would hide it.
+            raise error.with_traceback(None) from None
 
     def maps_features(self, topology: Topology, features: Tensor) -> bool:
         """Whether only linear maps read the layer's input, so that sparse features can stay sparse.
 
         Args:
             topology: topology with the edge data that the layer reads.
-            features: [num_src, F]; their values are not read.
+            features: [num_src, F]; their values are not read. They may lie on another device than the layer.
         """
         if type(self).forward is not SagaLayer.forward:
             return False
         data = self._read_edge_data(topology, f"layer {type(self).__name__}")
+        device = next((tensor.device for tensor in (*self.parameters(), *self.buffers())), features.device)
+        if device != features.device:
+            # The graph is moved later. The layer is looked at where it lies, with a few rows like those of the graph.
+            features = _no_rows_of(features, device)
+            data = {name: sampled_rows(rows).to(device) for name, rows in data.items()}
         engine = current_engine()
         return isinstance(engine, MapsFeatures) and engine.maps_features(self, FeatureRows(features), data)
 
@@ -154,6 +171,14 @@ class SagaLayer(nn.Module):
         return {key: topology.edge_data[name] for key, name in self.edge_data_names().items()}
 
 
+def _no_rows_of(features: Tensor, device: torch.device) -> Tensor:
+    """Features of the same width, layout and type without a row, on another device."""
+    if features.layout != torch.sparse_csr:
+        return features.new_empty((0, *features.shape[1:]), device=device)
+    ids, values = features.crow_indices().new_zeros(1, device=device), features.values().new_empty(0, device=device)
+    return csr_tensor(ids, ids[:0], values, num_columns=features.shape[1])
+
+
 def count_hops(model: nn.Module) -> int:
     """Number of topologies a model walks: its ``num_hops``, an integer of at least 0, or its number of SAGA layers."""
     num_hops = getattr(model, "num_hops", None)
@@ -181,8 +206,6 @@ def _check_names_of_rows(x: Mapping[str, Tensor], where: str) -> None:
 
 
 def _check_names(layer: type[SagaLayer]) -> None:
-    if layer.forward is not SagaLayer.forward:
-        return
     for name, here in _PYG_NAMES.items():
         if callable(getattr(layer, name, None)) and getattr(layer, here) is getattr(SagaLayer, here):
             raise LayerError(

@@ -95,7 +95,7 @@ def map_dataset(folder: Path, manifest: Manifest, *, verify: bool = True) -> Gra
 
 
 def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features: int) -> Graph:
-    """Add features, labels, splits, graph offsets and original ids, without checks; ``tensors`` has the names of the files."""
+    """Add features, labels, targets, splits, graph offsets and original ids, without checks; ``tensors`` has the names of the files."""
     features = tensors.get("features")
     if "features_indptr" in tensors:
         parts = (tensors[f"features_{part}"] for part in ("indptr", "indices", "values"))
@@ -104,6 +104,7 @@ def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features
         graph,
         features=features,
         labels=tensors.get("labels"),
+        targets=tensors.get("targets"),
         splits={name: tensors[f"split_{name}"] for name in SPLIT_NAMES if f"split_{name}" in tensors},
         graph_ptr=tensors.get("graph_ptr"),
         original_ids=tensors.get("original_ids"),
@@ -175,6 +176,7 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
     else:
         tensors["features"] = features
     tensors["labels"] = graph.labels
+    tensors["targets"] = graph.targets
     tensors |= {f"split_{name}": mask for name, mask in graph.splits.items()}
     tensors["graph_ptr"] = graph.graph_ptr
     tensors["original_ids"] = graph.original_ids
@@ -199,6 +201,7 @@ def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
         num_features=graph.num_features,
         features=layout_of(graph.features),
         num_classes=graph.num_classes,
+        num_targets=graph.num_targets,
         labels="none" if graph.labels is None else "multi" if graph.multi_label else "single",
         num_edge_types=graph.num_edge_types,
         edge_data=tuple(graph.topology.edge_data),

@@ -21,7 +21,7 @@ from sagann.storage.tables import (
     column_name,
     open_table,
 )
-from sagann.storage.vertex_files import open_features, open_labels
+from sagann.storage.vertex_files import open_features, open_labels, open_targets
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -41,7 +41,7 @@ class EdgeListFormat:
     edge_type: Column | None = None
     "Column of the edge types, by name or position; None without types."
     separator: str | None = None
-    "Separator of fields in CSV files of edges, features and labels; None: a tab in .tsv files, a comma in others."
+    "Separator of fields in CSV files of edges, features, labels and targets; None: a tab in .tsv files, a comma in others."
     header: bool | None = None
     "Whether the CSV files of edges begin with a line of column names; None: detect such a line."
     kind: str | None = None
@@ -58,6 +58,7 @@ def import_edge_list(
     form: EdgeListFormat | None = None,
     features: PathLike | None = None,
     labels: PathLike | None = None,
+    targets: PathLike | None = None,
     options: ImportOptions | None = None,
 ) -> None:
     """Import edges from CSV (plain or gzip) or Parquet files, streaming in bounded memory.
@@ -69,6 +70,7 @@ def import_edge_list(
         form: columns and file format; by default the first two columns are source and destination.
         features: vertex features, one row per vertex: ``.npy`` [N, F], CSV or Parquet with F columns.
         labels: vertex labels: ``.npy`` [N] or [N, C], CSV or Parquet with one column, or C of 0/1.
+        targets: values to predict in a regression: ``.npy`` [N] or [N, T], CSV or Parquet with a column for each.
         options: symmetrise, memory, and so on.
     Raises:
         DatasetError: a file is missing or damaged, or a row has a wrong value; the message names file and row.
@@ -85,7 +87,7 @@ def import_edge_list(
     options = options or ImportOptions()
     form = form or EdgeListFormat()
     files = _edge_files(source, kind=form.kind)
-    _refuse_vertex_files(files, {"features": features, "labels": labels})
+    _refuse_vertex_files(files, {"features": features, "labels": labels, "targets": targets})
     edges = EdgeListSource(files, form, may_be_empty=options.num_vertices is not None, expansion=options.expansion)
     import_dataset(
         ImportSource(
@@ -99,6 +101,9 @@ def import_edge_list(
             labels=None
             if labels is None
             else open_labels(labels, separator=form.separator, expansion=options.expansion),
+            targets=None
+            if targets is None
+            else open_targets(targets, separator=form.separator, expansion=options.expansion),
         ),
         out,
         options,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sagann.errors import DatasetError, InputError
 from sagann.graph import id_dtype, validate_graph
-from sagann.graph.checks import check_columns, check_labels, numbered
+from sagann.graph.checks import UNKNOWN_TARGET, check_columns, check_labels, numbered
 from sagann.ranges import require_integer
 from sagann.storage.dataset import map_dataset
 from sagann.storage.edge_source import EdgeSource
@@ -131,6 +131,8 @@ class ImportSource:
     "Vertex features; None for a graph without features."
     labels: RowSource | None = None
     "Labels: int64 [N], or uint8 [N, C]; None for a graph without labels."
+    targets: RowSource | None = None
+    "Targets of a regression: float32 [N], or [N, T]; None for a graph without targets."
     splits: Mapping[str, RowSource] = field(default_factory=dict)
     "Masks of the splits, bool [N], by name."
     graph_ptr: Array | None = None
@@ -185,6 +187,7 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             features=vertices.layout,
             num_classes=vertices.num_classes,
             labels=vertices.label_kind,
+            num_targets=vertices.num_targets,
             num_edge_types=count_types(source, spool.largest_type),
             edge_data=tuple(source.edges.columns),
             splits=tuple(source.splits),
@@ -276,7 +279,7 @@ class VertexArrays:
         self._told_by = "num_vertices"
         self.num_vertices = options.num_vertices if options.num_vertices is not None else source.num_vertices
         self._num_classes = options.num_classes if options.num_classes is not None else source.num_classes
-        self.num_features = 0
+        self.num_features = self.num_targets = 0
         self.layout, self.label_kind = "none", "none"
         self.arrays: dict[str, Any] = {}
         self._largest_label = -1
@@ -290,6 +293,9 @@ class VertexArrays:
         if labels is not None:
             self.label_kind = "multi" if labels.row_shape else "single"
             self._write_rows("labels", labels)
+        if source.targets is not None:
+            self.num_targets = source.targets.row_shape[0] if source.targets.row_shape else 1
+            self._write_rows("targets", source.targets)
         for name, mask in source.splits.items():
             self._write_rows(f"split_{name}", mask)
         if source.graph_ptr is not None:
@@ -305,6 +311,8 @@ class VertexArrays:
                 rows, where = chunk.rows, numbered(source.file, "row", chunk.first_row)
                 if name == "features":
                     rows = as_stored(rows, source.dtype, "feature", where=where)
+                elif name == "targets":
+                    rows = as_stored(rows, source.dtype, "target", where=where, fix=UNKNOWN_TARGET)
                 elif name == "labels":
                     check_labels(rows, self._num_classes, where=where, error=DatasetError)
                     if rows.ndim == 1:

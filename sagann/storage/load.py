@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
+from sagann.did_you_mean import did_you_mean
 from sagann.errors import DatasetError, require_type
 from sagann.graph import Graph
 from sagann.storage.dataset import open_graph
 from sagann.storage.npz_graph import read_npz
 from sagann.storage.regular_file import require_file
 
+_MOST_ENTRIES = 1000
 EMBEDDED = ("demo",)
 "Names of the graphs that come with sagann."
 
@@ -46,8 +50,16 @@ def load_graph(source: str | os.PathLike[str], *, verify: bool = True) -> Graph:
         "graph not found",
         value="no file, folder or embedded graph of that name",
         where=f"'{source}'",
-        fix=f"Give a folder made by 'sagann data import', an .npz file, or one of: {', '.join(EMBEDDED)}.",
+        fix=f"{did_you_mean(path.name, _names_beside(path))}Give a folder made by 'sagann data import', an .npz file, or one of: {', '.join(EMBEDDED)}.",
     )
+
+
+def _names_beside(path: Path) -> list[str]:
+    """Names of datasets in the folder in which a path was looked for, and of the embedded graphs."""
+    with suppress(OSError, ValueError):
+        found = (entry for entry in islice(os.scandir(path.parent), _MOST_ENTRIES))
+        return [*EMBEDDED, *(each.name for each in found if each.is_dir() or each.name.endswith(".npz"))]
+    return [*EMBEDDED]
 
 
 def embedded_graph(name: str) -> Graph:

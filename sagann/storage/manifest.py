@@ -62,6 +62,8 @@ class Manifest:
     "Number of classes; 0 without labels."
     labels: str = "none"
     "Kind of the labels: 'none', 'single' (int64, -1 for unknown) or 'multi' (uint8, 0 and 1)."
+    num_targets: int = 0
+    "Number of target values per vertex, for a regression; 0 without targets."
     num_edge_types: int = 0
     "Number of edge types; 0 without types."
     edge_data: tuple[str, ...] = ()
@@ -105,7 +107,8 @@ def read_manifest(folder: Path) -> Manifest:
     body = _read_body(folder)
     path = folder / MANIFEST_FILE
     try:
-        values = {key.name: _READERS[str(key.type)](body[key.name]) for key in fields(Manifest)}
+        stated = {**_ADDED, **body}
+        values = {key.name: _READERS[str(key.type)](stated[key.name]) for key in fields(Manifest)}
     except (KeyError, TypeError, ValueError) as error:
         raise _refused(path, f"a field is missing or has the wrong type: {error}") from error
     manifest = Manifest(**values)
@@ -192,6 +195,11 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 "Function that reads and checks a field of the manifest, by the type of the field."
 
 
+_ADDED = {"num_targets": 0}
+"""Values of fields that a manifest of an earlier sagann lacks. A sagann that does not know a field refuses the arrays that belong to
+it."""
+
+
 def _contradiction(manifest: Manifest) -> str:
     """Describe the first contradiction in a manifest; an empty text if there is none."""
     for key in fields(Manifest):
@@ -275,6 +283,9 @@ def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tupl
         expected["labels"] = (int64, (num_vertices,))
     elif manifest.labels == "multi":
         expected["labels"] = (frozenset({"uint8"}), (num_vertices, manifest.num_classes))
+    if manifest.num_targets:
+        columns = () if manifest.num_targets == 1 else (manifest.num_targets,)
+        expected["targets"] = (frozenset({"float32"}), (num_vertices, *columns))
     for name in manifest.splits:
         expected[f"split_{name}"] = (frozenset({"bool"}), (num_vertices,))
     if "graph_ptr" in manifest.arrays or manifest.num_graphs > 1:

@@ -1,9 +1,9 @@
 """Graphs in one ``.npz`` file, with an optional description ``NAME.json`` beside it.
 
 The arrays are those of a common exchange format: ``edge_index`` [2, E]; features dense (``features``) or CSR
-(``features_indptr``, ``features_indices``, ``features_data``, ``features_shape``); ``labels`` [N] or [N, C];
+(``features_indptr``, ``features_indices``, ``features_data``, ``features_shape``); ``labels`` [N] or [N, C]; ``targets`` [N] or [N, T];
 ``train_mask``, ``val_mask``, ``test_mask``; ``edge_type`` [E]; ``edge_weight`` [E]; ``graph_ptr`` [G + 1].
-Weights and the values of CSR features become float32; dense features keep a floating-point dtype.
+Weights, targets and the values of CSR features become float32; dense features keep a floating-point dtype.
 Other arrays are ignored.
 
 The description says whether the graph is directed and how its edges are stored. If an undirected graph stores each edge
@@ -35,7 +35,7 @@ from sagann.storage.json_fields import as_flag, as_integer, as_mapping, as_text,
 from sagann.storage.npz import NpzArchive
 from sagann.storage.read_source import graph_of
 from sagann.storage.regular_file import read_file, require_file
-from sagann.storage.row_source import Array, RowChunk, RowSource, feature_dtype, label_rows
+from sagann.storage.row_source import Array, RowChunk, RowSource, feature_dtype, label_rows, target_rows
 
 _FEATURE_PARTS = ("features_indptr", "features_indices", "features_data", "features_shape")
 _CHUNK_EDGES = 2**20
@@ -96,6 +96,7 @@ def _source(archive: NpzArchive) -> ImportSource:
         edges=npz_edges(archive, data),
         features=_features(archive),
         labels=npz_labels(archive, "labels") if "labels" in members else None,
+        targets=_targets(archive) if "targets" in members else None,
         splits={
             name: npz_rows(archive, f"{name}_mask", "bool", ndim=1, kinds="b")
             for name in SPLIT_NAMES
@@ -189,6 +190,10 @@ def npz_labels(archive: NpzArchive, name: str) -> RowSource:
     return label_rows(NpzRows(archive=archive, name=name, dtype="int64"), archive.members[name])
 
 
+def _targets(archive: NpzArchive) -> RowSource:
+    return target_rows(NpzRows(archive=archive, name="targets", dtype="float32"), archive.members["targets"])
+
+
 def npz_features(archive: NpzArchive, name: str) -> RowSource:
     """Dense features of an archive, [N, F]."""
     dtype = feature_dtype(archive.members[name], f"{archive.path}, array '{name}'")
@@ -279,7 +284,7 @@ def _refuse_foreign(archive: NpzArchive) -> None:
             "task not supported",
             value="'graph_targets' has a value per graph, but sagann trains vertex tasks",
             where=str(archive.path),
-            fix="Use a dataset with vertex labels.",
+            fix="Use a dataset with a label or a target per vertex ('labels', 'targets').",
         )
     missing = [part for part in _FEATURE_PARTS if part not in archive.members]
     if 0 < len(missing) < len(_FEATURE_PARTS):

@@ -10,7 +10,16 @@ import numpy as np
 
 from sagann.errors import DatasetError
 from sagann.free_space import require_memory
-from sagann.graph.checks import Where, check_ids, check_labels, first_true, not_finite, numbered, wrong_form
+from sagann.graph.checks import (
+    NOT_A_NUMBER,
+    Where,
+    check_ids,
+    check_labels,
+    first_true,
+    not_finite,
+    numbered,
+    wrong_form,
+)
 from sagann.storage.npz import NpzMember
 
 Array = np.ndarray[Any, Any]
@@ -121,7 +130,7 @@ class LabelRows:
                 "label is not an integer",
                 value=f"{chunk.rows.reshape(-1)[at]} {problem}",
                 where=f"{self.file}, row {chunk.first_row + at}",
-                fix="Number the classes from 0; NaN and -1 stand for unknown.",
+                fix="Number the classes from 0; NaN and -1 stand for unknown. Values to predict in a regression are 'targets'.",
             )
         return values.astype(np.int64)
 
@@ -133,6 +142,41 @@ def label_rows(rows: RowSource, stored: Stored) -> RowSource:
         expected = "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]"
         raise wrong_form(stored, expected, where=rows.file, fix=_FIX_FORM, error=DatasetError)
     return LabelRows(rows=rows, row_shape=() if single else stored.shape[1:])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TargetRows:
+    """A row source over targets of a regression, as float32."""
+
+    rows: RowSource
+    "Targets as the file holds them."
+    row_shape: tuple[int, ...]
+    "() for one target per vertex, (T,) for several."
+
+    @property
+    def file(self) -> str:
+        """Name of the targets in errors."""
+        return self.rows.file
+
+    @property
+    def dtype(self) -> str:
+        """Type in which the targets are stored."""
+        return "float32"
+
+    def chunks(self) -> Iterator[RowChunk]:
+        """Targets as numbers [n], or [n, T]; whoever stores them checks that they are finite."""
+        for chunk in self.rows.chunks():
+            rows = chunk.rows if self.row_shape else chunk.rows.reshape(len(chunk.rows))
+            yield RowChunk(rows=rows, first_row=chunk.first_row)
+
+
+def target_rows(rows: RowSource, stored: Stored) -> RowSource:
+    """Read an array as targets: numbers [N] or [N, 1], or [N, T]."""
+    shape = stored.shape[1:]
+    if len(stored.shape) not in (1, 2) or 0 in shape or stored.dtype.kind not in "iuf":
+        expected = "numbers [num_vertices], or [num_vertices, num_targets]"
+        raise wrong_form(stored, expected, where=rows.file, fix=_FIX_FORM, error=DatasetError)
+    return TargetRows(rows=rows, row_shape=() if shape == (1,) else shape)
 
 
 def feature_dtype(stored: Stored, where: str) -> str:
@@ -163,10 +207,10 @@ def masks_of(split_ids: Mapping[str, Sequence[RowSource]], num_vertices: int) ->
     return masks
 
 
-def as_stored(rows: Array, dtype: str, what: str, *, where: Where) -> Array:
+def as_stored(rows: Array, dtype: str, what: str, *, where: Where, fix: str = NOT_A_NUMBER) -> Array:
     """Cast rows to the dtype in which they are stored; refuse values that are not finite, or too large for it.
 
-    ``what`` is the subject of the error's text.
+    ``what`` is the subject of the error's text, ``fix`` its advice.
     """
     with np.errstate(over="ignore"):
         stored = rows.astype(dtype, copy=False)
@@ -177,5 +221,5 @@ def as_stored(rows: Array, dtype: str, what: str, *, where: Where) -> Array:
             column = first_true(wrong[at].reshape(-1)) or 0
             is_finite = np.isfinite(rows[at].reshape(-1)[column])
             limit = f", beyond {dtype}, which ends at {np.finfo(stored.dtype).max:.3g}" if is_finite else ""
-            raise not_finite(rows[at], column, what, where=where(at), limit=limit, error=DatasetError)
+            raise not_finite(rows[at], column, what, where=where(at), limit=limit, fix=fix, error=DatasetError)
     return stored

@@ -24,6 +24,7 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from sagann.did_you_mean import did_you_mean
 from sagann.errors import DatasetError
 from sagann.storage.expanded import EXPANSION, Expanded
 from sagann.storage.regular_file import open_file, reading
@@ -328,7 +329,7 @@ def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
         "column not found",
         value=f"no column {column!r}; there are {', '.join(_quoted(name) for name in table.names[:20])}",
         where=str(table.path),
-        fix="Choose a column by name or by position from 0; check the separator.",
+        fix=f"{did_you_mean(column, table.names)}Choose a column by name or by position from 0; check the separator.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Vertex features and labels in ``.npy``, CSV or Parquet files, as row sources."""
+"""Vertex features, labels and targets in ``.npy``, CSV or Parquet files, as row sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from sagann.errors import DatasetError
 from sagann.storage.expanded import EXPANSION
 from sagann.storage.npz import UNREADABLE_HEADER, read_npy_header
 from sagann.storage.regular_file import open_file, reading
-from sagann.storage.row_source import Array, ArrayRows, LabelRows, RowChunk, RowSource, feature_dtype, label_rows
+from sagann.storage.row_source import (
+    Array,
+    ArrayRows,
+    LabelRows,
+    RowChunk,
+    RowSource,
+    TargetRows,
+    feature_dtype,
+    label_rows,
+    target_rows,
+)
 from sagann.storage.tables import BATCH_ROWS, CsvTable, ParquetTable, open_table, require_named
 
 _CHUNK_BYTES = 2**24
@@ -69,6 +79,13 @@ def open_features(
         dtype = feature_dtype(array, str(path))
         chunk_rows = max(1, _CHUNK_BYTES // max(1, array.shape[1] * 8))
         return ArrayRows(array=array, file=str(path), dtype=dtype, chunk_rows=chunk_rows)
+    return table_features(_table_of_numbers(path, separator=separator, expansion=expansion))
+
+
+def _table_of_numbers(
+    path: str | os.PathLike[str], *, separator: str | None, expansion: int
+) -> CsvTable | ParquetTable:
+    """Open a table of numbers; refuse columns without a name, and a first row that may be a row or names."""
     table = open_table(path, separator=separator, expansion=expansion)
     for name in table.names:
         require_named(table, name)
@@ -78,9 +95,9 @@ def open_features(
             value=f"0, 1, ..., {len(table.names) - 1}",
             where=f"{path}, row 1",
             fix="If the row numbers the columns, take it out of the file (pandas: to_csv(..., header=False)); if it has "
-            "the features of the first vertex, give the columns names.",
+            "the numbers of the first vertex, give the columns names.",
         )
-    return table_features(table)
+    return table
 
 
 def open_labels(
@@ -90,6 +107,18 @@ def open_labels(
     if Path(path).suffix == ".npy":
         return array_labels(map_array(path), str(path))
     return table_labels(open_table(path, separator=separator, expansion=expansion), "int64")
+
+
+def open_targets(
+    path: str | os.PathLike[str], *, separator: str | None = None, expansion: int = EXPANSION
+) -> RowSource:
+    """Open targets of a regression: ``.npy`` [N] or [N, T], or a table with a column for each target."""
+    if Path(path).suffix == ".npy":
+        array = map_array(path)
+        return target_rows(ArrayRows(array=array, file=str(path), dtype="float32"), array)
+    table = _table_of_numbers(path, separator=separator, expansion=expansion)
+    shape = () if len(table.names) == 1 else (len(table.names),)
+    return TargetRows(rows=TableRows(table=table, dtype="float64", row_shape=shape), row_shape=shape)
 
 
 def array_labels(array: Array, file: str) -> RowSource:

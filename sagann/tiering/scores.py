@@ -80,15 +80,16 @@ def labelled_vertices(graph: Graph) -> Tensor:
     """The vertices that batches of training start from, as a mask.
 
     Returns:
-        bool [num_vertices]: the vertices with a label, of the split 'train' if there is one; all of that split in a graph without labels.
+        bool [num_vertices]: the vertices with a label, of the split 'train' if there is one. In a graph without labels, all of that split,
+        or all vertices with targets.
     Raises:
-        InputError: the graph has neither.
+        InputError: the graph has none of the three.
     """
     train = graph.splits.get("train")
-    if graph.labels is None and train is None:
+    if graph.labels is None and graph.targets is None and train is None:
         raise InputError(
             "no vertex is labelled",
-            value="neither a split 'train' nor labels",
+            value="neither a split 'train' nor labels nor targets",
             where=f"graph '{graph.name}'",
             fix="Take the score 'rpr' or 'degree', which need no labels, or name the vertices: a split 'train', or 'sagann data score --split all'.",
         )

@@ -3,20 +3,27 @@
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_progress import EpochProgress
+from sagann.train.losses import LOSSES, LossFunction
 from sagann.train.metrics import METRICS, Metrics
+from sagann.train.own_metrics import GatheredMetric, MetricFunction
 from sagann.train.policies import DECAY_POLICIES
 from sagann.train.predictor import Predictor
 from sagann.train.reporter import EpochRecord, LogReporter, Reporter, RunInfo, TrainResult
 from sagann.train.run import Run, load_run, read_run
 from sagann.train.trainer import Trainer
+from sagann.train.worker_balance import WorkerBalance
 
 __all__ = [
     "DECAY_POLICIES",
+    "LOSSES",
     "METRICS",
     "Contract",
     "EpochProgress",
     "EpochRecord",
+    "GatheredMetric",
     "LogReporter",
+    "LossFunction",
+    "MetricFunction",
     "Metrics",
     "Predictor",
     "Reporter",
@@ -25,6 +32,7 @@ __all__ = [
     "TrainConfig",
     "TrainResult",
     "Trainer",
+    "WorkerBalance",
     "load_run",
     "read_run",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from sagann.errors import InputError
@@ -23,6 +23,7 @@ from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.codec import Decoder, encode
 from sagann.train.config import TrainConfig
 from sagann.train.identity import config_identity, differences, graph_identity
+from sagann.train.predictor import Predictor
 from sagann.train.reporter import EpochRecord
 from sagann.train.resources import versions
 from sagann.train.session import TrainSession
@@ -34,8 +35,15 @@ _OF_MACHINE = ("threads",)
 "Versions that may differ between workers: every worker adds the same gradients."
 
 
-def require_divisible(config: TrainConfig, device: torch.device) -> None:
-    """Refuse what several workers cannot train yet."""
+def require_divisible(config: TrainConfig, device: torch.device, *, balance: str) -> None:
+    """Refuse what several workers, whose parts are balanced by a policy, cannot train yet."""
+    if balance == "cost" and config.memory is not None:
+        raise InputError(
+            "vertices do not move between workers that stream",
+            value=f"balance is 'cost', memory is {config.memory!r}",
+            where="TrainConfig.memory",
+            fix="Balance by edges or vertices (--balance edges), or leave memory out.",
+        )
     refused = {
         "sample": config.sample is not None,
         "device": device.type != "cpu",
@@ -53,19 +61,21 @@ def require_divisible(config: TrainConfig, device: torch.device) -> None:
 
 
 def require_agreement(
-    workers: Workers, config: TrainConfig, graph: Graph, model: nn.Module, model_config: ModelConfig | None
+    workers: Workers, config: TrainConfig, graph: Graph, predictor: Predictor, model_config: ModelConfig | None
 ) -> None:
-    """Require that all workers have the same versions, options, graph, model and weights. All workers call this at the same time.
+    """Require that all workers have the same versions, options, graph, loss, model and weights. All workers call this at the same time.
 
     Arrays that are mapped from a dataset are told apart by the checksums that its manifest states.
 
     Raises:
         InputError: a worker differs from the first one; the message has both values.
     """
+    model = predictor.model
     weights = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     values = {
         "versions": {name: value for name, value in versions().items() if name not in _OF_MACHINE},
         "train": config.to_json(),
+        "loss": predictor.mean_loss.to_json(),
         "workers": {"timeout_s": workers.timeout_s, "balance": workers.balance},
         "graph": graph_identity(graph, as_stated=not workers.is_first),
         "model": {

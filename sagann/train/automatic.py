@@ -121,12 +121,12 @@ def is_streamed_by_engine() -> bool:
 def _held_bytes(model: nn.Module, graph: Graph) -> int:
     """Bytes that training holds besides logits and an epoch's tensors of vertices and edges."""
     weights = sum(parameter.nbytes for parameter in _parameters(model))
-    measuring = measuring_bytes(most_measured(graph), graph.num_classes, multi_label=graph.multi_label)
+    measuring = measuring_bytes(most_measured(graph), graph.num_outputs, multi_label=graph.multi_label)
     return _WEIGHT_COPIES * weights + _VERTEX_BYTES * graph.num_vertices + measuring
 
 
 def _logit_bytes(model: nn.Module, graph: Graph) -> int:
-    return graph.num_vertices * graph.num_classes * _number_bytes(model)
+    return graph.num_vertices * graph.num_outputs * _number_bytes(model)
 
 
 def _prepared_bytes(model: nn.Module, graph: Graph) -> int:
@@ -146,7 +146,7 @@ def _prepared_bytes(model: nn.Module, graph: Graph) -> int:
 
 def _most_bytes(model: nn.Module, graph: Graph) -> int:
     """More bytes than an epoch takes, whatever the engine."""
-    widths = graph.num_features + graph.num_classes
+    widths = graph.num_features + graph.num_outputs
     widths += sum(sum(parameter.shape) for parameter in _parameters(model))
     rows = graph.num_vertices + graph.num_edges
     return _MOST_TENSORS * rows * max(1, count_hops(model)) * widths * _number_bytes(model)

@@ -11,9 +11,11 @@ from sagann.errors import InputError
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.expectation import require_keys, require_weights
-from sagann.train.metrics import Metrics, present_splits
+from sagann.train.metrics import LOWER_IS_BETTER, METRICS_OF, Metrics, present_splits
 from sagann.train.reporter import EpochRecord
 
+_MONITORS = {"classification": "val/accuracy", "multi-label": "val/micro_f1", "regression": "val/loss"}
+"The metric of each task that is monitored where none is named."
 _STATE = ("epoch", "value", "weights", "exhausted")
 
 
@@ -23,8 +25,15 @@ def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str
     if config.monitor is None:
         if "val" not in present:
             return "train/loss"
-        return "val/micro_f1" if contract.multi_label else "val/accuracy"
-    split = config.monitor.partition("/")[0]
+        return _MONITORS[contract.task]
+    split, _, metric = config.monitor.partition("/")
+    if metric not in METRICS_OF[contract.task]:
+        raise InputError(
+            "the monitored metric is of another task",
+            value=f"'{config.monitor}', the task {contract.task} has {', '.join(METRICS_OF[contract.task])}",
+            where="TrainConfig.monitor",
+            fix="Monitor one of these.",
+        )
     if split not in present:
         raise InputError(
             "the monitored split is not there",
@@ -44,7 +53,7 @@ class BestTracker:
     def __init__(self, monitor: str, *, keep_weights: bool, patience: int | None) -> None:
         self.monitor = monitor
         self.split, _, self.metric = monitor.partition("/")
-        self.maximise = self.metric != "loss"
+        self.maximise = self.metric not in LOWER_IS_BETTER
         self.keep_weights = keep_weights
         self.patience = patience
         self.epoch: int | None = None
@@ -61,7 +70,8 @@ class BestTracker:
                 "the monitored metric is undefined",
                 value=f"'{self.monitor}' has no value; there are {', '.join(found) or 'none'}",
                 where="TrainConfig.monitor",
-                fix="Monitor another metric; ROC-AUC needs a class with positive and negative vertices in the split.",
+                fix="Monitor another metric; ROC-AUC needs a class with positive and negative vertices in the split, and R2 a target "
+                "that varies there.",
             )
         return value
 

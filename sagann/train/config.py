@@ -14,11 +14,14 @@ from typing import Any
 import torch
 
 from sagann.byte_size import parse_bytes
+from sagann.did_you_mean import closest
 from sagann.errors import InputError, shown
+from sagann.graph import TASKS
 from sagann.ranges import RANGES, Range
 from sagann.storage.json_fields import is_finite
+from sagann.train.losses import BALANCED, LOSS_ALIASES, LOSSES
 from sagann.train.metrics import METRICS
-from sagann.train.policies import DECAY_POLICIES, closest
+from sagann.train.policies import DECAY_POLICIES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +41,15 @@ class TrainConfig:
 
     epochs: int = 200
     "Number of passes over the training vertices, at least 1."
+    task: str | None = None
+    """What the model learns: 'classification' (a class for each vertex), 'multi-label' (any number of classes) or 'regression' (numbers). None
+    is the task that the data have answers for; data with both labels and targets need a name."""
+    loss: str | None = None
+    """Mean over vertices that is made small: 'cross_entropy' (classification), 'bce' (multi-label), 'mse', 'mae' or 'l1', 'huber' or 'smooth_l1'
+    (regression). None is the first one of the task."""
+    class_weights: str | tuple[float, ...] | None = None
+    """Weight of each class in the loss cross_entropy: 'balanced' (every class weighs the same in the loss of the training vertices), or a number
+    for each class. Weights are scaled so that their mean over the training vertices is 1. None weights all vertices alike."""
     optimizer: str = "Adam"
     "Name of a class in torch.optim."
     lr: float = 0.01
@@ -93,8 +105,8 @@ class TrainConfig:
     """Write profile.json and profile.png into the run folder: the steps and copies of the last streamed epoch, as planned
     and as they ran, in Chrome's format for traces and as a picture."""
     monitor: str | None = None
-    """Metric that early stopping and the best weights go by: 'val/accuracy', 'val/loss', 'train/loss', ... None is
-    'val/accuracy' ('val/micro_f1' for multi-label), or 'train/loss' where there is no val split."""
+    """Metric that early stopping and the best weights go by: 'val/accuracy', 'val/loss', 'val/r2', 'train/loss', ... None is
+    'val/accuracy' ('val/micro_f1' for multi-label, 'val/loss' for regression), or 'train/loss' where there is no val split."""
     patience: int | None = None
     "Number of epochs without improvement of the monitored metric after which training stops; None never stops early."
     weights: str | None = None
@@ -112,6 +124,7 @@ class TrainConfig:
     "Write TensorBoard events into the run folder (extra 'tensorboard')."
 
     def __post_init__(self) -> None:
+        _check_loss(self)
         optimizer = _torch_class(torch.optim, torch.optim.Optimizer, self.optimizer, "optimizer")
         has_decay = "weight_decay" in inspect.signature(optimizer).parameters
         if self.weight_decay is None:
@@ -174,6 +187,28 @@ def _require_defaults(config: TrainConfig, names: Collection[str], where: str) -
     for name in names:
         if getattr(config, name) != (default := _default(name)):
             raise _refused(name, getattr(config, name), f"{default} where {where}")
+
+
+def _check_loss(config: TrainConfig) -> None:
+    if config.task is not None and config.task not in TASKS:
+        fix = closest(str(config.task), TASKS)
+        raise InputError("unknown task", value=shown(config.task), where="TrainConfig.task", fix=fix)
+    if config.loss is not None:
+        name = LOSS_ALIASES.get(config.loss, config.loss) if isinstance(config.loss, str) else config.loss
+        if not isinstance(name, str) or name not in LOSSES:
+            fix = (
+                closest(str(config.loss), (*LOSSES, *LOSS_ALIASES)) + " Pass a function as Trainer(..., loss=...)."
+            )
+            raise InputError("unknown loss", value=shown(config.loss), where="TrainConfig.loss", fix=fix)
+        object.__setattr__(config, "loss", name)
+    weights = config.class_weights
+    if weights is not None and weights != BALANCED:
+        is_list = isinstance(weights, list | tuple) and len(weights) > 0
+        if not is_list or not all(_is_number(weight, above=False) for weight in weights):
+            expected = "'balanced', or a finite number of at least 0 for each class"
+            raise _refused("class_weights", weights, expected)
+        # JSON and TOML have lists.
+        object.__setattr__(config, "class_weights", tuple(float(weight) for weight in weights))
 
 
 def _check_tiers(config: TrainConfig) -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, LayerError
-from sagann.graph import Graph, Topology
+from sagann.graph import Graph, Topology, for_task
+from sagann.graph.task import answers_of
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.ranges import RANGES
 
@@ -22,17 +23,32 @@ class Contract:
     num_features: int
     "Number of features per vertex; 0 where vertices have no features."
     num_classes: int
-    "Number of classes."
+    "Number of classes; 0 for a regression."
     multi_label: bool
     "Whether a vertex may have several labels."
     num_edge_types: int
     "Number of edge types; 0 where edges have no types."
     num_vertices: int
     "Number of vertices of the training graph. A model for a graph without features has weights for each of them."
+    num_targets: int = 0
+    "Number of targets per vertex of a regression; 0 for a classification."
+
+    @property
+    def task(self) -> str:
+        """The task of the model, one of :data:`sagann.graph.TASKS`."""
+        if self.num_targets:
+            return "regression"
+        return "multi-label" if self.multi_label else "classification"
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs of the model per vertex: one for each class, or for each target."""
+        return self.num_targets or self.num_classes
 
     @classmethod
     def of(cls, graph: Graph) -> Contract:
-        """The contract that ``graph`` keeps."""
+        """The contract that ``graph`` keeps. A graph with answers for two tasks is an InputError."""
+        graph = for_task(graph)
         return cls(**{name: getattr(graph, name) for name in cls.__slots__})
 
     @classmethod
@@ -48,12 +64,15 @@ class Contract:
         """A graph of these sizes without content, on which a model of the zoo can be built."""
         zeros = torch.zeros(1, dtype=torch.int64)
         n = self.num_vertices
-        labels = torch.zeros((1, 1), dtype=torch.uint8).expand(n, self.num_classes) if self.multi_label else None
+        labels: Tensor | None = zeros.expand(n)
+        if self.multi_label:
+            labels = torch.zeros((1, 1), dtype=torch.uint8).expand(n, self.num_classes)
         return Graph(
             topology=Topology(indptr=zeros.expand(n + 1), indices=zeros[:0].int(), num_src=n, validate=False),
             features=torch.zeros((1, 1)).expand(n, self.num_features) if self.num_features else None,
-            labels=zeros.expand(n) if labels is None else labels,
+            labels=None if self.num_targets else labels,
             num_classes=self.num_classes,
+            targets=torch.zeros((1, 1)).expand(n, self.num_targets) if self.num_targets else None,
             num_edge_types=self.num_edge_types,
             name="shapes",
         )
@@ -84,7 +103,16 @@ class Contract:
             )
 
     def check_labels(self, graph: Graph) -> None:
-        """Refuse a graph without labels, or with labels of other classes."""
+        """Refuse a graph without labels, or with labels of other classes; for a regression, without targets or with another number of them."""
+        if self.task == "regression":
+            if graph.num_targets != self.num_targets:
+                raise _unfit(
+                    graph,
+                    "the graph has other targets than the model was trained on",
+                    f"{answers_of(graph)}, the model predicts {self.num_targets} per vertex",
+                    "Give the graph the targets of the training graph, or use predict, which needs none.",
+                )
+            return
         if graph.labels is None:
             fix = "Attach labels, or use predict, which needs none."
             raise _unfit(graph, "the graph has no labels", "labels are None", fix)
@@ -97,8 +125,8 @@ class Contract:
             )
 
     def check_logits(self, logits: object, num_rows: int, device: torch.device, model: str) -> Tensor:
-        """Logits that are dense floats, one row per vertex and one column per class, on a device; else a LayerError."""
-        expected = [num_rows, self.num_classes]
+        """Outputs that are dense floats, one row per vertex and one column per class or target, on a device; else a LayerError."""
+        expected, columns = [num_rows, self.num_outputs], "target" if self.task == "regression" else "class"
         found = f"a {type(logits).__name__}"
         if isinstance(logits, Tensor):
             layout = "" if logits.layout == torch.strided else f" of layout {logits.layout}"
@@ -107,10 +135,10 @@ class Contract:
                 return logits
             found = f"{logits.dtype} {list(logits.shape)}{layout}{place}"
         raise LayerError(
-            "the model must return one row of logits per vertex, with a column per class",
+            f"the model must return one row {'' if self.num_targets else 'of logits '}per vertex, with a column per {columns}",
             value=f"{found}, expected a dense tensor of 16- to 64-bit floats {expected} on {device}",
             where=f"model {model}",
-            fix=f"Let the last layer return such a tensor, with {self.num_classes} columns.",
+            fix=f"Let the last layer return such a tensor, with {self.num_outputs} columns.",
         )
 
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from sagann.graph.split import labelled_rows
-from sagann.train.metrics import loss_of
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 
@@ -74,8 +73,8 @@ class WholeGraph:
         self._profile = profile
         self.timeline: Recorder | None = None
         self.traffic: Traffic | None = None
-        rows, labels = labelled_rows(self._graph, self._graph.splits["train"])
-        self._rows, self._labels = rows.to(predictor.device), labels.to(predictor.device)
+        rows, answers = labelled_rows(self._graph, self._graph.splits["train"])
+        self._rows, self._answers = rows.to(predictor.device), answers.to(predictor.device)
         # The rows of an interval are looked up on the host, so that the lookup does not wait for the device.
         self._rows_on_host = rows.cpu()
 
@@ -110,5 +109,5 @@ class WholeGraph:
         if first == last:
             return logits.new_zeros(())
         rows = self._rows[first:last] - vertices.start
-        part = loss_of(logits.index_select(0, rows), self._labels[first:last], multi_label=self._graph.multi_label)
+        part = self._predictor.mean_loss(logits.index_select(0, rows), self._answers[first:last])
         return part * ((last - first) / len(self._rows))

@@ -1,7 +1,7 @@
 """Identity of a run: the properties that must be the same for a resume, and the first one that differs.
 
 An identity covers the model (class, every field of its ModelConfig, a digest of a user's own file, the shape of every
-tensor), the graph (sizes, and a digest of every array), the optimizer, the scheduler, the class of the engine, and the
+tensor), the graph (sizes, and a digest of every array), the task, the loss, the optimizer, the scheduler, the class of the engine, and the
 training options that change the numbers.
 """
 
@@ -18,12 +18,14 @@ from sagann.errors import CheckpointError
 from sagann.graph import Graph
 from sagann.graph.feature_store import Features, feature_store
 from sagann.graph.graph import named_arrays
+from sagann.graph.task import task_of
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import class_in_file
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.storage.regular_file import read_file
 from sagann.train.atomic import digest
+from sagann.train.losses import DEFAULT_LOSSES
 from sagann.train.session import TrainSession
 
 FREE_OPTIONS = (
@@ -42,6 +44,10 @@ FREE_OPTIONS = (
 """Training options that a resume may change: none of them changes the numbers of an epoch."""
 
 
+_OF_LOSS = ("task", "loss", "class_weights")
+"Training options that the task and the loss of a run are made of, which the identity has instead."
+
+
 def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig | None) -> dict[str, Any]:
     """The identity of a run as nested JSON values.
 
@@ -50,7 +56,7 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     model, config, scheduler = session.model, session.config, session.scheduler
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     # A run on the whole graph that was begun before there were mini-batches goes on.
-    left_out = {*FREE_OPTIONS, *(() if config.sample is not None else ("sample", "batch_size"))}
+    left_out = {*FREE_OPTIONS, *_OF_LOSS, *(() if config.sample is not None else ("sample", "batch_size"))}
     options = {name: value for name, value in config.to_json().items() if name not in left_out}
     identity = {
         "model": {
@@ -65,6 +71,8 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
         },
         "scheduler": {"class": None if scheduler is None else type(scheduler).__name__},
         "train": {**options, "device": session.device.type},
+        "task": task_of(session.graph),
+        "loss": session.loss.to_json(),
         # Engines add in different orders. The options of an engine do not matter.
         "engine": type(current_engine()).__name__,
     }
@@ -102,6 +110,10 @@ def digest_of(identity: Mapping[str, Any]) -> str:
 
 def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: str) -> None:
     """Refuse to continue a run with another identity; the CheckpointError names the first difference."""
+    if "loss" in current and "loss" not in saved:
+        # A run that was begun before losses had names had the one of its task.
+        default = {"name": DEFAULT_LOSSES[current["task"]], "class_weights": []}
+        saved = {**saved, "task": current["task"], "loss": default}
     for name, before, now in differences(saved, current):
         raise CheckpointError(
             "the run was started differently",

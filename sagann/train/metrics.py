@@ -1,6 +1,6 @@
-"""Metrics of predictions on the splits of a graph, on the CPU.
+"""Metrics of a model's outputs on the splits of a graph, on the CPU.
 
-Metrics are measured on labelled vertices only. A split without a vertex counts as absent. Logits may be mapped from a
+Metrics are measured on labelled vertices only. A split without a vertex counts as absent. Outputs may be mapped from a
 file: they are read slab by slab, and for ROC-AUC a few classes at a time.
 
 - Micro-F1 counts the decisions of all classes together; where a vertex has one class it is the accuracy.
@@ -9,22 +9,37 @@ file: they are read slab by slab, and for ROC-AUC a few classes at a time.
   has one, the metric is left out, so that no mapping ever holds a NaN.
 - macro-F1 averages over the classes that occur among labels or predictions (single-label), or over all classes, where an
   empty one counts 0 (multi-label).
+- MAE and RMSE are over all targets together. R2 is the mean over the targets that vary in the split; where none does, it is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import CHECKED_AT_ONCE, slices
 from sagann.graph.split import labelled_rows
+from sagann.graph.task import task_of
+from sagann.train.losses import Loss, default_loss
 
-METRICS = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
-"Every metric. 'loss' is the training loss on the split, without dropout."
+_OF_CLASSES = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
+_OF_VALUES = ("loss", "mae", "rmse", "r2")
+METRICS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"classification": _OF_CLASSES, "multi-label": _OF_CLASSES, "regression": _OF_VALUES}
+)
+"The metrics of each task. 'loss' is the training loss on the split, without dropout."
+METRICS = tuple(dict.fromkeys(_OF_CLASSES + _OF_VALUES))
+"Every metric."
+QUICK_METRICS: Mapping[str, str] = MappingProxyType(
+    {"classification": "accuracy", "multi-label": "micro_f1", "regression": "mae"}
+)
+"The metric of each task that is measured after every epoch, beside the loss."
+LOWER_IS_BETTER = frozenset({"loss", "mae", "rmse"})
+"Metrics that are better the lower they are."
 
 Metrics = dict[str, float]
 
@@ -50,80 +65,97 @@ def most_measured(graph: Graph) -> int:
 
 
 def evaluate_splits(
-    logits: Tensor, graph: Graph, *, splits: Collection[str] = SPLIT_NAMES, names: Collection[str] = METRICS
+    outputs: Tensor,
+    graph: Graph,
+    *,
+    loss: Loss | None = None,
+    splits: Collection[str] = SPLIT_NAMES,
+    names: Collection[str] | None = None,
 ) -> dict[str, Metrics]:
-    """Metrics ``names`` of each of ``splits`` that the graph has; of one split 'all' where it has no splits at all."""
-    masks = present_splits(graph.splits)
-    if not masks:
-        masks = {"all": torch.ones(graph.num_vertices, dtype=torch.bool, device=logits.device)}
+    """Metrics of each of ``splits`` that the graph has; of one split 'all' where it has no splits at all.
+
+    The graph has answers for one task. ``loss`` and ``names`` are those of :func:`compute_metrics`.
+    """
+    task = task_of(graph)
+    assert task is not None
     found: dict[str, Metrics] = {}
-    for name, mask in masks.items():
+    for name, mask in measured_splits(graph).items():
         if name in splits or name == "all":
-            rows, labels = labelled_rows(graph, mask)
-            found[name] = compute_metrics(logits, labels, multi_label=graph.multi_label, names=names, rows=rows)
+            rows, answers = labelled_rows(graph, mask)
+            found[name] = compute_metrics(outputs, answers, task=task, loss=loss, names=names, rows=rows)
     return found
 
 
-def measuring_bytes(num_rows: int, num_classes: int, *, multi_label: bool) -> int:
-    """Most bytes that measuring ``num_rows`` vertices takes besides the logits and labels of the graph."""
-    scores = min(num_rows * num_classes, max(num_rows, _SCORES_AT_ONCE))
-    decisions = num_rows * num_classes if multi_label else 0
+def measured_splits(graph: Graph) -> dict[str, Tensor]:
+    """The masks of the splits that hold a vertex; of one split 'all' where the graph has no splits at all."""
+    everything = torch.ones(graph.num_vertices, dtype=torch.bool, device=graph.topology.device)
+    return present_splits(graph.splits) or {"all": everything}
+
+
+def measuring_bytes(num_rows: int, num_outputs: int, *, multi_label: bool) -> int:
+    """Most bytes that measuring ``num_rows`` vertices takes besides the outputs and the answers of the graph."""
+    scores = min(num_rows * num_outputs, max(num_rows, _SCORES_AT_ONCE))
+    decisions = num_rows * num_outputs if multi_label else 0
     return num_rows * _ROW_BYTES + scores * _SCORE_BYTES + decisions * DECISION_BYTES
 
 
 def compute_metrics(
-    logits: Tensor,
-    labels: Tensor,
+    outputs: Tensor,
+    answers: Tensor,
     *,
-    multi_label: bool,
-    names: Collection[str] = METRICS,
+    task: str,
+    loss: Loss | None = None,
+    names: Collection[str] | None = None,
     rows: Tensor | None = None,
 ) -> Metrics:
-    """Measure ``logits``, float [n, C], against ``labels``, int64 [n] class ids, all known; or uint8 [n, C] for multi-label.
+    """Measure ``outputs``, float [n, C], against ``answers``: class ids int64 [n], all known; 0 and 1 uint8 [n, C] for 'multi-label';
+    float [n, C] for 'regression'.
 
     Where a vertex may have several labels, a class is predicted where its logit is above 0 (probability 0.5), and accuracy
-    is over all n * C decisions. ``rows``, int64 [n], picks the rows of ``logits`` to measure. A metric that is undefined on
-    these labels is left out; for n = 0, all are.
+    is over all n * C decisions. A metric that is undefined on these answers is left out; for n = 0, all are.
+
+    Args:
+        outputs: outputs of a model.
+        answers: what they should be.
+        task: one of :data:`sagann.graph.TASKS`.
+        loss: the loss to measure; None for that of the task. One that is not known any more is left out.
+        names: metrics of METRICS_OF to measure; None for all of the task.
+        rows: int64 [n], the rows of ``outputs`` to measure; None for all.
     """
-    if len(labels) == 0:
+    if len(answers) == 0:
         return {}
-    chosen = _Rows(logits, rows, len(labels))
-    found = {"loss": _mean_loss(chosen, labels, multi_label=multi_label)} if "loss" in names else {}
+    names = METRICS_OF[task] if names is None else names
+    chosen, loss = Rows(outputs, rows, len(answers)), loss or default_loss(task)
+    found = {"loss": _mean_loss(chosen, answers, loss)} if "loss" in names and loss.is_known else {}
     measured = [name for name in names if name != "loss"]
-    return found | _measure(chosen, labels, measured, multi_label=multi_label) if measured else found
+    if not measured:
+        return found
+    if task == "regression":
+        return found | _measure_values(chosen, answers, measured)
+    return found | _measure(chosen, answers, measured, multi_label=task == "multi-label")
 
 
-class _Rows:
-    """Some rows of logits, which are never all in memory."""
+class Rows:
+    """Some rows of outputs, which are never all in memory."""
 
-    def __init__(self, logits: Tensor, rows: Tensor | None, count: int) -> None:
-        self.num_classes = logits.shape[1]
+    def __init__(self, outputs: Tensor, rows: Tensor | None, count: int) -> None:
+        self.num_classes = outputs.shape[1]
         self.count = count
-        self._logits, self._rows = logits, rows
+        self._outputs, self._rows = outputs, rows
 
     def slabs(self) -> Iterator[tuple[slice, Tensor]]:
-        """Ranges of the rows, in order, with their logits."""
+        """Ranges of the rows, in order, with their outputs."""
         step = max(1, CHECKED_AT_ONCE // self.num_classes)
         for first in range(0, self.count, step):
             part = slice(first, min(first + step, self.count))
             at = self._rows
-            yield part, self._logits[part] if at is None else self._logits.index_select(0, at[part])
+            yield part, self._outputs[part] if at is None else self._outputs.index_select(0, at[part])
 
 
-def _mean_loss(rows: _Rows, labels: Tensor, *, multi_label: bool) -> float:
-    parts = [
-        (float(loss_of(logits, labels[part], multi_label=multi_label)), part.stop - part.start)
-        for part, logits in rows.slabs()
-    ]
+def _mean_loss(rows: Rows, answers: Tensor, loss: Loss) -> float:
+    parts = [(float(loss(outputs, answers[part])), part.stop - part.start) for part, outputs in rows.slabs()]
     # The mean of one slab is exact to the last bit.
-    return parts[0][0] if len(parts) == 1 else sum(loss * count for loss, count in parts) / len(labels)
-
-
-def loss_of(logits: Tensor, labels: Tensor, *, multi_label: bool) -> Tensor:
-    """Mean cross-entropy, or mean binary cross-entropy with logits over all n * C decisions: a scalar."""
-    if multi_label:
-        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
-    return F.cross_entropy(logits, labels)
+    return parts[0][0] if len(parts) == 1 else sum(mean * count for mean, count in parts) / len(answers)
 
 
 def predict_classes(logits: Tensor, *, multi_label: bool) -> Tensor:
@@ -131,7 +163,30 @@ def predict_classes(logits: Tensor, *, multi_label: bool) -> Tensor:
     return (logits > 0).to(torch.uint8) if multi_label else logits.argmax(dim=1)
 
 
-def _measure(rows: _Rows, labels: Tensor, names: Collection[str], *, multi_label: bool) -> Metrics:
+def _measure_values(rows: Rows, targets: Tensor, names: Collection[str]) -> Metrics:
+    """Metrics of a regression, summed in double precision."""
+    absolute = torch.zeros(rows.num_classes, dtype=torch.float64)
+    squares, deviations = torch.zeros_like(absolute), torch.zeros_like(absolute)
+    means = targets.double().mean(dim=0).cpu()
+    for part, outputs in rows.slabs():
+        true = targets[part].cpu().double()
+        errors = outputs.cpu().double() - true
+        absolute += errors.abs().sum(dim=0)
+        squares += errors.square().sum(dim=0)
+        deviations += (true - means).square().sum(dim=0)
+    found: Metrics = {}
+    if "mae" in names:
+        found["mae"] = float(absolute.mean()) / rows.count
+    if "rmse" in names:
+        found["rmse"] = (float(squares.mean()) / rows.count) ** 0.5
+    # Not by the deviations: the mean of equal numbers may be rounded.
+    varies = (targets != targets[:1]).any(dim=0).cpu()
+    if "r2" in names and bool(varies.any()):
+        found["r2"] = float((1 - squares[varies] / deviations[varies]).mean())
+    return found
+
+
+def _measure(rows: Rows, labels: Tensor, names: Collection[str], *, multi_label: bool) -> Metrics:
     # Class ids are small; logits leave the device only for ROC-AUC.
     predicted = torch.cat([predict_classes(logits, multi_label=multi_label).cpu() for _, logits in rows.slabs()])
     labels = labels.cpu()
@@ -186,7 +241,7 @@ def _f1(right: Tensor, predicted_or_true: Tensor) -> Tensor:
 
 
 def _roc_auc(
-    rows: _Rows, classes: range, scores_of: Callable[[Tensor], Tensor], truth_of: Callable[[int], Tensor]
+    rows: Rows, classes: range, scores_of: Callable[[Tensor], Tensor], truth_of: Callable[[int], Tensor]
 ) -> Metrics:
     """Mean area over the classes that have both a false and a true row; empty where there is no such class.
 

@@ -5,9 +5,8 @@ TrainConfig names each policy, so that a run can be reopened. A callable of the 
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -166,13 +165,6 @@ def check_rates(scheduler: LRScheduler | None, optimizer: torch.optim.Optimizer)
                 where=f"TrainConfig.scheduler_options of {type(scheduler).__name__}",
                 fix="Correct its options; a factor (gamma) is between 0 and 1, a period at least 1.",
             )
-
-
-def closest(name: str, known: Collection[str]) -> str:
-    """Advice for an unknown name: the nearest known name, and all known names."""
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"Did you mean '{near[0]}'? " if near else ""
-    return f"{hint}Known: {', '.join(known)}."
 
 
 def torch_refuses(what: str, name: str, error: Exception) -> InputError:

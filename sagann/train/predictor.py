@@ -16,6 +16,8 @@ from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import Graph
 from sagann.graph.checks import CHECKED_AT_ONCE
 from sagann.graph.feature_store import Features
+from sagann.graph.split import labelled_rows
+from sagann.graph.task import without_others
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.saga.engine import EdgeData, Engine, MapsFeatures, VertexRows, current_engine, using_engine
@@ -24,7 +26,9 @@ from sagann.saga.shared_lock import MODELS
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.train.contract import Contract
-from sagann.train.metrics import Metrics, evaluate_splits, predict_classes
+from sagann.train.losses import Loss, default_loss
+from sagann.train.metrics import Metrics, Rows, evaluate_splits, measured_splits, predict_classes
+from sagann.train.own_metrics import OwnMetrics, check_own_metrics, measure_own
 from sagann.train.preparation import PreparedGraph, features_as, parameter_dtype, prepared_by
 from sagann.train.streaming import Streaming
 from sagann.train.trainable import require_features
@@ -46,6 +50,8 @@ class Predictor:
         model: any module called as ``model(hops, x)``; moved to ``device``.
         contract: the sizes that the model expects of a graph.
         device: where to compute.
+        loss: the loss that the model was trained with, for evaluations; None for the default of its task.
+        metrics: further metrics of evaluations, by name: see :class:`sagann.train.Trainer`.
         streaming: run the model by intervals; None for everything in memory.
         workers: the workers that divide each graph among them; None for the whole graph in this process. Every worker calls the same
             methods with the same graphs, and gets the results of the whole graph.
@@ -60,6 +66,8 @@ class Predictor:
         contract: Contract,
         *,
         device: torch.device,
+        loss: Loss | None = None,
+        metrics: OwnMetrics | None = None,
         streaming: Streaming | None = None,
         workers: Workers | None = None,
     ) -> None:
@@ -70,6 +78,9 @@ class Predictor:
         self.model = model.to(device)
         self.contract = contract
         self.device = device
+        self.mean_loss = loss or default_loss(contract.task)
+        self.own_metrics = metrics or {}
+        check_own_metrics(self.own_metrics, where="Predictor.metrics")
         self.num_hops = count_hops(model)
         self.streaming = streaming
         self.workers = workers
@@ -88,6 +99,8 @@ class Predictor:
                 graph already checked.
         """
         _require_graph(graph)
+        # A graph may have answers for another task than the model's.
+        graph = without_others(graph, self.contract.task)
         with whole_files(graph):
             if validate:
                 check_graph(graph)
@@ -122,22 +135,42 @@ class Predictor:
         with whole_files(_graph_of(graph)):
             self.contract.check_labels(_graph_of(graph))
             prepared = self._prepared(graph)
-            return evaluate_splits(self._finite_logits(prepared), prepared.graph)
+            outputs, measured = self._finite_logits(prepared), prepared.graph
+            found = evaluate_splits(outputs, measured, loss=self.mean_loss)
+            for name, mask in measured_splits(measured).items() if self.own_metrics else ():
+                rows, answers = labelled_rows(measured, mask)
+                if len(rows):
+                    found[name] |= measure_own(self.own_metrics, Rows(outputs, rows, len(rows)), answers)
+            return found
 
     def predict(self, graph: Graph | PreparedGraph, *, probabilities: bool = False) -> Tensor:
-        """Predict every vertex of ``graph``, which needs no labels.
+        """Predict every vertex of ``graph``, which needs neither labels nor targets.
 
         Args:
             graph: the training graph or a new one.
-            probabilities: return probabilities instead of decisions.
+            probabilities: return probabilities of classes instead of decisions.
         Returns:
             int64 [num_vertices] class ids, or uint8 [num_vertices, C] of 0/1 for multi-label; with
-            ``probabilities`` floats [num_vertices, C]. On the CPU.
+            ``probabilities`` floats [num_vertices, C]. For a regression floats [num_vertices], or [num_vertices, T] for T targets of 2 or
+            more. On the CPU.
+        Raises:
+            InputError: probabilities of a regression.
         """
         _require_graph(graph)
+        task = self.contract.task
+        if probabilities and task == "regression":
+            raise InputError(
+                "a regression has no probabilities",
+                value="probabilities=True",
+                where="predict",
+                fix="Leave it out: the predictions are values.",
+            )
         with whole_files(_graph_of(graph)):
             logits = self._finite_logits(self._prepared(graph))
-        multi_label = self.contract.multi_label
+        if task == "regression":
+            # A copy, because the outputs of a streamed model lie in a file.
+            return (logits[:, 0] if self.contract.num_targets == 1 else logits).to("cpu", copy=True)
+        multi_label = task == "multi-label"
         if probabilities:
             return (logits.sigmoid() if multi_label else logits.softmax(dim=1)).cpu()
         return predict_classes(logits, multi_label=multi_label).cpu()
@@ -294,9 +327,12 @@ class Predictor:
     def _loss_of_part(self, prepared: PreparedGraph, part: WorkerPart, loss_of: LossOf) -> Tensor:
         """The loss of a worker's own vertices."""
         if self.streaming is None:
+            part.workers.stopwatch.start()
             logits = self.forward(prepared)
             # A worker without training vertices takes part in the backward pass of the others.
-            return loss_of(logits, part.vertices) + logits[:0].sum()
+            own = loss_of(logits, part.vertices) + logits[:0].sum()
+            part.workers.stopwatch.turn()
+            return own
         first, streamed = part.vertices.start, self.streamed(prepared.graph, part)
         return streamed.loss(
             part.features, lambda rows, own: loss_of(rows, slice(first + own.start, first + own.stop))
@@ -305,6 +341,7 @@ class Predictor:
     def add_gradients(self) -> None:
         """Add the gradients that other workers have found for the model's parameters; nothing without workers."""
         if self.workers is not None:
+            self.workers.stopwatch.stop()
             self.workers.add_gradients(list(self.model.parameters()))
 
     def streamed(self, graph: Graph, part: WorkerPart | None = None) -> StreamedModel:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from sagann.byte_size import format_bytes
 from sagann.errors import SagannError
 from sagann.graph import Graph
 from sagann.plan.timeline import Timeline
@@ -29,16 +30,18 @@ def write_profile(
     assert graph.features is not None
     assert streaming is not None
     timelines: dict[str, Timeline] = {"measured": measured}
+    title = f"{type(predictor.model).__name__} on {graph.name}: budget {format_bytes(streaming.memory_bytes)}"
     try:
         planned = streamed.plan(graph.features, folded=True)
         machine = probe(streaming.spill or Path(tempfile.gettempdir()), predictor.device)
         on_disk = streaming.spill is not None
         expected = forecast(planned, machine, on_disk=on_disk, rehearsal=(predictor.model, graph))
         timelines = {"planned": expected.timeline, **timelines}
+        title += f", P = {planned.plan.num_intervals}"
     except SagannError as error:
         on_message(f"The planned epoch is not in {PROFILE_FILE}: {error}")
     write_trace(folder / PROFILE_FILE, timelines)
     if can_draw():
-        write_picture(folder / PICTURE_FILE, timelines)
+        write_picture(folder / PICTURE_FILE, timelines, title=title, budget_bytes=streaming.memory_bytes)
     else:
         on_message(f"{PICTURE_FILE} is not drawn: pip install 'sagann[plots]'")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sagann.storage.json_fields import as_integer, as_number
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.metrics import Metrics
+from sagann.train.worker_balance import WorkerBalance
 
 if TYPE_CHECKING:
     from sagann.runtime.tiered import Traffic
@@ -34,6 +35,8 @@ class RunInfo:
     "Largest number of epochs to train."
     first_epoch: int
     "Number of the first epoch of this call: 1, or more after a resume."
+    first_batch: int = 0
+    "Number of batches of that epoch that were trained before; more than 0 after a resume within an epoch."
     monitor: str
     "Name of the monitored metric, as 'val/accuracy'."
     device: str
@@ -59,17 +62,21 @@ class EpochRecord:
     traffic: Traffic | None = None
     """Rows and bytes that each tier gave to the epoch's mini-batches, or after a resume within the epoch to the batches since then;
     None for a run without tiers."""
+    balance: WorkerBalance | None = None
+    "Parts and seconds of the workers; None unless they are balanced by cost."
 
     def to_json(self) -> dict[str, Any]:
-        """The line as JSON values; metrics have names such as 'val/accuracy', counts of tiers names such as 'hot_rows'."""
+        """The line as JSON values: metrics have names such as 'val/accuracy', counts of tiers names such as 'hot_rows', and numbers of
+        workers are lists."""
         flat = {f"{split}/{name}": value for split, found in self.metrics.items() for name, value in found.items()}
         own = {name: getattr(self, name) for name in ("epoch", "loss", "epoch_s", "lr", "num_edges")}
         counts = {} if self.traffic is None else self.traffic.to_json()
-        return {**own, **counts, **flat}
+        balance = {} if self.balance is None else self.balance.to_json()
+        return {**own, **counts, **balance, **flat}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EpochRecord:
-        """The inverse of :meth:`to_json`; a KeyError or TypeError where a value is missing or no finite number."""
+        """The inverse of :meth:`to_json`; a KeyError, TypeError or ValueError where a value is missing or no finite number."""
         metrics: dict[str, Metrics] = {}
         for key, value in values.items():
             split, slash, name = key.partition("/")
@@ -84,6 +91,7 @@ class EpochRecord:
             num_edges=num_edges,
             metrics=metrics,
             traffic=_traffic_in(values),
+            balance=WorkerBalance.from_json(values),
         )
 
 
@@ -171,8 +179,12 @@ class TensorBoardReporter(Reporter):
 
     def on_epoch(self, record: EpochRecord) -> None:
         for name, value in record.to_json().items():
-            if name != "epoch":
-                self._writer.add_scalar(name if "/" in name else f"run/{name}", value, record.epoch)
+            if name != "epoch" and value is not None:
+                tag = name if "/" in name else f"run/{name}"
+                for number, one in enumerate(value if isinstance(value, list) else [value]):
+                    self._writer.add_scalar(
+                        f"{tag}/{number}" if isinstance(value, list) else tag, one, record.epoch
+                    )
 
     def close(self) -> None:
         """Close the events file."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -17,13 +17,19 @@ from sagann.errors import CheckpointError, InputError, SagannError, require_type
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.nn.user_model import class_in_file, require_named
 from sagann.storage.json_fields import as_mapping, as_text, as_texts
+from sagann.train.checkpoint import Checkpoint
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
 from sagann.train.expectation import require_weights
+from sagann.train.losses import LOSSES, Loss, LossFunction, default_loss
+from sagann.train.own_metrics import OwnMetrics
 from sagann.train.predictor import Predictor
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.streaming import Streaming
+
+if TYPE_CHECKING:
+    from sagann.partition import CostModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +55,8 @@ class Run:
     "Sizes of the training graph, and a digest of each of its arrays (sagann.train.identity.graph_identity)."
     class_names: tuple[str, ...]
     "Names of the classes; empty where none were given."
+    loss: Loss
+    "The loss that was trained. Of a function of the user's only the name is known."
     metrics: Mapping[str, Any] | None
     "Content of metrics.json; None while the run is not finished."
     automatic_bytes: int | None
@@ -76,6 +84,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
             versions=found["versions"],
             graph=as_mapping(found["identity"]["graph"]),
             class_names=require_names(as_texts(found["class_names"]), contract.num_classes, where="class_names"),
+            loss=_loss_of(found, contract),
             metrics=metrics,
             automatic_bytes=found[AUTOMATIC],
         )
@@ -83,10 +92,23 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
         raise folder.damaged_description(f"{type(error).__name__}: {error}") from error
 
 
+def _loss_of(found: Mapping[str, Any], contract: Contract) -> Loss:
+    """The loss of a run.json; a KeyError or TypeError where it is none that the run can have had."""
+    # A run that was begun before losses had names had the one of its task.
+    loss = Loss.from_json(found["loss"]) if "loss" in found else default_loss(contract.task)
+    if loss.is_known and LOSSES[loss.name] != contract.task:
+        raise TypeError(f"loss is {loss.name}, which is not for the task {contract.task}")
+    if loss.class_weights and (loss.name != "cross_entropy" or len(loss.class_weights) != contract.num_classes):
+        raise TypeError(f"loss has {len(loss.class_weights)} class weights, expected {contract.num_classes}")
+    return loss
+
+
 def load_run(
     run_dir: str | os.PathLike[str],
     *,
     model: nn.Module | str | None = None,
+    loss: LossFunction | None = None,
+    metrics: OwnMetrics | None = None,
     device: str = "auto",
     memory: str | None = None,
     spill: str | os.PathLike[str] | None = None,
@@ -100,6 +122,8 @@ def load_run(
         run_dir: the folder that a Trainer wrote.
         model: the module to load the weights into, or 'path/to/file.py:ClassName' to build it from; needed where
             the run's model is not of the zoo.
+        loss: the function that the run was trained with, if it was one of the user's; without it, evaluations leave the loss out.
+        metrics: further metrics of evaluations, by name, as the Trainer takes them.
         device: 'cpu', 'cuda', 'cuda:N' or 'auto'.
         memory: budget to stream the model within, such as '2GiB'; None for the budget of the run, if any.
         spill: spill folder; None for the one that the run's options name, else the system's folder for temporary files.
@@ -137,7 +161,47 @@ def load_run(
         streaming = replace(streaming, memory_bytes=budget_bytes, is_half=False)
     # Predictions of several threads then find the model in this mode, and leave it so.
     model.eval()
-    return Predictor(model, run.contract, device=where, streaming=streaming)
+    mean_loss = run.loss if run.loss.is_known else replace(run.loss, function=loss)
+    return Predictor(model, run.contract, device=where, loss=mean_loss, metrics=metrics, streaming=streaming)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learned:
+    """What a run has learned of the seconds of its workers."""
+
+    model: CostModel
+    "Weights of the kinds of operations, and speeds of the workers."
+    operations: Mapping[str, int]
+    "Kinds of the operations of an epoch, with the bytes of a source's row in each; 0 for work on vertices alone."
+
+
+def learned_costs(run_dir: str | os.PathLike[str]) -> Learned:
+    """The cost model in the newest checkpoint of a run whose workers are balanced by cost.
+
+    Raises:
+        CheckpointError: ``run_dir`` is no run folder, has no checkpoint, or learned no cost model.
+    """
+    # Imported here: most runs have no workers, and it loads Numba.
+    from sagann.train.balancer import Balancer, read_learned
+
+    folder = RunFolder(Path(run_dir))
+    folder.read_run()
+
+    def require(checkpoint: Checkpoint) -> None:
+        if "balance" in checkpoint.state:
+            Balancer.require_state(checkpoint.state["balance"], num_vertices=None, name="balance")
+
+    checkpoint = folder.checkpoints.newest(on_damaged=lambda text: None, require=require)
+    state = None if checkpoint is None else checkpoint.state.get("balance")
+    if state is None or not state["operations"]:
+        raise CheckpointError(
+            "the run has learned no cost model",
+            value="no checkpoint" if checkpoint is None else f"none in the checkpoint of {checkpoint.position}",
+            where=str(folder.path),
+            fix="Name a run of several workers that trained some epochs with --balance cost.",
+        )
+    operations, model = read_learned(state)
+    return Learned(model=model, operations=operations)
 
 
 def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:

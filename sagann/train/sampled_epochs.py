@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.graph import Graph
+from sagann.graph.split import as_columns
 from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
@@ -23,7 +24,6 @@ from sagann.runtime.tiered import DeviceFeatures, TieredFeatures, Traffic
 from sagann.train.batch_memory import measure_batches
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import TrainStep
-from sagann.train.metrics import loss_of
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.tiers import TierPlan, device_tiered, is_in_memory, plan_tiers, tiered
@@ -116,9 +116,11 @@ class SampledEpochs:
         return self._predictor.logits(self._prepared)
 
     def _loss(self, batch: MiniBatch) -> Tensor:
-        assert batch.labels is not None
-        logits = self._predictor.forward_batch(batch)
-        return loss_of(logits, batch.labels, multi_label=self._predictor.contract.multi_label)
+        answers = batch.labels
+        if answers is None:
+            assert batch.targets is not None
+            answers = as_columns(batch.targets)
+        return self._predictor.mean_loss(self._predictor.forward_batch(batch), answers)
 
 
 def _stated_ahead(graph: Graph, config: TrainConfig, predictor: Predictor) -> int:

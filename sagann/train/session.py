@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,16 +15,21 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
+from sagann.graph.task import task_of
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.expectation import require_optimizer, require_scheduler, require_weights
-from sagann.train.metrics import Metrics, evaluate_splits
+from sagann.train.losses import Loss
+from sagann.train.metrics import QUICK_METRICS, Metrics, evaluate_splits
 from sagann.train.policies import REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.reporter import EpochRecord
 from sagann.train.resources import capture_rng, require_rng, restore_rng
+
+if TYPE_CHECKING:
+    from sagann.train.balancer import Balancer
 
 
 @dataclass(kw_only=True, eq=False)
@@ -35,7 +41,9 @@ class TrainSession:
     source: EpochSource
     "Gives the work of each epoch."
     graph: Graph
-    "Holds the labels and splits that the model is measured on."
+    "Holds the answers, for one task, and the splits that the model is measured on."
+    loss: Loss
+    "The loss that is trained, and measured on the splits."
     device: torch.device
     "Where the model computes."
     config: TrainConfig
@@ -46,6 +54,8 @@ class TrainSession:
     "Sets the optimizer's learning rates; None keeps them."
     tracker: BestTracker
     "Remembers the best epoch."
+    balancer: Balancer | None = None
+    "Moves vertices between the workers; None where parts stay."
     epoch: int = field(default=0, init=False)
     "Number of the last epoch that has ended; 0 before the first one has."
     progress: EpochProgress | None = field(default=None, init=False)
@@ -76,6 +86,8 @@ class TrainSession:
         if is_due:
             self.tracker.update(epoch, metrics, self.model)
         step_scheduler(self.scheduler, self.tracker.monitored(metrics) if is_due else None)
+        epochs_left = 0 if self.tracker.exhausted else self.config.epochs - epoch
+        balance = None if self.balancer is None else self.balancer.settle(epochs_left)
         record = EpochRecord(
             epoch=epoch,
             loss=trained.loss,
@@ -84,6 +96,7 @@ class TrainSession:
             num_edges=trained.num_edges,
             metrics=metrics,
             traffic=self.source.traffic,
+            balance=balance,
         )
         self.epoch, self.progress = epoch, None
         self.history.append(record)
@@ -182,10 +195,12 @@ class TrainSession:
         return loss.detach()
 
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
-        light = "micro_f1" if self.graph.multi_label else "accuracy"
+        task = task_of(self.graph)
+        assert task is not None
         # Only the cheap metrics and the monitored one: all metrics are measured at the end of the run.
-        names = {"loss", light, self.tracker.metric}
-        metrics = evaluate_splits(self.source.logits(), self.graph, splits=("train", "val"), names=names)
+        names = {"loss", QUICK_METRICS[task], self.tracker.metric}
+        outputs = self.source.logits()
+        metrics = evaluate_splits(outputs, self.graph, loss=self.loss, splits=("train", "val"), names=names)
         for split, found in metrics.items():
             for name, value in found.items():
                 _check_finite(value, f"{split}/{name} of epoch {epoch}", self.config)
@@ -205,6 +220,8 @@ class TrainSession:
         }
         if self.progress is not None:
             state["progress"] = self.progress.state_dict()
+        if self.balancer is not None:
+            state["balance"] = self.balancer.state_dict()
         return Checkpoint(position=self.position, state=state)
 
     def require_restorable(self, checkpoint: Checkpoint, history: list[EpochRecord]) -> None:
@@ -222,6 +239,8 @@ class TrainSession:
         require_scheduler(state["scheduler"], self.scheduler, is_own=is_own, epoch=len(history), name="scheduler")
         self.tracker.require_state(state["best"], history, eval_every=self.config.eval_every, weights=model)
         require_rng(state["rng"], self.device)
+        if self.balancer is not None and "balance" in state:
+            self.balancer.require_state(state["balance"], num_vertices=self.graph.num_vertices, name="balance")
         if position.batch:
             if state["best"]["exhausted"]:
                 raise ValueError("best.exhausted is True, but an epoch was begun after that")
@@ -241,6 +260,8 @@ class TrainSession:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.tracker.load_state_dict(state["best"])
+        if self.balancer is not None and "balance" in state:
+            self.balancer.load_state_dict(state["balance"])
         self.epoch, self.progress = checkpoint.position.epoch, None
         if checkpoint.position.batch:
             self.progress = EpochProgress.from_state(

@@ -121,8 +121,11 @@ class _Restoring:
         where = f"checkpoint of {position} in {self.folder.path}"
         # A session that has not trained is within no epoch.
         progress = {"progress": None} if position.batch else {}
-        expected = self.session.checkpoint(run=self.run, history_bytes=0).state
-        require_keys(state, {**expected, **progress}, "state")
+        expected = dict(self.session.checkpoint(run=self.run, history_bytes=0).state)
+        # A run may go on with workers that are balanced otherwise.
+        expected.pop("balance", None)
+        balance = {"balance": None} if "balance" in state else {}
+        require_keys(state, {**expected, **progress, **balance}, "state")
         if state["run"] != self.run:
             raise CheckpointError(
                 "the checkpoint belongs to another run",

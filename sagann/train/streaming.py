@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from sagann.byte_size import format_bytes, parse_bytes
+from sagann.byte_size import format_bytes, parse_bytes, with_exact
 from sagann.errors import InputError
 from sagann.free_space import free_disk_bytes, is_memory
 from sagann.graph import Graph
@@ -114,7 +114,7 @@ class Streaming:
                     f"{format_bytes(error.needed_bytes)}",
                     where=f"graph '{graph.name}'",
                     fix="Raise the budget (--memory, TrainConfig.memory), which the training step needs too: with "
-                    f"{2 * max(error.needed_bytes, error.offered_bytes)} bytes, evaluations are not many times slower.",
+                    f"{with_exact(2 * max(error.needed_bytes, error.offered_bytes))}, evaluations are not many times slower.",
                 ) from error
             if not self.is_automatic:
                 raise
@@ -141,7 +141,7 @@ class Streaming:
         if free_bytes < needed_bytes:
             raise SpillError(
                 "too little room to spill the blocks of an evaluation",
-                value=f"{free_bytes} bytes are free, {needed_bytes} are needed, {result_bytes} of them for its result",
+                value=f"{with_exact(free_bytes)} are free, {with_exact(needed_bytes)} are needed, {with_exact(result_bytes)} of them for its result",
                 where=f"'{self.spill}'",
                 fix="Free some, spill to another disk, or raise the memory budget.",
             )

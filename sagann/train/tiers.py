@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sagann.byte_size import format_bytes, parse_bytes
+from sagann.byte_size import format_bytes, parse_bytes, with_exact
 from sagann.errors import InputError
 from sagann.free_space import host_room
 from sagann.graph import Graph
@@ -97,7 +97,7 @@ def plan_tiers(
             f"{format_bytes(half_bytes)}",
             where="TrainConfig.hot",
             fix="Leave hot out for as much as the budget has room for, or raise the budget (--memory) to "
-            f"{2 * hot_bytes} bytes or more.",
+            f"{with_exact(2 * hot_bytes)} or more.",
         )
     batches = measure()
     if config.hot is not None or not _is_read_elsewhere(features):
@@ -170,10 +170,10 @@ def _queue(batches: BatchMemory, room_bytes: int, ahead: int, *, hot_bytes: int 
     beside = f", beside a hot tier of {format_bytes(hot_bytes)}" if hot_bytes else ""
     error = BudgetError(
         "the memory budget cannot be met",
-        value=f"{room_bytes} bytes, at least {needed_bytes} are needed: a training step takes "
+        value=f"{with_exact(room_bytes)}, at least {with_exact(needed_bytes)} are needed: a training step takes "
         f"{format_bytes(batches.needed_bytes(0))}, {format_bytes(batches.batch_bytes)} of them for its mini-batch{beside}",
         where="TrainConfig.memory",
-        fix=f"Raise the budget (--memory) to {needed_bytes} bytes or more, or lower batch_size or the fanouts; {offered_bytes} bytes "
+        fix=f"Raise the budget (--memory) to {with_exact(needed_bytes)} or more, or lower batch_size or the fanouts; {with_exact(offered_bytes)} "
         f"have room for {ahead} batches ahead.",
     )
     error.needed_bytes, error.offered_bytes = needed_bytes, offered_bytes

@@ -1,4 +1,4 @@
-"""What can be trained: labels to learn, and the features and hops that mini-batches and workers need."""
+"""What can be trained: answers to learn, and the features and hops that mini-batches and workers need."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> Non
 
 
 def check_trainable(graph: Graph) -> None:
-    """Refuse a graph without labels, classes or vertices to train on."""
+    """Refuse a graph without answers to learn, or without vertices to train on."""
     where = f"graph '{graph.name}'"
-    if graph.labels is None or graph.num_classes < 1:
+    if graph.targets is None and (graph.labels is None or graph.num_classes < 1):
         raise InputError(
             "the graph has nothing to learn",
             value=f"labels {'are None' if graph.labels is None else 'are there'}, num_classes {graph.num_classes}",
             where=where,
-            fix="Give the graph labels and num_classes.",
+            fix="Give the graph labels and num_classes, or targets.",
         )
     if "train" not in graph.splits:
         raise InputError(
             "no vertex to train on",
             value="the split 'train' is missing",
             where=where,
-            fix="Give the graph a bool mask 'train' of labelled vertices.",
+            fix="Give the graph a bool mask 'train' of vertices with a label or targets.",
         )

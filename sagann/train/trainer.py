@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.errors import CheckpointError, InputError, MissingDependencyError, first_line, require_type
-from sagann.graph import Graph
+from sagann.graph import Graph, for_task
+from sagann.graph.task import left_out, task_of
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
 from sagann.storage.verify import check_graph
@@ -36,7 +37,9 @@ from sagann.train.contract import Contract, require_names
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.identity import identity_of
+from sagann.train.losses import LossFunction, build_loss
 from sagann.train.metrics import Metrics
+from sagann.train.own_metrics import OwnMetrics
 from sagann.train.policies import (
     DECAY_POLICIES,
     OptimizerFactory,
@@ -66,6 +69,7 @@ from sagann.train.trainable import check_sampled, check_trainable
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
+    from sagann.train.balancer import Balancer
     from sagann.train.sampled_forecast import SampledForecast
 
 
@@ -74,12 +78,16 @@ class Trainer:
 
     Args:
         model: any module called as ``model(hops, x)``; or a ModelConfig, which is built here under the seed.
-        graph: labels and a 'train' split are needed; 'val' and 'test' are optional.
+        graph: labels or targets and a 'train' split are needed; 'val' and 'test' are optional. If it has both labels and targets,
+            ``config.task`` says which to learn.
         config: how to train; by default 200 epochs of Adam with learning rate 0.01.
         run_dir: folder for checkpoints, metrics and weights; None keeps everything in memory.
         reporter: is told how the run goes; by default messages go to the logger 'sagann.train'.
         source: name of the data in the run folder, such as a path; by default the graph's name.
         class_names: names of the classes, for later predictions; by default their numbers.
+        loss: gives the loss of each vertex, instead of ``config.loss``: see :data:`sagann.train.LossFunction`.
+        metrics: further metrics of evaluations and of the run's end, by name: functions of outputs and answers
+            (:data:`sagann.train.MetricFunction`), or objects with ``reset``, ``update`` and ``compute``, such as those of torchmetrics.
         optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
         scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
         param_groups: splits the parameters into groups, instead of ``config.decay``.
@@ -120,6 +128,8 @@ class Trainer:
         reporter: Reporter | None = None,
         source: str | None = None,
         class_names: Sequence[str] = (),
+        loss: LossFunction | None = None,
+        metrics: OwnMetrics | None = None,
         optimizer: OptimizerFactory | None = None,
         scheduler: SchedulerFactory | None = None,
         param_groups: ParamGroups | None = None,
@@ -134,13 +144,17 @@ class Trainer:
         require_type(run_dir, (str, os.PathLike), where="Trainer.run_dir", fix="Pass a path.", optional=True)
         require_type(source, str, where="Trainer.source", fix="Pass a name of the data.", optional=True)
         self.config = config or TrainConfig()
-        self.graph = graph
         self.workers = workers
         self._is_first = workers is None or workers.is_first
         self.run_dir = None if run_dir is None or not self._is_first else Path(run_dir)
         # All workers spill to the run folder, each on its own machine.
         self._spill_dir = None if run_dir is None else Path(run_dir)
         self._reporter: Reporter = (reporter or LogReporter()) if self._is_first else SilentReporter()
+        answers, graph = graph, for_task(graph, self.config.task, where="TrainConfig.task")
+        task = task_of(graph)
+        if said := left_out(answers, task):
+            self._reporter.on_message(said)
+        self.graph = graph
         self._source = source or graph.name
         self._class_names = require_names(class_names, graph.num_classes, where="Trainer.class_names")
         self._optimizer, self._scheduler = optimizer, scheduler
@@ -158,6 +172,11 @@ class Trainer:
             raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
         device = resolve_device(self.config.device)
         contract = Contract.of(graph)
+        with whole_files(graph), seeded(self.config.seed, device):
+            mean_loss = build_loss(
+                contract.task, graph, name=self.config.loss, class_weights=self.config.class_weights, function=loss
+            )
+            mean_loss.try_out(graph, contract.num_outputs, device)
         self.monitor = resolve_monitor(self.config, contract, graph.splits)
         self.weights = self.config.weights or ("best" if self.monitor.startswith("val/") else "last")
         self.model_config = model if isinstance(model, ModelConfig) else None
@@ -167,11 +186,13 @@ class Trainer:
         if self.config.sample is not None:
             check_sampled(model, graph, self.config.sample)
         streaming = self._streaming(device)
-        self._predictor = Predictor(model, contract, device=device, streaming=streaming, workers=workers)
+        self._predictor = Predictor(
+            model, contract, device=device, loss=mean_loss, metrics=metrics, streaming=streaming, workers=workers
+        )
         with whole_files(graph):
             if workers is not None:
-                require_divisible(self.config, device)
-                require_agreement(workers, self.config, graph, self._predictor.model, self.model_config)
+                require_divisible(self.config, device, balance=workers.balance)
+                require_agreement(workers, self.config, graph, self._predictor, self.model_config)
             self._prepared = self._prepare(graph)
 
     def _prepare(self, graph: Graph) -> PreparedGraph:
@@ -232,6 +253,8 @@ class Trainer:
                 run = start_run(folder, description, overwrite=overwrite)
             if resume and self.workers is not None:
                 continue_together(session, self.workers)
+            if session.balancer is not None:
+                session.balancer.begin()
             require_whole_files = stack.enter_context(whole_files(self._prepared.graph))
             info = self._info(session)
             reporters = [self._reporter]
@@ -302,7 +325,7 @@ class Trainer:
         return self._predictor.evaluate(self._prepared if graph is None else graph)
 
     def predict(self, graph: Graph | None = None, *, probabilities: bool = False) -> Tensor:
-        """Class ids, 0/1 per class or probabilities of every vertex: see :meth:`sagann.train.Predictor.predict`."""
+        """Class ids, 0/1 per class, probabilities or values of every vertex: see :meth:`sagann.train.Predictor.predict`."""
         return self._predictor.predict(self._prepared if graph is None else graph, probabilities=probabilities)
 
     def embed(self, graph: Graph | None = None) -> Tensor:
@@ -381,7 +404,10 @@ class Trainer:
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
             stack.enter_context(whole_files(self._prepared.graph))
-            predictor = Predictor(_copy_of_model(self.model), self._predictor.contract, device=self.device)
+            known = self._predictor
+            predictor = Predictor(
+                _copy_of_model(self.model), known.contract, device=self.device, loss=known.mean_loss
+            )
             source = RehearsedEpochs(predictor, self._prepared, self.config)
             source.try_out()
             return source.forecast(self._session_of(predictor, source))
@@ -405,12 +431,24 @@ class Trainer:
             model=predictor.model,
             source=source,
             graph=self._prepared.graph,
+            loss=predictor.mean_loss,
             device=self.device,
             config=self.config,
             optimizer=optimizer,
             scheduler=scheduler,
             tracker=tracker,
+            balancer=self._balancer(),
         )
+
+    def _balancer(self) -> Balancer | None:
+        """What moves vertices between the workers, if they are balanced by cost."""
+        part = self._prepared.part
+        if part is None or part.workers.balance != "cost" or part.workers.size == 1:
+            return None
+        # Imported here: most runs have no workers, and it loads Numba.
+        from sagann.train.balancer import Balancer
+
+        return Balancer(part, say=self._reporter.on_message)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:
         if self.run_dir is not None:
@@ -442,10 +480,17 @@ class Trainer:
             "monitor": self.monitor,
             "weights": self.weights,
             "contract": asdict(self._predictor.contract),
+            "loss": self._predictor.mean_loss.to_json(),
             "versions": {**versions(), "workers": 1 if self.workers is None else self.workers.size},
             "identity": identity_of(session, self.graph, self.model_config),
             AUTOMATIC: automatic_bytes,
         }
+
+    def __repr__(self) -> str:
+        return (
+            f"Trainer(model={self._model_name!r}, data={self._source!r}, epochs={self.config.epochs}, "
+            f"monitor={self.monitor!r}, device={str(self.device)!r})"
+        )
 
     @property
     def _model_name(self) -> str:
@@ -460,6 +505,7 @@ class Trainer:
             num_hops=self._predictor.num_hops,
             epochs=self.config.epochs,
             first_epoch=session.epoch + 1,
+            first_batch=session.position.batch,
             monitor=self.monitor,
             device=str(self.device),
         )

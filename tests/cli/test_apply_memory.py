@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,18 +23,17 @@ MIB = 1 << 20
 @pytest.mark.slow
 @pytest.mark.tries("limit")
 def test_evaluation_predictions_and_embeddings_survive_a_hard_limit(
-    limited: Callable[[int], Callable[[], None]], tmp_path: Path, record_property: Callable[[str, object], None]
+    limited: Callable[[int], Sequence[str]], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     start = limited((60 + 600) * MIB)
     save_graph(random_split(generated(250_000, 1_000_000), seed=0), tmp_path / "data")
 
-    def sagann(*arguments: object, start: Callable[[], None] | None = None) -> int:
+    def sagann(*arguments: object, start: Sequence[str] = ()) -> int:
         done = subprocess.run(
-            [sys.executable, "-m", "sagann", *map(str, arguments), "--quiet"],
+            [*start, sys.executable, "-m", "sagann", *map(str, arguments), "--quiet"],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             check=False,
-            preexec_fn=start,
         )
         return done.returncode
 

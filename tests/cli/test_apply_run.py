@@ -397,3 +397,88 @@ def test_settings_that_lack_a_section(invoke: Invoke, trained: Path, tmp_path: P
     # The model and its training are in run.json.
     assert outcome.code == (2 if section == "data" else 0), outcome.err
     assert ("no data" in outcome.err) == (section == "data")
+
+
+def values_dataset(path: Path, num_targets: int) -> Graph:
+    """A dataset of a regression: targets that a linear model of the features gives, and labels that no target needs."""
+    graph = rmat_graph(60, 240, num_features=4, num_classes=2, seed=0)
+    assert isinstance(graph.features, torch.Tensor)
+    weights = torch.randn(4, num_targets, generator=torch.Generator().manual_seed(0))
+    graph = replace(graph, targets=graph.features @ weights + 3)
+    save_graph(graph, path)
+    return graph
+
+
+@pytest.mark.parametrize("num_targets", [1, 2])
+def test_a_regression_from_the_dataset_to_the_predictions(invoke: Invoke, tmp_path: Path, num_targets: int) -> None:
+    data, run = tmp_path / "data", tmp_path / "run"
+    graph = values_dataset(data, num_targets)
+    assert f"{num_targets} per vertex, float32" in invoke("data", "info", data).out
+    train = (
+        "train",
+        "--data",
+        data,
+        "--model",
+        "sage",
+        "--hidden",
+        8,
+        "--dropout",
+        0,
+        "--epochs",
+        60,
+        "--out",
+        run,
+    )
+    outcome = invoke(*train)
+    assert outcome.code == 2
+    assert "the graph has answers for two tasks" in outcome.err
+    assert "--task" in outcome.err
+    assert not run.exists()
+    outcome = invoke(*train, "--task", "regression", "--loss", "huber", "--monitor", "val/rmse")
+    assert outcome.code == 0, outcome.err
+    assert "also has labels of 2 classes; the task 'regression' does not use them" in outcome.err.replace("\n", " ")
+    assert "RMSE" in outcome.out
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert set(metrics["test"]) == {"loss", "mae", "rmse", "r2"}
+    evaluated = invoke("evaluate", "--run", run)
+    assert f"{metrics['test']['r2']:.4f}" in evaluated.out
+    for name in ("p.csv", "p.parquet", "p.npy"):
+        assert invoke("predict", "--run", run, "--out", tmp_path / name).code == 0
+    found = np.load(tmp_path / "p.npy")
+    assert found.shape == ((60,) if num_targets == 1 else (60, 2))
+    assert np.array_equal(found, load_run(run).predict(graph).numpy())
+    table = pyarrow.parquet.read_table(tmp_path / "p.parquet")
+    names = ["prediction"] if num_targets == 1 else ["prediction_0", "prediction_1"]
+    assert table.column_names == ["vertex", *names]
+    assert np.array_equal(table.column(names[-1]).to_numpy(), found if num_targets == 1 else found[:, 1])
+    assert len((tmp_path / "p.csv").read_text().splitlines()) == 61
+    # A renumbered dataset gets its rows in the original order.
+    assert invoke("data", "reorder", data, tmp_path / "near", "--by", "degree").code == 0
+    outcome = invoke("predict", "--run", run, "--data", tmp_path / "near", "--out", tmp_path / "near.npy")
+    assert outcome.code == 0, outcome.err
+    assert np.allclose(np.load(tmp_path / "near.npy"), found, atol=1e-5)
+    outcome = invoke("train", "--resume", "--out", run, "--loss", "mse", "--epochs", 70)
+    assert outcome.code == 2
+    assert "loss.name was huber, is mse" in outcome.err
+
+
+def test_class_weights_are_balanced_or_a_list(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    quick = ("train", "--data", blocks, "--hidden", 4, "--epochs", 1)
+    for number, weights in enumerate(("balanced", "1,2,0.5")):
+        outcome = invoke(*quick, "--class-weights", weights, "--out", tmp_path / str(number))
+        assert outcome.code == 0, outcome.err
+    again = ("train", "--config", tmp_path / "1" / "config.toml", "--out", tmp_path / "again")
+    assert invoke(*again).code == 0
+    found = [json.loads((tmp_path / name / "run.json").read_text())["loss"] for name in ("1", "again")]
+    assert found[0] == found[1]
+    assert found[0]["class_weights"][1] == pytest.approx(2 * found[0]["class_weights"][0])
+    for weights, message in (
+        ("1,2", "2 weights, 3 classes"),
+        ("0,0,0", "cannot be scaled"),
+        ("even", "class_weights is not a name or a list of numbers"),
+        ("1,-2,3", "class_weights is refused"),
+    ):
+        outcome = invoke(*quick, "--class-weights", weights, "--out", tmp_path / "refused")
+        assert outcome.code == 2
+        assert message in outcome.err
+    assert not (tmp_path / "refused").exists()

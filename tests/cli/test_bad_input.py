@@ -285,7 +285,6 @@ def test_weights_that_are_not_finite(refused: Callable[[Path], Outcome], tmp_pat
     assert open_graph(tmp_path / "ring").num_edges == N
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
@@ -332,7 +331,6 @@ def _bind(path: Path) -> None:
         os.chdir(at)
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(("make", "kind"), [(os.mkfifo, "a pipe"), (os.mkdir, "a folder"), (_bind, "a socket")])
 @pytest.mark.parametrize(
     ("pattern", "command"),
@@ -367,7 +365,6 @@ def test_files_of_a_run_that_are_no_files(
     assert f"not a file: {kind}, a regular file is needed" in outcome.err
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("model", ["gcn", "own.py:Net"])
 @pytest.mark.parametrize("split", [None, "per-class:1,1", "per-class:0,0", "planetoid:1,1,1"])
 def test_more_classes_than_memory_holds(

@@ -24,7 +24,7 @@ from tests.cli.conftest import Invoke
 # Settings that only say how long to train, or where: mutated elsewhere, and fixed here for speed.
 FIXED = {"data", "epochs", "device", "tensorboard", "workers"}
 MUTABLE = [setting for setting in SETTINGS if setting.name not in FIXED]
-LONGEST_S = 60
+LONGEST_S = 200
 
 GOOD: dict[str, st.SearchStrategy[Any]] = {
     "model": st.sampled_from(sorted(MODELS)),
@@ -37,6 +37,10 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "out_heads": st.integers(1, 3),
     "attention_dropout": st.floats(0, 0.9),
     "linear_shortcut": st.booleans(),
+    "teleport": st.floats(0, 0.9),
+    "task": st.sampled_from(["none", "classification"]),
+    "loss": st.sampled_from(["none", "cross_entropy"]),
+    "class_weights": st.sampled_from(["none", "balanced", [1, 2.5, 0.5]]),
     "optimizer": st.sampled_from(["Adam", "AdamW", "SGD", "RMSprop", "Adagrad"]),
     "lr": st.floats(1e-4, 0.1),
     "weight_decay": st.floats(0, 0.1),
@@ -59,7 +63,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "keep_checkpoints": st.integers(1, 3),
     "engine": st.sampled_from(ENGINES),
     "worker_timeout": st.sampled_from([1.5, 60]),
-    "balance": st.sampled_from(["edges", "vertices"]),
+    "balance": st.sampled_from(["edges", "vertices", "cost"]),
     "split": st.sampled_from(["none", "random:0.5,0.2", "per-class:3,3"]),
     "undirected": st.booleans(),
     "normalise_features": st.booleans(),
@@ -112,7 +116,7 @@ def as_options(values: dict[str, Any]) -> list[str]:
             arguments.append(setting.option if value else f"--no-{setting.option.removeprefix('--')}")
         elif setting.kind == "options" and isinstance(value, dict):
             arguments += [f"{setting.option}={key}={item}" for key, item in value.items()]
-        elif setting.kind == "integers" and isinstance(value, list):
+        elif setting.kind in ("integers", "weights") and isinstance(value, list):
             arguments.append(f"{setting.option}={','.join(map(str, value))}")
         else:
             # One word, so that a text that begins with a dash is a value.

@@ -28,7 +28,8 @@ def test_csv_with_everything(invoke: Invoke, roads: Path, tmp_path: Path) -> Non
     np.save(tmp_path / "x.npy", np.eye(4, dtype=np.float32))
     (tmp_path / "y.csv").write_text("label\n0\n1\n-1\n1\n")
     columns = ("--src", "from", "--dst", "1", "--weight", "km", "--edge-type", "kind")
-    files = ("--features", tmp_path / "x.npy", "--labels", tmp_path / "y.csv")
+    np.save(tmp_path / "t.npy", np.arange(4) / 2)
+    files = ("--features", tmp_path / "x.npy", "--labels", tmp_path / "y.csv", "--targets", tmp_path / "t.npy")
     outcome = invoke("data", "import", roads, tmp_path / "g", *columns, *files, "--name", "map", "--memory", "4MiB")
     assert outcome.code == 0, outcome.err
     assert outcome.out == f"4 vertices and 4 edges written to {tmp_path / 'g'}\n"
@@ -38,6 +39,8 @@ def test_csv_with_everything(invoke: Invoke, roads: Path, tmp_path: Path) -> Non
     assert graph.num_edge_types == 2
     assert graph.num_classes == 2
     assert graph.num_features == 4
+    assert graph.targets is not None
+    assert graph.targets.tolist() == [0, 0.5, 1, 1.5]
     check_dataset(tmp_path / "g")
 
 
@@ -129,12 +132,55 @@ def test_graphbolt(invoke: Invoke, tmp_path: Path) -> None:
         assert load_graph(tmp_path / f"g{number}").num_edges == 2
 
 
+def test_pyg(invoke: Invoke, tmp_path: Path) -> None:
+    import torch
+
+    masks = torch.tensor([[True, False], [False, True], [False, True]])
+    saved = {
+        "edge_index": torch.tensor([[0, 1], [1, 2]]),
+        "x": torch.eye(3),
+        "train_mask": masks,
+        "pos": torch.eye(3),
+    }
+    torch.save(saved, tmp_path / "a.pt")
+    outcome = invoke("data", "import", tmp_path / "a.pt", tmp_path / "g", "--split-scheme", "1", "--symmetrise")
+    assert outcome.code == 0, outcome.err
+    assert "Left out of a.pt: 'pos' (float32 [3, 3])." in outcome.err
+    assert outcome.out == f"3 vertices and 4 edges written to {tmp_path / 'g'}\n"
+    assert load_graph(tmp_path / "g").splits["train"].tolist() == [False, True, True]
+    for options, said in (((), "several splits"), (("--split-scheme", "first"), "an integer from 0")):
+        wrong = invoke("data", "import", tmp_path / "a.pt", tmp_path / "h", *options)
+        assert wrong.code == 2
+        assert said in wrong.err
+        assert not (tmp_path / "h").exists()
+
+
+class _Hostile:
+    def __reduce__(self) -> tuple[object, ...]:
+        return exec, ("open('owned', 'w')",)
+
+
+def test_a_pyg_file_that_would_run_code_is_refused(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    torch.save({"edge_index": torch.tensor([[0], [1]]), "x": _Hostile()}, "a.pt")
+    outcome = invoke("data", "import", "a.pt", "g")
+    assert outcome.code == 2
+    assert "'__builtin__.exec'" in outcome.err
+    assert "Traceback" not in outcome.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pt"]
+
+
 def test_detection(tmp_path: Path) -> None:
     for name, kind in (
         ("a.csv", "csv"),
         ("a.tsv.gz", "csv"),
         ("a.pq", "parquet"),
         ("a.npz", "npz"),
+        ("a.pt", "pyg"),
         ("metadata.yaml", "graphbolt"),
     ):
         (tmp_path / name).write_text("")
@@ -156,6 +202,7 @@ def test_detection(tmp_path: Path) -> None:
         (["roads.csv", "g", "--dst", "99"], "99"),
         (["roads.csv", "g", "--weight", "from", "--num-vertices", "1"], "roads.csv"),
         (["roads.csv", "g", "--split-scheme", "time"], "option is for another format: --split-scheme"),
+        (["n.npz", "g", "--targets", "t.npy"], "option is for another format: --targets with format npz"),
         (["n.npz", "g", "--src", "a"], "option is for another format: --src with format npz"),
         (["roads.csv", "g", "--separator", "ab"], "separator is not one character"),
         (["roads.csv", "no/g"], "no"),

@@ -205,7 +205,7 @@ def test_a_budget_that_is_none_is_refused(size: str, capsys: pytest.CaptureFixtu
 
 def test_refuses_what_it_cannot_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--data", "demo", "--show", "future"]) == 2
-    assert "Choose one of program, kernels" in capsys.readouterr().err
+    assert "expected one of program, kernels, steps" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("model", [("gcn", "--encoder", "linear"), ("gat", "--encoder", "linear"), ("sage",)])

@@ -61,13 +61,13 @@ def test_a_split_is_told_once(ring: Graph, tmp_path: Path) -> None:
     save_graph(ring, tmp_path / "ring")
     said: list[str] = []
     config = DataConfig(data=str(tmp_path / "ring"))
-    graph = training_graph(config, seed=3, say=said.append)
+    graph = training_graph(config, task=None, seed=3, say=said.append)
     assert {name: int(mask.sum()) for name, mask in graph.splits.items()} == {"train": 6, "val": 2, "test": 2}
     assert said == [
         "The dataset has no splits: 60 % of the labelled vertices train, 20 % validate, 20 % test (seed 3)."
     ]
     said.clear()
-    training_graph(replace(config, split="random:0.5,0.5"), seed=3, say=said.append)
+    training_graph(replace(config, split="random:0.5,0.5"), task=None, seed=3, say=said.append)
     assert said == []
 
 
@@ -76,8 +76,8 @@ def test_a_split_that_is_asked_for_replaces_a_bad_one(ring: Graph, tmp_path: Pat
     save_graph(replace(ring, splits={"train": everything, "test": everything}), tmp_path / "ring")
     config = DataConfig(data=str(tmp_path / "ring"))
     with pytest.raises(InputError, match="splits overlap"):
-        training_graph(config, seed=0, say=lambda text: None)
-    training_graph(replace(config, split="per-class:2,1"), seed=0, say=lambda text: None)
+        training_graph(config, task=None, seed=0, say=lambda text: None)
+    training_graph(replace(config, split="per-class:2,1"), task=None, seed=0, say=lambda text: None)
 
 
 def test_class_names_that_do_not_fit_are_left_out(ring: Graph, tmp_path: Path) -> None:

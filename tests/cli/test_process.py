@@ -19,7 +19,9 @@ import pyarrow.parquet
 import pytest
 
 PROGRAM = (sys.executable, "-m", "sagann")
-DEADLINE_S = 120
+DEADLINE_S = 240
+WITHIN_S = 60
+"""Seconds after SIGTERM within which a process has ended beside other load. Alone it takes 8 at most; what it does would take longer."""
 
 
 def start(
@@ -183,7 +185,7 @@ class Slow(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first_s", "then_s", "saved"), [(0, 1, 2), (4.5, 60, 1)])
+@pytest.mark.parametrize(("first_s", "then_s", "saved"), [(0, 0.3, 2), (4.5, 200, 1)])
 @pytest.mark.tries("terminate")
 def test_sigterm_in_the_midst_of_an_epoch_in_memory(
     blocks: Path, tmp_path: Path, first_s: float, then_s: float, saved: int
@@ -192,7 +194,7 @@ def test_sigterm_in_the_midst_of_an_epoch_in_memory(
     options = ("train", "--data", blocks, "--model", "slow.py:Slow", "--epochs", 4, "--checkpoint-every", 100)
     code, out, err = run(*options, "--out", "run", cwd=tmp_path, env={"SLOW": f"{first_s} {then_s}"})
     assert (code, out) == (143, ""), err
-    assert time.monotonic() - float((tmp_path / "sent").read_text()) < 10
+    assert time.monotonic() - float((tmp_path / "sent").read_text()) < WITHIN_S
     assert f"sagann train --resume --out run --model {tmp_path}/slow.py:Slow" in err
     assert "Traceback" not in err
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == [f"epoch-{saved:06d}"]
@@ -233,7 +235,7 @@ def test_signals_in_the_midst_of_a_long_sampled_epoch(blocks: Path, tmp_path: Pa
         ((*options, "--out", "run"), signal.SIGINT, 130),
         ((*resume, "--batches-ahead", 0), signal.SIGTERM, 143),
     ):
-        with start(*arguments, cwd=tmp_path, env={"SECONDS": "1.5"}) as process:
+        with start(*arguments, cwd=tmp_path, env={"SECONDS": "1"}) as process:
             limit_s = time.monotonic() + DEADLINE_S
             # After some seconds of work one is written.
             while max((path.name for path in checkpoints.glob("epoch-*")), default="") == saved:
@@ -243,7 +245,7 @@ def test_signals_in_the_midst_of_a_long_sampled_epoch(blocks: Path, tmp_path: Pa
             process.send_signal(number)
             began_s = time.monotonic()
             out, err = process.communicate(timeout=DEADLINE_S)
-        assert time.monotonic() - began_s < 10
+        assert time.monotonic() - began_s < WITHIN_S
         assert (process.returncode, out) == (code, ""), err
         assert "Traceback" not in err
         saved = max(path.name for path in checkpoints.iterdir())
@@ -282,7 +284,7 @@ def test_sigterm_leaves_no_part_of_an_import(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         began_s = time.monotonic()
         out, err = process.communicate(timeout=DEADLINE_S)
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < WITHIN_S
     assert (process.returncode, out, err) == (143, "", "Error: terminated\n")
     assert list((tmp_path / "out").iterdir()) == []
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Invoke, Outcome
+from tests.forks import with_files_of
 from tests.other_user import OTHER, ROOT, needs_root
 
 EPOCHS = 40
@@ -177,10 +177,9 @@ def test_a_checkpoint_larger_than_files_may_be(invoke: Invoke, blocks: Path, tmp
     assert invoke(*training(blocks, run, epochs=3)).code == 0
     left = checkpoints(run)
     done = subprocess.run(
-        [sys.executable, "-m", "sagann", *training(blocks, run), "--resume"],
+        [*with_files_of(16_384), sys.executable, "-m", "sagann", *training(blocks, run), "--resume"],
         capture_output=True,
         text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384)),
         check=False,
     )
     check_refused(Outcome(code=done.returncode, out=done.stdout, err=done.stderr), run)

@@ -38,7 +38,7 @@ def run(folder: Path, body: str, *, name: str = "slow", module: str = "", before
     (folder / f"{name}.py").write_text(module)
     program = before + PROGRAM.format(body=body)
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stderr == ""
     return done.stdout
@@ -69,7 +69,7 @@ def test_it_comes_at_once_though_the_program_itself_is_a_string(tmp_path: Path) 
     body = "os.kill(os.getpid(), signal.SIGINT); time.sleep(5)"
     (tmp_path / "program.py").write_text(PROGRAM.format(body=body))
     done = subprocess.run(
-        [sys.executable, "-c", "exec('import program')"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", "exec('import program')"], cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
     assert done.stdout == "False (0.0, 0.0) True\n"
 
@@ -94,7 +94,7 @@ def test_what_a_library_makes_of_an_interrupt(tmp_path: Path, raised: str, code:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == code, done.stderr
     assert (done.stderr == "Error: interrupted\n") == (code == 130)
@@ -124,7 +124,7 @@ except BaseException as error:
         signal.SIG_DFL, signal.default_int_handler))
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "kept"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program, tmp_path / "kept"], capture_output=True, text=True, timeout=240, check=True
     )
     name = {"SIGINT": "KeyboardInterrupt", "SIGTERM": "Terminated"}[number]
     assert (done.stdout, done.stderr) == (f"{name} 2 False True\n", "")
@@ -151,7 +151,7 @@ with Signals().handled():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_signals", "within_s"), [(1, 10.0), (2, 3.0)])
+@pytest.mark.parametrize(("num_signals", "within_s"), [(1, 60.0), (2, 7.0)])
 @pytest.mark.tries("terminate")
 def test_sigterm_ends_a_native_kernel_that_returns_much_later(
     tmp_path: Path, num_signals: int, within_s: float
@@ -173,7 +173,7 @@ def test_sigterm_ends_a_native_kernel_that_returns_much_later(
         for _ in range(num_signals):
             process.send_signal(signal.SIGTERM)
             time.sleep(0.2)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     assert time.monotonic() - began_s < within_s
     assert (process.returncode, err) == (143, "Error: terminated\n")
     assert not (tmp_path / "spill").exists()

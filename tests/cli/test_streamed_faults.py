@@ -17,6 +17,7 @@ import pytest
 
 from tests.cli.conftest import Invoke, Outcome
 from tests.cli.mischief import at_load
+from tests.threads import left_threads
 
 EPOCHS = 3
 Arguments = tuple[object, ...]
@@ -58,7 +59,7 @@ def flip(folder: Path) -> None:
 def check_left(out: Path) -> None:
     """Nothing of a run's streaming is left."""
     assert not (out / "spill").exists()
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("sagann")] == []
+    assert not left_threads()
 
 
 def check_message(ended: Outcome, *words: str) -> None:
@@ -167,7 +168,7 @@ def test_kill_9_in_the_midst_of_an_epoch(
     out = tmp_path / "run"
     ended, _ = signalled("KILL", num_loads // 2, 0.0, training(blocks, out))
     assert ended.returncode == -signal.SIGKILL
-    (left,) = (out / "spill").iterdir()
+    (left,) = (out / "spill").glob("sagann-spill-*")
     assert list(left.glob("*.bin"))
     check_resumed(invoke, blocks, out, weights)
 
@@ -198,7 +199,7 @@ def test_sigterm_finishes_an_epoch_that_takes_seconds(
     out = tmp_path / "run"
     ended, seconds = signalled("TERM", num_loads // 2, 0.0, training(blocks, out))
     check_terminated(ended, out)
-    assert seconds < 10
+    assert seconds < 60
     assert f"Interrupted after epoch {EPOCHS // 2 + 1}, and saved." in ended.stderr
     check_resumed(invoke, blocks, out, weights)
 
@@ -208,10 +209,10 @@ def test_sigterm_finishes_an_epoch_that_takes_seconds(
     ("names", "later_s", "within_s"),
     [
         # Many short copies: the main thread ends the run.
-        ("TERM", 0.5, 10.0),
+        ("TERM", 0.5, 60.0),
         # A copy that takes longer than there is time.
-        ("TERM", 60.0, 10.0),
-        ("TERM,TERM", 60.0, 3.0),
+        ("TERM", 200.0, 60.0),
+        ("TERM,TERM", 200.0, 7.0),
     ],
 )
 @pytest.mark.tries("terminate")
@@ -236,7 +237,7 @@ def test_sigterm_in_the_midst_of_a_long_epoch(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "predict", "embed"])
-@pytest.mark.parametrize("later_s", [0.5, 60.0])
+@pytest.mark.parametrize("later_s", [0.5, 200.0])
 @pytest.mark.tries("terminate")
 def test_sigterm_while_a_model_is_used(
     invoke: Invoke, blocks: Path, tmp_path: Path, command: str, later_s: float
@@ -249,6 +250,6 @@ def test_sigterm_while_a_model_is_used(
         arguments += ("--out", out)
     ended, seconds = signalled("TERM", 3, later_s, arguments)
     check_terminated(ended, run)
-    assert seconds < 10
+    assert seconds < 60
     assert not spill.exists()
     assert list(out.parent.iterdir()) == []

@@ -85,9 +85,10 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def build_dataset() -> None:
-    """Two dataset folders, with dense and with sparse features."""
+    """Dataset folders with dense features, with sparse ones, and with targets beside the labels."""
     save_graph(graph(), "dense")
     save_graph(graph(sparse=True), "sparse")
+    save_graph(replace(graph(), targets=torch.linspace(-1, 1, 2 * N).reshape(N, 2)), "targets")
 
 
 def build_archive() -> None:
@@ -106,6 +107,7 @@ def build_archive() -> None:
         features_indices=np.arange(N) % 4,
         features_data=np.ones(N, np.float32),
         features_shape=np.array([N, 4]),
+        targets=np.linspace(-1, 1, N),
     )
 
 
@@ -130,10 +132,11 @@ def build_csv() -> None:
 
 
 def build_arrays() -> None:
-    """An edge list with features and labels as arrays."""
+    """An edge list with features, labels and targets as arrays."""
     Path("edges.csv").write_text(_csv(_rows(), "from,to,km,kind\n"))
     np.save("x.npy", np.eye(N, 4, dtype=np.float32))
     np.save("y.npy", np.arange(N) % 3)
+    np.save("t.npy", np.linspace(-1, 1, 2 * N).reshape(N, 2))
 
 
 def build_parquet() -> None:
@@ -204,6 +207,16 @@ def build_graphbolt() -> None:
     np.save("bolt/w.npy", np.linspace(1, 2, N))
     np.save("bolt/s.npy", np.arange(12))
     np.save("bolt/y.npy", np.arange(12) % 3)
+
+
+def build_pyg() -> None:
+    """Graphs that PyG has saved: as a mapping, and as the file of a dataset."""
+    found = {name: torch.from_numpy(rows) for name, rows in arrays().items()}
+    masks = {name: found[name] for name in ("train_mask", "val_mask")}
+    edges = {name: found[name] for name in ("edge_index", "edge_weight", "edge_type")}
+    fields = {"x": found["features"], "y": found["labels"], "name": "ring", "pos": None, **masks, **edges}
+    torch.save(fields, "dict.pt")
+    torch.save((fields, {"x": torch.tensor([0, N]), "edge_index": torch.tensor([0, N])}), "sliced.pt")
 
 
 CONFIG = {
@@ -288,32 +301,45 @@ KINDS = (
     Kind(
         name="dataset folder",
         build=build_dataset,
-        victims=("dense/*", "sparse/*"),
-        commands=tuple(
-            command
-            for name in ("dense", "sparse")
-            for command in (
-                ("data", "info", name),
-                ("data", "check", name),
-                ("data", "reorder", name, f"{name}-near", "--by", "degree"),
-                ("plan", "--data", name, "--hidden", "4", "--quiet"),
-                ("train", "--data", name, *QUICK, "--out", f"run-{name}"),
-                ("train", "--data", name, *QUICK, "--no-verify", "--memory", "1MiB", "--out", f"run-{name}"),
-            )
+        victims=("dense/*", "sparse/*", "targets/*"),
+        commands=(
+            *(
+                command
+                for name in ("dense", "sparse", "targets")
+                for command in (
+                    ("data", "info", name),
+                    ("data", "check", name),
+                    ("data", "reorder", name, f"{name}-near", "--by", "degree"),
+                )
+            ),
+            *(
+                command
+                for name in ("dense", "sparse")
+                for command in (
+                    ("plan", "--data", name, "--hidden", "4", "--quiet"),
+                    ("train", "--data", name, *QUICK, "--out", f"run-{name}"),
+                    ("train", "--data", name, *QUICK, "--no-verify", "--memory", "1MiB", "--out", f"run-{name}"),
+                )
+            ),
+            ("train", "--data", "targets", *QUICK, "--task", "regression", "--out", "run-targets"),
+            ("train", "--data", "targets", *QUICK, "--task", "classification", "--out", "run-labels"),
         ),
     ),
     Kind(
         name="NPZ archive",
         build=build_archive,
         victims=("*.npz", "*.json"),
-        commands=tuple(
-            command
-            for name in ("plain.npz", "packed.npz")
-            for command in (
-                ("data", "info", name),
-                ("data", "import", name, f"{name}.d"),
-                ("train", "--data", name, *QUICK, "--out", f"run-{name}"),
-            )
+        commands=(
+            *(
+                command
+                for name in ("plain.npz", "packed.npz")
+                for command in (
+                    ("data", "info", name),
+                    ("data", "import", name, f"{name}.d"),
+                    ("train", "--data", name, *QUICK, "--task", "classification", "--out", f"run-{name}"),
+                )
+            ),
+            ("train", "--data", "packed.npz", *QUICK, "--task", "regression", "--out", "run-values"),
         ),
     ),
     Kind(
@@ -331,7 +357,9 @@ KINDS = (
         name="NPY arrays",
         build=build_arrays,
         victims=("*.npy",),
-        commands=(("data", "import", "edges.csv", "a", "--features", "x.npy", "--labels", "y.npy"),),
+        commands=(
+            ("data", "import", "edges.csv", "a", "--features", "x.npy", "--labels", "y.npy", "--targets", "t.npy"),
+        ),
     ),
     Kind(
         name="Parquet tables",
@@ -353,6 +381,12 @@ KINDS = (
         build=build_graphbolt,
         victims=("bolt/*",),
         commands=(("data", "import", "bolt", "a"),),
+    ),
+    Kind(
+        name="PyG file",
+        build=build_pyg,
+        victims=("*.pt",),
+        commands=(("data", "import", "dict.pt", "a"), ("data", "import", "sliced.pt", "b")),
     ),
     Kind(
         name="configuration",

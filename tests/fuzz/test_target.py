@@ -97,7 +97,7 @@ def test_a_run_that_is_interrupted_adds_what_it_has_counted(tmp_path: Path) -> N
         assert process.stdout is not None
         assert process.stdout.readline() == b"Damaging files, seed 3.\n"
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     assert process.returncode == 0
     body = json.loads(results.read_text())
     assert body["seeds"] == [3]

@@ -33,6 +33,21 @@ def test_sizes():
     assert example(graph_ptr=torch.tensor([0, 1, 1, 3])).num_graphs == 3
 
 
+def test_targets_are_one_or_several_numbers_per_vertex():
+    assert example().num_targets == 0
+    one, several = example(targets=torch.arange(3.0)), example(targets=torch.zeros(3, 2))
+    assert (one.num_targets, several.num_targets) == (1, 2)
+    assert repr(several) == "Graph(num_vertices=3, num_edges=2, num_features=5, num_classes=2, num_targets=2)"
+    # A single column would broadcast against [num_vertices].
+    column = example(targets=torch.arange(3.0)[:, None])
+    assert column.targets.tolist() == [0, 1, 2]
+    assert one.to("meta").targets.device.type == "meta"
+    with pytest.raises(InputError, match="targets and vertices differ in number: 2 rows, 3 vertices"):
+        example(targets=torch.zeros(2))
+    with pytest.raises(InputError, match=r"a list, expected Tensor or None \(in Graph.targets\)"):
+        example(targets=[1.0, 2.0, 3.0])
+
+
 def test_hops_are_the_same_topology():
     graph = example()
     assert all(hop is graph.topology for hop in graph.hops(3))
@@ -127,3 +142,19 @@ def test_counts_out_of_range_are_refused(name: str, count: int) -> None:
         InputError, match=rf"{name} is out of range: {count}, expected an integer from 0 .*Graph.{name}"
     ):
         Graph(topology=topology, **{name: count})
+
+
+def test_other_features_labels_and_splits():
+    graph = example()
+    features, mask = torch.ones(3, 2), torch.tensor([False, True, True])
+    assert torch.equal(graph.with_features(features).features, features)
+    assert graph.with_features(features).topology is graph.topology
+    assert graph.with_features(None).num_features == 0
+    assert graph.with_labels(torch.tensor([4, -1, 0])).num_classes == 5
+    assert graph.with_labels(torch.tensor([-1, -1, -1])).num_classes == 0
+    assert graph.with_labels(torch.tensor([0, 1, 0]), num_classes=7).num_classes == 7
+    assert graph.with_labels(torch.zeros(3, 4, dtype=torch.uint8)).num_classes == 4
+    assert graph.with_labels(None).num_classes == 0
+    assert graph.with_splits({"val": mask}).splits == {"val": mask}
+    with pytest.raises(InputError, match="a list, expected Tensor"):
+        graph.with_features([1, 2, 3])

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from sagann.graph.large_arrays import made_by
-from sagann.graph.rows import csr_tensor, dense_rows, gather_ranges, take_rows
+from sagann.graph.rows import as_byte_tensor, as_bytes, csr_tensor, dense_rows, flat_bytes, gather_ranges, take_rows
 from tests.graph.graphs import sparse
 
 
@@ -50,3 +50,29 @@ def test_a_matrix_that_is_trained_keeps_its_gradient():
     rows = sparse(torch.eye(3)).requires_grad_()
     dense_rows(rows).sum().backward()
     assert rows.grad is not None
+
+
+SINGLE = {
+    "without a dimension": torch.tensor(7.0),
+    "expanded": torch.tensor([7.0]).expand(5)[:1],
+    "expanded rows": torch.tensor([[7.0]]).expand(5, 5)[2:3, 3:4],
+    "a column of a matrix": torch.full((1, 9), 7.0)[:, 3],
+    "trained": torch.tensor(7.0, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_a_single_number_is_bytes_whatever_its_stride(name):
+    tensor = SINGLE[name]
+    found = as_byte_tensor(tensor)
+    assert found.view(torch.float32).tolist() == [7.0]
+    assert found.data_ptr() == tensor.data_ptr()
+    assert flat_bytes(tensor).tolist() == found.tolist()
+    if tensor.ndim:
+        assert as_bytes(tensor).tolist() == [found.tolist()]
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (4,), (2, 3)])
+def test_numbers_are_bytes_in_order(shape):
+    tensor = torch.arange(torch.Size(shape).numel(), dtype=torch.int64).reshape(shape)
+    assert as_byte_tensor(tensor).view(torch.int64).tolist() == tensor.flatten().tolist()

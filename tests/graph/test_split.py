@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
 from sagann.graph import Graph, relabel, validate_graph
-from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_split
+from sagann.graph.split import graph_split, labelled_rows, per_class_split, planetoid_split, random_split
 from tests.graph.graphs import make_graph
 
 
@@ -104,7 +105,7 @@ def unlabelled():
         ),
         (
             lambda: random_split(unlabelled(), seed=0),
-            "a graph without labels cannot be split: labels is None (in graph 'bare'). Give the graph labels first.",
+            "a graph without labels cannot be split: neither labels nor targets (in graph 'bare'). Give the graph labels or targets first.",
         ),
         (
             lambda: per_class_split(labelled(torch.zeros(3, 2, dtype=torch.uint8)), seed=0),
@@ -173,3 +174,27 @@ def test_splits_on_the_gpu_are_those_of_the_cpu():
         for name, mask in draw(graph).splits.items():
             assert there.splits[name].device.type == "cuda"
             assert torch.equal(there.splits[name].cpu(), mask)
+
+
+def test_every_vertex_with_targets_is_drawn():
+    graph = replace(
+        labelled(torch.tensor([], dtype=torch.int64)), topology=make_graph([], 10).topology, labels=None
+    )
+    split = random_split(replace(graph, targets=torch.zeros(10, 2)), train=0.5, val=0.3, seed=0)
+    assert sizes(split) == {"train": 5, "val": 3, "test": 2}
+    # Labels are of the same vertices: they alone decide.
+    labels = torch.tensor([0] * 4 + [-1] * 6)
+    both = replace(graph, targets=torch.zeros(10), labels=labels, num_classes=1)
+    assert sum(sizes(random_split(both, seed=0)).values()) == 4
+    with pytest.raises(InputError, match="a split per class needs one label per vertex: targets, and no labels"):
+        per_class_split(replace(graph, targets=torch.zeros(10)), seed=0)
+    with pytest.raises(InputError, match=r"neither labels nor targets .*Give the graph labels or targets first"):
+        random_split(graph, seed=0)
+
+
+def test_labelled_rows_of_targets_have_a_column_for_each():
+    graph = Graph(topology=make_graph([], 3).topology, targets=torch.tensor([1.0, 2.0, 3.0]))
+    rows, targets = labelled_rows(graph, torch.tensor([True, False, True]))
+    assert (rows.tolist(), targets.tolist()) == ([0, 2], [[1.0], [3.0]])
+    several = replace(graph, targets=torch.arange(6.0).reshape(3, 2))
+    assert labelled_rows(several, torch.tensor([False, True, False]))[1].tolist() == [[2.0, 3.0]]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -11,6 +13,7 @@ from tests.graph.graphs import edges_of, graphs, make_graph, sparse
 @given(graphs(), st.data())
 def test_subgraph_is_induced_and_keeps_the_order_given_of_vertices(graph, data):
     n = graph.num_vertices
+    graph = replace(graph, targets=torch.arange(2.0 * n).reshape(n, 2))
     vertices = data.draw(st.lists(st.integers(0, n - 1), unique=True)) if n else []
     part = subgraph(graph, torch.tensor(vertices, dtype=torch.int64))
     part.topology.validate()
@@ -20,6 +23,7 @@ def test_subgraph_is_induced_and_keeps_the_order_given_of_vertices(graph, data):
     assert edges_of(part, "number") == sorted(inside, key=lambda edge: (edge[1], edge[0]))
     assert part.features.tolist() == [graph.features[v].tolist() for v in vertices]
     assert part.labels.tolist() == [graph.labels[v] for v in vertices]
+    assert part.targets.tolist() == [graph.targets[v].tolist() for v in vertices]
     assert part.splits["train"].tolist() == [bool(graph.splits["train"][v]) for v in vertices]
 
 

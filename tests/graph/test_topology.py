@@ -261,3 +261,29 @@ def test_a_whole_topology_is_given_all_rows():
     rows = torch.ones(3, 2)
     assert (topology.num_given, topology.first_edge) == (3, 0)
     assert topology.complete(rows) is rows
+
+
+def test_from_edge_index_is_from_coo_of_its_rows():
+    edge_index, weight = torch.tensor([[3, 0, 2], [1, 1, 2]]), torch.arange(3.0)
+    found = Topology.from_edge_index(edge_index, edge_data={"weight": weight})
+    expected = Topology.from_coo(src=edge_index[0], dst=edge_index[1], num_src=4, edge_data={"weight": weight})
+    assert edges_of(found) == edges_of(expected)
+    assert torch.equal(found.edge_data["weight"], expected.edge_data["weight"])
+    assert Topology.from_edge_index(edge_index, 9).num_src == 9
+    assert Topology.from_edge_index(torch.zeros(2, 0, dtype=torch.int64)).num_src == 0
+
+
+@pytest.mark.parametrize(
+    ("edge_index", "message"),
+    [
+        (
+            torch.zeros(5, 2, dtype=torch.int64),
+            r"edge_index has the wrong form: \[5, 2\], expected \[2, num_edges\].*transpose",
+        ),
+        ([[0], [1]], "a list, expected Tensor"),
+        (torch.tensor([[0, 9], [1, 1]]), "out of range"),
+    ],
+)
+def test_an_edge_index_of_another_form_is_refused(edge_index, message):
+    with pytest.raises(InputError, match=message):
+        Topology.from_edge_index(edge_index, 4)

@@ -45,6 +45,26 @@ def features(vertex, column, value, dtype=torch.float32):
 
 
 CASES = {
+    "nan target": (
+        lambda: good(targets=torch.tensor([[0.0, 1.0], [2.0, nan], [0.0, 0.0], [0.0, 0.0]])),
+        "target is not finite: nan in column 1 (in targets of graph 'toy', vertex 1). "
+        "Write any finite number for an unknown target, and leave the vertex out of every split.",
+    ),
+    "infinite target": (
+        lambda: good(targets=torch.tensor([0.0, 0.0, 0.0, -inf])),
+        "target is not finite: -inf (in targets of graph 'toy', vertex 3). "
+        "Write any finite number for an unknown target, and leave the vertex out of every split.",
+    ),
+    "targets in double precision": (
+        lambda: good(targets=torch.zeros(4, dtype=torch.float64)),
+        "array has the wrong form: torch.float64 [4], expected torch.float32 [num_vertices], or [num_vertices, num_targets] "
+        "(in targets of graph 'toy'). Convert the targets with .float(), one row per vertex.",
+    ),
+    "targets of no columns": (
+        lambda: good(targets=torch.zeros(4, 0)),
+        "array has the wrong form: torch.float32 [4, 0], expected torch.float32 [num_vertices], or [num_vertices, num_targets] "
+        "(in targets of graph 'toy'). Convert the targets with .float(), one row per vertex.",
+    ),
     "nan feature": (
         lambda: good(features=features(2, 1, nan)),
         "feature is not finite: nan in column 1 "
@@ -153,7 +173,7 @@ CASES = {
     ),
     "split name": (
         lambda: good(splits={"training": mask(0)}),
-        "unknown split: 'training', expected one of train, val, test (in splits of graph 'toy'). Choose one of these.",
+        "unknown split: 'training', expected one of train, val, test (in splits of graph 'toy'). Did you mean 'train'? Choose one of these.",
     ),
     "graph_ptr decreases": (
         lambda: good(graph_ptr=torch.tensor([0, 3, 2, 4]), graph_names=()),
@@ -272,3 +292,10 @@ def test_a_fault_on_the_gpu_is_named_like_one_on_the_cpu():
     graph = good(features=sparse(torch.tensor([[0.0], [0.0], [nan], [1.0]])))
     with pytest.raises(InputError, match=r"not finite: nan .*vertex 2, column 0"):
         validate_graph(graph.to("cuda"))
+
+
+def test_a_split_may_hold_vertices_without_a_label_that_have_targets():
+    split = {"train": mask(0, 2)}
+    validate_graph(good(targets=torch.zeros(4), splits=split))
+    with pytest.raises(InputError, match="a split holds vertices without a label"):
+        validate_graph(good(splits=split))

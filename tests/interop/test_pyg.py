@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from sagann.errors import InputError, MissingDependencyError
+from sagann.graph import for_task
 from sagann.interop import from_pyg, to_pyg
 
 pytest.importorskip("torch_geometric")
@@ -76,6 +78,58 @@ def test_multi_label_and_single_column_labels() -> None:
 
 
 @pytest.mark.parametrize(
+    ("y", "task", "labels", "targets"),
+    [
+        (torch.tensor([0, 1, -1, 2]), "auto", [0, 1, -1, 2], None),
+        (torch.tensor([True, False, True, True]), "auto", [1, 0, 1, 1], None),
+        (torch.tensor([0.5, 1, 2, 3]), "auto", None, [0.5, 1, 2, 3]),
+        (torch.tensor([[0.5], [1], [2], [3]], dtype=torch.float64), "auto", None, [0.5, 1, 2, 3]),
+        (torch.eye(4)[:, :2] * 0.5, "auto", None, [[0.5, 0], [0, 0.5], [0, 0], [0, 0]]),
+        (torch.eye(4)[:, :2], "auto", [[1, 0], [0, 1], [0, 0], [0, 0]], None),
+        (torch.tensor([0.0, 1, float("nan"), 1]), "classification", [0, 1, -1, 1], None),
+        (torch.tensor([0.0, 1, 2, 1]), "regression", None, [0, 1, 2, 1]),
+        (torch.tensor([0, 1, 2, 1]), "regression", None, [0, 1, 2, 1]),
+        (torch.tensor([[0, 3], [1, 4], [2, 5], [0, 0]]), "regression", None, [[0, 3], [1, 4], [2, 5], [0, 0]]),
+        (torch.eye(4)[:, :2].bool(), "multi-label", [[1, 0], [0, 1], [0, 0], [0, 0]], None),
+        (torch.tensor([0.5, 1, 2, 3]), "none", None, None),
+    ],
+)
+def test_y_is_labels_or_targets(y: torch.Tensor, task: Any, labels: Any, targets: Any) -> None:
+    graph = from_pyg(data_object(y=y), task=task)
+    assert (None if graph.labels is None else graph.labels.tolist()) == labels
+    assert (None if graph.targets is None else graph.targets.tolist()) == targets
+    assert graph.targets is None or graph.targets.dtype == torch.float32
+    back = to_pyg(graph)
+    assert (None if back.y is None else back.y.tolist()) == (labels if targets is None else targets)
+
+
+@pytest.mark.parametrize(
+    ("y", "options", "message"),
+    [
+        (torch.tensor([0.0, 1, 2, 1]), {}, r"not clear: torch.float32 \[4\] of integers, which may be class ids, or targets "
+         r"\(in from_pyg.task\). Pass from_pyg\(..., task='regression'\) or task='classification'"),
+        (torch.tensor([0.0, 1, float("nan"), 1]), {}, "the task of y is not clear"),
+        (torch.tensor([[0, 3], [1, 4], [2, 5], [0, 0]]), {}, r"torch.int64 \[4, 2\] of integers, which may be targets, or counts .*task='regression'\)\."),
+        (torch.tensor([0.5, 1, 2, 1]), {"task": "classification"}, r"torch.float32 \[4\], expected integers .*task='regression'"),
+        (torch.eye(4), {"task": "classification"}, r"torch.float32 \[4, 4\], expected integers .*task='multi-label'"),
+        (torch.tensor([0, 1, 2, 1]), {"task": "multi-label"}, r"torch.int64 \[4\], expected 0 and 1"),
+        (torch.tensor([0, 1, 2, 1]), {"task": "graph"}, "unknown task: 'graph', expected one of auto, classification"),
+        (torch.tensor([0.5, 1, 2, 1]), {"num_classes": 3}, "targets have no classes: num_classes = 3"),
+    ],
+)  # fmt: skip
+def test_a_y_that_does_not_tell_its_task_is_refused(y: torch.Tensor, options: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        from_pyg(data_object(y=y), **options)
+
+
+def test_labels_and_targets_are_no_single_y() -> None:
+    graph = replace(from_pyg(data_object()), targets=torch.zeros(4))
+    with pytest.raises(InputError, match="labels of 3 classes, and 1 targets per vertex"):
+        to_pyg(graph)
+    assert to_pyg(for_task(graph, "regression")).y.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"edge_index": None}, r"data has no edges: edge_index is None"),
@@ -86,7 +140,8 @@ def test_multi_label_and_single_column_labels() -> None:
         ({"train_mask": torch.ones(4, 10, dtype=torch.bool)}, r"mask is not a mask of one split.*\[4, 10\]"),
         ({"y": torch.tensor(1)}, r"data has no vertex labels: y \[\], but there are 4 vertices"),
         ({"y": torch.tensor([0.5])}, r"data has no vertex labels: y \[1\], but there are 4 vertices"),
-        ({"y": torch.tensor([0.5, 1, 2, 3])}, r"array has the wrong form: torch.float32 \[4\]"),
+        ({"y": torch.tensor([0.5, float("nan"), 2, 3])}, r"target is not finite: nan \(in targets of .*vertex 1\)"),
+        ({"y": torch.zeros(4, 2, 2)}, r"y \[4, 2, 2\], but there are 4 vertices"),
         ({"x": torch.full((4, 1), float("nan"))}, r"(?i)nan"),
     ],
 )

@@ -39,6 +39,8 @@ def test_features_and_labels() -> None:
     assert torch.equal(dense.topology.indices, graph.topology.indices)
     column = from_scipy(adjacency, labels=np.arange(20)[:, None] % 3)
     assert (column.multi_label, column.num_classes) == (False, 3)
+    both = from_scipy(adjacency, labels=np.arange(20) % 3, targets=np.linspace(0, 1, 20))
+    assert (both.num_classes, both.num_targets) == (3, 1)
 
 
 def test_bad_matrices_are_refused() -> None:
@@ -49,6 +51,8 @@ def test_bad_matrices_are_refused() -> None:
         from_scipy(square, features=np.zeros((2, 1)))
     with pytest.raises(InputError, match=r"array has the wrong form: float64 \[3\]"):
         from_scipy(square, labels=np.zeros(3))
+    with pytest.raises(InputError, match=r"target is not finite: inf \(in from_scipy, targets, row 1\)"):
+        from_scipy(square, targets=np.array([0, np.inf, 1]))
     with pytest.raises(
         InputError, match=r"label is not an integer: 18446744073709551615 does not fit 63 bits .*row 2\)"
     ):

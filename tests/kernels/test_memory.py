@@ -10,8 +10,8 @@ import threading
 import pytest
 import torch
 
-from sagann.kernels import memory
 from sagann.kernels.memory import SMALLEST_BYTES, Pool, empty
+from tests.forks import run_fresh
 
 ROWS = SMALLEST_BYTES // 64 * 2
 "Rows of 16 float32 that make 2 MiB."
@@ -201,9 +201,16 @@ def test_threads_never_get_the_same_block() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_child_may_ask_though_a_thread_of_its_parent_was_asking() -> None:
-    with memory.POOL._lock:
-        child = os.fork()
-        if child == 0:
-            free = memory.POOL._lock.acquire(timeout=5)
-            os._exit(0 if free else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    program = """
+import os
+from sagann.kernels import memory
+from tests.forks import fork
+
+with memory.POOL._lock:
+    child = fork()
+    if child == 0:
+        free = memory.POOL._lock.acquire(timeout=60)
+        os._exit(0 if free else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    run_fresh(program)

@@ -8,17 +8,43 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import (
+    APPNP,
+    EdgeConv as PygEdgeConv,
     GATConv,
     GatedGraphConv,
+    GATv2Conv,
     GCNConv,
     GINConv,
+    GINEConv,
     GraphConv,
+    PNAConv,
     ResGatedGraphConv,
+    RGCNConv,
     SAGEConv,
+    SGConv,
+    TransformerConv as PygTransformerConv,
 )
 
 from sagann.graph import Graph, Topology
-from sagann.nn import GAT, GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
+from sagann.nn import (
+    GAT,
+    GCN,
+    GGNN,
+    GIN,
+    GINE,
+    PNA,
+    RGCN,
+    SAGE,
+    CommNet,
+    EdgeConv,
+    GatedGCN,
+    GATv2,
+    MaxPoolGCN,
+    Propagated,
+    ResidualGCN,
+    TransformerConv,
+    attention_weights,
+)
 from sagann.saga import SagaLayer
 from tests.graphs import edge_index, odd_topologies
 from tests.tolerances import assert_close, largest
@@ -120,6 +146,71 @@ def sage() -> Twin:
     return ours, lambda x, t: theirs(x, edge_index(t)), pairs
 
 
+def gatv2(concat: bool = True) -> Twin:
+    ours = GATv2(IN_DIM, OUT_DIM, num_heads=HEADS, concat=concat)
+    theirs = GATv2Conv(IN_DIM, OUT_DIM, heads=HEADS, concat=concat)
+    pairs = linear_pairs(ours.of_src, theirs.lin_l) + linear_pairs(ours.of_dst, theirs.lin_r)
+    pairs += [(ours.attend, theirs.att), (ours.bias, theirs.bias)]
+    return ours, lambda x, t: theirs(x, edge_index(t)), pairs
+
+
+def gatv2_averaged() -> Twin:
+    return gatv2(concat=False)
+
+
+def transformer(concat: bool = True) -> Twin:
+    ours = TransformerConv(IN_DIM, OUT_DIM, num_heads=HEADS, concat=concat)
+    theirs = PygTransformerConv(IN_DIM, OUT_DIM, heads=HEADS, concat=concat)
+    names = {"query": "lin_query", "key": "lin_key", "value": "lin_value", "own": "lin_skip"}
+    pairs = [
+        pair for our, their in names.items() for pair in linear_pairs(getattr(ours, our), getattr(theirs, their))
+    ]
+    return ours, lambda x, t: theirs(x, edge_index(t)), pairs
+
+
+def transformer_averaged() -> Twin:
+    return transformer(concat=False)
+
+
+def edge_conv() -> Twin:
+    ours, theirs = EdgeConv(IN_DIM, OUT_DIM), PygEdgeConv(nn.Linear(2 * IN_DIM, OUT_DIM))
+    return ours, lambda x, t: theirs(x, edge_index(t)), linear_pairs(ours.linear, theirs.nn)
+
+
+def pna() -> Twin:
+    histogram = torch.tensor([3, 5, 2, 1])
+    mean = float((histogram * torch.log1p(torch.arange(4.0))).sum() / histogram.sum())
+    ours = PNA(IN_DIM, OUT_DIM, mean)
+    theirs = PNAConv(
+        IN_DIM,
+        OUT_DIM,
+        aggregators=["mean", "min", "max", "std"],
+        scalers=["identity", "amplification", "attenuation"],
+        deg=histogram,
+    )
+    # It is computed in float32 there.
+    ours.mean_log_degree = theirs.aggr_module.avg_deg_log.detach().double().reshape(())
+    pairs = linear_pairs(ours.message, theirs.pre_nns[0][0]) + linear_pairs(ours.mix, theirs.post_nns[0][0])
+    return ours, lambda x, t: theirs(x, edge_index(t)), pairs + linear_pairs(ours.out, theirs.lin)
+
+
+def rgcn() -> Twin:
+    ours, theirs = RGCN(IN_DIM, OUT_DIM, 3), RGCNConv(IN_DIM, OUT_DIM, num_relations=3, root_weight=False)
+    own = nn.Linear(IN_DIM, OUT_DIM, bias=False)
+    pairs = [(ours.maps, theirs.weight), (ours.own.weight, own.weight), (ours.own.bias, theirs.bias)]
+    return ours, lambda x, t: theirs(x, edge_index(t), t.edge_data["type"]) + own(x), pairs
+
+
+def gine() -> Twin:
+    ours = GINE(IN_DIM, OUT_DIM, 2)
+    mlp = nn.Sequential(nn.Linear(IN_DIM, OUT_DIM), nn.ReLU(), nn.Linear(OUT_DIM, OUT_DIM))
+    theirs = GINEConv(mlp, train_eps=True, edge_dim=2)
+    ours.eps.data.fill_(0.25)
+    pairs = [(ours.eps, theirs.eps), *linear_pairs(ours.of_edge, theirs.lin)]
+    pairs += zip(ours.mlp.parameters(), mlp.parameters(), strict=True)
+    return ours, lambda x, t: theirs(x, edge_index(t), t.edge_data["attr"]), pairs
+
+
 TWINS = (
     commnet,
     gcn,
@@ -132,7 +223,25 @@ TWINS = (
     gat,
     gat_averaged,
     sage,
+    gatv2,
+    gatv2_averaged,
+    transformer,
+    transformer_averaged,
+    edge_conv,
+    pna,
+    rgcn,
+    gine,
 )
+
+
+def with_edge_data(topology: Topology) -> Topology:
+    """The topology with weights, three types and two features of every edge, in float64."""
+    generator = torch.Generator().manual_seed(2)
+    return topology.with_edge_data(
+        weight=topology.edge_data["weight"].double(),
+        type=torch.randint(0, 3, (topology.num_edges,), generator=generator),
+        attr=torch.randn(topology.num_edges, 2, dtype=torch.float64, generator=generator),
+    )
 
 
 def copied(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
@@ -154,8 +263,7 @@ def test_layer_equals_pyg(twin: Callable[[], Twin], name: str) -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     pairs = copied(pairs)
-    topology = odd_topologies()[name]
-    topology = topology.with_edge_data(weight=topology.edge_data["weight"].double())
+    topology = with_edge_data(odd_topologies()[name])
     x = torch.randn(topology.num_src, IN_DIM, dtype=torch.float64, requires_grad=True)
     x_twin = x.detach().clone().requires_grad_()
 
@@ -172,3 +280,37 @@ def test_layer_equals_pyg(twin: Callable[[], Twin], name: str) -> None:
     # Some gradients are zero but for rounding (a softmax over one edge), so all are held to the largest.
     for ours, theirs in zip(mine, other, strict=True):
         assert_close(ours, theirs.reshape(ours.shape), scale=largest(*other))
+
+
+@pytest.mark.parametrize("name", odd_topologies())
+@pytest.mark.parametrize("teleport", [0.0, 0.2])
+def test_propagated_rows_are_those_of_sgc_and_appnp(teleport: float, name: str) -> None:
+    torch.manual_seed(0)
+    topology = with_edge_data(odd_topologies()[name])
+    x = torch.randn(topology.num_src, IN_DIM, dtype=torch.float64)
+    edges, weight = edge_index(topology), topology.edge_data["weight"]
+    sgc, appnp = SGConv(IN_DIM, OUT_DIM, K=3).double(), APPNP(K=3, alpha=teleport)
+    bias_dim = 0 if teleport else OUT_DIM
+    encoder = nn.Linear(IN_DIM, OUT_DIM, bias=False)
+    ours = Propagated(encoder, None, hops=3, teleport=teleport, bias_dim=bias_dim).double()
+    copied([(encoder.weight, sgc.lin.weight), *([] if ours.bias is None else [(ours.bias, sgc.lin.bias)])])
+    prepared = ours.prepare(Graph(topology=topology, features=x))
+    expected = appnp(encoder(x), edges, weight) if teleport else sgc(x, edges, weight)
+    actual = ours(prepared.hops(3), x)
+    assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("name", odd_topologies())
+def test_attention_weights_are_pygs(name: str) -> None:
+    torch.manual_seed(0)
+    ours, theirs = GATv2(IN_DIM, OUT_DIM, num_heads=HEADS), GATv2Conv(IN_DIM, OUT_DIM, heads=HEADS)
+    pairs = linear_pairs(ours.of_src, theirs.lin_l) + linear_pairs(ours.of_dst, theirs.lin_r)
+    copied([*pairs, (ours.attend, theirs.att), (ours.bias, theirs.bias)])
+    topology = GATv2.prepare(Graph(topology=odd_topologies()[name])).topology
+    x = torch.randn(topology.num_src, IN_DIM, dtype=torch.float64)
+    _, (edges, expected) = theirs(x, edge_index(topology), return_attention_weights=True)
+    found = attention_weights(ours, topology, x)
+    order = [
+        torch.argsort(each[1] * topology.num_src + each[0], stable=True) for each in (edge_index(topology), edges)
+    ]
+    assert_close(found[order[0]], expected.detach()[order[1]])

@@ -105,8 +105,8 @@ def test_residual_gcn_learns_a_shortcut_where_widths_differ_or_when_asked() -> N
         ({"model": "gat", "hidden": 30}, "heads do not divide the width: hidden 30, heads 8"),
         ({"hidden": "wide"}, "hidden = 'wide', expected"),
         ({"layer_norm": "yes"}, "layer_norm = 'yes', expected true or false"),
-        ({"model": 3}, "unknown model: '3'"),
-        ({"encoder": None}, "unknown encoder: 'None'"),
+        ({"model": 3}, "unknown model: 3"),
+        ({"encoder": None}, "unknown encoder: None"),
         ({"hidden": 2.5}, "hidden = 2.5, expected"),
     ],
 )

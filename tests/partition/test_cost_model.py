@@ -125,6 +125,25 @@ def test_a_worker_that_was_not_measured_has_speed_one(features: CostFeatures) ->
     assert np.mean([model.speeds[0], model.speeds[2]]) == pytest.approx(1.0)
 
 
+def test_a_worker_that_is_measured_no_longer_is_forgotten_little_by_little(features: CostFeatures) -> None:
+    model = CostModel()
+    for cut in (1500, 1000, 500, 300):
+        model = model.updated(measured(features, (0, cut, 4000), [0.1, 1.0]))
+    assert model.speeds[0] / model.speeds[1] == pytest.approx(0.1, rel=0.1)
+    for epochs in range(1, 60):
+        before = model.speeds[0]
+        model = model.updated([one for one in measured(features, (0, 1500, 4000), [0.1, 1.0]) if one.worker == 1])
+        assert model.speeds[0] == pytest.approx(before**0.95)
+        # The weights are those of the worker that is left.
+        assert model.speeds[1] == 1.0
+        kind, width = next(iter(OPERATIONS.items()))
+        expected = next(one for one in measured(features, (0, 1500, 4000), [0.1, 1.0]) if one.worker == 1)
+        found = model.predict(kind, features.of_part(1500, 4000, width).tolist())
+        if epochs > 10:
+            assert found == pytest.approx(expected.seconds, rel=0.01)
+    assert 0.85 < model.speeds[0] < 1.0
+
+
 def test_empty_parts_say_nothing(features: CostFeatures) -> None:
     model = trained(features, 3)
     nothing = Measurement(kind="gather 64", worker=7, features=[0.0] * 5, seconds=1e-6)
@@ -241,3 +260,26 @@ def test_what_is_not_known_is_refused(features: CostFeatures) -> None:
 def test_numbers_of_no_measurement_are_refused(change: dict[str, Any], text: str) -> None:
     with pytest.raises(InputError, match=rf"{text}.*in Measurement of 'gather'"):
         Measurement(**{"kind": "gather", "worker": 0, "features": [1.0] * 5, "seconds": 1.0, **change})
+
+
+def test_work_on_vertices_alone_has_no_other_feature(features: CostFeatures) -> None:
+    assert features.of_part(3, 10, 0).tolist() == [7.0, 0.0, 0.0, 0.0, 0.0]
+    operations = {"map": 0, "gather": 64}
+    model = CostModel().updated(
+        Measurement(kind=kind, worker=0, features=features.of_part(first, stop, width).tolist(), seconds=seconds)
+        for first, stop in ((0, 100), (100, 4000))
+        for kind, width, seconds in (
+            ("map", 0, 1e-6 * (stop - first)),
+            ("gather", 64, 1e-8 * features.of_part(first, stop, 64)[1]),
+        )
+    )
+    costs = model.part_costs(features, operations)
+    for first, stop in ((0, 4000), (17, 500)):
+        expected = sum(
+            model.predict(kind, features.of_part(first, stop, width).tolist()) for kind, width in operations.items()
+        )
+        assert costs.of_part(first, stop) == pytest.approx(expected, rel=1e-12)
+    found = model.seconds_of_parts(features, operations, (0, 500, 4000))
+    assert found == pytest.approx((costs.of_part(0, 500), costs.of_part(500, 4000)))
+    half = model.with_speeds((0.5, 2.0)).seconds_of_parts(features, operations, (0, 500, 4000))
+    assert half == pytest.approx((2 * found[0], found[1] / 2))

@@ -33,6 +33,7 @@ def test_parts_equal_a_brute_force(name: str, num_parts: int, balance: str) -> N
         ids = [*own, *part.halo.tolist()]
         local = Topology(indptr=part.indptr, indices=part.indices, num_src=part.num_src)
         assert [(ids[src], ids[dst]) for src, dst in edges_of(local)] == inside == edges[part.edges]
+        assert torch.equal(part.sources(), topology.indices[part.edges])
         found += inside
     assert found == edges
 

@@ -89,6 +89,10 @@ def test_a_move_that_takes_longer_than_it_saves_does_not_pay(path: CostFeatures)
         found = decide_repartition(bounds, path, OPERATIONS, model, replace(MOVE, bytes_per_s=bytes_per_s))
         assert found.pays is pays
     assert str(found).startswith("stay: ")
+    found = decide_repartition(bounds, path, OPERATIONS, model, replace(FAST, fixed_s=saved_s * 1.2))
+    assert not found.pays
+    assert found.move_s == pytest.approx(saved_s * 1.2)
+    assert decide_repartition(bounds, path, OPERATIONS, model, replace(FAST, fixed_s=saved_s * 0.8)).pays
     assert not decide_repartition(bounds, path, OPERATIONS, model, replace(MOVE, horizon_epochs=0)).pays
 
 
@@ -213,7 +217,9 @@ def test_bounds_of_other_parts_are_refused(path: CostFeatures, bounds: tuple[int
         ({"edge_bytes": -1}, "-1 per edge"),
         ({"bytes_per_s": 0.0}, "0.0 bytes per second"),
         ({"bytes_per_s": float("nan")}, "nan bytes per second"),
-        ({"horizon_epochs": -1}, "-1 epochs; the rate must be positive"),
+        ({"horizon_epochs": -1}, "-1 epochs, 0.0 s; the rate must be positive"),
+        ({"fixed_s": -1.0}, "10 epochs, -1.0 s; the rate must be positive"),
+        ({"fixed_s": float("nan")}, "nan s; the rate must be positive"),
         ({"least_gain": 1.0}, "least gain of a move out of range: 1.0, expected at least 0 and less than 1"),
     ],
 )

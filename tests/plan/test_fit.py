@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sagann.byte_size import with_exact
 from sagann.errors import InputError
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
@@ -61,8 +62,8 @@ def test_a_budget_that_is_offered_leads_to_few_intervals(tmp_path: Path, *, on_d
     with pytest.raises(BudgetError) as refused:
         stream(model, graph, budget_bytes=50, spill=spill)
     error = refused.value
-    assert f"at least {error.needed_bytes} are needed" in error.value
-    assert f"to {error.offered_bytes} bytes or more" in error.fix
+    assert f"at least {with_exact(error.needed_bytes)} are needed" in error.value
+    assert f"to {with_exact(error.offered_bytes)} or more" in error.fix
     counts = [
         len(stream(model, graph, budget_bytes=each, spill=spill).bounds) - 1
         for each in (error.needed_bytes, error.offered_bytes)
@@ -97,14 +98,14 @@ def test_a_budget_decides_the_number_of_intervals(name: str, tmp_path: Path, *, 
         streamed(graph.features).sum().backward()
     assert counts == sorted(counts)
     assert counts[0] == 1 < counts[-1]
-    with pytest.raises(BudgetError, match=r"bytes, at least \d+ are needed"):
+    with pytest.raises(BudgetError, match=r"bytes\)?, at least .* are needed"):
         stream(model, graph, budget_bytes=50)
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
 @pytest.mark.parametrize("name", ["gcn", "gat", "sage"])
 def test_what_is_evaluated_only_needs_less(name: str, tmp_path: Path, *, on_disk: bool) -> None:
-    graph = labelled_graph(200, 900)
+    graph = labelled_graph(60, 270)
     model = build_model(ModelConfig(model=name, hidden=16, heads=2), graph)
     graph = model.prepare(graph)
     assert graph.features is not None

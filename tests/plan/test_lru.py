@@ -62,6 +62,6 @@ def test_rows_are_picked_from_a_block_that_was_made() -> None:
 
 def test_a_step_that_does_not_fit_is_refused() -> None:
     with pytest.raises(
-        BudgetError, match=r"19 bytes, at least 20 are needed: the step 'transform 0: 0' takes 20 B"
+        BudgetError, match=r"19 bytes, at least 20 bytes are needed: the step 'transform 0: 0' takes 20 B"
     ):
         placed([step([0, 1])], [0, 1], 19)

@@ -179,7 +179,7 @@ def test_intervals_are_fitted_to_every_order(name: str, order: Order) -> None:
         counts.append(len(bounds) - 1)
     assert counts == sorted(counts)
     assert counts[0] == 1 < counts[-1]
-    with pytest.raises(BudgetError, match=r"bytes, at least \d+ are needed"):
+    with pytest.raises(BudgetError, match=r"bytes\)?, at least .* are needed"):
         fitted_bounds(program, hops, 50, gradients=gradients, order=order, same_memory=False)
 
 

@@ -12,6 +12,7 @@ from sagann.report.terminal import Terminal
 from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.storage.importer import silent
 from sagann.train import EpochProgress, EpochRecord, RunInfo, TrainConfig, Trainer
+from sagann.train.worker_balance import WorkerBalance
 from tests.train.runs import community_graph, seeded_model
 
 INFO = RunInfo(
@@ -49,12 +50,19 @@ def test_the_bar_shows_time_rate_loss_and_the_monitored_metric():
     text = shown(records=[record(1, 0.25, accuracy=0.75)])
     assert "gcn on cora" in text
     assert "1/200" in text
-    assert "250 ms  24M edges/s  loss 0.5000  val 0.7500" in text
+    assert "250 ms  24M edges/s  loss 0.5000  val accuracy 0.7500" in text
 
 
 def test_the_metric_of_the_last_evaluation_stays():
     text = shown(records=[record(1, 2.0, accuracy=0.75), record(2, 2.0)])
-    assert "2/200 2.00 s  3M edges/s  loss 0.5000  val 0.7500" in text
+    assert "2/200 2.00 s  3M edges/s  loss 0.5000  val accuracy 0.7500" in text
+
+
+def test_a_resumed_run_says_where_it_goes_on():
+    assert "Going on" not in shown()
+    assert shown(info=replace(INFO, first_epoch=13)).startswith("Going on after epoch 12.\n")
+    later = replace(INFO, first_epoch=13, first_batch=7)
+    assert shown(info=later, terminal=False).startswith("Going on after batch 7 of epoch 13.\n")
 
 
 def test_one_slow_epoch_does_not_make_the_rate_jump():
@@ -78,7 +86,8 @@ def within(epoch, batch, train_s):
 def test_a_long_epoch_has_a_bar_of_its_batches(width):
     text = shown(records=[record(1, 0.25, accuracy=0.75), within(2, 600, 300.0)], width=width)
     assert "1/200 " in text
-    assert "250 ms  24M edges/s  loss 0.5000  val 0.7500" in text
+    assert "250 ms  24M edges/s  loss 0.5000" in text
+    assert "val accuracy 0.7500" in text
     assert "epoch 2" in text
     assert "600/1200 2M edges/s  2k seeds/s  loss 0.2500" in text
     assert "…" not in text
@@ -128,7 +137,8 @@ def test_a_real_run_is_shown(epochs):
 def test_eighty_columns_show_every_number():
     info = replace(INFO, data="/somewhere/deep/down/cora")
     text = shown(records=[record(150, 0.25, accuracy=0.75)], info=info, width=80)
-    assert "150/200 250 ms  24M edges/s  loss 0.5000  val 0.7500" in text
+    assert "150/200 250 ms  24M edges/s  loss 0.5000" in text
+    assert "val accuracy 0.7500" in text
     assert "gcn on cora" in text
     assert "…" not in text
 
@@ -138,7 +148,8 @@ def test_tiers_show_hits_and_bytes():
     tiered = replace(record(1, 0.25, accuracy=0.75), traffic=Traffic(hot=hot, cold=cold))
     for width in (160, 80):
         text = shown(records=[tiered], width=width)
-        assert "1/200 250 ms  24M edges/s  loss 0.5000  val 0.7500" in text
+        assert "1/200 250 ms  24M edges/s  loss 0.5000" in text
+        assert "val accuracy 0.7500" in text
         assert "1k rows  hits 83.5%  hot 835.0 MiB  cold 165.0 KiB" in text
         assert "…" not in text
 
@@ -169,3 +180,30 @@ def test_a_quiet_import_draws_nothing() -> None:
     terminal.err = Console(file=io.StringIO(), force_terminal=True)
     with import_progress(terminal) as progress:
         assert progress is silent
+
+
+BALANCE = WorkerBalance(bounds=(0, 4, 10), edges=(300, 100), seconds=(1.5, 0.025), predicted_s=None, moved_to=None)
+
+
+def balanced(**changes):
+    return replace(record(1, 0.25), balance=replace(BALANCE, **changes))
+
+
+def test_parts_and_seconds_of_workers_have_a_line():
+    text = shown(records=[balanced()])
+    assert "workers  edges 75.0% 25.0%  1.50 s, 25 ms" in text
+    assert "predicted" not in text
+    assert "move" not in text
+    text = shown(records=[balanced(predicted_s=(1.25, 0.75), moved_to=(0, 3, 10))])
+    assert "1.50 s, 25 ms  predicted 1.25 s, 750 ms  vertices move" in text
+
+
+def test_of_many_workers_the_ends_are_shown():
+    many = balanced(
+        bounds=tuple(range(7)),
+        edges=(10, 20, 30, 40, 50, 50),
+        seconds=tuple(range(1, 7)),
+        predicted_s=(2.0,) * 5 + (3.0,),
+    )
+    text = shown(records=[many])
+    assert "6 workers  edges 5.0% to 25.0%  1.00 s to 6.00 s  at most 3.00 s predicted" in text

@@ -10,6 +10,7 @@ from contextvars import copy_context
 import pytest
 
 from sagann.saga.shared_lock import SharedLock
+from tests.forks import run_fresh
 
 LONG_S = 60.0
 SHORT_S = 0.2
@@ -97,23 +98,28 @@ def test_an_error_lets_it_go() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_is_not_held_up_by_threads_that_it_has_not() -> None:
-    lock, is_held, may_end = SharedLock(), threading.Event(), threading.Event()
+    # The one thread beside the main thread waits, and holds nothing but this lock.
+    program = """
+import os, threading, warnings
+from sagann.saga.shared_lock import SharedLock
 
-    def hold() -> None:
-        with lock.changing():
-            is_held.set()
-            may_end.wait(LONG_S)
+warnings.simplefilter("ignore", DeprecationWarning)
+lock, is_held, may_end = SharedLock(), threading.Event(), threading.Event()
 
-    with ThreadPoolExecutor(1) as thread:
-        holder = thread.submit(hold)
-        is_held.wait(LONG_S)
-        child = os.fork()
-        if not child:
-            with lock.reading():
-                os._exit(7)
-        _, status = os.waitpid(child, 0)
-        may_end.set()
-        holder.result(LONG_S)
-    assert os.waitstatus_to_exitcode(status) == 7
+def hold():
+    with lock.changing():
+        is_held.set()
+        may_end.wait()
+
+threading.Thread(target=hold).start()
+is_held.wait()
+child = os.fork()
+if not child:
+    with lock.reading():
+        os._exit(7)
+_, status = os.waitpid(child, 0)
+may_end.set()
+assert os.waitstatus_to_exitcode(status) == 7
+"""
+    run_fresh(program)

@@ -78,6 +78,11 @@ def assert_same_graph(found: Graph, expected: Graph) -> None:
     assert (found.labels is None) == (expected.labels is None)
     if expected.labels is not None:
         assert torch.equal(found.labels, expected.labels)
+    assert (found.targets is None) == (expected.targets is None)
+    if expected.targets is not None:
+        assert found.targets is not None
+        assert found.targets.dtype == expected.targets.dtype
+        assert torch.equal(found.targets, expected.targets)
     assert set(found.splits) == set(expected.splits)
     assert all(torch.equal(found.splits[name], mask) for name, mask in expected.splits.items())
     assert (found.graph_ptr is None) == (expected.graph_ptr is None)

@@ -107,7 +107,7 @@ def test_what_is_not_watched_ends_the_process(tmp_path: Path, options: list[str]
         [sys.executable, *options, "-c", DRIVER, str(tmp_path / "x")],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert ended.returncode == -signal.SIGBUS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph, Topology
 from sagann.storage import check_dataset, dataset_info, open_graph, save_graph
+from sagann.storage.manifest import _self_checksum
 from tests.storage.conftest import assert_same_graph, make_graph
 
 
@@ -23,6 +25,27 @@ def test_saved_graph_opens_equal(tmp_path: Path, features: str, labels: str, dty
     save_graph(graph, tmp_path / "g")
     assert_same_graph(open_graph(tmp_path / "g"), graph)
     check_dataset(tmp_path / "g")
+
+
+@pytest.mark.parametrize("labels", ["single", "none"])
+@pytest.mark.parametrize("shape", [(7,), (7, 3)])
+def test_targets_are_kept_beside_labels_and_instead_of_them(
+    tmp_path: Path, labels: str, shape: tuple[int, ...]
+) -> None:
+    graph = replace(make_graph(labels=labels), targets=torch.randn(shape))
+    save_graph(graph, tmp_path / "g")
+    assert_same_graph(open_graph(tmp_path / "g"), graph)
+    check_dataset(tmp_path / "g")
+    assert dataset_info(tmp_path / "g")["num_targets"] == graph.num_targets == (3 if len(shape) == 2 else 1)
+
+
+def test_a_dataset_from_before_there_were_targets_opens(tmp_path: Path) -> None:
+    save_graph(make_graph(), tmp_path / "g")
+    file = tmp_path / "g" / "manifest.json"
+    body = json.loads(file.read_text())
+    del body["manifest_crc32"], body["num_targets"]
+    file.write_text(json.dumps({**body, "manifest_crc32": _self_checksum(body)}))
+    assert_same_graph(open_graph(tmp_path / "g"), make_graph())
 
 
 @pytest.mark.parametrize("num_vertices", [0, 1, 3])

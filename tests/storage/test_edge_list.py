@@ -17,7 +17,7 @@ from sagann.storage import EdgeListFormat, ImportOptions, check_dataset, import_
 
 
 def imported(source: Any, folder: Path, form: EdgeListFormat | None = None, **options: Any) -> Graph:
-    files = {name: options.pop(name) for name in ("features", "labels") if name in options}
+    files = {name: options.pop(name) for name in ("features", "labels", "targets") if name in options}
     import_edge_list(source, folder / "out", form=form, options=ImportOptions(overwrite=True, **options), **files)
     check_dataset(folder / "out")
     return open_graph(folder / "out")
@@ -92,7 +92,7 @@ def test_files_of_a_folder_have_the_same_columns(tmp_path: Path, other: str, mes
         imported(folder, tmp_path)
 
 
-@pytest.mark.parametrize("what", ["features", "labels"])
+@pytest.mark.parametrize("what", ["features", "labels", "targets"])
 def test_files_of_vertices_are_not_read_as_edges(tmp_path: Path, what: str) -> None:
     folder = tmp_path / "shards"
     folder.mkdir()
@@ -142,6 +142,25 @@ def test_features_and_labels_beside_the_edges(tmp_path: Path) -> None:
     assert graph.labels is not None
     assert graph.labels.tolist() == [[0, 1], [1, 1], [0, 0]]
     assert graph.num_classes == 2
+
+
+def test_targets_beside_the_edges(tmp_path: Path) -> None:
+    edges = csv_file(tmp_path, "0,1\n1,2\n")
+    np.save(tmp_path / "t.npy", np.array([[1.5], [2], [3]]))
+    graph = imported(edges, tmp_path, targets=tmp_path / "t.npy", labels=csv_file(tmp_path, "0\n1\n1\n", "y.csv"))
+    assert graph.targets is not None
+    assert graph.labels is not None
+    assert (graph.targets.tolist(), graph.labels.tolist()) == ([1.5, 2, 3], [0, 1, 1])
+    one = csv_file(tmp_path, "price\n1e-3\n2\n-3.5\n", "t.csv")
+    graph = imported(edges, tmp_path, targets=one)
+    assert graph.targets is not None
+    assert graph.targets.tolist() == [pytest.approx(1e-3), 2, -3.5]
+    pq.write_table(pa.table({"a": [1.0, 2, 3], "b": [4, 5, 6]}), tmp_path / "t.parquet")
+    graph = imported(edges, tmp_path, targets=tmp_path / "t.parquet")
+    assert graph.targets is not None
+    assert graph.targets.tolist() == [[1, 4], [2, 5], [3, 6]]
+    with pytest.raises(DatasetError, match=r"target is not finite: nan .*t\.csv, row 3\)"):
+        imported(edges, tmp_path, targets=csv_file(tmp_path, "price\n1\nnan\n2\n", "t.csv"))
 
 
 def test_separators_are_those_of_every_file(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import threading
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from sagann.errors import DatasetError, InputError
 from sagann.storage import ImportOptions, import_edge_list, open_graph
 from sagann.storage.expanded import Expanded
 from sagann.storage.tables import CsvTable
+from tests.threads import left_threads
 
 
 def bomb(path: Path, begin: bytes = b"", piece: bytes = b"\n" * 2**20, count: int = 300) -> Path:
@@ -31,7 +31,6 @@ def edges_of(path: Path, **options: int) -> int:
     return sum(len(batch.columns[0]) for batch in table.batches(table.names[:2], ["int64", "int64"]))
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     ("begin", "piece"), [(b"", b"\n" * 2**20), (b"0,1\n", b"\n" * 2**20), (b"", b"0,1\n" * 2**18)]
 )
@@ -57,7 +56,7 @@ def test_an_import_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"expands to far more .*edges\.csv\.gz"):
         import_edge_list(path, tmp_path / "out" / "g")
     assert os.listdir(tmp_path / "out") == []
-    assert not [each.name for each in threading.enumerate() if each.name.startswith("sagann")]
+    assert not left_threads()
 
 
 def test_files_of_several_parts_are_read_whole(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from sagann.errors import DatasetError
 from sagann.storage import folder as folder_module, open_graph, save_graph
 from sagann.storage.folder import new_folder
+from tests.forks import run_fresh
 from tests.storage.conftest import assert_same_graph, make_graph
 
 
@@ -90,24 +90,29 @@ def test_replacing_works_without_the_exchange_call(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
 
 
-@pytest.mark.usefixtures("without_exchange")
-def test_death_between_the_two_renames_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_graph(make_graph(features="none"), tmp_path / "g")
-    # Built before the fork: a child of a process with OpenMP threads may start none.
-    new = make_graph()
-    child = os.fork()
-    if child == 0:
-        rename = os.rename
+DIE_BETWEEN_THE_RENAMES = """
+import os, sys
+from sagann.storage import folder, save_graph
+from tests.storage.conftest import make_graph
 
-        def die_after_the_old_one_stepped_aside(source: Path, target: Path) -> None:
-            rename(source, target)
-            if ".replaced-" in str(target):
-                os._exit(9)
+folder._exchange = lambda first, second: False
+rename = os.rename
 
-        monkeypatch.setattr(os, "rename", die_after_the_old_one_stepped_aside)
-        save_graph(new, tmp_path / "g", overwrite=True)
+def die_after_the_old_one_stepped_aside(source, target):
+    rename(source, target)
+    if ".replaced-" in str(target):
         os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+os.rename = die_after_the_old_one_stepped_aside
+save_graph(make_graph(), sys.argv[1], overwrite=True)
+sys.exit("it was not replaced by two renames")
+"""
+
+
+@pytest.mark.usefixtures("without_exchange")
+def test_death_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
+    save_graph(make_graph(features="none"), tmp_path / "g")
+    run_fresh(DIE_BETWEEN_THE_RENAMES, tmp_path / "g")
     assert not (tmp_path / "g").exists()
     assert_same_graph(open_graph(tmp_path / "g"), make_graph(features="none"))
     save_graph(make_graph(), tmp_path / "g", overwrite=True)

@@ -30,6 +30,7 @@ import sagann.storage.edge_list
 from sagann.storage import ImportOptions, import_edge_list
 from sagann.storage.edge_spool import _count_bins
 from sagann.storage.external_sort import _split_by_part
+from tests.forks import fork
 
 os.fsync = lambda handle: None
 count, part = np.zeros(1, np.int64), np.zeros(1, np.uint8)
@@ -40,7 +41,7 @@ _split_by_part(ids, ids, 0, 0, part, count, ids.copy(), ids.copy(), np.empty(0, 
 print("ready", flush=True)
 for line in sys.stdin:
     source, out, name, overwrite = line.split()
-    child = os.fork()
+    child = fork(idle=1)
     if child == 0:
         options = ImportOptions(name=name, overwrite=overwrite == "1", memory_bytes=2**20, symmetrise=True)
         import_edge_list(source, out, features=source.replace("edges.csv", "x.npy"), options=options)
@@ -55,7 +56,12 @@ class ImportServer:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", SERVER],
+            # So NumPy starts no threads. PyArrow's allocator has one.
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self.read() == "ready"
 

@@ -26,6 +26,8 @@ from tests.storage.conftest import make_graph
         ({"num_graphs": 2**55}, r"num_graphs is 36028797018963968, expected an integer"),
         ({"features": "none"}, r"arrays are .* expected"),
         ({"features": "csr"}, r"arrays are .* expected"),
+        ({"num_targets": 1}, r"arrays are .* expected .*'targets'"),
+        ({"num_targets": 2**40}, r"num_targets is 1099511627776, expected an integer from 0 to 2\^31 - 1"),
         ({"labels": "some"}, r"labels are 'some'"),
         ({"splits": ["train", "tset"]}, r"splits are \('train', 'tset'\)"),
         ({"edge_data": ["../../x"]}, r"not made of letters, digits and underscores"),

@@ -129,6 +129,17 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
             r"number of vertices is not clear: 3 rows, but .*features says 2",
         ),
         ({"features_indptr": np.array([0, 1, 1, 1])}, r"not complete: missing features_indices, features_data"),
+        (
+            {"targets": np.array([0.5, np.nan, 1])},
+            r"target is not finite: nan .*g\.npz, targets, row 1\). Write any finite number",
+        ),
+        ({"targets": np.array([0.5, 1e39, 1])}, r"target is not finite: 1e\+39.*beyond float32"),
+        ({"targets": np.zeros((3, 1, 1))}, r"float64 \[3, 1, 1\], expected numbers \[num_vertices\], or"),
+        ({"targets": np.zeros((3, 0))}, r"float64 \[3, 0\], expected numbers \[num_vertices\], or"),
+        ({"targets": np.array([True, False, True])}, r"bool \[3\], expected numbers"),
+        ({"targets": np.array(["1", "2", "3"])}, r"<U1 \[3\], expected numbers"),
+        ({"targets": np.zeros(2), "labels": np.array([0, 1, 0])}, r"not clear: 2 rows, but .*labels says 3"),
+        ({"labels": np.array([0, 0.5, 1])}, r"Values to predict in a regression are 'targets'"),
         ({"graph_ptr": np.array([0, 1, 3])}, r"an edge joins two graphs"),
     ],
 )
@@ -410,7 +421,6 @@ def archive_with(path: Path, **members: bytes) -> Path:
     return path
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["features", "labels"])
 @pytest.mark.parametrize(
     ("shape", "message"),
@@ -433,7 +443,6 @@ def test_arrays_without_values_do_not_claim_any_shape(
     assert [entry.name for entry in tmp_path.iterdir()] == ["g.npz"]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("shape", [(10**18, 0), (0, 10**30), (0,) * 40])
 def test_array_files_without_values_do_not_claim_any_shape(tmp_path: Path, shape: tuple[int, ...]) -> None:
     (tmp_path / "f.npy").write_bytes(npy(shape))
@@ -441,7 +450,6 @@ def test_array_files_without_values_do_not_claim_any_shape(tmp_path: Path, shape
         open_features(tmp_path / "f.npy")
 
 
-@pytest.mark.timeout(60)
 def test_rows_without_values_are_one_chunk(tmp_path: Path) -> None:
     (tmp_path / "f.npy").write_bytes(npy((2**40, 0)))
     assert [len(chunk.rows) for chunk in open_features(tmp_path / "f.npy").chunks()] == [2**40]
@@ -534,3 +542,17 @@ def test_edge_features_stay_with_their_edges_in_either_order(
     assert np.array_equal(np.concatenate([chunk.src for chunk in chunks]), ids[0])
     assert np.array_equal(np.concatenate([chunk.data["wide"] for chunk in chunks]), wide)
     assert np.array_equal(np.concatenate([chunk.data["square"] for chunk in chunks]), square)
+
+
+@pytest.mark.parametrize("targets", [np.arange(3) * 0.5, np.arange(3)[:, None], np.arange(6).reshape(3, 2) / 2])
+def test_targets_are_read_and_imported_beside_labels(tmp_path: Path, targets: Any) -> None:
+    path = archive(tmp_path, targets=np.asfortranarray(targets), labels=np.array([0, 1, -1]))
+    graph = read_npz(path)
+    assert graph.labels is not None
+    assert graph.labels.tolist() == [0, 1, -1]
+    assert graph.targets is not None
+    assert graph.targets.dtype == torch.float32
+    assert graph.targets.tolist() == (targets[:, 0] if targets.shape[1:] == (1,) else targets).tolist()
+    import_npz(path, tmp_path / "g")
+    assert_same_graph(open_graph(tmp_path / "g"), graph)
+    check_dataset(tmp_path / "g")

@@ -35,7 +35,6 @@ def test_what_stands_there_is_named(tmp_path: Path) -> None:
         require_file(tmp_path, error=CheckpointError)
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("mode", ["rb", "wb", "ab"])
 def test_nothing_but_a_file_is_opened(tmp_path: Path, mode: Literal["rb", "wb", "ab"]) -> None:
     os.mkfifo(tmp_path / "pipe")
@@ -44,7 +43,6 @@ def test_nothing_but_a_file_is_opened(tmp_path: Path, mode: Literal["rb", "wb", 
             open_file(path, mode, error=CheckpointError)
 
 
-@pytest.mark.timeout(20)
 def test_a_pipe_that_takes_the_place_of_a_file_is_refused_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,7 +65,6 @@ def test_files_are_opened_as_open_does(tmp_path: Path) -> None:
         open_file(tmp_path / "missing")
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     ("name", "read"),
     [
@@ -88,7 +85,6 @@ def test_no_reader_waits_for_a_pipe(tmp_path: Path, name: str, read: Callable[[P
         read(tmp_path / name)
 
 
-@pytest.mark.timeout(20)
 def test_no_reader_waits_for_a_pipe_in_a_folder(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "manifest.json")
     with pytest.raises(DatasetError, match="not a file: a pipe"):

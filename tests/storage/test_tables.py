@@ -149,7 +149,6 @@ def test_a_parquet_file_without_columns_is_refused(tmp_path: Path, names: list[s
         ParquetTable(tmp_path / "x.parquet")
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("line", ["\n", "\r\n", " \n", "#\n", "# note\n"])
 def test_empty_lines_at_the_top_cost_nearly_nothing(tmp_path: Path, line: str, *, packed: bool) -> None:
@@ -160,7 +159,6 @@ def test_empty_lines_at_the_top_cost_nearly_nothing(tmp_path: Path, line: str, *
     assert time.process_time() - start_s < 2
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("last", ["1,2\n", "1,x\n"])
 def test_empty_lines_in_the_middle_cost_little(tmp_path: Path, last: str) -> None:
     table = CsvTable(written(tmp_path, "0,1\n" + "\n" * 50_000_000 + last))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from sagann.graph import Graph, validate_graph
 from sagann.storage import npy, open_graph, save_graph
 from sagann.storage.verify import check_graph
 from tests.storage.conftest import make_graph
+from tests.threads import left_threads
 
 HEADER = 128
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_sound_dataset_passes_and_no_thread_stays(folder: Path) -> None:
     check_graph(open_graph(folder))
-    assert not [each.name for each in threading.enumerate() if each.name.startswith("sagann")]
+    assert not left_threads()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_wrong_value_is_named_by_its_vertex(folder: Path) -> None:
     (folder / "labels.npy").write_bytes(content)
     with pytest.raises(InputError, match="label out of range: 77"):
         check_graph(open_graph(folder))
-    assert not [each.name for each in threading.enumerate() if each.name.startswith("sagann")]
+    assert not left_threads()
 
 
 def test_a_file_is_compared_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

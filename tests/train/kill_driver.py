@@ -31,6 +31,7 @@ from sagann.runtime.tiered import Traffic
 from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer, saver
 from sagann.train.checkpoint import CheckpointFolder, Position
+from tests.forks import fork
 from tests.train.runs import TwoLayers, community_graph, seeded_model
 
 CHECKPOINT_EVERY = 2
@@ -67,7 +68,8 @@ TIERED = replace(SAMPLED, hot="20%", cache="look-ahead")
 
 def start(run_dir: Path, kind: type[nn.Module], graph: Graph, config: TrainConfig) -> int:
     """Fork a process that trains in ``run_dir``, resuming where something is; its process id."""
-    pid = os.fork()
+    # Scores have run parallel kernels.
+    pid = fork(idle=1)
     if pid:
         return pid
     try:

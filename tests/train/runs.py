@@ -87,6 +87,20 @@ def community_graph(num_vertices: int = 90, *, multi_label: bool = False, num_cl
     )
 
 
+def values_graph(num_vertices: int = 90, *, num_targets: int = 1) -> Graph:
+    """Targets that depend on a vertex's features and on those of its neighbours, with little noise; splits by turns."""
+    graph = community_graph(num_vertices)
+    assert isinstance(graph.features, Tensor)
+    generator = torch.Generator().manual_seed(9)
+    weights = torch.randn(2, 8, num_targets, generator=generator)
+    means = torch.zeros_like(graph.features)
+    src, dst = graph.topology.indices.long(), graph.topology.edge_dst().long()
+    means.index_add_(0, dst, graph.features[src]).div_(graph.topology.in_degrees().clamp(min=1)[:, None])
+    values = graph.features @ weights[0] + means @ weights[1]
+    targets = 5 + values + 0.1 * torch.randn(values.shape, generator=generator)
+    return replace(graph, labels=None, num_classes=0, targets=targets, name="values")
+
+
 def without_split(graph: Graph, name: str) -> Graph:
     return replace(graph, splits={key: mask for key, mask in graph.splits.items() if key != name})
 

@@ -14,9 +14,10 @@ from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.workers import Workers
 from sagann.storage import load_graph, save_graph
-from sagann.train import TrainConfig
+from sagann.train import Contract, Predictor, TrainConfig
 from sagann.train.agreement import require_agreement, require_divisible
 from sagann.train.identity import graph_identity
+from sagann.train.losses import Loss
 from tests.runtime.workers.threads import in_threads
 from tests.train.runs import CPU, community_graph
 
@@ -28,12 +29,16 @@ def model_of(seed: int = 0) -> nn.Module:
     return build_model(ModelConfig(hidden=8), community_graph())
 
 
-def agree(*starts: tuple[TrainConfig, Graph, nn.Module]) -> list[str]:
+def agree(
+    *starts: tuple[TrainConfig, Graph, nn.Module], losses: tuple[Loss | None, ...] = (None,) * 3
+) -> list[str]:
     """What each worker is told; nothing where they agree."""
 
     def work(workers: Workers) -> str:
         try:
-            require_agreement(workers, *starts[workers.rank], ModelConfig(hidden=8))
+            config, graph, model = starts[workers.rank]
+            predictor = Predictor(model, Contract.of(graph), device=CPU, loss=losses[workers.rank])
+            require_agreement(workers, config, graph, predictor, ModelConfig(hidden=8))
         except InputError as error:
             return str(error)
         return ""
@@ -62,6 +67,13 @@ def test_a_difference_is_named_with_both_values() -> None:
             assert f"(in worker {rank} of 3). Start every worker with the same versions" in said
 
 
+def test_workers_have_the_same_loss() -> None:
+    start = (CONFIG, community_graph(), model_of())
+    own = Loss(name="(mine)", function=lambda outputs, answers: outputs.sum(1))
+    said = agree(start, start, losses=(None, own))
+    assert all("loss.name is cross_entropy at worker 0, and (mine) at worker 1" in text for text in said)
+
+
 def test_arrays_of_a_dataset_are_told_apart_without_reading_them(tmp_path: Path) -> None:
     # Small arrays are always read.
     graph = replace(community_graph(), features=torch.ones(90, 50000))
@@ -80,4 +92,9 @@ def test_arrays_of_a_dataset_are_told_apart_without_reading_them(tmp_path: Path)
 )
 def test_what_workers_cannot_do_is_refused(options: dict[str, object], device: torch.device, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        require_divisible(replace(CONFIG, **options), device)
+        require_divisible(replace(CONFIG, **options), device, balance="edges")
+
+
+def test_workers_that_stream_do_not_move_vertices() -> None:
+    with pytest.raises(InputError, match=r"balance is 'cost', memory is '2GiB'"):
+        require_divisible(replace(CONFIG, memory="2GiB"), CPU, balance="cost")

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,7 +215,7 @@ def test_nobody_is_told_where_there_is_nothing_to_say(free: Free) -> None:
 
 @pytest.mark.slow
 def test_features_that_do_not_fit_as_the_model_reads_them_are_converted_in_files(
-    limited: Callable[[int], Callable[[], None]], tmp_path: Path
+    limited: Callable[[int], Sequence[str]], tmp_path: Path
 ) -> None:
     graph = generated(300_000, 300_000)
     assert graph.features is not None
@@ -224,10 +224,9 @@ def test_features_that_do_not_fit_as_the_model_reads_them_are_converted_in_files
 
     def run(way: str) -> int:
         return subprocess.run(
-            [sys.executable, "-m", "tests.train.automatic_driver", way, tmp_path / way, tmp_path / "data"],
+            [*start, sys.executable, "-m", "tests.train.automatic_driver", way, tmp_path / way, tmp_path / "data"],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             check=False,
-            preexec_fn=start,
         ).returncode
 
     assert run("automatic") == 0
@@ -236,18 +235,17 @@ def test_features_that_do_not_fit_as_the_model_reads_them_are_converted_in_files
 
 @pytest.mark.slow
 def test_a_process_lives_that_would_be_killed_in_memory(
-    limited: Callable[[int], Callable[[], None]], tmp_path: Path
+    limited: Callable[[int], Sequence[str]], tmp_path: Path
 ) -> None:
     start = limited(720 << 20)
 
     def run(way: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "tests.train.automatic_driver", way, tmp_path / way],
+            [*start, sys.executable, "-m", "tests.train.automatic_driver", way, tmp_path / way],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
             check=False,
-            preexec_fn=start,
         )
 
     streamed = run("automatic")

@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from sagann.errors import InputError
-from tests.train.runs import Plain, community_graph, seeded_model, trainer_of, without_split
+from sagann.nn import ModelConfig
+from sagann.train.best import BestTracker
+from tests.train.runs import Plain, community_graph, seeded_model, trainer_of, values_graph, without_split
 
 
 def test_the_best_weights_are_kept_and_measured():
@@ -58,3 +60,15 @@ def test_monitoring_an_undefined_metric_is_refused():
     graph = replace(graph, splits={**graph.splits, "val": one_class})
     with pytest.raises(InputError, match="the monitored metric is undefined: 'val/roc_auc' has no value"):
         trainer_of(graph=graph, monitor="val/roc_auc").fit()
+
+
+def test_errors_are_better_the_lower_they_are():
+    for metric, higher in (("loss", False), ("mae", False), ("rmse", False), ("r2", True), ("accuracy", True)):
+        assert BestTracker(f"val/{metric}", keep_weights=False, patience=None).maximise is higher
+
+
+def test_r2_of_a_constant_target_cannot_be_monitored():
+    graph = values_graph()
+    constant = graph.targets.masked_fill(graph.splits["val"], 2.0)
+    with pytest.raises(InputError, match=r"'val/r2' has no value; .*R2 a target that varies there"):
+        trainer_of(ModelConfig(hidden=8), replace(graph, targets=constant), monitor="val/r2").fit()

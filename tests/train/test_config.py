@@ -57,6 +57,18 @@ from sagann.train import TrainConfig
             {"cache": ["lru"], "sample": (5,), "memory": "1GiB"},
             "cache is refused: ['lru'], expected one of static, s3-fifo, look-ahead",
         ),
+        ({"task": "regresion"}, "unknown task: 'regresion' (in TrainConfig.task). Did you mean 'regression'?"),
+        (
+            {"loss": "cross_entropi"},
+            "unknown loss: 'cross_entropi' (in TrainConfig.loss). Did you mean 'cross_entropy'?",
+        ),
+        ({"loss": 3}, "unknown loss: 3 (in TrainConfig.loss)."),
+        ({"class_weights": "even"}, "class_weights is refused: 'even', expected 'balanced', or a finite number"),
+        ({"class_weights": [1, -1]}, "class_weights is refused: [1, -1]"),
+        ({"class_weights": [1, float("nan")]}, "class_weights is refused: [1, nan]"),
+        ({"class_weights": [1, float("inf")]}, "class_weights is refused: [1, inf]"),
+        ({"class_weights": []}, "class_weights is refused: []"),
+        ({"class_weights": [1, "a"]}, "class_weights is refused: [1, 'a']"),
         ({"memory": 5}, "memory is refused: 5, expected a size above 0 as a string, or None"),
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
         ({"memory": "0 GiB"}, "memory is refused: '0 GiB', expected a size above 0"),
@@ -91,6 +103,13 @@ def test_bad_options_are_refused_by_name(options, message):
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         TrainConfig(**options)
     assert caught.value.fix.endswith(".") or "Known" in caught.value.fix
+
+
+def test_a_loss_has_one_name():
+    assert TrainConfig(loss="l1") == TrainConfig(loss="mae")
+    config = TrainConfig(class_weights=[1, 2.5], task="classification")
+    assert config.class_weights == (1.0, 2.5)
+    assert TrainConfig(**json.loads(json.dumps(config.to_json()))) == config
 
 
 def test_json_and_back():

@@ -10,6 +10,7 @@ from torch import nn
 from sagann.train import Contract, TrainConfig
 from sagann.train.best import BestTracker, resolve_monitor
 from sagann.train.epoch_source import TrainStep
+from sagann.train.losses import default_loss
 from sagann.train.session import TrainSession
 from tests.train.runs import community_graph
 
@@ -41,6 +42,7 @@ def session_of(model, graph):
         model=model,
         source=Halves(model, graph),
         graph=graph,
+        loss=default_loss("classification"),
         device=torch.device("cpu"),
         config=config,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),

@@ -37,6 +37,13 @@ def test_a_changed_array_is_the_first_difference(name, graph):
     assert caught.value.value.startswith(name)
 
 
+def test_a_run_from_before_losses_had_names_had_the_one_of_its_task():
+    now = {"lr": 1, "task": "multi-label", "loss": {"name": "bce", "class_weights": []}}
+    check_same({"lr": 1}, now, where="run")
+    with pytest.raises(CheckpointError, match=r"loss\.name was bce, is \(mine\)"):
+        check_same({"lr": 1}, {**now, "loss": {"name": "(mine)", "class_weights": []}}, where="run")
+
+
 def test_the_same_graph_built_twice_is_the_same():
     assert graph_identity(community_graph()) == graph_identity(community_graph())
 

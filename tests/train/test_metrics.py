@@ -11,9 +11,11 @@ from torch.utils._pytree import tree_leaves
 
 from sagann.errors import InputError
 from sagann.train import TrainConfig, Trainer
-from sagann.train.metrics import METRICS, compute_metrics, measuring_bytes, predict_classes
+from sagann.train.metrics import METRICS_OF, compute_metrics, measuring_bytes, predict_classes
 from sagann.train.resources import reproducible
 from tests.train.runs import community_graph, predictor_of, seeded_model
+
+TASK = {False: "classification", True: "multi-label"}
 
 
 def f1(predicted: list[bool], truth: list[bool]) -> float:
@@ -49,7 +51,7 @@ def single_label(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
 def test_single_label_metrics_equal_those_counted_by_hand(case):
     logits, labels = case
     num_classes = logits.shape[1]
-    found = compute_metrics(logits, labels, multi_label=False)
+    found = compute_metrics(logits, labels, task="classification")
 
     predicted = [row.index(max(row)) for row in logits.tolist()]
     truth = labels.tolist()
@@ -78,7 +80,7 @@ def test_multi_label_metrics_equal_those_counted_by_hand(num_classes, n, seed):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randint(-2, 3, (n, num_classes), generator=generator).float() + 0.25
     labels = torch.randint(2, (n, num_classes), generator=generator).to(torch.uint8)
-    found = compute_metrics(logits, labels, multi_label=True)
+    found = compute_metrics(logits, labels, task="multi-label")
 
     predicted = [[value > 0 for value in row] for row in logits.tolist()]
     truth = labels.bool().tolist()
@@ -99,22 +101,24 @@ def test_multi_label_metrics_equal_those_counted_by_hand(num_classes, n, seed):
 
 
 def test_auc_is_left_out_where_no_class_has_both_kinds_of_vertices():
-    found = compute_metrics(torch.randn(4, 3), torch.full((4,), 2), multi_label=False)
-    assert set(found) == set(METRICS) - {"roc_auc"}
+    found = compute_metrics(torch.randn(4, 3), torch.full((4,), 2), task="classification")
+    assert set(found) == set(METRICS_OF["classification"]) - {"roc_auc"}
 
 
 def test_auc_averages_over_the_classes_that_are_defined():
     logits = torch.tensor([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 2.0, 0.0]])
-    found = compute_metrics(logits, torch.tensor([0, 1, 1]), multi_label=False, names=["roc_auc"])
+    found = compute_metrics(logits, torch.tensor([0, 1, 1]), task="classification", names=["roc_auc"])
     assert found == {"roc_auc": 1.0}
 
 
 def test_no_vertex_no_metric():
-    assert compute_metrics(torch.empty(0, 3), torch.empty(0, dtype=torch.int64), multi_label=False) == {}
+    assert compute_metrics(torch.empty(0, 3), torch.empty(0, dtype=torch.int64), task="classification") == {}
 
 
 def test_only_the_named_metrics_are_computed():
-    found = compute_metrics(torch.randn(4, 3), torch.tensor([0, 1, 2, 0]), multi_label=False, names=["accuracy"])
+    found = compute_metrics(
+        torch.randn(4, 3), torch.tensor([0, 1, 2, 0]), task="classification", names=["accuracy"]
+    )
     assert set(found) == {"accuracy"}
 
 
@@ -130,11 +134,11 @@ def test_slabs_of_chosen_rows_measure_the_same(multi_label: bool, monkeypatch: p
     logits = torch.randn(50, 4, generator=generator)
     labels = torch.randint(2, (50, 4), generator=generator).to(torch.uint8) if multi_label else torch.arange(50) % 4
     rows = torch.randperm(50, generator=generator)[:31]
-    whole = compute_metrics(logits[rows], labels[rows], multi_label=multi_label)
-    assert set(whole) == set(METRICS)
+    whole = compute_metrics(logits[rows], labels[rows], task=TASK[multi_label])
+    assert set(whole) == set(METRICS_OF[TASK[multi_label]])
     monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", 4 * 7)
     monkeypatch.setattr("sagann.train.metrics._SCORES_AT_ONCE", 31 * 3)
-    parted = compute_metrics(logits, labels[rows], multi_label=multi_label, rows=rows)
+    parted = compute_metrics(logits, labels[rows], task=TASK[multi_label], rows=rows)
     assert parted == pytest.approx(whole, rel=1e-6)
 
 
@@ -152,7 +156,7 @@ def test_scores_of_a_few_classes_hold_no_others(multi_label: bool, monkeypatch: 
         return cat(parts, *given, **named)
 
     monkeypatch.setattr(torch, "cat", recorded)
-    compute_metrics(logits, labels, multi_label=multi_label, names=["roc_auc"], rows=torch.arange(49))
+    compute_metrics(logits, labels, task=TASK[multi_label], names=["roc_auc"], rows=torch.arange(49))
     # Of seven slabs, three classes and then the fourth.
     assert len(held) >= 14
     assert all(in_memory == used for in_memory, used in held)
@@ -181,9 +185,9 @@ class _Largest(TorchDispatchMode):
 def test_no_vertex_is_compared_with_every_pair_of_classes():
     logits, labels = torch.randn(5000, 24), torch.randint(24, (5000,))
     with reproducible(True, torch.device("cpu")), _Largest() as largest:
-        found = compute_metrics(logits, labels, multi_label=False)
+        found = compute_metrics(logits, labels, task="classification")
         assert torch.are_deterministic_algorithms_enabled()
-    assert found == compute_metrics(logits, labels, multi_label=False)
+    assert found == compute_metrics(logits, labels, task="classification")
     # Probabilities in float64 are the largest; the pairs would take 24 times as much.
     assert largest.num_bytes <= 2 * logits.nbytes
 
@@ -192,11 +196,11 @@ def test_decisions_are_counted_a_slab_at_a_time(monkeypatch: pytest.MonkeyPatch)
     logits = torch.randn(500, 40, generator=torch.Generator().manual_seed(0))
     labels = (torch.rand(500, 40, generator=torch.Generator().manual_seed(1)) > 0.5).to(torch.uint8)
     names = ["accuracy", "micro_f1", "macro_f1"]
-    expected = compute_metrics(logits, labels, multi_label=True, names=names)
+    expected = compute_metrics(logits, labels, task="multi-label", names=names)
     for module in ("sagann.graph.checks", "sagann.train.metrics"):
         monkeypatch.setattr(f"{module}.CHECKED_AT_ONCE", 400)
     with _Largest() as largest:
-        assert compute_metrics(logits, labels, multi_label=True, names=names) == expected
+        assert compute_metrics(logits, labels, task="multi-label", names=names) == expected
     # Predictions are bytes, and no tensor has a larger number for each decision.
     assert largest.num_bytes <= labels.nbytes
 
@@ -204,7 +208,7 @@ def test_decisions_are_counted_a_slab_at_a_time(monkeypatch: pytest.MonkeyPatch)
 def test_no_table_of_every_pair_of_classes_is_made():
     logits, labels = torch.randn(3, 20_000), torch.tensor([0, 19_999, 7])
     with _Largest() as largest:
-        compute_metrics(logits, labels, multi_label=False)
+        compute_metrics(logits, labels, task="classification")
     assert largest.num_bytes <= 2 * logits.nbytes
 
 
@@ -229,3 +233,37 @@ def test_a_split_without_a_vertex_is_absent():
     assert set(trainer.fit().metrics) == {"train", "test"}
     with pytest.raises(InputError, match="'val/loss', the graph has the splits train, test"):
         Trainer(seeded_model(), graph, TrainConfig(monitor="val/loss"))
+
+
+@given(st.integers(1, 12), st.integers(1, 3), st.integers(0, 2**31))
+def test_metrics_of_values_equal_those_counted_by_hand(n: int, num_targets: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    outputs, targets = (torch.randint(-3, 4, (n, num_targets), generator=generator).float() for _ in range(2))
+    found = compute_metrics(outputs, targets, task="regression")
+    pairs = list(zip(outputs.flatten().tolist(), targets.flatten().tolist(), strict=True))
+    mse = mean([(a - b) ** 2 for a, b in pairs])
+    scores = []
+    for ours, true in zip(outputs.T.tolist(), targets.T.tolist(), strict=True):
+        spread = sum((value - mean(true)) ** 2 for value in true)
+        if len(set(true)) > 1:
+            scores.append(1 - sum((a - b) ** 2 for a, b in zip(ours, true, strict=True)) / spread)
+    expected = {"loss": mse, "mae": mean([abs(a - b) for a, b in pairs]), "rmse": mse**0.5}
+    assert found == pytest.approx(expected | ({"r2": mean(scores)} if scores else {}), rel=1e-5)
+
+
+def test_r2_of_constant_targets_is_left_out() -> None:
+    # In single precision the mean of these is not their value.
+    constant = torch.full((7, 1), 0.1)
+    assert set(compute_metrics(torch.zeros(7, 1), constant, task="regression")) == {"loss", "mae", "rmse"}
+    both = torch.cat([constant, torch.arange(7.0)[:, None]], dim=1)
+    assert compute_metrics(both, both, task="regression", names=["r2"]) == {"r2": 1.0}
+    assert compute_metrics(torch.ones(1, 1), torch.zeros(1, 1), task="regression", names=["r2"]) == {}
+
+
+def test_slabs_of_chosen_rows_measure_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(3)
+    outputs, targets = (torch.randn(50, 2, generator=generator) + 1e3 for _ in range(2))
+    rows = torch.randperm(50, generator=generator)[:31]
+    whole = compute_metrics(outputs[rows], targets[rows], task="regression")
+    monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", 2 * 7)
+    assert compute_metrics(outputs, targets[rows], task="regression", rows=rows) == pytest.approx(whole, rel=1e-6)

@@ -319,7 +319,7 @@ def test_the_library_leaves_sigterm_to_the_program_and_raises_what_its_handler_r
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False True\n", "")

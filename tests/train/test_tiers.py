@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from sagann.byte_size import with_exact
 from sagann.errors import InputError
 from sagann.free_space import Room
 from sagann.graph.feature_store import Features
@@ -104,7 +105,7 @@ def test_a_hot_tier_beyond_its_half_is_refused() -> None:
     assert str(caught.value) == (
         f"the hot tier is larger than its half of the memory budget: hot '80%' takes {hot_bytes / KIB:.1f} KiB with its "
         "tables, half of the budget is 100.0 KiB (in TrainConfig.hot). Leave hot out for as much as the budget has room for, "
-        f"or raise the budget (--memory) to {2 * hot_bytes} bytes or more."
+        f"or raise the budget (--memory) to {with_exact(2 * hot_bytes)} or more."
     )
     assert planned(STORE, -(-2 * hot_bytes // KIB), hot="80%").hot == "80%"
 
@@ -114,9 +115,9 @@ def test_the_least_budget_is_named_and_is_one(features: Features) -> None:
     with pytest.raises(BudgetError) as caught:
         planned(features, 34)
     assert str(caught.value) == (
-        f"the memory budget cannot be met: {34 * KIB} bytes, at least {35 * KIB} are needed: a training step takes 35.0 KiB, "
-        f"10.0 KiB of them for its mini-batch (in TrainConfig.memory). Raise the budget (--memory) to {35 * KIB} bytes or more, "
-        f"or lower batch_size or the fanouts; {150 * KIB} bytes have room for 4 batches ahead."
+        f"the memory budget cannot be met: {with_exact(34 * KIB)}, at least {with_exact(35 * KIB)} are needed: a training step takes 35.0 KiB, "
+        f"10.0 KiB of them for its mini-batch (in TrainConfig.memory). Raise the budget (--memory) to {with_exact(35 * KIB)} or more, "
+        f"or lower batch_size or the fanouts; {with_exact(150 * KIB)} have room for 4 batches ahead."
     )
     assert planned(features, caught.value.needed_bytes // KIB).ahead == 0
     assert planned(features, caught.value.offered_bytes // KIB).ahead == 4

@@ -13,7 +13,8 @@ from torch import nn
 from sagann.errors import CheckpointError, DatasetError, InputError, LayerError
 from sagann.nn import ModelConfig
 from sagann.storage import open_graph, save_graph
-from sagann.train import METRICS, TrainConfig, Trainer
+from sagann.train import TrainConfig, Trainer, load_run, read_run
+from sagann.train.metrics import METRICS_OF
 from sagann.train.reporter import LogReporter
 from tests.train.runs import (
     Plain,
@@ -24,6 +25,7 @@ from tests.train.runs import (
     predictor_of,
     seeded_model,
     trainer_of,
+    values_graph,
     weights_of,
     without_split,
 )
@@ -39,11 +41,18 @@ def test_training_learns_what_features_alone_do_not_tell():
     assert result.metrics["test"]["accuracy"] > 0.9
     assert result.metrics["test"]["accuracy"] > from_features.metrics["test"]["accuracy"] + 0.1
     assert set(result.metrics) == {"train", "val", "test"}
-    assert all(set(found) == set(METRICS) for found in result.metrics.values())
+    assert all(set(found) == set(METRICS_OF["classification"]) for found in result.metrics.values())
     assert result.metrics == trainer.evaluate()
     assert result.epochs == len(result.history) == 60
     assert result.epoch_s == statistics.median(record.epoch_s for record in result.history)
     assert result.peak_rss_bytes > 50 * 2**20
+
+
+def test_a_trainer_says_what_it_trains_on_what():
+    trainer = trainer_of(seeded_model(Plain), community_graph(), epochs=7)
+    assert repr(trainer) == (
+        "Trainer(model='Plain', data='communities', epochs=7, monitor='val/accuracy', device='cpu')"
+    )
 
 
 def test_multi_label_training():
@@ -55,6 +64,107 @@ def test_multi_label_training():
     predicted = trainer.predict()
     assert predicted.dtype == torch.uint8
     assert predicted.shape == (300, 3)
+
+
+def test_regression():
+    graph = values_graph(300)
+    trainer = trainer_of(ModelConfig(model="sage", hidden=32, dropout=0.0), graph, epochs=150)
+    result = trainer.fit()
+    assert trainer.monitor == "val/loss"
+    assert all(set(found) == set(METRICS_OF["regression"]) for found in result.metrics.values())
+    assert result.metrics["test"]["r2"] > 0.9
+    assert set(result.history[0].metrics["val"]) == {"loss", "mae"}
+    best = min(record.metrics["val"]["loss"] for record in result.history)
+    assert result.metrics["val"]["loss"] == best
+    predicted, test = trainer.predict(), graph.splits["test"]
+    assert (predicted.dtype, predicted.shape) == (torch.float32, (300,))
+    assert float((predicted - graph.targets)[test].abs().mean()) == pytest.approx(result.metrics["test"]["mae"])
+    with pytest.raises(InputError, match="a regression has no probabilities"):
+        trainer.predict(probabilities=True)
+
+
+def test_several_targets_have_a_column_each():
+    graph = values_graph(90, num_targets=3)
+    trainer = trainer_of(ModelConfig(hidden=8), graph, epochs=2, loss="huber", monitor="val/r2")
+    result = trainer.fit()
+    assert result.metrics["val"]["r2"] == max(record.metrics["val"]["r2"] for record in result.history)
+    assert trainer.predict().shape == (90, 3)
+
+
+@pytest.mark.parametrize("options", [{"memory": "15kB"}, {"sample": (-1, -1), "batch_size": 300}])
+def test_a_regression_has_the_same_numbers_streamed_and_sampled(options, tmp_path):
+    model = ModelConfig(hidden=16, dropout=0.0)
+    dense = trainer_of(model, values_graph(300, num_targets=2), epochs=5, loss="mae").fit()
+    other = trainer_of(
+        model, values_graph(300, num_targets=2), epochs=5, loss="mae", run_dir=tmp_path, **options
+    ).fit()
+    for ours, theirs in zip(other.history, dense.history, strict=True):
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
+        assert ours.metrics["val"] == pytest.approx(theirs.metrics["val"], rel=1e-4)
+    assert other.metrics["test"] == pytest.approx(dense.metrics["test"], rel=1e-3)
+
+
+def test_the_answers_that_a_task_leaves_out_are_said():
+    both = replace(community_graph(), targets=values_graph().targets)
+    said = []
+
+    class Noting(LogReporter):
+        def on_message(self, text):
+            said.append(text)
+
+    trainer = trainer_of(ModelConfig(hidden=8), both, epochs=1, task="regression", reporter=Noting())
+    assert set(trainer.fit().metrics["test"]) == set(METRICS_OF["regression"])
+    assert said == ["Graph 'communities' also has labels of 3 classes; the task 'regression' does not use them."]
+    with pytest.raises(InputError, match=r"labels of 3 classes and 1 target per vertex, and no task is named"):
+        trainer_of(ModelConfig(hidden=8), both)
+    with pytest.raises(InputError, match=r"task 'regression', graph 'communities' has labels .*TrainConfig.task"):
+        trainer_of(graph=community_graph(), task="regression")
+
+
+def test_a_monitored_metric_is_of_the_task():
+    with pytest.raises(InputError, match=r"'val/accuracy', the task regression has loss, mae, rmse, r2"):
+        trainer_of(ModelConfig(hidden=8), values_graph(), monitor="val/accuracy")
+    with pytest.raises(InputError, match=r"'val/mae', the task classification has loss, accuracy"):
+        trainer_of(monitor="val/mae")
+
+
+def absolute(outputs, targets):
+    return (outputs - targets).abs()
+
+
+def test_a_loss_of_ones_own(tmp_path):
+    model, graph, config = ModelConfig(hidden=8), values_graph(), TrainConfig(epochs=3, device="cpu")
+    named = Trainer(model, graph, replace(config, loss="mae")).fit()
+    trainer = Trainer(model, graph, config, loss=absolute, run_dir=tmp_path)
+    own = trainer.fit()
+    assert [record.loss for record in own.history] == [record.loss for record in named.history]
+    # A run folder has the name of the function only.
+    assert read_run(tmp_path).loss.name == "(absolute)"
+    found = load_run(tmp_path, loss=absolute).evaluate(graph)
+    assert found == own.metrics
+    without = {
+        split: {name: value for name, value in each.items() if name != "loss"} for split, each in found.items()
+    }
+    assert load_run(tmp_path).evaluate(graph) == without
+
+
+def test_a_run_is_resumed_with_its_loss_only(tmp_path):
+    graph = community_graph()
+    options = {"graph": graph, "run_dir": tmp_path, "class_weights": "balanced"}
+    trainer_of(epochs=2, **options).fit()
+    whole = trainer_of(epochs=4, graph=graph, class_weights="balanced").fit()
+    assert numbers_of(trainer_of(epochs=4, **options).resume()) == numbers_of(whole)
+    run = load_run(tmp_path, model=seeded_model())
+    assert run.evaluate(graph) == whole.metrics
+    with pytest.raises(CheckpointError, match=r"loss\.class_weights was \[.*\], is \[\]"):
+        trainer_of(epochs=6, graph=graph, run_dir=tmp_path).resume()
+    own = Trainer(seeded_model(), graph, TrainConfig(epochs=6, device="cpu"), run_dir=tmp_path, loss=margins)
+    with pytest.raises(CheckpointError, match=r"loss\.name was cross_entropy, is \(margins\)"):
+        own.resume()
+
+
+def margins(outputs, labels):
+    return torch.nn.functional.multi_margin_loss(outputs, labels, reduction="none")
 
 
 def test_one_step_is_the_textbook_one():

@@ -10,6 +10,10 @@ A process that was killed leaves its folder behind. The next process that spills
 - A process that removes a folder holds its lock, and first renames the folder. Any process may remove a renamed folder, so a
   removal that was cut short is completed.
 - A folder without a lock file may be in the making. It is removed if it is empty, and left alone otherwise.
+- A lock that is a link, a pipe or another user's file is refused: its folder is left alone.
+
+Several processes may spill to one place. What they make above their folders, the last one removes
+(:mod:`sagann.runtime.blocks.made_folders`).
 """
 
 from __future__ import annotations
@@ -17,22 +21,25 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import count, takewhile
+from itertools import count
 from pathlib import Path
 from threading import Lock
 from weakref import finalize
 
 from torch import Tensor
 
+from sagann.byte_size import with_exact
 from sagann.errors import SagannError
 from sagann.graph.rows import flat_bytes
 from sagann.kernels.checksum import checksum
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
+from sagann.runtime.blocks.made_folders import enter, leave
 from sagann.storage.file_cache import is_cached
 from sagann.storage.positioned import read_bytes, read_rows, write_bytes
 from sagann.temporary import Removal
@@ -53,26 +60,23 @@ class SpillFolder:
     """A folder of this process below ``parent``, removed when it is closed, collected, or the process ends.
 
     Args:
-        parent: made where it does not exist, with the folders above it. What was made is removed with the folder if it is empty.
+        parent: made where it does not exist, with the folders above it. What was made is removed by the last process that spills
+            there, if nothing else is in it.
 
     Raises:
         SpillError: the folder cannot be made.
     """
 
     def __init__(self, parent: Path) -> None:
-        made: list[Path] = []
         try:
-            remove_stale(parent)
+            _remove_folders(parent)
             # The process may change its working folder.
-            absolute = parent.absolute()
-            made += _missing(absolute)
-            self.path, lock = _make(absolute)
+            self.path, lock = enter(parent.absolute(), _make)
         except (OSError, ValueError) as error:
-            _remove_empty(made)
             raise _failed("cannot be made", parent, error) from error
         self.numbers = count()
         "Numbers of the files."
-        self._remove = finalize(self, Removal(partial(_remove, self.path, lock, made, os.getpid())))
+        self._remove = finalize(self, Removal(partial(_remove, self.path, lock, os.getpid())))
 
     def require(self, needed_bytes: int) -> None:
         """Check that the disk has room for more bytes, or raise SpillError."""
@@ -83,7 +87,7 @@ class SpillFolder:
         if free < needed_bytes:
             raise SpillError(
                 "too little room to spill",
-                value=f"{free} bytes are free, {needed_bytes} are needed",
+                value=f"{with_exact(free)} are free, {with_exact(needed_bytes)} are needed",
                 where=f"'{self.path}'",
                 fix="Free some room, spill to another disk, or raise the memory budget.",
             )
@@ -93,25 +97,12 @@ class SpillFolder:
         self._remove()
 
 
-def _missing(folder: Path) -> list[Path]:
-    """The folder and the folders above it that do not exist, the lowest first."""
-    return list(takewhile(lambda each: not each.exists(), (folder, *folder.parents)))
-
-
-def _remove_empty(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        # Another process may use the folder; or it was never made, because its name is invalid.
-        with suppress(OSError, ValueError):
-            folder.rmdir()
-
-
 def _make(parent: Path) -> tuple[Path, int]:
     """A new folder, and the descriptor that holds its lock while the process lives."""
     while True:
-        # Another process may remove the parent while it is empty, and the folder as stale before the file is locked.
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        # Before the file is locked, another process may remove the folder as stale.
         with suppress(FileNotFoundError):
-            parent.mkdir(parents=True, exist_ok=True)
-            path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             # NFS locks only files that are open for writing.
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             try:
@@ -124,14 +115,24 @@ def _make(parent: Path) -> tuple[Path, int]:
             os.close(lock)
 
 
-def _remove(path: Path, lock: int, made: Iterable[Path], owner: int) -> None:
+def _remove(path: Path, lock: int, owner: int) -> None:
     # A forked child does not own the folder.
     if os.getpid() == owner:
         _remove_locked(path, lock)
-        _remove_empty(made)
+        leave(path.parent, _is_folder_of_process)
 
 
 def remove_stale(parent: Path) -> None:
+    """Remove the folders of processes that have ended, and ``parent`` if it was made for them and no process is left there."""
+    _remove_folders(parent)
+    leave(parent.absolute(), _is_folder_of_process)
+
+
+def _is_folder_of_process(name: str) -> bool:
+    return name.startswith((_PREFIX, _REMOVED_PREFIX))
+
+
+def _remove_folders(parent: Path) -> None:
     """Remove the folders of processes that have ended: nobody holds their locks."""
     for path in parent.glob(f"{_REMOVED_PREFIX}*"):
         shutil.rmtree(path, ignore_errors=True)
@@ -142,10 +143,15 @@ def remove_stale(parent: Path) -> None:
 
 def _remove_if_stale(path: Path) -> None:
     try:
-        lock = os.open(path / _LOCK, os.O_RDWR)
+        # A link is not followed, and a pipe is not waited for.
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         # The folder may be in the making; only an empty folder is removed.
         path.rmdir()
+        return
+    found = os.fstat(lock)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        os.close(lock)
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

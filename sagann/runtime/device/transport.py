@@ -22,9 +22,9 @@ from functools import partial
 from typing import Any
 from weakref import finalize
 
-import torch
 from torch import Tensor
 
+from sagann.graph.rows import as_byte_tensor
 from sagann.kernels.dialects import Dialect
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.plan.hops import is_by_destination
@@ -191,7 +191,7 @@ class _Landing:
             return tensor
         source = tensor.detach().contiguous()
         into = self._room(source.nbytes)
-        words = source.reshape(-1).view(torch.uint8)
+        words = as_byte_tensor(source)
         if self._streams.is_pinned(source):
             self._streams.copy(into, words)
         elif len(words):

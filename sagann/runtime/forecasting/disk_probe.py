@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sagann.byte_size import with_exact
 from sagann.errors import InputError
 from sagann.storage.positioned import read_bytes, write_bytes
 
@@ -65,7 +66,7 @@ def _file_bytes(free_bytes: int, folder: Path) -> int:
     if free_bytes < LEAST_BYTES:
         raise InputError(
             "too little room to measure the disk",
-            value=f"{free_bytes} bytes are free, {LEAST_BYTES} are needed",
+            value=f"{with_exact(free_bytes)} are free, {with_exact(LEAST_BYTES)} are needed",
             where=f"'{folder}'",
             fix="Free some, or name a folder on another disk.",
         )

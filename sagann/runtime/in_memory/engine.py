@@ -227,7 +227,12 @@ class CompiledEngine:
 
     def _gather(self, program: LayerProgram, topology: Topology, values: dict[str, Tensor]) -> Tensor:
         edges, dialect = program.edges, self._dialect(topology)
-        values = values | {name: topology.complete(values[name]) for name in program.source_rows}
+        # A gather that is kept reads its rows once.
+        keeps = not self.lean and not program.invariant
+        values = {
+            **values,
+            **topology.complete_all({name: values[name] for name in program.source_rows}, keeps=keeps),
+        }
         topology, values = edges_of_pairs(program, topology, values, dialect)
         arrays = [values[name] for name in edges.stage.inputs]
         if edges.function is not None:

@@ -25,6 +25,8 @@ class MiniBatch:
     "Features of ``src_ids``, [blocks[0].num_src, F], dense or ``torch.sparse_csr``; None where the graph has none."
     labels: Tensor | None
     "Labels of ``seeds``, int64 [num_seeds] or uint8 [num_seeds, num_classes]; None where the graph has none."
+    targets: Tensor | None = None
+    "Targets of ``seeds``, float32 [num_seeds] or [num_seeds, num_targets]; None where the graph has none."
 
     @property
     def num_edges(self) -> int:
@@ -53,4 +55,5 @@ class MiniBatch:
             seeds=move(self.seeds),
             features=features,
             labels=None if self.labels is None else move(self.labels),
+            targets=None if self.targets is None else move(self.targets),
         )

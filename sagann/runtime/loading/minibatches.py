@@ -235,13 +235,14 @@ class MiniBatches:
         return self._batch(sampled, None if self._features is None else read_rows(self._features, sampled.src_ids))
 
     def _batch(self, sampled: Sampled, features: Tensor | None) -> MiniBatch:
-        labels = self.graph.labels
+        labels, targets = self.graph.labels, self.graph.targets
         return MiniBatch(
             blocks=sampled.blocks,
             src_ids=sampled.src_ids,
             seeds=sampled.seeds,
             features=features,
             labels=None if labels is None else labels.index_select(0, sampled.seeds),
+            targets=None if targets is None else targets.index_select(0, sampled.seeds),
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sagann.byte_size import with_exact
 from sagann.errors import SagannError, first_line
 from sagann.graph.feature_store import TensorRows
 from sagann.kernels.first_order import Saved, first_order_only
@@ -27,7 +28,7 @@ class DeviceMemoryError(SagannError, torch.OutOfMemoryError):
     def after(cls, budget_bytes: int, error: BaseException, fix: str) -> DeviceMemoryError:
         return cls(
             "the device ran out of memory in a streamed epoch",
-            value=f"with a budget of {budget_bytes} bytes; {first_line(error)}",
+            value=f"with a budget of {with_exact(budget_bytes)}; {first_line(error)}",
             where="StreamedModel",
             fix=fix,
         )
@@ -36,9 +37,9 @@ class DeviceMemoryError(SagannError, torch.OutOfMemoryError):
 def warn_of_less(before_bytes: int, now_bytes: int, num_intervals: int, error: BaseException) -> None:
     """Warn that an epoch starts again with less memory, in the four parts of an error."""
     warnings.warn(
-        f"the device ran out of memory in a streamed epoch: the budget was {before_bytes} bytes, and is "
-        f"{now_bytes} from now on, in {num_intervals} intervals; {first_line(error)} (in StreamedModel). The epoch begins "
-        f"again. Lower the budget to {now_bytes} bytes, or end what else takes the device's memory.",
+        f"the device ran out of memory in a streamed epoch: the budget was {with_exact(before_bytes)}, and is "
+        f"{with_exact(now_bytes)} from now on, in {num_intervals} intervals; {first_line(error)} (in StreamedModel). The epoch begins "
+        f"again. Lower the budget to {with_exact(now_bytes)}, or end what else takes the device's memory.",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -395,9 +395,12 @@ class Executor:
         extra = self.resident.get(Block("gather_saved", gather.result, step.interval)) or {}
         is_read = gather.edges.gathering.reads_result
         result = self._value(gather.result, step.interval) if is_read else grad
-        self.resident[Block("grad_inputs", gather.result, step.interval)] = gather.edges.gathering.arrive(
+        inputs = gather.edges.gathering.arrive(
             gather.edges.function, grad, list(extra.values()), result, self._counts(gather, step)
         )
+        # The tensors of a loaded block share one piece of memory, which ends with that block.
+        at = Block("grad_inputs", gather.result, step.interval)
+        self.resident[at] = {name: _alone(tensor) for name, tensor in inputs.items()}
 
     def _backward_pass(self, step: Step) -> tuple[Gather, BackwardPass, GatherState]:
         """The gather of a step, the backward pass that it runs, and the state that collects the results of the pass."""

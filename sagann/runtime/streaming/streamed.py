@@ -17,6 +17,7 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor, nn
 
+from sagann.byte_size import with_exact
 from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.trace import tensors_of
@@ -308,7 +309,7 @@ class StreamedModel(nn.Module):
     def _shrink(self, error: BaseException, x: Features, *, folded: bool, keeps_intervals: bool) -> None:
         """Plan with half the memory, once; cut the graph anew where that takes more intervals."""
         if self._has_shrunk:
-            fix = f"Lower the budget below {self.budget_bytes} bytes, or end what else takes the device's memory."
+            fix = f"Lower the budget below {with_exact(self.budget_bytes)}, or end what else takes the device's memory."
             raise DeviceMemoryError.after(self.budget_bytes, error, fix) from error
         self._has_shrunk = True
         # To halve a budget that is not used up would change nothing.
@@ -326,7 +327,7 @@ class StreamedModel(nn.Module):
                 self._cut_finer(x)
                 self._require_fit(x, folded)
         except BudgetError as unmet:
-            fix = f"At least {unmet.needed_bytes} bytes must be free" + (
+            fix = f"At least {with_exact(unmet.needed_bytes)} must be free" + (
                 ", as random numbers in its backward do not let the graph be cut anew." if keeps_intervals else "."
             )
             raise DeviceMemoryError.after(before, error, fix) from error

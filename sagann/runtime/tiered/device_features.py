@@ -30,7 +30,7 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
-from sagann.graph.rows import as_bytes
+from sagann.graph.rows import as_byte_tensor, as_bytes
 from sagann.kernels.row_gather import NOWHERE, RowSources, gather_rows, place_dtype, shift_of
 from sagann.runtime.device.cuda_devices import Devices
 from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
@@ -200,7 +200,7 @@ class DeviceFeatures:
         """
         if not out.numel():
             return
-        gather_rows(self._sources, ids, out.view(len(out), -1).view(torch.uint8))
+        gather_rows(self._sources, ids, as_byte_tensor(out).view(len(out), -1))
         if len(far.positions):
             out.index_copy_(0, far.positions, far.rows)
 
@@ -291,7 +291,7 @@ def _rows_in_memory(features: Features) -> tuple[Array, Tensor]:
     # Pages of a mapped file would all have to be in memory.
     is_mapped = isinstance(positioned(features), MappedRows)
     if isinstance(features, Tensor) and not is_mapped and features.numel() and features.is_contiguous():
-        return np.arange(len(features)), features.detach().view(len(features), -1).view(torch.uint8)
+        return np.arange(len(features)), as_byte_tensor(features).view(len(features), -1)
     return np.empty(0, np.int64), torch.empty((0, 0), dtype=torch.uint8)
 
 

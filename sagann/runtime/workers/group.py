@@ -25,7 +25,8 @@ from torch.nn import Parameter
 from sagann import torchrun
 from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
-from sagann.partition import vertex_ranges
+from sagann.partition import first_ranges
+from sagann.runtime.workers.stopwatch import Stopwatch
 
 TIMEOUT_S = 60.0
 "Seconds for which a worker waits for another one while they train, by default."
@@ -41,13 +42,15 @@ class Workers:
         rank: number of this worker, from 0.
         size: number of workers.
         timeout_s: seconds for which this worker waits for another one while they train.
-        balance: name of the policy that divides the vertices (:func:`sagann.partition.vertex_ranges`).
+        balance: name of the policy that divides the vertices (:data:`sagann.partition.BALANCES`).
     """
 
     def __init__(self, *, rank: int, size: int, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> None:
         self.rank, self.size, self.timeout_s, self.balance = rank, size, timeout_s, balance
         self.sent_bytes = 0
         "Bytes that this worker has sent to the others."
+        self.stopwatch = Stopwatch()
+        "Measures this worker's own computing while it trains."
 
     @property
     def is_first(self) -> bool:
@@ -60,8 +63,8 @@ class Workers:
         return [rank for rank in range(self.size) if rank != self.rank]
 
     def bounds(self, indptr: Tensor) -> tuple[int, ...]:
-        """Bounds of the ranges of vertices that the workers own."""
-        return vertex_ranges(indptr, self.size, self.balance)
+        """Bounds of the ranges of vertices that the workers begin with."""
+        return first_ranges(indptr, self.size, self.balance)
 
     def transfer(
         self,
@@ -87,14 +90,15 @@ class Workers:
             (dist.irecv, receives),
             (dist.isend, sends),
         ]
-        for start, tensors in starts:
-            for rank, tensor in tensors.items():
-                if tensor.numel():
-                    with self._blaming(rank, doing, patience):
-                        works.append((rank, start(tensor, rank)))
-        for rank, work in works:
-            with self._blaming(rank, doing, patience):
-                work.wait(patience)
+        with self.stopwatch.waiting():
+            for start, tensors in starts:
+                for rank, tensor in tensors.items():
+                    if tensor.numel():
+                        with self._blaming(rank, doing, patience):
+                            works.append((rank, start(tensor, rank)))
+            for rank, work in works:
+                with self._blaming(rank, doing, patience):
+                    work.wait(patience)
         self.sent_bytes += sum(tensor.nbytes for tensor in sends.values())
 
     @contextmanager
@@ -148,6 +152,17 @@ class Workers:
         self.transfer(dict.fromkeys(self.others, mine), {rank: rows[slices[rank]] for rank in self.others}, doing)
         return rows
 
+    def rows_at_first(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor | None:
+        """The rows of all vertices [num_vertices, ...] at the first worker, from each worker's own rows; None at the others."""
+        if not self.is_first:
+            self.transfer({0: own}, {}, doing)
+            return None
+        rows = own.new_empty(bounds[-1], *own.shape[1:])
+        slices = [slice(*ends) for ends in pairwise(bounds)]
+        rows[slices[0]] = own
+        self.transfer({}, {rank: rows[slices[rank]] for rank in self.others}, doing)
+        return rows
+
     def exchange(
         self, tensors: Mapping[int, Tensor], doing: str, *, timeout_s: float | None = None
     ) -> dict[int, Tensor]:
@@ -162,17 +177,23 @@ class Workers:
         self.transfer(tensors, received, doing, timeout_s=timeout_s)
         return received
 
-    def texts(self, text: str, doing: str) -> list[str]:
-        """The texts of all workers, in the order of the ranks. A worker waits for the others as long as before training."""
+    def texts(self, text: str, doing: str, *, timeout_s: float | None = START_TIMEOUT_S) -> list[str]:
+        """The texts of all workers, in the order of the ranks.
+
+        Args:
+            text: this worker's.
+            doing: what the workers do, for errors.
+            timeout_s: seconds to wait, by default as before training; None for ``self.timeout_s``.
+        """
         mine = _bytes_as_tensor(text.encode())
-        found = self.exchange(dict.fromkeys(self.others, mine), doing, timeout_s=START_TIMEOUT_S)
+        found = self.exchange(dict.fromkeys(self.others, mine), doing, timeout_s=timeout_s)
         return [text if rank == self.rank else found[rank].numpy().tobytes().decode() for rank in range(self.size)]
 
-    def from_first(self, content: bytes | None, doing: str) -> bytes:
-        """Bytes that the first worker has, at every worker."""
+    def from_first(self, content: bytes | None, doing: str, *, timeout_s: float | None = START_TIMEOUT_S) -> bytes:
+        """Bytes that the first worker has, at every worker. ``timeout_s`` is that of :meth:`texts`."""
         nothing = torch.empty(0, dtype=torch.uint8)
         mine = nothing if content is None else _bytes_as_tensor(content)
-        found = self.exchange(dict.fromkeys(self.others, mine), doing, timeout_s=START_TIMEOUT_S)
+        found = self.exchange(dict.fromkeys(self.others, mine), doing, timeout_s=timeout_s)
         return content if content is not None else found[0].numpy().tobytes()
 
     @contextmanager
@@ -260,7 +281,7 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
 
     Args:
         timeout_s: seconds for which a worker waits for another one while they train, above 0.
-        balance: name of the policy that divides the vertices (:func:`sagann.partition.vertex_ranges`).
+        balance: name of the policy that divides the vertices (:data:`sagann.partition.BALANCES`).
     Raises:
         InputError: torchrun did not start this process.
         WorkerError: the workers do not find each other.

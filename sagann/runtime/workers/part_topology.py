@@ -8,12 +8,15 @@ back to the owners, who add them to their own in the order of the ranks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from sagann.graph.constant import is_constant
 from sagann.graph.topology import Topology
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.partition import Part
@@ -24,9 +27,14 @@ class Halo:
     """The rows that a worker sends to and receives from each other worker, for every tensor that its edges read.
 
     All workers make theirs at the same time: each tells the others which rows it needs.
+
+    Args:
+        part: the worker's vertices and edges.
+        workers: all workers.
+        timeout_s: seconds to wait for the others, by default as before training; None for those of ``workers``.
     """
 
-    def __init__(self, part: Part, workers: Workers) -> None:
+    def __init__(self, part: Part, workers: Workers, *, timeout_s: float | None = START_TIMEOUT_S) -> None:
         self.workers = workers
         self.num_own, self.num_src = part.num_own, part.num_src
         owned = part.halo_by_owner()
@@ -36,21 +44,37 @@ class Halo:
         }
         "For each worker, the rows of the sources that it sends."
         asked = {rank: part.halo[owned[rank]] for rank in workers.others}
-        wanted = workers.exchange(asked, "asking for rows of the halo", timeout_s=START_TIMEOUT_S)
+        wanted = workers.exchange(asked, "asking for rows of the halo", timeout_s=timeout_s)
         nothing = part.halo[:0]
         self.sent = part.rows_to_send([wanted.get(rank, nothing) for rank in range(workers.size)])
         "For each worker, the own rows that it needs, int64."
+        self._kept = WeakTensorKeyDictionary()
+        "Version of constant rows, and what they were completed to."
 
-    def complete(self, rows: Tensor) -> Tensor:
-        """The rows of all sources [num_src, ...], from those of the own vertices; differentiable once."""
-        completed: Tensor = _Complete.apply(rows, self)  # type: ignore[no-untyped-call]
+    def complete(self, rows: Mapping[str, Tensor], *, keeps: bool) -> dict[str, Tensor]:
+        """The rows of all sources [num_src, ...] by name, from those of the own vertices; differentiable once.
+
+        With ``keeps``, what constant features were completed to is kept, so their rows travel once.
+        """
+        row_bytes = sum(math.prod(each.shape[1:]) * each.element_size() for each in rows.values())
+        number = self.workers.stopwatch.exchange(row_bytes=row_bytes) if rows else 0
+        return {name: self._completed(each, number, keeps and is_constant(each)) for name, each in rows.items()}
+
+    def _completed(self, rows: Tensor, number: int, keeps: bool) -> Tensor:
+        # A tensor that was made in inference mode counts no versions.
+        keeps = keeps and not rows.is_inference()
+        if keeps and (kept := self._kept.get(rows)) is not None and kept[0] == rows._version:
+            return kept[1]
+        completed: Tensor = _Complete.apply(rows, self, number)  # type: ignore[no-untyped-call]
+        if keeps and not completed.is_inference():
+            self._kept[rows] = rows._version, completed
         return completed
 
 
 class _Complete(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, own: Tensor, halo: Halo) -> Tensor:
-        ctx.halo = halo
+    def forward(ctx: Any, own: Tensor, halo: Halo, number: int) -> Tensor:
+        ctx.halo, ctx.number = halo, number
         rows = own.new_empty(halo.num_src, *own.shape[1:])
         rows[: halo.num_own] = own
         others = halo.workers.others
@@ -65,6 +89,7 @@ class _Complete(torch.autograd.Function):
     @first_order_only
     def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
         halo: Halo = ctx.halo
+        halo.workers.stopwatch.give_back(ctx.number)
         others, grad = halo.workers.others, grad.contiguous()
         found = {rank: grad.new_empty(len(halo.sent[rank]), *grad.shape[1:]) for rank in others}
         halo.workers.transfer(
@@ -74,7 +99,7 @@ class _Complete(torch.autograd.Function):
         # A worker asks for a row once, so each addition has one summand per row.
         for rank in others:
             own.index_add_(0, halo.sent[rank], found[rank])
-        return own, None
+        return own, None, None
 
 
 class PartTopology(Topology):
@@ -103,7 +128,10 @@ class PartTopology(Topology):
         return self.part.edges.start
 
     def complete(self, rows: Tensor) -> Tensor:
-        return self.halo.complete(rows)
+        return self.halo.complete({"": rows}, keeps=False)[""]
+
+    def complete_all(self, rows: Mapping[str, Tensor], *, keeps: bool) -> Mapping[str, Tensor]:
+        return self.halo.complete(rows, keeps=keeps)
 
     def with_edge_data(self, **edge_data: Tensor) -> PartTopology:
         """The same part with edge data added or replaced; arrays are shared."""

@@ -1,8 +1,12 @@
-"""WorkerPart: what a worker holds of a prepared graph: its topology and the features of its own vertices."""
+"""WorkerPart: what a worker holds of a prepared graph: its topology and the features of its own vertices.
+
+Between epochs a part may move: it then has other vertices, and those who hold it see these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -10,19 +14,20 @@ from torch import Tensor
 
 from sagann.graph import Graph
 from sagann.graph.constant import declare_constant
-from sagann.graph.feature_store import feature_store, read_slice
+from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_slice, is_sparse
 from sagann.kernels.row_dropout import rows_of
 from sagann.partition import part_of
 from sagann.runtime.workers.group import Workers
 from sagann.runtime.workers.halo_blocks import HaloBlocks
+from sagann.runtime.workers.move import entries_before, moved_edges, moved_features
 from sagann.runtime.workers.part_topology import Halo, PartTopology
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(kw_only=True, slots=True, eq=False)
 class WorkerPart:
-    """A worker's part of a graph that the model has prepared."""
+    """A worker's part of a graph that the model has prepared. :meth:`move` alone changes it."""
 
     workers: Workers
     "All workers."
@@ -34,6 +39,12 @@ class WorkerPart:
     "Number of non-zeros in the features of the vertices before; 0 for dense features."
     num_edges: int
     "Number of edges of the whole graph."
+    first_bounds: tuple[int, ...]
+    "Bounds that the workers begin with, by their policy."
+    opened_features: Features | None
+    "Features of the whole graph as it was opened, if ``features`` are rows of these; None if the model has made others."
+    made_s: float
+    "Seconds that the part took to make, or to move, the last time."
 
     @property
     def bounds(self) -> tuple[int, ...]:
@@ -68,6 +79,27 @@ class WorkerPart:
         """The rows of all vertices, from each worker's own."""
         return self.workers.gather_rows(own, self.bounds, doing)
 
+    def move(self, bounds: Sequence[int]) -> None:
+        """Give the part other vertices. All workers call this at the same time, with the same bounds.
+
+        Edges, edge data and features that the model has made travel; features as the graph was opened are read anew. What was kept of
+        the part is dropped, such as gathers of constant features.
+
+        Args:
+            bounds: bounds of the ranges of vertices that the workers own from now on.
+        """
+        began_s = time.perf_counter()
+        before, workers = self.bounds, self.workers
+        part, data = moved_edges(self.topology.part, self.topology.edge_data, bounds, workers)
+        if self.opened_features is not None:
+            features, first_value = _own_features(self.opened_features, part.vertices)
+        else:
+            features = moved_features(self.features, before, bounds, workers)
+            first_value = entries_before(features.values().numel(), workers) if is_sparse(features) else 0
+        self.topology = PartTopology(part, Halo(part, workers, timeout_s=None), data)
+        self.features, self.first_value = declare_constant(features), first_value
+        self.made_s = time.perf_counter() - began_s
+
 
 def worker_part(graph: Graph, workers: Workers, *, opened: Graph) -> WorkerPart:
     """A worker's part of a prepared graph with features. All workers call this at the same time.
@@ -80,25 +112,32 @@ def worker_part(graph: Graph, workers: Workers, *, opened: Graph) -> WorkerPart:
         opened: the same graph before it was prepared, which may be mapped from files. Slices of its arrays are not copied; slices of
             arrays that the model has made are, so that these arrays can be freed.
     """
+    began_s = time.perf_counter()
     topology, features = graph.topology, graph.features
     assert features is not None
     part = part_of(topology, workers.bounds(topology.indptr), workers.rank)
-    kept = {id(rows) for rows in (opened.features, *opened.topology.edge_data.values())}
+    kept = {id(rows) for rows in opened.topology.edge_data.values()}
     data = {name: _alone(rows[part.edges], id(rows) in kept) for name, rows in topology.edge_data.items()}
-    start, stop = part.vertices.start, part.vertices.stop
-    first_value = 0
-    if is_sparse(features):
-        first_value = int(features.crow_indices()[start])
-        own = csr_slice(features, start, stop)
-    else:
-        own = read_slice(feature_store(features), start, stop)
+    is_opened = features is opened.features
+    own, first_value = _own_features(features, part.vertices)
     return WorkerPart(
         workers=workers,
         topology=PartTopology(part, Halo(part, workers), data),
-        features=declare_constant(_alone(own, id(features) in kept)),
+        features=declare_constant(_alone(own, is_opened)),
         first_value=first_value,
         num_edges=graph.num_edges,
+        first_bounds=part.bounds,
+        opened_features=features if is_opened else None,
+        made_s=time.perf_counter() - began_s,
     )
+
+
+def _own_features(features: Features, vertices: slice) -> tuple[Tensor, int]:
+    """The rows of some vertices, and the number of non-zeros before them, if the features are sparse."""
+    start, stop = vertices.start, vertices.stop
+    if is_sparse(features):
+        return csr_slice(features, start, stop), int(features.crow_indices()[start])
+    return read_slice(feature_store(features), start, stop), 0
 
 
 def _alone(rows: Tensor, is_kept: bool) -> Tensor:

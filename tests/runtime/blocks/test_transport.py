@@ -20,7 +20,7 @@ class SlowHost(RamHost):
         self.may_put = threading.Event()
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        assert self.may_put.wait(timeout=60)
+        assert self.may_put.wait(timeout=240)
         super().put(block, tensors)
 
 

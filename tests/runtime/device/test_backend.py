@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
 from tests.graphs import labelled_graph
 from tests.runtime.device.late_streams import LateStreams
+from tests.threads import left_threads
 from tests.tolerances import assert_close, largest
 
 
@@ -274,7 +274,6 @@ def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeyp
     assert graph.features is not None
     x, hops = declare_constant(graph.features.double()), graph.hops(model.num_hops)
     budget = least_budget(model, hops, x)
-    threads_before = set(threading.enumerate())
     streamed, streams = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
     streamed(x).sum().backward()
     pinned_bytes = streams.pinned_bytes
@@ -283,9 +282,7 @@ def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeyp
         gc.collect()
     streamed(x).sum().backward()
     assert streams.pinned_bytes == pinned_bytes, "pinned memory is used again"
-    left = set(threading.enumerate()) - threads_before
-    # Threads of kernels belong to the process and stay.
-    assert not [thread for thread in left if thread.name.startswith("sagann-") and "kernel" not in thread.name]
+    assert not left_threads()
 
 
 def test_what_a_device_does_is_recorded_by_its_marks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +19,7 @@ from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.transport import Cuts, DeviceTransport
 from tests.graphs import random_topology
 from tests.runtime.device.late_streams import LateStreams
+from tests.threads import left_threads
 
 BLOCK = Block("value", "h", 0)
 
@@ -58,6 +58,9 @@ def test_tensors_of_all_kinds_arrive_side_by_side_in_the_blocks_memory(monkeypat
         "with gaps": torch.arange(24, dtype=torch.int64).reshape(4, 6)[:, ::2],
         "small": torch.tensor([True, False, True]),
         "empty": torch.empty(0, 5),
+        "without a dimension": torch.tensor(3.0),
+        "without a stride": torch.tensor([3.0]).expand(7)[:1],
+        "expanded": torch.tensor([3.0]).expand(7, 2, 1),
     }
     streams = LateStreams(*tensors.values())
     loading = transporting(streams, {BLOCK: tensors})
@@ -101,7 +104,7 @@ def test_what_a_load_fails_with_comes_to_who_waits_for_it_and_the_thread_ends() 
     with pytest.raises(KeyError):
         load()
     loading.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("sagann-load")]
+    assert not left_threads("sagann-load")
 
 
 def test_a_chunk_is_cut_once_and_again_when_the_graph_is_cut_anew(monkeypatch: pytest.MonkeyPatch) -> None:

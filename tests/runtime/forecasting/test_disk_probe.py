@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sagann.byte_size import with_exact
 from sagann.errors import InputError
 from sagann.runtime.forecasting import disk_probe
 from sagann.runtime.forecasting.disk_probe import FILE_BYTES, LEAST_BYTES, disk_rates
@@ -79,7 +80,7 @@ def test_too_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: 
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, free))
     error = refused(tmp_path)
     assert error.what == "too little room to measure the disk"
-    assert error.value == f"{free} bytes are free, {LEAST_BYTES} are needed"
+    assert error.value == f"{with_exact(free)} are free, {with_exact(LEAST_BYTES)} are needed"
     assert list(tmp_path.iterdir()) == []
 
 

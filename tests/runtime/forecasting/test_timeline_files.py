@@ -44,6 +44,31 @@ def test_a_picture_is_drawn(tmp_path: Path, planned: Timeline) -> None:
     assert len(content) > 5_000
 
 
+def test_a_picture_names_the_run_its_two_halves_and_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    figures = []
+    monkeypatch.setattr(timeline_files, "write_figure", lambda path, figure: figures.append(figure))
+    spans = [
+        Span(lane="compute", name="transform_loss 1: 0", start_s=5.0, seconds=1.0),
+        Span(lane="compute", name="gather_grad 0: 0 to 0", start_s=6.0, seconds=2.0),
+    ]
+    planned = Timeline(spans, memory={"device0": [(5.0, 3 << 20), (6.0, 1 << 20)]})
+    timelines = {"planned": planned, "measured": Timeline(spans)}
+    timeline_files.write_picture(tmp_path / "a.png", timelines, title="gcn on demo: P = 2", budget_bytes=4 << 20)
+    (figure,) = figures
+    assert figure.get_suptitle() == "gcn on demo: P = 2"
+    lanes, memory, measured = figure.axes
+    for axis in (lanes, measured):
+        assert {text.get_text().strip(): text.xy[0] for text in axis.texts} == {"forward": 1.0, "backward": 1.0}
+    curve, budget = memory.lines
+    assert curve.get_xydata().tolist() == [[0, 3], [1, 1], [3, 1]]
+    assert set(budget.get_ydata()) == {4.0}
+    assert memory.get_ylabel() == "memory, MiB"
+    assert [text.get_text().strip() for text in memory.texts] == ["budget"]
+
+
 def test_without_matplotlib_the_extra_is_named(
     tmp_path: Path, planned: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,8 +25,8 @@ from sagann.storage.whole_files import whole_files
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
-from tests.runtime.loading.threads import pipeline_threads
 from tests.stores import ComputedRows
+from tests.threads import left_threads
 
 
 def arrays_of(batch: MiniBatch) -> list[Tensor]:
@@ -175,6 +175,20 @@ def test_multi_label_graphs_have_a_row_of_labels_for_each_seed() -> None:
     labels = torch.randint(2, (graph.num_vertices, 3), dtype=torch.uint8)
     for batch in of(replace(graph, labels=labels)):
         assert torch.equal(batch.labels, labels[batch.seeds])
+
+
+def test_targets_come_with_the_batch() -> None:
+    graph = labelled_graph()
+    for shape in ((graph.num_vertices,), (graph.num_vertices, 2)):
+        targets = torch.randn(shape)
+        found = list(of(replace(graph, targets=targets)))
+        for batch in found:
+            assert torch.equal(batch.targets, targets[batch.seeds])
+            assert torch.equal(batch.mapped(torch.clone).targets, batch.targets)
+        assert sum(len(batch.seeds) for batch in found) == int(graph.splits["train"].sum())
+        # Without labels, every vertex of the split is a seed.
+        alone = replace(graph, labels=None, num_classes=0, targets=targets)
+        assert sum(len(batch.seeds) for batch in of(alone)) == int(graph.splits["train"].sum())
 
 
 class Failing(ComputedRows):
@@ -339,9 +353,7 @@ def test_numpy_ids_of_a_seed_can_be_turned_into_seeds() -> None:
 def test_no_thread_is_left_after_a_loop() -> None:
     for _ in of(threads=3):
         break
-    for thread in pipeline_threads():
-        thread.join(10)
-        assert not thread.is_alive()
+    assert not left_threads()
 
 
 def test_it_needs_no_copy_of_the_graph() -> None:

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage, StalledError
-from tests.runtime.loading.threads import pipeline_threads
+from tests.threads import living_threads
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in pipeline_threads()]
+    return [thread.name for thread in living_threads()]
 
 
-def wait_until(holds: Callable[[], bool], most_s: float = 10.0) -> None:
+def wait_until(holds: Callable[[], bool], most_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + most_s
     while not holds():
         assert time.monotonic() < deadline_s, "it did not come true in time"
@@ -193,7 +193,7 @@ def test_an_item_that_does_not_become_ready_names_its_stage() -> None:
 
     def work(number: int) -> int:
         if number == 2:
-            release.wait(30)
+            release.wait(120)
         return number
 
     stages = [Stage(name="sample", work=lambda number: number), Stage(name="load", work=work, threads=2)]
@@ -208,14 +208,14 @@ def test_an_item_that_does_not_become_ready_names_its_stage() -> None:
     )
     # Nobody waits for the thread a second time.
     results.close()
-    assert time.monotonic() - begun_s < 5
+    assert time.monotonic() - begun_s < 60
     release.set()
     wait_until(lambda: not threads())
 
 
 def test_a_thread_that_does_not_end_is_an_error_of_close() -> None:
     release = threading.Event()
-    results = Pipeline(range(9), [Stage(name="load", work=lambda _: release.wait(30))], ahead=1, most_wait_s=0.1)
+    results = Pipeline(range(9), [Stage(name="load", work=lambda _: release.wait(120))], ahead=1, most_wait_s=0.1)
     wait_until(lambda: bool(threads()))
     time.sleep(0.05)
     with pytest.raises(
@@ -292,7 +292,7 @@ def interrupted(script: str) -> subprocess.CompletedProcess[str]:
     assert process.stdout.readline() == "waiting\n"
     time.sleep(0.2)
     os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=240)
     return subprocess.CompletedProcess([], process.returncode, out, err)
 
 
@@ -321,7 +321,7 @@ def test_ctrl_c_ends_a_wait() -> None:
 def test_a_process_ends_although_a_pipeline_is_open() -> None:
     program = PROGRAM.format(work_s=0.5) + "next(results); say('done')"
     done: Any = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True
     )
     assert sorted(done.stdout.split()) == ["done", "waiting"]
     assert done.stderr == ""

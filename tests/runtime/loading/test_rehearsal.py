@@ -19,6 +19,7 @@ from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered import TieredFeatures
 from tests.graphs import labelled_graph
 from tests.stores import ComputedRows
+from tests.threads import left_threads
 
 
 class SlowRows(ComputedRows):
@@ -69,7 +70,7 @@ def test_a_stage_works_where_it_does_in_the_pipeline() -> None:
     # No thread is left behind, also where the batches are not all taken.
     with closing(rehearsed(of(graph), 1, range(5))) as batches:
         next(batches)
-    assert not [each for each in threading.enumerate() if each.name.startswith("sagann-rehearsal")]
+    assert not left_threads("sagann-rehearsal")
 
 
 def test_waiting_is_told_from_work() -> None:

@@ -60,5 +60,5 @@ def test_every_order_and_cut_of_every_model_has_the_numbers_of_one_interval(name
             assert float((loss - whole).abs()) <= limit * float(whole), (cut, count, order)
             for mine, expected in zip(ours, gradients, strict=True):
                 assert float((mine - expected).abs().max()) <= limit * scale, (cut, count, order)
-    # Of so small a graph some plans have nothing that must go.
-    assert sum(stored) > len(stored) // 2
+    # Of so small a graph some plans have nothing that must go; SGC's backward reads nothing of the forward.
+    assert name == "sgc" or sum(stored) > len(stored) // 2

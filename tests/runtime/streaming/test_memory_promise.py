@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,13 @@ class Driver:
 
 
 @contextmanager
-def driver(*models: str, spill: Path, start: Callable[[], None] | None = None) -> Iterator[Driver]:
+def driver(*models: str, spill: Path, start: Sequence[str] = ()) -> Iterator[Driver]:
     process: Any = subprocess.Popen(
-        [sys.executable, "-m", "tests.runtime.memory_driver", str(spill), *models],
+        [*start, sys.executable, "-m", "tests.runtime.memory_driver", str(spill), *models],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=start,
     )
     with process:
         try:
@@ -80,9 +79,10 @@ def test_a_streamed_epoch_stays_within_a_budget_that_it_exceeds_in_memory(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.tries("limit")
 def test_every_model_survives_a_hard_limit_that_kills_it_in_memory(
-    limited: Callable[[int], Callable[[], None]], tmp_path: Path, record_property: Callable[[str, object], None]
+    limited: Callable[[int], Sequence[str]], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     # The model that takes most beyond its budget in memory comes last.
     models = sorted([*MODELS, "residual-gcn:8@16", "own@16"], key=lambda name: name == "gated-gcn")
@@ -113,7 +113,7 @@ A_FEW = 6
 @pytest.mark.tries("limit")
 def test_the_least_budget_survives_and_the_one_that_is_offered_is_of_use(
     model: str,
-    limited: Callable[[int], Callable[[], None]],
+    limited: Callable[[int], Sequence[str]],
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:

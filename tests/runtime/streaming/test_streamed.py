@@ -42,6 +42,7 @@ from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import labelled_graph, odd_topologies, random_topology
 from tests.plan.machines import ROUND
 from tests.runtime.streams import dense, in_double, partial_loss, tight
+from tests.threads import left_threads
 from tests.tolerances import assert_close, largest
 
 COUNTS = [1, 3, 7]
@@ -949,7 +950,7 @@ def test_after_an_error_in_an_epoch_the_next_one_is_right(error: type[BaseExcept
     for _ in range(3):
         with pytest.raises(error):
             streamed.loss(x, failing)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("sagann-")]
+    assert not left_threads()
     assert len(list(folder.iterdir())) == files
     loss = streamed.loss(x, lambda z, vertices: z.sum())
     assert_close(loss, model([topology], x).sum(), scale=1e3)

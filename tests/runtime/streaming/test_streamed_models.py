@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import math
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from sagann.plan.hops import hop_size
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
+from tests.forks import run_fresh
 from tests.graphs import random_topology
 from tests.runtime.streams import dense
 from tests.tolerances import assert_close, largest
@@ -418,15 +417,28 @@ def test_names_that_differ_by_a_dot_are_two() -> None:
 
 
 def test_a_forked_child_leaves_the_files(tmp_path: Path) -> None:
-    model, x = Model().double(), rows()
-    chunked = streamed(model, ring(), spill=tmp_path, budget_bytes=1 << 20)
-    out = chunked(x)
-    if (child := os.fork()) == 0:
-        del chunked, out
-        gc.collect()
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert_close(chunked(x), out)
+    program = """
+import gc, os, pathlib, sys
+import torch
+from tests.forks import fork
+from tests.runtime.streaming.test_streamed_models import Model, ring, rows, streamed
+
+torch.set_num_threads(1)
+folder = pathlib.Path(sys.argv[1])
+chunked, x = streamed(Model().double(), ring(), spill=folder, budget_bytes=1 << 20), rows()
+out = chunked(x)
+files = sorted(folder.rglob("*"))
+# The thread that loads blocks waits.
+if (child := fork(idle=1)) == 0:
+    del chunked, out
+    gc.collect()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+assert sorted(folder.rglob("*")) == files
+assert len(files) > 1
+assert torch.equal(chunked(x), out)
+"""
+    run_fresh(program, tmp_path)
 
 
 def test_sizes_of_few_grids_are_kept() -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -390,7 +390,7 @@ def test_a_graph_takes_the_store_as_features() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", CACHE_NAMES)
 def test_four_times_the_memory_limit_is_read_through_a_tenth(
-    tmp_path: Path, cache: str, limited: Callable[[int], Callable[[], None]]
+    tmp_path: Path, cache: str, limited: Callable[[int], Sequence[str]]
 ) -> None:
     limit_bytes, row_bytes = 600 << 20, 4 * WIDTH
     num_rows = 4 * limit_bytes // row_bytes
@@ -402,7 +402,7 @@ def test_four_times_the_memory_limit_is_read_through_a_tenth(
             os.pwrite(file.fileno(), np.full(WIDTH, row, np.float32).tobytes(), row * row_bytes)
         os.ftruncate(file.fileno(), num_rows * row_bytes)
     command = [sys.executable, "-m", "tests.runtime.tiered.budget_driver", str(path), cache, "10%", str(num_rows)]
-    ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=limited(limit_bytes), check=False)
+    ended = subprocess.run([*limited(limit_bytes), *command], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
     assert told["wrong"] == 0

@@ -6,9 +6,10 @@ python -m tests.runtime.workers.exactness_driver FOLDER
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor
 from tests.graphs import labelled_graph
 from tests.runtime.workers.processes import run_workers
-from tests.train.runs import sparse_graph
+from tests.train.runs import sparse_graph, values_graph
 
 Numbers = dict[str, Tensor]
 EPOCHS = 2
@@ -115,6 +116,8 @@ def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
     yield "isolated vertices", own, isolated, compiled
     yield "no edges", own, graph_of([], 5), compiled
     yield "fewer vertices than workers", own, graph_of([(0, 1), (1, 0)], 2), compiled
+    values = values_graph(40, num_targets=2)
+    yield "regression", lambda: build_model(ModelConfig(hidden=8), values), values, compiled
     sparse = sparse_graph()
     for encoder in ("linear", "none"):
         config = ModelConfig(hidden=8, dropout=0.5, encoder=encoder)
@@ -147,10 +150,15 @@ def numbers_of(model: nn.Module, graph: Graph, workers: Workers | None) -> Numbe
     return found
 
 
-def all_numbers(workers: Workers | None, dtypes: tuple[torch.dtype, ...]) -> dict[str, Numbers]:
+def all_numbers(
+    workers: Workers | None, dtypes: tuple[torch.dtype, ...], names: Collection[str] | None = None
+) -> dict[str, Numbers]:
+    """What every case of these names gives; of every case by default."""
     found = {}
     for dtype in dtypes:
         for name, build, graph, engine in cases():
+            if names is not None and name not in names:
+                continue
             torch.manual_seed(5)
             model = build().to(dtype)
             graph = replace(graph, features=graph.features.to(dtype))
@@ -160,18 +168,20 @@ def all_numbers(workers: Workers | None, dtypes: tuple[torch.dtype, ...]) -> dic
 
 
 SINGLE, DOUBLE = (torch.float32,), (torch.float64,)
-RUNS = {"2, first": (2, SINGLE + DOUBLE), "2, again": (2, SINGLE), "3": (3, DOUBLE)}
-"Number of workers and types of each run."
+AGAIN = ("gcn", "gat", "README", "README, in tiles", "several", "one hub, empty parts")
+"Cases that run twice."
+RUNS = {"2, first": (2, SINGLE, None), "2, again": (2, SINGLE, AGAIN), "3": (3, DOUBLE, None)}
+"Number of workers, types and cases of each run."
 
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     # What is compiled here, every fork has.
     torch.save(all_numbers(None, SINGLE + DOUBLE), folder / "alone.pt")
-    for name, (size, dtypes) in RUNS.items():
+    for name, (size, dtypes, names) in RUNS.items():
 
-        def save(workers: Workers, name: str = name, dtypes: tuple[torch.dtype, ...] = dtypes) -> None:
-            torch.save(all_numbers(workers, dtypes), folder / f"{name}, worker {workers.rank}.pt")
+        def save(workers: Workers, name: str = name, given: Any = (dtypes, names)) -> None:
+            torch.save(all_numbers(workers, *given), folder / f"{name}, worker {workers.rank}.pt")
 
         run_workers(save, size)
 

@@ -21,6 +21,9 @@ from tests.runtime.workers.processes import join, run_workers, start_workers
 
 SIZE = 3
 TIMEOUT_S = 2.0
+"Seconds for which workers wait for the one that is stopped."
+LONG_S = 200.0
+"Seconds for which workers would wait for the one that is killed, if they did not see that it is gone."
 EXPECTED_CODES = {"killed": [3, -signal.SIGKILL, 3], "stopped": [3, -signal.SIGKILL, 3]}
 
 
@@ -48,6 +51,9 @@ def talk(workers: Workers, folder: Path) -> None:
     found: dict[str, Any] = {
         "sum": workers.add_up(terms, "adding").tolist(),
         "rows": workers.gather_rows(own, bounds, "gathering").flatten().tolist(),
+        "rows at first": None
+        if (rows := workers.rows_at_first(own, bounds, "gathering")) is None
+        else rows.flatten().tolist(),
         "texts": workers.texts(f"Grüße {rank}" * (rank + 1), "talking"),
         "empty texts": workers.texts("", "talking"),
         "any": [workers.any(False, "asking"), workers.any(rank == 1, "asking")],
@@ -80,8 +86,11 @@ def die(workers: Workers, folder: Path, number: int) -> None:
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     run_workers(lambda workers: talk(workers, folder), SIZE)
-    for name, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
-        pids = start_workers(lambda workers, number=number: die(workers, folder, number), SIZE, timeout_s=TIMEOUT_S)
+    for name, number, timeout_s in (
+        ("killed", signal.SIGKILL, LONG_S),
+        ("stopped", signal.SIGSTOP, TIMEOUT_S),
+    ):
+        pids = start_workers(lambda workers, number=number: die(workers, folder, number), SIZE, timeout_s=timeout_s)
         codes = join([pids[0], pids[2]])
         os.kill(pids[1], signal.SIGKILL)
         codes.insert(1, *join([pids[1]]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -13,12 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from sagann.runtime.workers import Workers, join_workers
+from tests.forks import fork
 
 
-def run_driver(name: str, folder: Path) -> None:
-    """Run a driver of this folder as a program of its own, which writes into ``folder``. What it has started ends with it."""
-    command = [sys.executable, "-m", f"tests.runtime.workers.{name}", str(folder)]
-    process = subprocess.Popen(command, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+def run_driver(name: str, folder: Path, *, package: str = "tests.runtime.workers") -> None:
+    """Run a driver of a package as a program of its own, which writes into ``folder``. What it has started ends with it."""
+    command = [sys.executable, "-m", f"{package}.{name}", str(folder)]
+    # GNU OpenMP would end the processes that run parallel kernels after a fork.
+    one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "NUMBA_THREADING_LAYER": "workqueue"}
+    process = subprocess.Popen(command, start_new_session=True, env=os.environ | one_thread)
     try:
         code = process.wait(timeout=840)
     finally:
@@ -28,15 +32,19 @@ def run_driver(name: str, folder: Path) -> None:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """A port of the loopback that nobody listens on. The system gives ports of this range to nobody who does not name one."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
-def start_workers(work: Callable[[Workers], None], size: int, *, timeout_s: float = 30.0) -> list[int]:
+def start_workers(work: Callable[[Workers], None], size: int, *, timeout_s: float = 240.0) -> list[int]:
     """Fork workers that run ``work``; their process ids, in the order of the ranks. Exit code 0 is success."""
     port, pids = free_port(), []
     for rank in range(size):
-        pid = os.fork()
+        # The driver may have run parallel kernels.
+        pid = fork(idle=1)
         if not pid:
             code = 1
             try:

@@ -9,7 +9,7 @@ import torch
 
 from sagann.errors import InputError
 from sagann.runtime.workers import join_workers
-from tests.runtime.workers.group_driver import SIZE, TIMEOUT_S
+from tests.runtime.workers.group_driver import LONG_S, SIZE, TIMEOUT_S
 from tests.runtime.workers.processes import run_driver
 
 pytestmark = pytest.mark.distributed
@@ -35,6 +35,7 @@ def test_workers_get_each_others_tensors_and_texts(folder: Path) -> None:
     for rank, mine in found.items():
         assert mine["sum"] == in_order
         assert mine["rows"] == [0.5, 1.5, 2.5, 3.5, 4.5]
+        assert mine["rows at first"] == (None if rank else [0.5, 1.5, 2.5, 3.5, 4.5])
         assert mine["texts"] == ["Grüße 0", "Grüße 1" * 2, "Grüße 2" * 3]
         assert mine["empty texts"] == [""] * SIZE
         assert mine["any"] == [False, True]
@@ -49,7 +50,7 @@ def test_a_killed_worker_ends_the_others_at_once(folder: Path) -> None:
     found = said(folder, "killed")
     assert list(found) == [0, 2]
     for rank, mine in found.items():
-        assert mine["seconds"] < TIMEOUT_S
+        assert mine["seconds"] < LONG_S / 2
         # The third worker may end before this one asks it.
         assert "is gone: its connection was lost" in mine["text"]
         assert "while agreeing on the next epoch" in mine["text"]
@@ -61,7 +62,8 @@ def test_a_stopped_worker_ends_the_others_in_time(folder: Path) -> None:
     found = said(folder, "stopped")
     assert list(found) == [0, 2]
     for mine in found.values():
-        assert mine["seconds"] < 2 * TIMEOUT_S + 1
+        # The time of each of them, and what a busy machine takes.
+        assert mine["seconds"] < 2 * TIMEOUT_S + 60
     texts = found[0]["text"] + found[2]["text"]
     assert f"worker 1 is gone: no answer within {TIMEOUT_S:g} s while agreeing on the next epoch" in texts
     assert "A worker that is only slow wants a longer --worker-timeout." in texts

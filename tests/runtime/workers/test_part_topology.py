@@ -10,8 +10,10 @@ from sagann.errors import InputError
 from sagann.graph import Graph, Topology
 from sagann.nn import GCN, SAGE, GatedGCN
 from sagann.partition import part_of
+from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.workers import Workers, worker_part
 from sagann.runtime.workers.part_topology import Halo, PartTopology
+from sagann.saga.engine import using_engine
 from tests.graphs import labelled_graph, odd_topologies, random_topology
 from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
@@ -90,6 +92,30 @@ def test_rows_travel_once_in_the_width_that_edges_read(layer: torch.nn.Module, w
     for found, num_rows in sent_bytes(graph, layer):
         assert num_rows > 0
         assert found == num_rows * width * 4
+
+
+@pytest.mark.parametrize(("engine", "is_kept"), [(CompiledEngine(), True), (CompiledEngine(lean=True), False)])
+def test_rows_of_constant_features_travel_once(engine: CompiledEngine, is_kept: bool) -> None:
+    graph, layer = Graph(topology=random_topology(60, 300), features=torch.randn(60, 8)), GatedGCN(8, 64)
+
+    def work(workers: Workers) -> tuple[list[int], list[Tensor]]:
+        part, sent, results = worker_part(graph, workers, opened=graph), [], []
+        with using_engine(engine):
+            for _ in range(3):
+                before = workers.sent_bytes
+                results.append(layer(part.topology, part.features).detach())
+                sent.append((workers.sent_bytes - before) // 4)
+        part.move(part.bounds)
+        with using_engine(engine):
+            before = workers.sent_bytes
+            results.append(layer(part.topology, part.features).detach())
+        assert (workers.sent_bytes - before) // 4 == sent[0]
+        return sent, results
+
+    for sent, results in in_threads(work, 2):
+        # The gate travels in every pass, and beside it at first the features, which are as wide.
+        assert sent == [sent[0], sent[0] // 2, sent[0] // 2] if is_kept else [sent[0]] * 3
+        assert all(torch.equal(each, results[0]) for each in results)
 
 
 def test_a_layer_is_called_with_the_rows_of_own_vertices() -> None:

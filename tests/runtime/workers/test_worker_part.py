@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sagann.nn import MODELS
-from tests.runtime.workers.exactness_driver import Numbers, cases
+from tests.runtime.workers.exactness_driver import AGAIN, Numbers, cases
 from tests.runtime.workers.processes import run_driver
 from tests.tolerances import largest
 
@@ -34,7 +34,8 @@ def test_several_workers_compute_what_one_computes(numbers: dict[str, dict[str, 
         for key in expected
     }
     compared = {run: found[name] for run, found in numbers.items() if name in found and run != "alone"}
-    assert len(compared) >= 4
+    # Two workers have computed it in float32, three in float64.
+    assert len(compared) >= {torch.float32: 2, torch.float64: 3}[expected["loss 0"].dtype]
     for run, found in compared.items():
         assert list(found) == list(expected), run
         for key, value in found.items():
@@ -49,6 +50,8 @@ def test_several_workers_compute_what_one_computes(numbers: dict[str, dict[str, 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_workers_have_the_same_bits_in_every_run(numbers: dict[str, dict[str, Numbers]], name: str) -> None:
+    if name.rpartition(",")[0] in AGAIN and name.endswith("float32"):
+        assert sum(run.startswith("2, again") and name in found for run, found in numbers.items()) == 2
     for size in (2, 3):
         same = [found[name] for run, found in numbers.items() if run.startswith(f"{size}") and name in found]
         for other in same[1:]:

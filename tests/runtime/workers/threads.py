@@ -37,7 +37,7 @@ class ThreadedWorkers(Workers):
         for rank, tensor in receives.items():
             assert tensor.is_contiguous()
             if tensor.numel():
-                tensor.copy_(self._queues[rank, self.rank].get(timeout=20))
+                tensor.copy_(self._queues[rank, self.rank].get(timeout=240))
         self.sent_bytes += sum(tensor.nbytes for tensor in sends.values())
 
 

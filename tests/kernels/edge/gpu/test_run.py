@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,18 +17,28 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import cut
 from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.work import DEVICE_GRAIN
+from tests.graphs import random_topology
 from tests.kernels.edge import cases
-from tests.kernels.edge.cases import KNOWN, MOVED, TOPOLOGIES
+from tests.kernels.edge.cases import KNOWN, MOVED
 from tests.kernels.edge.functions import Builder, arrays_of, functions, gated
 from tests.kernels.files import times_by_file
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
+# The interpreter takes milliseconds for an edge.
+TOPOLOGIES = cases.TOPOLOGIES | ({"skewed": random_topology(29, 131)} if INTERPRETED else {})
+GRAIN = replace(DEVICE_GRAIN, smallest=8) if INTERPRETED else DEVICE_GRAIN
+"Items of fewer edges, so that few edges are cut into many items."
 pytestmark = [
     # The interpreter computes with NumPy, which warns of what floating point allows.
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
     *([] if INTERPRETED else [pytest.mark.gpu]),
 ]
+
+
+@pytest.fixture(autouse=True)
+def small_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut, "DEVICE_GRAIN", GRAIN)
 
 
 def assert_equals_naive(function: EdgeFunction, topology: Topology, rtol: float) -> None:
@@ -62,9 +73,9 @@ def test_rows_that_no_edge_reaches_are_not_read() -> None:
 
 @pytest.mark.parametrize("at", ["dst", "src"])
 def test_rows_cut_into_several_items(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # At 64 edges an item, enough for two levels of merges. The interpreter is slow: it merges 9 items, 8 of them at a time.
-    fan_in, num_edges = (9, 700) if INTERPRETED else (cut.FAN_IN, 4500)
-    assert num_edges > fan_in * DEVICE_GRAIN.smallest
+    # Enough for two levels of merges. The interpreter merges 5 items, 3 of them at a time.
+    fan_in, num_edges = (3, 40) if INTERPRETED else (cut.FAN_IN, 4500)
+    assert num_edges > fan_in * GRAIN.smallest
     monkeypatch.setattr(cut, "FAN_IN", fan_in)
     assert_equals_naive(cases.all_reductions(at), cases.hub(num_edges), rtol=1e-11)
 
@@ -80,9 +91,11 @@ def test_a_cut_row_part_of_which_weighs_nothing() -> None:
     make = Builder(torch.float64)
     score, value = make.input("edge", ()), make.input("edge", (3,))
     function = make.function(("softmax", score, value))
-    topology = Topology.from_coo(src=torch.arange(400), dst=torch.zeros(400, dtype=torch.int64), num_src=400)
+    size = 8 * GRAIN.smallest
+    topology = Topology.from_coo(src=torch.arange(size), dst=torch.zeros(size, dtype=torch.int64), num_src=size)
     arrays = arrays_of(function, topology)
-    arrays[score][:150] = -float("inf")
+    # Items that weigh nothing, and one a part of which does.
+    arrays[score][: 5 * GRAIN.smallest // 2] = -float("inf")
     expected = naive.run(function, topology, arrays)
     arrays = {name: array.to(DEVICE) for name, array in arrays.items()}
     cases.assert_close(gpu.run(function, topology.to(DEVICE), arrays), expected, rtol=1e-11)

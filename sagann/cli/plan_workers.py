@@ -1,0 +1,87 @@
+"""The work of ``sagann plan --workers``: how the graph is divided among workers, and what a run has learned of their seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sagann.cli.options import Given, Shared
+from sagann.cli.prepare import open_checked
+from sagann.cli.run_settings import chosen_settings
+from sagann.graph.topology import Topology
+from sagann.nn import build_model
+from sagann.partition import (
+    RANGE_POLICIES,
+    CostFeatures,
+    CostModel,
+    balanced_bounds,
+    count_cost_features,
+    first_ranges,
+    part_of,
+    vertex_ranges,
+)
+from sagann.report.workers_text import PlannedPart, cost_model_table, parts_table, policies_text, speeds_text
+from sagann.train.preparation import features_as, parameter_dtype, prepared_by
+from sagann.train.run import Learned, learned_costs
+from sagann.train.run_folder import is_of_run
+
+# Row accesses are counted for this width where no operation reads rows.
+_SOME_BYTES = 64
+
+
+def show_workers(given: Given, file: Path | None, shared: Shared, *, learned: Path | None) -> None:
+    """Print the parts of the workers, and the cost model of the run ``learned``, or of the run that ``file`` belongs to."""
+    terminal = shared.terminal()
+    of_run = is_of_run(file)
+    settings = chosen_settings(given, file, of_run=of_run)
+    shared.add_user_file(settings.model.model)
+    costs = None if learned is None else learned_costs(learned)
+    if costs is None and of_run and settings.balance == "cost":
+        assert file is not None
+        costs = learned_costs(file.parent)
+    graph = open_checked(settings.data, keep_splits=False)
+    model = build_model(settings.model, graph)
+    topology = prepared_by(model, features_as(graph, parameter_dtype(model))).topology
+    size, balance = settings.workers, settings.balance
+    if costs is None:
+        if balance == "cost":
+            terminal.say(
+                "No cost model is given (--learned): parts begin with equal edges, and move after some epochs."
+            )
+        parts = planned_parts(topology, first_ranges(topology.indptr, size, balance), (None,) * size)
+        terminal.show(parts_table(parts, balance=balance))
+        return
+    features, fitting = _counted(topology, costs), _for_workers(costs.model, size)
+    divisions: dict[str, tuple[int, ...]] = {
+        name: vertex_ranges(topology.indptr, size, by=name) for name in RANGE_POLICIES
+    }
+    divisions["cost"] = balanced_bounds(fitting.part_costs(features, costs.operations), fitting.speeds_of(size))
+    seconds = {
+        name: fitting.seconds_of_parts(features, costs.operations, bounds) for name, bounds in divisions.items()
+    }
+    terminal.show(parts_table(planned_parts(topology, divisions[balance], seconds[balance]), balance=balance))
+    terminal.show(policies_text({name: max(each) for name, each in seconds.items()}))
+    terminal.show(cost_model_table(costs.model, costs.operations))
+    terminal.show(speeds_text(costs.model))
+    if fitting is not costs.model:
+        terminal.say(
+            f"Not {size} workers were measured, but {len(costs.model.speeds)}: each is taken to have speed 1."
+        )
+
+
+def planned_parts(topology: Topology, bounds: Sequence[int], seconds: Sequence[float | None]) -> list[PlannedPart]:
+    """The part of each worker, with its predicted seconds."""
+    parts = [part_of(topology, bounds, rank) for rank in range(len(bounds) - 1)]
+    return [
+        PlannedPart(vertices=part.num_own, edges=len(part.indices), halo=len(part.halo), seconds=predicted)
+        for part, predicted in zip(parts, seconds, strict=True)
+    ]
+
+
+def _counted(topology: Topology, costs: Learned) -> CostFeatures:
+    return count_cost_features(topology, set(costs.operations.values()) - {0} or {_SOME_BYTES})
+
+
+def _for_workers(model: CostModel, size: int) -> CostModel:
+    """The model, if so many workers were measured; else with workers of speed 1."""
+    return model if len(model.speeds) == size else model.with_speeds((1.0,) * size)

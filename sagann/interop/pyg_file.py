@@ -1,0 +1,363 @@
+"""Graphs that PyG has saved: a ``Data`` object in a file of ``torch.save``, read without PyG and without running its code.
+
+Three forms are known: the object itself, or its ``to_dict()``; ``(data, slices)`` and ``(dict, slices, class)``, as datasets of PyG
+keep in ``processed/data.pt``, if they have one graph. Tensors are mapped from the file, so an import needs little memory.
+
+References:
+    Fey and Lenssen, Fast Graph Representation Learning with PyTorch Geometric, ICLR workshop 2019.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sagann.errors import DatasetError, require_choice, shown
+from sagann.graph import SPLIT_NAMES, Graph
+from sagann.graph.checks import first_true, wrong_form
+from sagann.interop.pyg import TASK_CHOICES, Task
+from sagann.interop.restricted_pickle import Global, Made
+from sagann.interop.torch_archive import TorchFile
+from sagann.storage.edge_source import EdgeChunk, JoinedEdges
+from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.read_source import graph_of
+from sagann.storage.row_source import (
+    Array,
+    ArrayRows,
+    LabelRows,
+    RowChunk,
+    RowSource,
+    feature_dtype,
+    label_rows,
+    target_rows,
+)
+
+_DATA = "torch_geometric.data.data.Data"
+_LISTED = frozenset(
+    [
+        _DATA,
+        "torch_geometric.data.data.DataEdgeAttr",
+        "torch_geometric.data.data.DataTensorAttr",
+        "torch_geometric.data.storage.GlobalStorage",
+        # The slices of a dataset.
+        "collections.defaultdict",
+        "__builtin__.dict",
+    ]
+)
+"""What a saved ``Data`` names, and the file of a dataset. PyG's own list of safe classes has ones that open further files, so it is not used."""
+_ADVICE = {
+    "torch_geometric.datasets.": "This is a dataset object; save its graph: torch.save(dataset[0].to_dict(), FILE).",
+    "torch_geometric.data.hetero_data.": "Convert the graph with data.to_homogeneous(), and save torch.save(data.to_dict(), FILE).",
+    "torch_geometric.data.batch.": "These are several graphs; save one: torch.save(batch[0].to_dict(), FILE).",
+    "torch_sparse.": "Save edge_index instead of adj_t: row, col, _ = data.adj_t.coo(), torch.stack([col, row]).",
+}
+_CHUNK_EDGES = 2**20
+_MOST_NAMES = 10
+
+
+def read_pyg(path: str | os.PathLike[str], *, split: int | None = None, task: Task = "auto") -> Graph:
+    """Read a graph that PyG has saved, and check every value. PyG need not be installed, and nothing in the file is run.
+
+    The graph takes ``edge_index``, ``x``, ``y``, the masks ``train_mask``, ``val_mask`` and ``test_mask``, and each
+    ``edge_NAME`` with a row per edge as edge data NAME, as :func:`sagann.interop.from_pyg` does. A warning names what is left out.
+
+    Args:
+        path: file that ``torch.save`` has written: a ``Data``, its ``to_dict()``, or the file of a dataset with one graph.
+        split: column of masks that hold several splits.
+        task: what ``y`` is, as of :func:`sagann.interop.from_pyg`. With 'auto', integers are labels and a floating matrix of 0 and 1 is
+            multi-label; other floats are refused, because they may be class ids or targets.
+    Returns:
+        the graph, in memory.
+    Raises:
+        DatasetError: the file is missing or damaged, names a class or function that is not read, or has no graph for a vertex task.
+        InputError: a value is not valid in a graph.
+    Example:
+        >>> import tempfile, torch
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     torch.save({"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": torch.eye(3)}, folder + "/path.pt")
+        ...     read_pyg(folder + "/path.pt")
+        Graph(num_vertices=3, num_edges=2, num_features=3, num_classes=0)
+    """
+    return graph_of(_Source(Path(path), split, task, lambda text: warnings.warn(text, stacklevel=4)).source())
+
+
+def import_pyg(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    split: int | None = None,
+    task: Task = "auto",
+    options: ImportOptions | None = None,
+    say: Callable[[str], None] = warnings.warn,
+) -> None:
+    """Import a graph that PyG has saved into a dataset folder, in bounded memory.
+
+    Args:
+        source: the file, as of :func:`read_pyg`.
+        out: dataset folder to make.
+        split: column of masks that hold several splits.
+        task: what ``y`` is, as of :func:`read_pyg`.
+        options: symmetrise, memory, and so on.
+        say: gets a line that names what the dataset does not take; by default a warning.
+    Raises:
+        DatasetError: as :func:`read_pyg`; the message names file, attribute and row.
+    """
+    import_dataset(_Source(Path(source), split, task, say).source(), out, options or ImportOptions())
+
+
+class _Source:
+    """The attributes of one saved Data, on their way into a graph."""
+
+    def __init__(self, path: Path, split: int | None, task: Task, say: Callable[[str], None]) -> None:
+        require_choice(task, TASK_CHOICES, what="unknown task", where="--task (task= in Python)")
+        self._file = TorchFile(path, _LISTED, advice=_ADVICE)
+        self._path, self._split, self._task, self._say = path, split, task, say
+        self._fields = {name: each for name, each in self._only_graph().items() if each is not None}
+        self._taken: set[str] = set()
+
+    def source(self) -> ImportSource:
+        """What is imported. What is left out is said."""
+        edges = self._edges()
+        num_vertices = self._num_vertices()
+        x = self._array("x")
+        labels, targets = self._labels_or_targets(num_vertices)
+        found = ImportSource(
+            name=self._path.stem,
+            description=f"PyG file {self._path.name}",
+            edges=edges,
+            features=None if x is None else self._rows("x", x, feature_dtype(x, self._where("x"))),
+            labels=labels,
+            targets=targets,
+            splits=self._splits(),
+            num_vertices=num_vertices,
+        )
+        left_out = [self._described(name) for name in self._fields if name not in self._taken]
+        if left_out:
+            more = f" and {len(left_out) - _MOST_NAMES} more" if len(left_out) > _MOST_NAMES else ""
+            self._say(f"Left out of {self._path.name}: {', '.join(left_out[:_MOST_NAMES])}{more}.")
+        return found
+
+    def _only_graph(self) -> Mapping[str, Any]:
+        """The attributes of the only graph, by name."""
+        match self._file.value:
+            case (saved, slices) | (saved, slices, _) if slices is None or _mapping_of(slices) is not None:
+                self._require_one_graph(_mapping_of(slices) or {})
+            case saved:
+                pass
+        if isinstance(saved, Made) and saved.of == _DATA:
+            # Since PyG 2 the attributes lie in a store of the object.
+            saved = saved.state
+            store = saved.get("_store") if isinstance(saved, dict) else None
+            if isinstance(store, Made) and isinstance(store.state, dict):
+                saved = store.state.get("_mapping")
+        if not isinstance(saved, dict) or not all(isinstance(name, str) for name in saved):
+            raise self._refused(
+                "the file has no graph", f"{_kind(self._file.value)}, expected a Data object or its to_dict()"
+            )
+        return saved
+
+    def _require_one_graph(self, slices: Mapping[str | int, Any]) -> None:
+        for name, saved in slices.items():
+            bounds = self._file.array(saved)
+            if bounds is not None and bounds.shape != (2,):
+                raise self._refused(
+                    "the file has several graphs",
+                    f"{max(0, bounds.size - 1)}, counted by {shown(name)}; one graph with a vertex task is imported",
+                    fix="Choose one, and save it: torch.save(dataset[0].to_dict(), FILE).",
+                )
+
+    def _edges(self) -> JoinedEdges:
+        ids = self._array("edge_index")
+        if ids is None or ids.ndim != 2 or ids.shape[0] != 2 or ids.dtype.kind not in "iu":
+            found = "none" if ids is None else f"{ids.dtype} {list(ids.shape)}"
+            names = ", ".join(map(shown, list(self._fields)[:_MOST_NAMES])) or "nothing"
+            raise self._refused(
+                "the file has no edges", f"edge_index is {found}, expected integers [2, E]; there are {names}"
+            )
+        data: dict[str, RowSource] = {}
+        for name in self._fields:
+            key = name.removeprefix("edge_")
+            # The rows of edge_label belong to the edges of edge_label_index.
+            if key == name or name.endswith("_index") or f"{name}_index" in self._fields:
+                continue
+            rows = self._file.array(self._fields[name])
+            is_per_edge = rows is not None and rows.ndim > 0 and len(rows) == ids.shape[1]
+            if rows is None or rows.ndim == 0 or not (is_per_edge or key in ("weight", "type", "attr")):
+                continue
+            if rows.dtype.kind not in ("iu" if key == "type" else "iuf"):
+                expected = "integers [E]" if key == "type" else "numbers [E, ...]"
+                fix = "Convert it, or delete it, and save the graph again."
+                raise wrong_form(rows, expected, where=self._where(name), fix=fix, error=DatasetError)
+            self._taken.add(name)
+            data[key] = self._rows(name, rows, "int64" if key == "type" else _data_dtype(rows))
+        return JoinedEdges(ends=self._ends(ids), num_edges=ids.shape[1], data=data)
+
+    def _ends(self, ids: Array) -> Iterator[EdgeChunk]:
+        for first in range(0, ids.shape[1], _CHUNK_EDGES):
+            src, dst = ids[:, first : first + _CHUNK_EDGES].astype(np.int64)
+            yield EdgeChunk(src=src, dst=dst, file=self._where("edge_index"), first_row=first)
+
+    def _num_vertices(self) -> int | None:
+        # PyG 1 has another name for it.
+        for name in ("num_nodes", "__num_nodes__"):
+            if name in self._fields:
+                self._taken.add(name)
+                value = self._fields[name]
+                # The file of a dataset has a list, of one number.
+                value = value[0] if isinstance(value, list) and len(value) == 1 else value
+                if type(value) is not int or value < 0:
+                    raise self._refused("the number of vertices is no count", f"{name} is {_kind(value)}")
+                return value
+        return None
+
+    def _labels_or_targets(self, num_vertices: int | None) -> tuple[RowSource | None, RowSource | None]:
+        """``y`` as labels or as targets; the other one is None, and both are for the task 'none'."""
+        y = None if self._task == "none" else self._array("y")
+        if y is None:
+            return None, None
+        x = self._array("x")
+        rows = len(x) if x is not None and x.ndim else num_vertices
+        if y.ndim == 0 or (rows is not None and len(y) != rows):
+            raise self._refused(
+                "the labels are not those of vertices",
+                f"y {list(y.shape)}, and there are {rows} vertices",
+                fix="sagann trains vertex tasks: give a label or target for each vertex and save the graph again, or leave y out with --task "
+                "none (task='none').",
+            )
+        is_matrix = y.ndim == 2 and y.shape[1] > 1
+        task = self._task
+        if task == "auto":
+            if y.dtype.kind == "f" and not is_matrix and y.ndim <= 2:
+                raise self._refused(
+                    "it is not clear what the labels are",
+                    f"y is {y.dtype} {list(y.shape)}: numbers of classes, or numbers to predict",
+                    fix="Say it with --task classification or --task regression (task= in Python).",
+                )
+            task = "multi-label" if is_matrix else "classification"
+        if task == "regression":
+            return None, target_rows(self._rows("y", y, "float32"), y)
+        if is_matrix != (task == "multi-label") or y.ndim > 2:
+            expected = "a row of 0 and 1 for each vertex" if task == "multi-label" else "one class for each vertex"
+            raise self._refused(
+                "the labels do not fit the task",
+                f"y {list(y.shape)}; {task} has {expected}",
+                fix="Say another task with --task (task= in Python).",
+            )
+        if y.dtype.kind != "f":
+            return label_rows(self._rows("y", y, "int64"), y), None
+        if is_matrix:
+            return LabelRows(rows=_ZerosAndOnes(rows=self._rows("y", y, "uint8")), row_shape=y.shape[1:]), None
+        return label_rows(self._rows("y", y, "float64"), y), None
+
+    def _splits(self) -> dict[str, RowSource]:
+        splits: dict[str, RowSource] = {}
+        chosen = False
+        for name in SPLIT_NAMES:
+            key = f"{name}_mask"
+            mask = self._array(key)
+            if mask is None:
+                continue
+            if mask.ndim == 2 and mask.dtype == np.bool_:
+                if self._split is None or not 0 <= self._split < mask.shape[1]:
+                    raise self._refused(
+                        "the file has several splits",
+                        f"{key} has {mask.shape[1]} columns, and {'none' if self._split is None else self._split} is chosen",
+                        fix=f"Choose a column from 0 to {mask.shape[1] - 1}: --split-scheme, or split= in Python.",
+                    )
+                mask, chosen = mask[:, self._split], True
+            elif mask.ndim != 1 or mask.dtype != np.bool_:
+                expected = "bool [num_vertices], or [num_vertices, splits]"
+                fix = "Save it as a mask, data.train_mask.bool()."
+                raise wrong_form(mask, expected, where=self._where(key), fix=fix, error=DatasetError)
+            splits[name] = self._rows(key, mask, "bool")
+        if self._split is not None and not chosen:
+            raise self._refused(
+                "there is no split to choose",
+                f"column {self._split} is chosen, and there are no masks of several columns",
+                fix="Leave --split-scheme out; in Python, split=.",
+            )
+        return splits
+
+    def _array(self, name: str) -> Array | None:
+        """The tensor of this name, which counts as taken; None without one."""
+        if name not in self._fields:
+            return None
+        self._taken.add(name)
+        array = self._file.array(self._fields[name])
+        if array is None:
+            raise self._refused("an attribute is no tensor", f"{name} is {_kind(self._fields[name])}")
+        return array
+
+    def _rows(self, name: str, array: Array, dtype: str) -> ArrayRows:
+        row_bytes = 8 * max(1, int(np.prod(array.shape[1:], dtype=np.int64)))
+        return ArrayRows(array=array, file=self._where(name), dtype=dtype, chunk_rows=max(1, 2**24 // row_bytes))
+
+    def _where(self, name: str) -> str:
+        return f"{self._path}, {name}"
+
+    def _described(self, name: str) -> str:
+        array = self._file.array(self._fields[name]) if isinstance(self._fields[name], Made) else None
+        kind = _kind(self._fields[name]) if array is None else f"{array.dtype} {list(array.shape)}"
+        return f"{shown(name, 40)} ({kind})"
+
+    def _refused(
+        self, what: str, value: str, fix: str = "Save the graph with torch.save(data.to_dict(), FILE)."
+    ) -> DatasetError:
+        return DatasetError(what, value=value, where=str(self._path), fix=fix)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _ZerosAndOnes:
+    """Floating numbers that say whether a vertex has a class, as integers; another number than 0 and 1 is an error."""
+
+    rows: ArrayRows
+    "The numbers."
+
+    @property
+    def file(self) -> str:
+        return self.rows.file
+
+    @property
+    def dtype(self) -> str:
+        return "uint8"
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        return self.rows.row_shape
+
+    def chunks(self) -> Iterator[RowChunk]:
+        for chunk in self.rows.chunks():
+            at = first_true((chunk.rows != 0) & (chunk.rows != 1))
+            if at is not None:
+                raise DatasetError(
+                    "label is neither 0 nor 1",
+                    value=f"{shown(chunk.rows[at].tolist())}: a column for each class, or numbers to predict",
+                    where=f"{self.file}, row {chunk.first_row + at}",
+                    fix="Write 1 for each class that a vertex has, and 0 for the others; to predict numbers is not supported here.",
+                )
+            yield RowChunk(rows=chunk.rows.astype(np.uint8), first_row=chunk.first_row)
+
+
+def _mapping_of(saved: object) -> Mapping[str | int, Any] | None:
+    """The items of a dict of any kind; None for anything else."""
+    if isinstance(saved, Made):
+        return saved.items if saved.of.startswith("collections.") else None
+    return saved if isinstance(saved, dict) else None
+
+
+def _data_dtype(rows: Array) -> str:
+    """The type in which edge data is stored: its own, if the format has it."""
+    return rows.dtype.name if rows.dtype.name in ("int32", "int64", "float16", "float32", "float64") else "float32"
+
+
+def _kind(value: object) -> str:
+    """What a value is, in words; its content may be endless, so it is not shown."""
+    if isinstance(value, Global):
+        return f"the class {shown(value.name)}"
+    return f"a {shown(value.of)}" if isinstance(value, Made) else f"a {type(value).__name__}"

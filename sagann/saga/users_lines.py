@@ -1,0 +1,38 @@
+"""The user's lines: which line of a layer or a model runs, or failed."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import traceback
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+_OURS = (Path(__file__).parents[1] / package for package in ("saga", "compiler", "kernels"))
+_NOT_THE_USERS = tuple(map(str, (Path(torch.__file__).parent, *_OURS)))
+
+
+def users_line() -> str:
+    """The innermost line of the stack that is the user's: "file:line: code"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        frame = frame.f_back
+    return _format_line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def line_of_error(error: BaseException) -> str:
+    """The innermost line of an error that is the user's; 'the layer' where there is none."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_NOT_THE_USERS)
+    ]
+    return _format_line(frames[-1].filename, frames[-1].lineno or 0) if frames else "the layer"
+
+
+@lru_cache(maxsize=1024)
+def _format_line(filename: str, lineno: int) -> str:
+    source = linecache.getline(filename, lineno).strip()
+    return f"{Path(filename).name}:{lineno}: {source[:100]}"

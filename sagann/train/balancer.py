@@ -1,0 +1,271 @@
+"""Balancer: measures what epochs take each worker, and moves vertices between workers where that pays.
+
+After an epoch, workers tell each other the seconds of their own computing, by kind of operation. The first worker alone learns the cost
+model from these seconds and decides; the others move as it says. So all do the same, though their clocks differ.
+
+The seconds of the first epoch after a start or a move teach nothing: in that epoch kernels are compiled, offsets of out-edges are made,
+and gathers of constant features are computed which later epochs keep.
+
+References:
+    Jia et al., ROC, MLSys 2020, Sec. 4: the cost model is fitted after each epoch, and the graph is divided anew. We differ in that vertices
+    move only where that pays within :data:`REPAY_EPOCHS` epochs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from sagann.errors import InputError
+from sagann.graph.topology import Topology
+from sagann.partition import (
+    CostFeatures,
+    CostModel,
+    Measurement,
+    MoveCosts,
+    Repartition,
+    count_cost_features,
+    decide_repartition,
+)
+from sagann.runtime.workers import WorkerPart
+from sagann.runtime.workers.group import START_TIMEOUT_S
+from sagann.storage.json_fields import as_integer, as_mapping
+from sagann.train.worker_balance import WorkerBalance, bounds_in
+
+REPAY_EPOCHS = 20
+"Number of epochs within which a move has to pay for itself."
+_PROBE_BYTES = 4 << 20
+# Row accesses are counted for this width where no operation reads rows.
+_SOME_BYTES = 64
+_TELLING, _DECIDING = "comparing the seconds of an epoch", "waiting for the decision to move vertices"
+_SENDING = "measuring how fast workers send"
+
+
+class Balancer:
+    """Balances the workers of a run by what its epochs take. Every worker has one; all call its methods at the same time.
+
+    Args:
+        part: this worker's part, which moves.
+        say: is told, at the first worker, of every move.
+    """
+
+    def __init__(self, part: WorkerPart, *, say: Callable[[str], None] = lambda text: None) -> None:
+        self.part, self._say = part, say
+        self.model = CostModel()
+        "What the first worker has learned; nothing at the others."
+        self.operations: dict[str, int] = {}
+        "Kinds of the operations of an epoch, with the bytes of a source's row in each; 0 for work on vertices alone."
+        self._bounds = part.first_bounds
+        "Bounds of the next epoch. After a checkpoint was loaded, the part moves there when the run begins."
+        self._features: CostFeatures | None = None
+        "Cost features of the graph, at the first worker."
+        self._counted: set[int] = set()
+        "Widths of rows that the features are counted for."
+        self._before: Repartition | None = None
+        self._teaches, self._has_moved = False, False
+        self._bytes_per_s = 1.0
+        self._first_epoch_s: float | None = None
+        "Seconds that the first epoch after a move takes in addition; None before the first move."
+
+    def begin(self) -> None:
+        """Give the workers the ranges that the run begins or continues with, and measure how fast they send."""
+        self._bytes_per_s = self._measured_rate()
+        if self.part.bounds != self._bounds:
+            self.part.move(self._bounds)
+        self.part.workers.stopwatch.take()
+        self._teaches = self._has_moved = False
+        if self.operations:
+            # A resumed run predicts its first epoch.
+            self._count_features()
+
+    def settle(self, epochs_left: int) -> WorkerBalance:
+        """Learn from the epoch that has ended, and move vertices where that pays.
+
+        Args:
+            epochs_left: number of epochs that will follow.
+        Raises:
+            InputError: the workers have different ranges or operations.
+            WorkerError: a worker does not answer.
+        """
+        part, workers = self.part, self.part.workers
+        laps = workers.stopwatch.take()
+        told = self._told(
+            {
+                "bounds": list(part.bounds),
+                "operations": {kind: lap.row_bytes for kind, lap in laps.items()},
+                "seconds": {kind: lap.seconds for kind, lap in laps.items()},
+                "edges": part.topology.num_edges,
+                "made_s": part.made_s,
+                "bytes_per_s": self._bytes_per_s,
+            }
+        )
+        if self._teaches:
+            self.operations = told[0]["operations"]
+            self._count_features()
+        decision = self._decision(told, epochs_left) if workers.is_first else None
+        content = None if decision is None else json.dumps(decision).encode()
+        found = json.loads(workers.from_first(content, _DECIDING, timeout_s=None))
+        bounds, moves = part.bounds, found["moved_to"] is not None
+        self._teaches, self._has_moved = not moves, moves
+        if moves:
+            self._bounds = tuple(found["moved_to"])
+            part.move(self._bounds)
+        return WorkerBalance(
+            bounds=bounds,
+            edges=tuple(each["edges"] for each in told),
+            seconds=tuple(sum(each["seconds"].values()) for each in told),
+            predicted_s=None if found["predicted_s"] is None else tuple(found["predicted_s"]),
+            moved_to=self._bounds if moves else None,
+            move_s=part.made_s if moves else None,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The balancer's part of a checkpoint: the ranges of the next epoch, and what was learned."""
+        return {
+            "bounds": list(self._bounds),
+            "operations": dict(self.operations),
+            "model": self.model.to_plain(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with the ranges and the model of a checkpoint, unless another number of workers made it."""
+        if len(state["bounds"]) == len(self.part.bounds):
+            self._bounds = tuple(state["bounds"])
+            self.operations, self.model = read_learned(state)
+
+    @staticmethod
+    def require_state(state: Any, *, num_vertices: int | None, name: str) -> None:
+        """Require what :meth:`state_dict` gives, for a graph of so many vertices, or of any; a ValueError says what differs."""
+        try:
+            bounds = bounds_in(as_mapping(state)["bounds"], f"{name}.bounds")
+            read_learned(state)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{name}: {type(error).__name__}: {error}") from error
+        except InputError as error:
+            raise ValueError(f"{name}.model: {error.value}") from error
+        if num_vertices not in (None, bounds[-1]):
+            raise ValueError(f"{name}.bounds end at {bounds[-1]}, the graph has {num_vertices} vertices")
+
+    def _told(self, mine: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What each worker tells about the epoch. Another division, or other operations, are refused."""
+        workers = self.part.workers
+        told = [json.loads(text) for text in workers.texts(json.dumps(mine), _TELLING, timeout_s=None)]
+        for rank, theirs in enumerate(told):
+            for name in ("bounds", "operations"):
+                if theirs[name] != told[0][name]:
+                    raise InputError(
+                        "the workers disagree",
+                        value=f"{name} are {told[0][name]} at worker 0, and {theirs[name]} at worker {rank}",
+                        where=f"worker {workers.rank} of {workers.size}",
+                        fix="Start every worker with the same versions, data, model and options.",
+                    )
+        return told
+
+    def _decision(self, told: Sequence[Mapping[str, Any]], epochs_left: int) -> dict[str, Any]:
+        bounds = self.part.bounds
+        predicted_s = self._predicted_s(bounds)
+        slowest_s = max(sum(each["seconds"].values()) for each in told)
+        if self._has_moved and predicted_s is not None:
+            self._first_epoch_s = max(0.0, slowest_s - max(predicted_s))
+        moved_to = None
+        if self._teaches:
+            self.model = self.model.updated(self._measurements(told))
+            found = self._repartition(told, slowest_s, epochs_left)
+            self._before = None if found is None or found.moves else found
+            if found is not None and found.moves:
+                self._say(f"Vertices move between the workers: {str(found).removeprefix('move: ')}.")
+                moved_to = list(found.bounds)
+        return {"predicted_s": predicted_s, "moved_to": moved_to}
+
+    def _measurements(self, told: Sequence[Mapping[str, Any]]) -> list[Measurement]:
+        assert self._features is not None
+        return [
+            Measurement(
+                kind=kind,
+                worker=worker,
+                features=self._features.of_part(first, stop, self.operations[kind]).tolist(),
+                seconds=seconds,
+            )
+            for worker, ((first, stop), each) in enumerate(zip(pairwise(self.part.bounds), told, strict=True))
+            for kind, seconds in each["seconds"].items()
+            if seconds > 0
+        ]
+
+    def _predicted_s(self, bounds: Sequence[int]) -> list[float] | None:
+        if self._features is None or not self.operations or not self.operations.keys() <= self.model.kinds.keys():
+            return None
+        return list(self.model.seconds_of_parts(self._features, self.operations, bounds))
+
+    def _repartition(
+        self, told: Sequence[Mapping[str, Any]], slowest_s: float, epochs_left: int
+    ) -> Repartition | None:
+        if self._features is None or not self.operations.keys() <= self.model.kinds.keys():
+            return None
+        part = self.part
+        first_epoch_s = slowest_s if self._first_epoch_s is None else self._first_epoch_s
+        rows = part.features
+        num_values = rows.values().numel() if rows.layout == torch.sparse_csr else rows.numel()
+        edge_bytes = part.topology.indices.element_size() + sum(
+            data[:1].nbytes for data in part.topology.edge_data.values()
+        )
+        costs = MoveCosts(
+            # Offsets of in-edges take 8 bytes.
+            vertex_bytes=8 + num_values * rows.dtype.itemsize // max(1, len(rows)),
+            edge_bytes=edge_bytes,
+            bytes_per_s=min(each["bytes_per_s"] for each in told),
+            horizon_epochs=min(REPAY_EPOCHS, epochs_left),
+            fixed_s=max(each["made_s"] for each in told) + first_epoch_s,
+        )
+        return decide_repartition(
+            part.bounds, self._features, self.operations, self.model, costs, before=self._before
+        )
+
+    def _count_features(self) -> None:
+        """Count the cost features of the graph for the widths of the operations, each worker those of its part."""
+        widths = set(self.operations.values()) - {0} or {_SOME_BYTES}
+        if widths <= self._counted:
+            return
+        own, workers = self.part.topology.part, self.part.workers
+        topology = Topology(indptr=own.indptr, indices=own.sources(), num_src=own.bounds[-1], validate=False)
+        counted = count_cost_features(topology, widths)
+        rows = workers.rows_at_first(
+            torch.from_numpy(counted.sums).diff(dim=0), own.bounds, "gathering the cost features of the parts"
+        )
+        self._counted = widths
+        if rows is not None:
+            sums = torch.zeros(len(rows) + 1, rows.shape[1], dtype=torch.int64)
+            torch.cumsum(rows, 0, out=sums[1:])
+            self._features = CostFeatures(sums=sums.numpy(), row_bytes=counted.row_bytes)
+
+    def _measured_rate(self) -> float:
+        """Bytes per second that this worker sends to the next one, and receives from the one before."""
+        workers = self.part.workers
+        to, of = (workers.rank + 1) % workers.size, (workers.rank - 1) % workers.size
+        sent = torch.zeros(_PROBE_BYTES, dtype=torch.uint8)
+        received = torch.empty_like(sent)
+        # The first transfer waits until the other worker is there; the first worker may have the run folder to prepare.
+        workers.transfer({to: sent[:1]}, {of: received[:1]}, _SENDING, timeout_s=START_TIMEOUT_S)
+        began_s = time.perf_counter()
+        workers.transfer({to: sent}, {of: received}, _SENDING)
+        return _PROBE_BYTES / max(time.perf_counter() - began_s, 1e-6)
+
+
+def read_learned(state: Mapping[str, Any]) -> tuple[dict[str, int], CostModel]:
+    """The operations and the cost model in what :meth:`Balancer.state_dict` gives.
+
+    Raises:
+        InputError: the model is none.
+        KeyError, TypeError, ValueError: an entry is missing, or of another type.
+    """
+    operations = {
+        kind: as_integer(row_bytes, "bytes") for kind, row_bytes in as_mapping(state["operations"]).items()
+    }
+    model = CostModel.from_plain(state["model"])
+    if unknown := operations.keys() - model.kinds.keys():
+        raise ValueError(f"operations that the model has not learned: {', '.join(sorted(unknown))}")
+    return operations, model

@@ -1,0 +1,233 @@
+"""Losses: how far a model's outputs are from the answers, as a mean over vertices.
+
+A loss is a mean of one number per vertex, and no vertex's number depends on another vertex. So the loss of many vertices is the mean of
+their parts' losses, weighted by the sizes of the parts: the same number in memory, streamed by intervals, by several workers, and over the
+mini-batches of an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sagann.errors import InputError, shown
+from sagann.graph import Graph
+from sagann.graph.split import labelled_rows
+from sagann.storage.json_fields import as_list, as_mapping, as_number, as_text
+
+LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Gives the loss of each of n vertices, float [n], or [n, ...] whose mean over a row is the loss of its vertex. The arguments are outputs
+[n, C] of the model, and answers: class ids int64 [n], 0 and 1 uint8 [n, C], or targets float [n, T]."""
+
+BALANCED = "balanced"
+"Name of class weights by which every class weighs the same in the loss of the training vertices."
+
+_LARGEST_WEIGHT = torch.finfo(torch.float32).max
+# Rows on which a loss of the user's is tried.
+_TRIED_ROWS = 3
+
+
+LOSSES: Mapping[str, str] = MappingProxyType(
+    {
+        "cross_entropy": "classification",
+        "bce": "multi-label",
+        "mse": "regression",
+        "mae": "regression",
+        "huber": "regression",
+        "smooth_l1": "regression",
+    }
+)
+"""Losses by name, each with its task. 'bce' is over all classes with logits, those of a regression are over all targets; 'huber' and
+'smooth_l1' are linear from an error of 1 on."""
+_FUNCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+    {
+        "cross_entropy": F.cross_entropy,
+        "bce": F.binary_cross_entropy_with_logits,
+        "mse": F.mse_loss,
+        "mae": F.l1_loss,
+        "huber": F.huber_loss,
+        "smooth_l1": F.smooth_l1_loss,
+    }
+)
+LOSS_ALIASES: Mapping[str, str] = MappingProxyType({"l1": "mae"})
+"Other names of losses."
+DEFAULT_LOSSES: Mapping[str, str] = MappingProxyType(
+    {"classification": "cross_entropy", "multi-label": "bce", "regression": "mse"}
+)
+"The loss of each task where none is named."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loss:
+    """The loss of a run: a named one, or a function of the user's."""
+
+    name: str
+    "Name among LOSSES; or the name of the user's function, in parentheses."
+    class_weights: tuple[float, ...] = ()
+    "Weight of each class, scaled so that the mean over the training vertices is 1; empty where all weigh 1."
+    function: LossFunction | None = None
+    "The user's function; None for a named loss, and for the loss of a reopened run whose function was not passed."
+
+    def __call__(self, outputs: Tensor, answers: Tensor) -> Tensor:
+        """The mean loss of at least one vertex, a scalar: outputs [n, C], answers as :data:`LossFunction` takes them."""
+        if self.function is not None:
+            return self._rows(self.function, outputs, answers).mean()
+        function = _FUNCTIONS[self.name]
+        if answers.dtype != torch.int64:
+            answers = answers.to(outputs.dtype)
+        if not self.class_weights:
+            return function(outputs, answers)
+        weights = torch.tensor(self.class_weights, dtype=outputs.dtype, device=outputs.device)
+        # Weights of torch would be divided by their sum over these rows, which depends on how rows are cut into parts.
+        return (function(outputs, answers, reduction="none") * weights[answers]).mean()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the loss can be computed."""
+        return self.function is not None or self.name in LOSSES
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that tell two losses apart, as JSON values."""
+        return {"name": self.name, "class_weights": list(self.class_weights)}
+
+    @classmethod
+    def from_json(cls, values: object) -> Loss:
+        """The inverse of :meth:`to_json`; a TypeError where a value is missing or of the wrong type."""
+        found = as_mapping(values)
+        name = as_text(found["name"])
+        weights = tuple(as_number(weight, "a class weight") for weight in as_list(found["class_weights"]))
+        return cls(name=name, class_weights=weights)
+
+    def _rows(self, function: LossFunction, outputs: Tensor, answers: Tensor) -> Tensor:
+        """The user's losses of some rows; an InputError where they are not one for each row."""
+        losses: object = function(outputs, answers)
+        if (
+            isinstance(losses, Tensor)
+            and losses.ndim
+            and len(losses) == len(outputs)
+            and losses.is_floating_point()
+        ):
+            return losses
+        found = (
+            f"{losses.dtype} {list(losses.shape)}" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+        )
+        raise InputError(
+            "a loss function must give the loss of each vertex",
+            value=f"{found} for {len(outputs)} vertices, expected floats [{len(outputs)}], or [{len(outputs)}, ...]",
+            where=f"loss {self.name}",
+            fix="Leave out the mean over vertices: reduction='none' in torch's losses.",
+        )
+
+    def try_out(self, graph: Graph, num_outputs: int, device: torch.device) -> None:
+        """Find errors of a function of the user's before anything is trained: its shape, and a vertex that depends on others."""
+        if self.function is None:
+            return
+        _, answers = labelled_rows(graph, graph.splits["train"])
+        answers = answers[:_TRIED_ROWS].to(device)
+        outputs = torch.randn(len(answers), num_outputs, device=device, requires_grad=True)
+        losses = self._rows(self.function, outputs, answers)
+        if not losses.requires_grad:
+            raise InputError(
+                "a loss function cannot be differentiated",
+                value="no gradient leads from the losses to the outputs",
+                where=f"loss {self.name}",
+                fix="Compute the losses with PyTorch, without detach(), item() or NumPy.",
+            )
+        for at in range(len(answers)):
+            part = slice(at, at + 1)
+            alone = self._rows(self.function, outputs[part], answers[part]).detach().mean()
+            beside = losses[part].detach().mean()
+            if not torch.allclose(alone, beside, rtol=1e-3, atol=1e-5, equal_nan=True):
+                raise InputError(
+                    "a loss function mixes vertices",
+                    value=f"the loss of a vertex is {float(beside):g} beside others, and {float(alone):g} alone",
+                    where=f"loss {self.name}",
+                    fix="Compute each vertex's loss from its own row, without random numbers: the vertices are not always computed together.",
+                )
+
+
+def default_loss(task: str) -> Loss:
+    """The loss of a task where none is named."""
+    return Loss(name=DEFAULT_LOSSES[task])
+
+
+def build_loss(
+    task: str,
+    graph: Graph,
+    *,
+    name: str | None = None,
+    class_weights: str | Sequence[float] | None = None,
+    function: Any = None,
+) -> Loss:
+    """The loss of a run on ``graph``, which has the answers of ``task`` alone and a split 'train'.
+
+    Args:
+        task: one of :data:`sagann.graph.TASKS`.
+        graph: the training graph.
+        name: a name in LOSSES; None for the task's default.
+        class_weights: 'balanced', or a weight for each class; None for equal weights.
+        function: a function of the user's, a :data:`LossFunction`, instead of ``name``.
+    Raises:
+        InputError: the loss is not for the task, or the class weights do not fit loss and classes.
+    """
+    if function is not None:
+        if not callable(function):
+            fix = "Name a loss as TrainConfig(loss='mae'); pass a function of outputs and answers here."
+            raise _refused("a loss cannot be called", shown(function), fix, where="Trainer.loss")
+        if name is not None:
+            raise _refused(
+                "two losses", f"TrainConfig.loss is '{name}', and a function is passed", "Pass one of them."
+            )
+        kind = function if hasattr(function, "__qualname__") else type(function)
+        loss = Loss(name=f"({kind.__qualname__})", function=function)
+    else:
+        loss = default_loss(task) if name is None else Loss(name=name)
+        if LOSSES[loss.name] != task:
+            fitting = ", ".join(each for each, of in LOSSES.items() if of == task)
+            value = f"'{loss.name}' is for {LOSSES[loss.name]}, the task is {task}"
+            raise _refused("the loss does not fit the task", value, f"Choose {fitting}, or pass a function.")
+    if class_weights is None:
+        return loss
+    if loss.name != "cross_entropy":
+        value = f"class_weights, with the loss {loss.name}"
+        raise _refused("only the loss cross_entropy has class weights", value, "Leave class_weights out.")
+    weights = _scaled(class_weights, graph)
+    return Loss(name=loss.name, class_weights=weights)
+
+
+def _scaled(class_weights: str | Sequence[float], graph: Graph) -> tuple[float, ...]:
+    """A weight for each class, with a mean of 1 over the training vertices."""
+    _, labels = labelled_rows(graph, graph.splits["train"])
+    counts = torch.bincount(labels.cpu(), minlength=graph.num_classes).double()
+    if class_weights == BALANCED:
+        # A class without a training vertex has no part in training.
+        weights = torch.where(counts > 0, 1 / counts.clamp(min=1), 1 / max(1.0, float(counts.max())))
+    elif len(class_weights) != graph.num_classes:
+        raise _refused(
+            "class weights and classes differ in number",
+            f"{len(class_weights)} weights, {graph.num_classes} classes",
+            "Pass one weight for each class, or 'balanced'.",
+            where="TrainConfig.class_weights",
+        )
+    else:
+        weights = torch.tensor(class_weights, dtype=torch.float64)
+    total = float((counts * weights).sum())
+    scaled = weights / total * float(counts.sum()) if total else weights
+    if not 0 < total < float("inf") or not float(scaled.max()) <= _LARGEST_WEIGHT:
+        raise _refused(
+            "class weights cannot be scaled to a mean of 1",
+            f"their sum over the training vertices is {total:g}, the largest weight {float(weights.max()):g}",
+            "Give positive weights of like magnitude, at least to classes with training vertices.",
+            where="TrainConfig.class_weights",
+        )
+    return tuple(scaled.tolist())
+
+
+def _refused(what: str, value: str, fix: str, *, where: str = "TrainConfig.loss") -> InputError:
+    return InputError(what, value=value, where=where, fix=fix)

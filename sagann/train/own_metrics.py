@@ -1,0 +1,80 @@
+"""Metrics of the user's: functions of outputs and answers, or objects that gather them slab by slab, as those of torchmetrics do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, require_type
+from sagann.train.metrics import METRICS, Metrics, Rows
+
+MetricFunction: TypeAlias = Callable[[Tensor, Tensor], Any]
+"""Gives a number from outputs [n, C] of the model for the vertices of a split, and answers: class ids int64 [n], 0 and 1 uint8 [n, C], or
+targets float [n, T]. Both are on the CPU."""
+
+
+@runtime_checkable
+class GatheredMetric(Protocol):
+    """A metric that gathers slabs of outputs and answers, such as a ``torchmetrics.Metric``."""
+
+    def reset(self) -> None:
+        """Forget what was gathered."""
+
+    def update(self, outputs: Tensor, answers: Tensor, /) -> None:
+        """Gather the vertices of a slab."""
+
+    def compute(self) -> Any:
+        """The metric of all that was gathered, a number."""
+
+
+OwnMetrics: TypeAlias = Mapping[str, MetricFunction | GatheredMetric]
+"Metrics of the user's by name."
+
+
+def check_own_metrics(metrics: Mapping[Any, Any], *, where: str) -> None:
+    """Refuse names that other metrics have or that are no words, and values that cannot be called."""
+    require_type(metrics, Mapping, where=where, fix="Pass a mapping of name to function.")
+    for name, metric in metrics.items():
+        if not isinstance(name, str) or not name.isidentifier() or name in METRICS:
+            raise InputError(
+                "name of a metric cannot be used",
+                value=f"{name!r}, expected a word other than {', '.join(METRICS)}",
+                where=where,
+                fix="Choose another name.",
+            )
+        if not callable(metric) and not isinstance(metric, GatheredMetric):
+            fix = "Pass a function of outputs and answers, or an object with reset, update and compute."
+            raise InputError("a metric cannot be called", value=f"'{name}' is {metric!r:.80}", where=where, fix=fix)
+
+
+def measure_own(metrics: OwnMetrics, rows: Rows, answers: Tensor) -> Metrics:
+    """Each metric of some rows of outputs; one that is NaN or infinite is left out, as undefined."""
+    found: Metrics = {}
+    for name, metric in metrics.items():
+        with torch.no_grad():
+            value = _value(metric, rows, answers)
+        if isinstance(value, Tensor) and value.numel() == 1:
+            value = value.item()
+        if not isinstance(value, int | float):
+            raise InputError(
+                "a metric must give a number",
+                value=f"{type(value).__name__} {list(value.shape) if isinstance(value, Tensor) else value!r:.80}",
+                where=f"metric '{name}'",
+                fix="Return a float, or a tensor with one element.",
+            )
+        if math.isfinite(value):
+            found[name] = float(value)
+    return found
+
+
+def _value(metric: MetricFunction | GatheredMetric, rows: Rows, answers: Tensor) -> Any:
+    if isinstance(metric, GatheredMetric):
+        metric.reset()
+        for part, outputs in rows.slabs():
+            metric.update(outputs.cpu(), answers[part].cpu())
+        return metric.compute()
+    return metric(torch.cat([outputs.cpu() for _, outputs in rows.slabs()]), answers.cpu())

@@ -1,0 +1,45 @@
+"""The benchmark of workers, on graphs of a few edges: its search, and every number of its tables."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from bench.balance.__main__ import best_share, power_law, unequal
+from bench.balance.group import Group
+from sagann.storage import save_graph
+
+
+def test_the_search_comes_near_the_best_share() -> None:
+    asked: list[float] = []
+
+    def epoch_s(share: float) -> float:
+        asked.append(share)
+        return abs(share - 0.333)
+
+    assert best_share(epoch_s) == pytest.approx(0.333, abs=0.0125)
+    assert len(asked) == len(set(asked)) <= 11
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_unequal_workers_are_measured(tmp_path: Path) -> None:
+    graph = power_law(300, 3000, 8)
+    save_graph(graph, tmp_path / "graph")
+    options = argparse.Namespace(rounds=1, epochs=1, balanced_epochs=4)
+    specification = {"folder": str(tmp_path / "graph"), "model": "gcn", "hidden": 8}
+    with Group(specification, size=2, threads=1) as group:
+        held = group.hold_back(1, 0.5)
+        assert "quota of 0.5 of a core" in held or "stopped for 50%" in held
+        one, other = group.ask(epochs=2)
+        assert len(one["seconds"]) == 2
+        assert one["computing_s"] > 0
+        # Every row that the other one reads goes once, and its gradient comes back; gradients of parameters and the loss come on top.
+        for mine in (one, other):
+            assert 0 < mine["halo_bytes"] < mine["sent_bytes"]
+        rows = unequal(group, graph, options)
+    assert [row[0] for row in rows] == ["equal edges", "balanced by cost", "best static"]
+    assert rows[2][3] == "1.00"
+    assert abs(float(rows[0][1].rstrip("%")) - 50) < 5

@@ -1,0 +1,126 @@
+"""``sagann plan --workers``: the parts of workers, and the cost model of a run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sagann.partition import CostModel, Measurement, count_cost_features
+from sagann.storage import load_graph
+from sagann.train.checkpoint import Checkpoint, Position
+from sagann.train.run_folder import RunFolder
+from tests.cli.conftest import Invoke
+
+OPERATIONS = {"forward 0": 0, "forward 1": 64}
+PLAN = ("plan", "--data", "demo", "--model", "sage", "--workers", 2)
+
+
+def learned_state(**change: Any) -> dict[str, Any]:
+    """What a run on the demo graph has learned: an edge takes a microsecond, and the second worker twice as long."""
+    topology = load_graph("demo").topology
+    features, num_vertices, model = count_cost_features(topology, [64]), topology.num_dst, CostModel()
+    for cut in (num_vertices // 2, num_vertices // 3, num_vertices // 4):
+        model = model.updated(
+            Measurement(
+                kind=kind,
+                worker=worker,
+                features=features.of_part(first, stop, width).tolist(),
+                seconds=(1 + worker) * 1e-6 * features.of_part(first, stop, width)[1 if width else 0],
+            )
+            for worker, (first, stop) in enumerate([(0, cut), (cut, num_vertices)])
+            for kind, width in OPERATIONS.items()
+        )
+    return {"bounds": [0, 5, num_vertices], "operations": OPERATIONS, "model": model.to_plain(), **change}
+
+
+def run_folder(path: Path, state: dict[str, Any]) -> Path:
+    folder = RunFolder(path)
+    with folder.locked():
+        folder.write_run({name: {} for name in ("model", "train", "contract", "versions", "identity")})
+        folder.checkpoints.write(Checkpoint(position=Position(5), state=state))
+    return path
+
+
+def test_parts_are_shown_with_their_halo(invoke: Invoke) -> None:
+    ended = invoke(*PLAN)
+    assert ended.code == 0, ended.err
+    assert "Parts of 2 workers, balanced by edges" in ended.out
+    graph = load_graph("demo")
+    rows = re.findall(r"│ +(\d) +│ +([\d,]+) +│ +([\d,]+) +│ +([\d.]+)% +│ +([\d,]+) +│ +- +│", ended.out)
+    vertices, edges = ([int(row[column].replace(",", "")) for row in rows] for column in (1, 2))
+    assert [row[0] for row in rows] == ["0", "1"]
+    assert sum(vertices) == graph.num_vertices
+    assert sum(edges) == graph.num_edges
+    assert abs(edges[0] - edges[1]) < graph.num_edges / 20
+    assert "Cost model" not in ended.out
+
+
+def test_what_a_run_has_learned_divides_the_graph(tmp_path: Path, invoke: Invoke) -> None:
+    run = run_folder(tmp_path / "run", {"balance": learned_state()})
+    ended = invoke(*PLAN, "--balance", "cost", "--learned", run)
+    assert ended.code == 0, ended.err
+    assert "Parts of 2 workers, balanced by cost" in ended.out
+    shares = [float(share) for share in re.findall(r"([\d.]+)%", ended.out.split("The slowest worker")[0])]
+    assert shares == pytest.approx([66.7, 33.3], abs=2.0)
+    found = re.search(r"balanced by: edges ([\d.]+) ms, vertices ([\d.]+) ms, cost ([\d.]+) ms", ended.out)
+    assert found is not None
+    by_edges, by_vertices, by_cost = map(float, found.groups())
+    assert by_edges == pytest.approx(1.5 * by_cost, rel=0.03)
+    assert by_vertices > 1.3 * by_cost
+    assert "Cost model: nanoseconds on a worker of speed 1" in ended.out
+    assert "forward 1" in ended.out
+    assert "Speeds of the workers that were measured: 1.33, 0.67." in ended.out
+
+
+def test_other_workers_than_those_that_were_measured_have_speed_one(tmp_path: Path, invoke: Invoke) -> None:
+    run = run_folder(tmp_path / "run", {"balance": learned_state()})
+    ended = invoke(*PLAN[:-1], 3, "--balance", "cost", "--learned", run)
+    assert ended.code == 0, ended.err
+    shares = [float(share) for share in re.findall(r"([\d.]+)%", ended.out.split("The slowest worker")[0])]
+    assert shares == pytest.approx([33.3] * 3, abs=2.0)
+    assert "Not 3 workers were measured, but 2: each is taken to have speed 1." in ended.err
+
+
+def test_without_a_model_the_first_parts_are_shown(invoke: Invoke) -> None:
+    ended = invoke(*PLAN, "--balance", "cost")
+    assert ended.code == 0, ended.err
+    assert "No cost model is given (--learned): parts begin with equal edges" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({}, "the run has learned no cost model: none in the checkpoint of epoch 5"),
+        ({"balance": learned_state(operations={})}, "the run has learned no cost model"),
+        ({"balance": learned_state(model={"features": []})}, "balance.model: ValueError: other features"),
+        ({"balance": learned_state(bounds=[3])}, "balance.bounds is (3,)"),
+    ],
+)
+def test_a_run_without_a_model_is_refused(
+    tmp_path: Path, invoke: Invoke, state: dict[str, Any], message: str
+) -> None:
+    ended = invoke(*PLAN, "--learned", run_folder(tmp_path / "run", state))
+    assert ended.code == 2
+    assert message in ended.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--workers", 2, "--memory", "1GiB"),
+            "workers train on the whole graph, in memory, on processors: --memory",
+        ),
+        (("--workers", 2, "--sample", "5,5"), "--sample, with --workers"),
+        (("--balance", "cost"), "nothing is divided without workers: --balance, and no --workers"),
+        (("--learned", "x"), "--learned, and no --workers"),
+        (("--workers", 2, "--learned", "x"), "not a run folder"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(invoke: Invoke, options: tuple[object, ...], message: str) -> None:
+    ended = invoke("plan", "--data", "demo", *options)
+    assert ended.code == 2
+    assert message in ended.err

@@ -1,0 +1,310 @@
+"""Files that PyG has saved: each form gives the graph of from_pyg; what a graph does not take is said; nothing is run."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sagann.errors import DatasetError, InputError
+from sagann.graph import Graph
+from sagann.interop import from_pyg, import_pyg, read_pyg
+from sagann.storage import ImportOptions, check_dataset, load_graph
+
+FIELDS: dict[str, Any] = {
+    "x": torch.arange(8.0).reshape(4, 2),
+    "edge_index": torch.tensor([[3, 0, 1, 2], [1, 2, 0, 0]]),
+    "edge_weight": torch.tensor([1.0, 2, 3, 4]),
+    "edge_type": torch.tensor([0, 1, 0, 1]),
+    "edge_attr": torch.ones(4, 2),
+    "y": torch.tensor([0, 1, 2, 0]),
+    "train_mask": torch.tensor([True, False, False, True]),
+    "test_mask": torch.tensor([False, True, False, False]),
+}
+
+
+def data_object(**fields: Any) -> Any:
+    data = pytest.importorskip("torch_geometric.data")
+    return data.Data(**{name: each for name, each in (FIELDS | fields).items() if each is not None})
+
+
+def read(path: Path, saved: Any, **options: Any) -> Graph:
+    torch.save(saved, path)
+    return read_pyg(path, **options)
+
+
+def assert_same(graph: Graph, expected: Graph) -> None:
+    assert torch.equal(graph.topology.indptr, expected.topology.indptr)
+    assert torch.equal(graph.topology.indices, expected.topology.indices)
+    assert set(graph.topology.edge_data) == set(expected.topology.edge_data)
+    for name, rows in expected.topology.edge_data.items():
+        assert torch.equal(graph.topology.edge_data[name].to(rows.dtype), rows)
+    assert torch.equal(graph.features, expected.features)  # type: ignore[arg-type]
+    assert torch.equal(graph.labels, expected.labels)  # type: ignore[arg-type]
+    assert {name: mask.tolist() for name, mask in graph.splits.items()} == {
+        name: mask.tolist() for name, mask in expected.splits.items()
+    }
+    assert (graph.num_classes, graph.num_edge_types) == (expected.num_classes, expected.num_edge_types)
+
+
+@pytest.mark.parametrize("form", ["object", "dict", "tuple", "dataset", "old"])
+def test_each_form_gives_the_graph_of_from_pyg(form: str, tmp_path: Path) -> None:
+    data, path = data_object(), tmp_path / "cora.pt"
+    from torch_geometric.data import InMemoryDataset
+
+    if form == "dataset":
+        InMemoryDataset.save([data], str(path))
+    elif form == "old":
+        # PyG 1 kept the attributes in the object itself.
+        old = data_object()
+        old.__dict__.clear()
+        old.__dict__.update(FIELDS, pos=None, __num_nodes__=4)
+        torch.save((old, None), path)
+    else:
+        torch.save({"object": data, "dict": data.to_dict(), "tuple": (data, None)}[form], path)
+    graph = read_pyg(path)
+    assert_same(graph, from_pyg(data))
+    assert graph.name == "cora"
+
+
+def test_an_import_streams_the_same_graph(tmp_path: Path) -> None:
+    data = data_object()
+    torch.save(data, tmp_path / "cora.pt")
+    import_pyg(tmp_path / "cora.pt", tmp_path / "cora", options=ImportOptions(name="c"))
+    check_dataset(tmp_path / "cora")
+    graph = load_graph(tmp_path / "cora")
+    assert_same(graph, from_pyg(data))
+    assert graph.name == "c"
+    import_pyg(tmp_path / "cora.pt", tmp_path / "both", options=ImportOptions(symmetrise=True))
+    assert load_graph(tmp_path / "both").num_edges > graph.num_edges
+
+
+def test_slices_of_one_graph_and_a_saved_number_of_vertices(tmp_path: Path) -> None:
+    data = data_object(x=None, y=None, train_mask=None, test_mask=None, num_nodes=9)
+    slices = {"edge_index": torch.tensor([0, 4]), "num_nodes": torch.tensor([0, 1])}
+    assert read(tmp_path / "a.pt", (data, slices)).num_vertices == 9
+    assert read(tmp_path / "a.pt", {"edge_index": FIELDS["edge_index"]}).num_vertices == 4
+
+
+def test_several_classes_per_vertex_may_be_floating(tmp_path: Path) -> None:
+    data = data_object(y=torch.tensor([[1.0, 0], [0, 1], [1, 1], [0, 0]]))
+    graph = read(tmp_path / "a.pt", data)
+    assert graph.multi_label
+    assert torch.equal(graph.labels, data.y.to(torch.uint8))  # type: ignore[arg-type]
+
+
+def test_pyg_need_not_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.save(data_object(), tmp_path / "a.pt")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torch_geometric"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    assert str(read_pyg(tmp_path / "a.pt")) == "Graph(num_vertices=4, num_edges=4, num_features=2, num_classes=3)"
+
+
+def test_what_is_left_out_is_named(tmp_path: Path) -> None:
+    extra = {
+        "pos": torch.ones(4, 3),
+        "node_type": torch.zeros(4),
+        "title": "a\n",
+        "face": None,
+        "edge_label": torch.ones(4),
+    }
+    extra |= {"edge_label_index": torch.zeros(2, 4)}
+    data = data_object(**extra)
+    with pytest.warns(UserWarning, match=r"Left out of a\.pt: ") as caught:
+        graph = read(tmp_path / "a.pt", data)
+    (warning,) = caught
+    said = str(warning.message)
+    for name in (
+        "'pos' (float32 [4, 3])",
+        "'node_type' (float32 [4])",
+        "'title' (a str)",
+        "'edge_label' (float32 [4])",
+    ):
+        assert name in said
+    assert "face" not in said
+    assert "\n" not in said
+    assert_same(graph, from_pyg(data))
+    lines: list[str] = []
+    import_pyg(tmp_path / "a.pt", tmp_path / "a", say=lines.append)
+    assert lines == [said]
+    many = data_object(**{f"extra{number}": number for number in range(30)})
+    torch.save(many, tmp_path / "a.pt")
+    import_pyg(tmp_path / "a.pt", tmp_path / "b", say=lines.append)
+    assert lines[1].endswith("(a int) and 20 more.")
+
+
+def test_a_column_of_masks_is_chosen(tmp_path: Path) -> None:
+    masks = torch.tensor([[True, False], [False, True], [False, False], [True, True]])
+    data = data_object(train_mask=masks, test_mask=~masks)
+    graph = read(tmp_path / "a.pt", data, split=1)
+    assert graph.splits["train"].tolist() == masks[:, 1].tolist()
+    assert graph.splits["test"].tolist() == (~masks[:, 1]).tolist()
+    for split in (None, 2, -1):
+        with pytest.raises(DatasetError, match=r"several splits: train_mask has 2 columns.*from 0 to 1"):
+            read_pyg(tmp_path / "a.pt", split=split)
+    with pytest.raises(DatasetError, match=r"no split to choose: column 1 .*Leave --split-scheme out"):
+        read(tmp_path / "b.pt", data_object(), split=1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"edge_index": None},
+            r"the file has no edges: edge_index is none, expected integers \[2, E\]; there are ",
+        ),
+        ({"edge_index": torch.ones(2, 4)}, r"edge_index is float32 \[2, 4\]"),
+        ({"edge_index": torch.tensor([[0, 9], [1, 1]])}, r"out of range|differ in number|ends after|goes on after"),
+        ({"edge_index": [[0, 1], [1, 0]]}, r"an attribute is no tensor: edge_index is a list"),
+        (
+            {"y": torch.tensor([0.0, 1, 2, 0])},
+            r"not clear what the labels are: y is float32 \[4\].*--task classification or --task regression",
+        ),
+        ({"y": torch.tensor([[0.5], [1], [2], [3]])}, r"not clear what the labels are"),
+        (
+            {"y": torch.tensor([1])},
+            r"labels are not those of vertices: y \[1\], and there are 4 vertices.*--task none",
+        ),
+        ({"y": torch.full((4, 3), 0.5)}, r"neither 0 nor 1: \[0\.5, 0\.5, 0\.5\].*a\.pt, y, row 0"),
+        ({"edge_type": torch.tensor([0.5, 1, 0, 1])}, r"wrong form: float32 \[4\], expected integers \[E\]"),
+        ({"edge_weight": torch.ones(3)}, r"edges and edge data differ in number"),
+        ({"train_mask": torch.ones(4)}, r"float32 \[4\], expected bool"),
+        ({"x": torch.full((4, 1), float("nan"))}, r"(?i)nan.*x, row 0"),
+        (
+            {"x": torch.eye(4).to_sparse()},
+            r"names a class or function that is not read: 'torch\._utils\._rebuild_sparse_tensor'",
+        ),
+    ],
+)
+def test_graphs_that_cannot_be_used_are_refused(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / "a.pt", data_object(**fields))
+
+
+def test_several_graphs_are_refused(tmp_path: Path) -> None:
+    data = pytest.importorskip("torch_geometric.data")
+    data.InMemoryDataset.save([data_object(), data_object()], str(tmp_path / "a.pt"))
+    with pytest.raises(DatasetError, match=r"several graphs: 2, counted by '.*dataset\[0\]\.to_dict"):
+        read_pyg(tmp_path / "a.pt")
+    with pytest.raises(DatasetError, match=r"These are several graphs; save one"):
+        read(tmp_path / "b.pt", data.Batch.from_data_list([data_object(), data_object()]))
+    with pytest.raises(DatasetError, match=r"the file has no graph: a list, expected a Data object"):
+        read(tmp_path / "c.pt", [data_object(), data_object()])
+
+
+def test_other_kinds_of_objects_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    data = pytest.importorskip("torch_geometric.data")
+    typed = data.HeteroData()
+    typed["a"].x = torch.ones(2, 2)
+    with pytest.raises(DatasetError, match=r"'torch_geometric\.data\.hetero_data\..*to_homogeneous\(\)"):
+        read(tmp_path / "a.pt", typed)
+    from torch_geometric.datasets import FakeDataset
+
+    with pytest.raises(
+        DatasetError, match=r"'torch_geometric\.datasets\.fake\.FakeDataset'.*dataset object; save its graph"
+    ):
+        read(tmp_path / "b.pt", FakeDataset(num_graphs=1))
+
+
+class Call:
+    def __init__(self, function: Any, *args: Any) -> None:
+        self.function, self.args = function, args
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.function, self.args
+
+
+def hostile() -> dict[str, Any]:
+    from torch_geometric.loader import ClusterData
+
+    loads = "inner.pt"
+    return {
+        "os.system": Call(os.system, "touch owned"),
+        "an attribute": data_object(pos=Call(os.system, "touch owned")),
+        "deep in an attribute": data_object(info=[{"a": (Call(os.system, "touch owned"),)}]),
+        "torch.load": Call(torch.load, loads, None, None),
+        "torch.hub": Call(torch.hub.load, ".", "f"),
+        # On PyG's own list of safe classes; its constructor opens a file.
+        "ClusterData": Call(ClusterData, data_object(), 2, False, os.getcwd()),
+        "eval": (data_object(), {"x": Call(eval, "open('owned', 'w')")}),
+        "slices": Call(exec, "open('owned', 'w')"),
+        "a class": ({}, None, os._Environ),
+        "a tensor's hooks": Call(torch._utils._rebuild_tensor_v3, Call(os.system, "touch owned")),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "os.system",
+        "an attribute",
+        "deep in an attribute",
+        "torch.load",
+        "torch.hub",
+        "ClusterData",
+        "eval",
+        "slices",
+        "a class",
+        "a tensor's hooks",
+    ],
+)
+def test_nothing_in_a_file_is_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch_geometric")
+    monkeypatch.chdir(tmp_path)
+    torch.save(hostile()[name], "a.pt")
+    torch.save(Call(os.system, "touch owned"), "inner.pt")
+    before = sorted(os.listdir())
+    with pytest.raises(
+        DatasetError, match=r"names a class or function that is not read: '.*To load it could run any code"
+    ):
+        read_pyg("a.pt")
+    assert sorted(os.listdir()) == before
+
+
+def test_a_file_without_surprises_warns_of_nothing(tmp_path: Path) -> None:
+    torch.save(data_object(), tmp_path / "a.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_pyg(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "labels", "targets"),
+    [
+        (torch.tensor([0.0, 1, float("nan"), 0]), "classification", [0, 1, -1, 0], None),
+        (torch.tensor([0, 1, 2, 0]), "auto", [0, 1, 2, 0], None),
+        (torch.tensor([[0.0], [1], [2.5], [0]]), "regression", None, [0, 1, 2.5, 0]),
+        (torch.tensor([0, 1, 2, 0]), "regression", None, [0, 1, 2, 0]),
+        (torch.tensor([[0.5, 1], [1, 2], [2, 3], [3, 4]]), "regression", None, [[0.5, 1], [1, 2], [2, 3], [3, 4]]),
+        (torch.tensor([[0, 1.0], [1, 1], [0, 0], [1, 0]]), "multi-label", [[0, 1], [1, 1], [0, 0], [1, 0]], None),
+        (torch.tensor([0.0, 1, 2, 0]), "none", None, None),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Left out:UserWarning")
+def test_the_task_says_what_y_is(
+    y: torch.Tensor, task: Any, labels: list[Any] | None, targets: list[Any] | None, tmp_path: Path
+) -> None:
+    torch.save({"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": torch.eye(4), "y": y}, tmp_path / "a.pt")
+    graph = read_pyg(tmp_path / "a.pt", task=task)
+    assert (None if graph.labels is None else graph.labels.tolist()) == labels
+    assert (None if graph.targets is None else graph.targets.tolist()) == targets
+
+
+@pytest.mark.parametrize(
+    ("y", "task", "message"),
+    [
+        (torch.eye(4), "classification", r"labels do not fit the task: y \[4, 4\]; classification has one class"),
+        (torch.arange(4), "multi-label", r"y \[4\]; multi-label has a row of 0 and 1"),
+        (torch.tensor([0.5, 1, 2, 3]), "classification", r"label is not an integer"),
+        (torch.arange(4), "regresion", r"unknown task: 'regresion'"),
+    ],
+)
+def test_a_task_that_y_does_not_fit_is_refused(y: torch.Tensor, task: Any, message: str, tmp_path: Path) -> None:
+    torch.save({"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": torch.eye(4), "y": y}, tmp_path / "a.pt")
+    with pytest.raises(InputError, match=message):
+        read_pyg(tmp_path / "a.pt", task=task)

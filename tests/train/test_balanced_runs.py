@@ -1,0 +1,97 @@
+"""Two workers that are balanced by cost train what one process trains, across moves; the same moves give the same bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sagann.train.run_folder import RunFolder
+from tests.runtime.workers.processes import run_driver
+from tests.train.balance_driver import EPOCHS, MODELS, SAVED
+
+pytestmark = pytest.mark.distributed
+RELATIVE = 1e-11
+Found = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("balanced")
+    run_driver("balance_driver", path, package="tests.train")
+    return path
+
+
+def found(folder: Path, name: str, model: str, rank: object = 0) -> Found:
+    return torch.load(folder / f"{name}, {model}, {rank}.pt", weights_only=False)
+
+
+def moves(history: list[Found]) -> list[int]:
+    return [line["epoch"] for line in history if line["moved_to"] is not None]
+
+
+def without_clocks(history: list[Found]) -> list[Found]:
+    return [{name: value for name, value in line.items() if name not in ("epoch_s", "move_s")} for line in history]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_losses_and_weights_are_those_of_one_process_across_moves(folder: Path, model: str) -> None:
+    alone, together = found(folder, "alone", model, "alone"), found(folder, "first", model)
+    assert moves(together["history"])
+    assert together["history"][-1]["epoch"] == EPOCHS
+    assert sum(
+        "Vertices move between the workers: balanced parts take " in text for text in together["said"]
+    ) == len(moves(together["history"]))
+    for mine, theirs in zip(together["history"], alone["history"], strict=True):
+        for name in ("loss", "train/loss", "val/loss", "val/accuracy", "lr", "num_edges"):
+            assert mine[name] == pytest.approx(theirs[name], rel=RELATIVE), (mine["epoch"], name)
+    for name, value in together["weights"].items():
+        torch.testing.assert_close(value, alone["weights"][name], rtol=RELATIVE, atol=RELATIVE)
+    for split, metrics in together["metrics"].items():
+        assert metrics == pytest.approx(alone["metrics"][split], rel=RELATIVE)
+    torch.testing.assert_close(together["predictions"], alone["predictions"], rtol=RELATIVE, atol=RELATIVE)
+
+
+def test_the_same_moves_give_the_same_bits_at_every_worker(folder: Path) -> None:
+    first = found(folder, "first", "gcn")
+    for name, rank in (("first", 1), ("again", 0), ("again", 1)):
+        other = found(folder, name, "gcn", rank)
+        assert without_clocks(other["history"]) == without_clocks(first["history"])
+        for key, value in other["weights"].items():
+            assert torch.equal(value, first["weights"][key])
+        assert torch.equal(other["predictions"], first["predictions"])
+
+
+def test_a_resumed_run_starts_with_the_recorded_ranges(folder: Path) -> None:
+    half, resumed = found(folder, "halves", "gcn"), found(folder, "halves resumed", "gcn")
+    whole = found(folder, "first", "gcn")
+    assert without_clocks(resumed["history"][: SAVED - 1]) == without_clocks(half["history"][: SAVED - 1])
+    last, first = resumed["history"][SAVED - 1 : SAVED + 1]
+    assert first["worker_bounds"] == (last["moved_to"] or last["worker_bounds"])
+    assert first["worker_bounds"] != half["history"][0]["worker_bounds"]
+    # It predicts with what was learned.
+    assert first["predicted_worker_s"] is not None
+    for mine, theirs in zip(resumed["history"], whole["history"], strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=RELATIVE)
+
+
+def test_the_model_is_saved_with_the_run(folder: Path) -> None:
+    run = RunFolder(folder / "first gcn")
+    checkpoint = run.checkpoints.newest(on_damaged=pytest.fail)
+    assert checkpoint is not None
+    state, lines = checkpoint.state["balance"], found(folder, "first", "gcn")["history"]
+    assert state["bounds"] == lines[-1]["worker_bounds"]
+    # The first layer's features need no gradient, so none of them go back.
+    assert list(state["operations"]) == ["forward 0", "forward 1", "forward 2", "backward 2", "backward 0"]
+    slow, fast = state["model"]["speeds"][::-1]
+    assert fast / slow == pytest.approx(3.0, rel=0.1)
+
+
+def test_a_worker_that_is_killed_in_a_move_ends_the_other(folder: Path) -> None:
+    said = json.loads((folder / "killed.json").read_text())
+    assert said["text"].startswith("worker 1 is gone: its connection was lost")
+    assert "while moving vertices between workers (in worker 0 of 2)" in said["text"]
+    assert "continue with --resume" in said["text"]

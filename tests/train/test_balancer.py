@@ -1,0 +1,241 @@
+"""Decisions of workers that are balanced by cost, on recorded seconds; workers are threads, and nothing is trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from sagann.errors import InputError
+from sagann.graph import Graph, Topology, rmat_edges
+from sagann.partition import PartCosts, balanced_bounds
+from sagann.runtime.workers import WorkerPart, Workers, worker_part
+from sagann.runtime.workers.stopwatch import Lap, Stopwatch
+from sagann.train.balancer import Balancer
+from sagann.train.worker_balance import WorkerBalance
+from tests.runtime.workers.threads import in_threads
+
+NUM_VERTICES, NUM_EDGES = 3000, 40_000
+EDGE_S, VERTEX_S = 1e-4, 4e-4
+"Seconds of an edge and of a vertex on a worker of speed 1: an epoch takes seconds, beside which a move takes nothing."
+
+
+def power_law() -> Graph:
+    src, dst = rmat_edges(NUM_VERTICES, NUM_EDGES, seed=0, scramble=False)
+    topology = Topology.from_coo(src=src, dst=dst, num_src=NUM_VERTICES)
+    return Graph(topology=topology, features=torch.zeros(NUM_VERTICES, 3))
+
+
+GRAPH = power_law()
+
+
+@dataclass
+class Recorded(Stopwatch):
+    """A stopwatch that gives the seconds of a part by a formula, times a factor."""
+
+    part: WorkerPart | None = None
+    factor: float = 1.0
+    laps: Mapping[str, int] = field(default_factory=lambda: {"forward 0": 0, "forward 1": 64, "backward 1": 64})
+
+    def take(self) -> dict[str, Lap]:
+        assert self.part is not None
+        edges_s, vertices_s = EDGE_S * self.part.topology.num_edges, VERTEX_S * self.part.topology.num_dst
+        seconds = {"forward 0": vertices_s, "forward 1": edges_s, "backward 1": edges_s + vertices_s}
+        return {
+            kind: Lap(row_bytes=width, seconds=1e-7 + self.factor * seconds[kind])
+            for kind, width in self.laps.items()
+        }
+
+
+Run = Callable[[Balancer, Recorded], Any]
+
+
+def balanced(run: Run, size: int = 2, say: Callable[[str], None] = lambda text: None) -> list[Any]:
+    """The results of ``run`` at every worker; it gets the worker's balancer and stopwatch."""
+
+    def work(workers: Workers) -> Any:
+        workers.balance, watch = "cost", Recorded()
+        workers.stopwatch = watch
+        watch.part = part = worker_part(GRAPH, workers, opened=GRAPH)
+        balancer = Balancer(part, say=say if workers.is_first else lambda text: None)
+        balancer.begin()
+        return run(balancer, watch)
+
+    return in_threads(work, size)
+
+
+def slow(balancer: Balancer, watch: Recorded, rank: int = 1, factor: float = 2.0) -> None:
+    watch.factor = factor if balancer.part.workers.rank == rank else 1.0
+
+
+def slowest_s(bounds: tuple[int, ...], factors: tuple[float, ...]) -> float:
+    indptr = GRAPH.topology.indptr
+    return max(
+        factor * (2 * EDGE_S * int(indptr[stop] - indptr[first]) + 2 * VERTEX_S * (stop - first))
+        for (first, stop), factor in zip(pairwise(bounds), factors, strict=True)
+    )
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_two_unequal_workers_settle_within_ten_epochs_near_the_best_division(rank: int) -> None:
+    said: list[str] = []
+
+    def run(balancer: Balancer, watch: Recorded) -> list[WorkerBalance]:
+        slow(balancer, watch, rank)
+        return [balancer.settle(100 - epoch) for epoch in range(30)]
+
+    epochs, others = balanced(run, say=said.append)
+    # Each worker has its own clock.
+    assert epochs == [replace(mine, move_s=other.move_s) for mine, other in zip(others, epochs, strict=True)]
+    assert [epoch.move_s is None for epoch in epochs] == [epoch.moved_to is None for epoch in epochs]
+    moves = [number for number, epoch in enumerate(epochs) if epoch.moved_to is not None]
+    assert moves
+    assert max(moves) < 10
+    assert len(said) == len(moves)
+    assert said[0].startswith("Vertices move between the workers: balanced parts take ")
+    factors = (2.0, 1.0) if rank == 0 else (1.0, 2.0)
+    best_s = min(slowest_s((0, cut, NUM_VERTICES), factors) for cut in range(NUM_VERTICES + 1))
+    assert slowest_s(epochs[-1].bounds, factors) <= 1.05 * best_s
+    assert slowest_s(epochs[0].bounds, factors) >= 1.2 * best_s
+    # What is recorded is true.
+    indptr = GRAPH.topology.indptr
+    for before, epoch in pairwise(epochs):
+        assert epoch.bounds == (before.moved_to or before.bounds)
+        assert epoch.edges == tuple((indptr[list(epoch.bounds)]).diff().tolist())
+        assert sum(epoch.shares) == pytest.approx(1.0)
+        assert max(epoch.seconds) == pytest.approx(slowest_s(epoch.bounds, factors), rel=1e-3)
+    assert epochs[0].predicted_s is epochs[1].predicted_s is None
+    assert epochs[-1].predicted_s == pytest.approx(epochs[-1].seconds, rel=0.02)
+
+
+def test_the_first_epoch_after_a_start_or_a_move_teaches_nothing() -> None:
+    def run(balancer: Balancer, watch: Recorded) -> list[WorkerBalance]:
+        found = []
+        is_first_epoch = True
+        for epoch in range(12):
+            # As while kernels are compiled at one worker.
+            slow(balancer, watch, factor=50.0 if is_first_epoch else 1.0)
+            found.append(balancer.settle(100 - epoch))
+            is_first_epoch = found[-1].moved_to is not None
+        return found
+
+    epochs, _ = balanced(run)
+    assert slowest_s(epochs[-1].bounds, (1.0, 1.0)) <= 1.05 * slowest_s(epochs[0].bounds, (1.0, 1.0))
+
+
+def test_vertices_stay_where_a_move_cannot_pay() -> None:
+    def run(balancer: Balancer, watch: Recorded) -> list[WorkerBalance]:
+        slow(balancer, watch)
+        # A move costs about an epoch at first, and would save a third of each of those that are left.
+        return [balancer.settle(epochs_left) for epochs_left in (6, 5, 4, 3, 2, 1, 0)[3:] * 2]
+
+    assert all(epoch.moved_to is None for epoch in balanced(run)[0])
+
+
+def test_a_worker_without_a_part_is_measured_again() -> None:
+    def run(balancer: Balancer, watch: Recorded) -> list[WorkerBalance]:
+        # So slow that not even one vertex pays.
+        slow(balancer, watch, rank=1, factor=1e5)
+        found = [balancer.settle(1000) for _ in range(12)]
+        slow(balancer, watch, factor=1.0)
+        return found + [balancer.settle(1000) for _ in range(150)]
+
+    epochs, _ = balanced(run)
+    assert epochs[11].bounds[1] == NUM_VERTICES
+    assert slowest_s(epochs[-1].bounds, (1.0, 1.0)) <= 1.05 * slowest_s(epochs[0].bounds, (1.0, 1.0))
+
+
+def test_a_run_goes_on_with_what_it_has_learned() -> None:
+    def run(balancer: Balancer, watch: Recorded) -> tuple[dict[str, Any], tuple[int, ...], WorkerBalance]:
+        slow(balancer, watch)
+        for _ in range(12):
+            balancer.settle(100)
+        # The first worker's state is that of the run.
+        state = balancer.part.workers.from_first(
+            json.dumps(balancer.state_dict()).encode() if balancer.part.workers.is_first else None, "sharing"
+        )
+        found = json.loads(state)
+        again = Balancer(balancer.part)
+        balancer.part.move((0, 7, NUM_VERTICES))
+        Balancer.require_state(found, num_vertices=NUM_VERTICES, name="balance")
+        again.load_state_dict(found)
+        again.begin()
+        bounds = again.part.bounds
+        again.settle(100)
+        return found, bounds, again.settle(100)
+
+    (state, bounds, epoch), other = balanced(run)
+    assert bounds == other[1] == tuple(state["bounds"]) != (0, 7, NUM_VERTICES)
+    assert epoch.moved_to is None
+    assert epoch.predicted_s == pytest.approx(epoch.seconds, rel=0.05)
+
+
+def test_a_new_run_begins_with_its_first_ranges() -> None:
+    def run(balancer: Balancer, watch: Recorded) -> None:
+        first = balancer.part.bounds
+        balancer.part.move((0, 7, NUM_VERTICES))
+        Balancer(balancer.part).begin()
+        assert balancer.part.bounds == first
+        assert first == balanced_bounds(PartCosts.of_edges(GRAPH.topology.indptr), [1.0, 1.0])
+
+    balanced(run)
+
+
+def test_the_state_of_another_number_of_workers_is_left_out() -> None:
+    def run(balancer: Balancer, watch: Recorded) -> None:
+        state = {**balancer.state_dict(), "bounds": [0, 1, 2, NUM_VERTICES]}
+        Balancer.require_state(state, num_vertices=NUM_VERTICES, name="balance")
+        balancer.load_state_dict(state)
+        balancer.begin()
+        assert balancer.part.bounds == balancer.part.first_bounds
+
+    balanced(run)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bounds": [0, 5]}, "balance.bounds end at 5, the graph has 3000 vertices"),
+        ({"bounds": [0, 9, 4, 3000]}, "balance.bounds is .* expected ids from 0 on that do not decrease"),
+        ({"bounds": [0, "a", 3000]}, "balance: TypeError: expected an integer from 0"),
+        ({"bounds": None}, "balance: TypeError: expected a list"),
+        ({"operations": {"forward 1": 64}}, "operations that the model has not learned: forward 1"),
+        ({"operations": {"forward 1": -1}}, "balance: TypeError"),
+        ({"model": {}}, "balance.model: KeyError: 'features'"),
+    ],
+)
+def test_a_damaged_state_is_refused(change: dict[str, Any], message: str) -> None:
+    def run(balancer: Balancer, watch: Recorded) -> None:
+        with pytest.raises(ValueError, match=message):
+            Balancer.require_state({**balancer.state_dict(), **change}, num_vertices=NUM_VERTICES, name="balance")
+
+    balanced(run)
+
+
+def test_workers_that_disagree_are_refused() -> None:
+    def operations(balancer: Balancer, watch: Recorded) -> str:
+        if balancer.part.workers.rank == 1:
+            watch.laps = {"forward 0": 0, "forward 1": 128}
+        with pytest.raises(InputError) as error:
+            balancer.settle(10)
+        return str(error.value)
+
+    def bounds(balancer: Balancer, watch: Recorded) -> str:
+        object.__setattr__(balancer.part.topology.part, "bounds", (0, 5 + balancer.part.workers.rank, NUM_VERTICES))
+        with pytest.raises(InputError) as error:
+            balancer.settle(10)
+        return str(error.value)
+
+    for text in balanced(operations):
+        assert (
+            "the workers disagree: operations are {'forward 0': 0, 'forward 1': 64, 'backward 1': 64} at worker 0"
+            in text
+        )
+        assert "and {'forward 0': 0, 'forward 1': 128} at worker 1" in text
+    for text in balanced(bounds):
+        assert "the workers disagree: bounds are [0, 5, 3000] at worker 0, and [0, 6, 3000] at worker 1" in text
