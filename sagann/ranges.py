@@ -64,6 +64,7 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "num_targets": _COLUMNS,
         "num_features": _COLUMNS,
         "num_edge_types": _COLUMNS,
+        "edge_dim": _COLUMNS,
         # Arrays.
         "size": _ROWS,
         "crc32": Range(0, 2**32 - 1),

@@ -6,6 +6,7 @@ memory-mapped, so making a Graph checks shapes, not values; :func:`sagann.graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -109,6 +110,14 @@ class Graph:
     def num_features(self) -> int:
         """Number of features per vertex; 0 without features."""
         return 0 if self.features is None else feature_store(self.features).row_shape[0]
+
+    @property
+    def edge_dim(self) -> int:
+        """Number of features per edge (edge data ``"attr"``); 0 without."""
+        attributes = self.topology.edge_data.get("attr")
+        if attributes is None:
+            return 0
+        return math.prod(attributes.shape[1:])
 
     @property
     def num_targets(self) -> int:

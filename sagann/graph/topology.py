@@ -207,6 +207,11 @@ class Topology:
         return self.num_src
 
     @property
+    def is_part(self) -> bool:
+        """Whether this is a worker's part of a graph: all workers must then exchange alike, whatever the sizes of their parts are."""
+        return False
+
+    @property
     def first_edge(self) -> int:
         """Id of the first edge in the graph that the random numbers of edges go by; 0 unless this is a worker's part."""
         return 0

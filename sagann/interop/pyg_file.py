@@ -26,6 +26,7 @@ from sagann.interop.restricted_pickle import Global, Made
 from sagann.interop.torch_archive import TorchFile
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.manifest import SAFE_NAME
 from sagann.storage.read_source import graph_of
 from sagann.storage.row_source import (
     Array,
@@ -188,7 +189,9 @@ class _Source:
                 continue
             rows = self._file.array(self._fields[name])
             is_per_edge = rows is not None and rows.ndim > 0 and len(rows) == ids.shape[1]
-            if rows is None or rows.ndim == 0 or not (is_per_edge or key in ("weight", "type", "attr")):
+            if rows is None or rows.ndim == 0 or not SAFE_NAME.fullmatch(key):
+                continue
+            if not (is_per_edge or key in ("weight", "type", "attr")):
                 continue
             if rows.dtype.kind not in ("iu" if key == "type" else "iuf"):
                 expected = "integers [E]" if key == "type" else "numbers [E, ...]"
@@ -221,6 +224,8 @@ class _Source:
         y = None if self._task == "none" else self._array("y")
         if y is None:
             return None, None
+        if y.dtype == np.bool_:
+            y = y.view(np.uint8)
         x = self._array("x")
         rows = len(x) if x is not None and x.ndim else num_vertices
         if y.ndim == 0 or (rows is not None and len(y) != rows):

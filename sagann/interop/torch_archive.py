@@ -125,9 +125,12 @@ class TorchFile:
         if any(each not in RANGES["size"] for each in (start, num_items, *sizes, *steps)) or len(sizes) != len(
             steps
         ):
-            raise ValueError(f"damaged tensor: shape {shown(shape)}, strides {shown(strides)}, from {shown(start)}")
+            # Values that are no sizes are not shown: nested in each other, they may have no end.
+            raise ValueError("damaged tensor: shape, strides or offset are not the integers that torch.save writes")
         if type(key) is not str or key not in self._numbers:
-            raise ValueError(f"damaged tensor: there is no member 'data/{shown(key)}'")
+            raise ValueError(
+                f"damaged tensor: there is no member 'data/{shown(key) if type(key) is str else '...'}'"
+            )
         dtype = np.dtype(_DTYPES[kind])
         require_shape(shape, dtype.itemsize)
         at = self._numbers[key]

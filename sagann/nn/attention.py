@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.errors import LayerError
+from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology, add_self_loops
 from sagann.graph.large_arrays import slabs
+from sagann.graph.rows import is_sparse
 from sagann.graph.topology import destinations
 from sagann.nn.layers import glorot_linear
 from sagann.saga import Edge, SagaLayer
@@ -201,6 +202,7 @@ def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str
         they sum to 1.
     Raises:
         LayerError: the layer's accumulator is not softmax.
+        InputError: ``x`` is sparse.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 1, 2]), num_src=3)
         >>> weights = attention_weights(GATv2(4, 8, num_heads=2), topology, torch.ones(3, 4))
@@ -213,6 +215,13 @@ def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str
             value=f"accumulator = {layer.accumulator!r}",
             where=f"layer {type(layer).__name__}",
             fix="Ask a layer whose accumulator is 'softmax', such as GAT.",
+        )
+    if any(is_sparse(each) for each in named(x).values()):
+        raise InputError(
+            "attention weights are computed of dense rows",
+            value="x is sparse",
+            where=f"layer {type(layer).__name__}",
+            fix="Pass x.to_dense().",
         )
     found = []
     with torch.no_grad():

@@ -24,7 +24,8 @@ class RGCN(SagaLayer):
     .. math:: h_u' = W_0 h_u + \sum_r \frac{1}{|N_r(u)|} \sum_{v \in N_r(u)} W_r h_v + b
 
     Reads edge data ``"type"``, the relation of each edge, and ``"relation_weight"``, one over the number of in-edges that
-    the destination has in that relation. The same as PyG's ``RGCNConv``.
+    the destination has in that relation of the whole graph. The same as PyG's ``RGCNConv`` there. In a mini-batch that samples some of
+    the in-edges, PyG's divides by their number; here, as for the degree weights of GCN, the weights stay those of the whole graph.
 
     Args:
         in_dim: features per vertex.
@@ -96,21 +97,24 @@ class GINE(SagaLayer):
     @staticmethod
     def edge_dim_of(graph: Graph) -> int:
         """Number of features per edge that :meth:`prepare` leaves: those of the graph, or else one for each edge type."""
-        attributes = graph.topology.edge_data.get("attr")
-        if attributes is None:
-            return max(graph.num_edge_types, 1)
-        return 1 if attributes.ndim == 1 else attributes.shape[1]
+        return graph.edge_dim or max(graph.num_edge_types, 1)
 
     @staticmethod
     def prepare(graph: Graph) -> Graph:
-        """Give edges without features (edge data ``"attr"``) their types as one-hot rows; features of one dimension get a second."""
+        """Give edges without features (edge data ``"attr"``) their types as one-hot rows.
+
+        Features of edges get the type of the vertices' features; those of one dimension get a second.
+        """
         topology = graph.topology
         attributes = topology.edge_data.get("attr")
-        if attributes is not None:
-            if attributes.ndim == 2:
-                return graph
-            return graph.with_topology(topology.with_edge_data(attr=attributes.unsqueeze(-1)))
         dtype = torch.float32 if graph.features is None else graph.features.dtype
+        if attributes is not None:
+            if attributes.ndim == 2 and attributes.dtype == dtype:
+                return graph
+            made = empty_array((topology.num_edges, graph.edge_dim), dtype, topology.device)
+            for _, edges in slabs(topology.indptr):
+                made[edges] = attributes[edges].reshape(-1, graph.edge_dim).to(dtype)
+            return graph.with_topology(topology.with_edge_data(attr=made))
         width = GINE.edge_dim_of(graph)
         made = empty_array((topology.num_edges, width), dtype, topology.device)
         types = topology.edge_data.get("type")
@@ -142,5 +146,5 @@ def _relation_weights(topology: Topology, dtype: torch.dtype) -> Tensor:
         width = int(types[edges].max()) + 1
         pairs = destinations(topology, rows, edges).long() * width + types[edges]
         _, pair_of_edge, counts = pairs.unique(return_inverse=True, return_counts=True)
-        made[edges] = counts.to(dtype).reciprocal()[pair_of_edge]
+        made[edges] = counts.double().reciprocal().to(dtype)[pair_of_edge]
     return made

@@ -32,6 +32,8 @@ class Contract:
     "Number of vertices of the training graph. A model for a graph without features has weights for each of them."
     num_targets: int = 0
     "Number of targets per vertex of a regression; 0 for a classification."
+    edge_dim: int = 0
+    "Number of features per edge of the training graph; 0 where edges have none."
 
     @property
     def task(self) -> str:
@@ -68,7 +70,13 @@ class Contract:
         if self.multi_label:
             labels = torch.zeros((1, 1), dtype=torch.uint8).expand(n, self.num_classes)
         return Graph(
-            topology=Topology(indptr=zeros.expand(n + 1), indices=zeros[:0].int(), num_src=n, validate=False),
+            topology=Topology(
+                indptr=zeros.expand(n + 1),
+                indices=zeros[:0].int(),
+                num_src=n,
+                edge_data={"attr": torch.zeros(0, self.edge_dim)} if self.edge_dim else {},
+                validate=False,
+            ),
             features=torch.zeros((1, 1)).expand(n, self.num_features) if self.num_features else None,
             labels=None if self.num_targets else labels,
             num_classes=self.num_classes,

@@ -108,12 +108,19 @@ def digest_of(identity: Mapping[str, Any]) -> str:
     return digest(json.dumps(identity, sort_keys=True).encode())
 
 
+_ADDED_TO_MODELS = {"teleport": 0.1}
+"Fields of a ModelConfig that runs may lack which were begun before there were such fields, and what those runs had."
+
+
 def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: str) -> None:
     """Refuse to continue a run with another identity; the CheckpointError names the first difference."""
     if "loss" in current and "loss" not in saved:
         # A run that was begun before losses had names had the one of its task.
         default = {"name": DEFAULT_LOSSES[current["task"]], "class_weights": []}
         saved = {**saved, "task": current["task"], "loss": default}
+    config = saved["model"].get("config")
+    if isinstance(config, dict):
+        saved = {**saved, "model": {**saved["model"], "config": {**_ADDED_TO_MODELS, **config}}}
     for name, before, now in differences(saved, current):
         raise CheckpointError(
             "the run was started differently",

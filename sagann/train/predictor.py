@@ -116,7 +116,8 @@ class Predictor:
             graph = features_as(graph, parameter_dtype(self.model))
             prepared = prepared_by(self.model, graph)
         if self.workers is not None:
-            return _divided(prepared, opened, self.workers)
+            with self.large_arrays():
+                return _divided(prepared, opened, self.workers)
         if self.streaming is None:
             return PreparedGraph(graph=prepared.in_memory().to(self.device))
         # Blocks are copied to the device when they are needed.

@@ -161,6 +161,13 @@ def load_run(
         streaming = replace(streaming, memory_bytes=budget_bytes, is_half=False)
     # Predictions of several threads then find the model in this mode, and leave it so.
     model.eval()
+    if run.loss.is_known and loss is not None:
+        raise InputError(
+            "a run with a loss by name takes no other one",
+            value=f"the run has the loss '{run.loss.name}', and loss= is given",
+            where="load_run.loss",
+            fix="Leave loss out.",
+        )
     mean_loss = run.loss if run.loss.is_known else replace(run.loss, function=loss)
     return Predictor(model, run.contract, device=where, loss=mean_loss, metrics=metrics, streaming=streaming)
 

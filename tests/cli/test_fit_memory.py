@@ -11,9 +11,10 @@ from sagann.cli.run_settings import RunSettings, merge, settings_of
 from sagann.errors import InputError
 from sagann.free_space import Memory, require_memory
 from sagann.graph import Graph, rmat_graph
-from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.nn import ModelConfig, build_model
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga.engine import Engine, NaiveEngine, using_engine
+from tests.zoo import DISTINCT
 
 
 def settings(**given: Any) -> RunSettings:
@@ -110,7 +111,7 @@ def test_the_bound_is_less_than_what_is_used(graph: Graph, name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_sparse_features_that_a_model_makes_dense_count(graph: Graph, name: str) -> None:
     sparse = replace(graph, features=torch.eye(1000, 400).to_sparse_csr())
     dense_bytes = 4 * 1000 * 400

@@ -200,14 +200,14 @@ def test_workers_that_disagree_are_refused(blocks: Path, tmp_path: Path) -> None
     ("options", "message"),
     [
         (("--sample", "5,5"), "sample is (5, 5), expected None"),
-        (("--memory", "2GiB"), "memory is '2GiB', expected None"),
+        (("--memory", "2GiB", "--balance", "cost"), "balance is 'cost', memory is '2GiB'"),
         (("--worker-timeout", "0"), "worker_timeout is refused: 0.0, expected a finite number above 0"),
         (("--balance", "time"), "unknown balance: 'time', expected one of edges, vertices, cost"),
         (("--workers", "0"), "workers is out of range: 0, expected an integer from 1 to 8192"),
     ],
 )
 def test_what_workers_cannot_do_is_refused_before_they_start(
-    blocks: Path, tmp_path: Path, invoke: Invoke, options: tuple[str, str], message: str
+    blocks: Path, tmp_path: Path, invoke: Invoke, options: tuple[str, ...], message: str
 ) -> None:
     arguments = ["train", "--data", blocks, "--device", "cpu", "--out", tmp_path / "run"]
     ended = invoke(*arguments, *(() if "--workers" in options else ("--workers", 2)), *options)

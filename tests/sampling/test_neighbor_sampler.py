@@ -12,13 +12,14 @@ import torch
 
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology, rmat_graph
-from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.nn import ModelConfig, build_model
 from sagann.sampling import NeighborSampler, Sampled
 from sagann.storage import open_graph, save_graph
 from sagann.train.resources import peak_rss_bytes
 from tests.graphs import labelled_graph, odd_topologies, random_topology
 from tests.sampling import naive
 from tests.tolerances import assert_close, largest
+from tests.zoo import DISTINCT
 
 SEVERAL = random_topology(300, 9000, types=3)
 
@@ -130,7 +131,7 @@ def prepared(model_name: str) -> tuple[torch.nn.Module, Graph]:
 
 
 @pytest.mark.parametrize("ready", [False, True])
-@pytest.mark.parametrize("model_name", MODELS)
+@pytest.mark.parametrize("model_name", DISTINCT)
 def test_full_neighbourhoods_give_the_numbers_of_the_graph(model_name: str, ready: bool) -> None:
     model, graph = prepared(model_name)
     seeds = torch.tensor([30, 2, 51, 17, 0])

@@ -13,7 +13,7 @@ from sagann.train.run_folder import RunFolder
 from tests.runtime.workers.processes import run_driver
 from tests.train.balance_driver import EPOCHS, MODELS, SAVED
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(900)]
 RELATIVE = 1e-11
 Found = dict[str, Any]
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from sagann.errors import InputError, LayerError
-from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.nn import ModelConfig, build_model
 from sagann.plan.residency import BudgetError
 from sagann.runtime.streaming import stream as streaming_room
 from sagann.saga.layer import count_hops
@@ -20,6 +20,7 @@ from sagann.train.streaming import Streaming
 from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
 from tests.train.runs import CPU, Mean, Plain, TwoLayers, community_graph, predictor_of, seeded_model, sparse_graph
+from tests.zoo import DISTINCT
 
 
 def test_predictions_are_those_of_the_model_without_dropout():
@@ -171,7 +172,7 @@ def test_an_embedding_is_the_input_of_the_last_layer():
     assert not embedding.requires_grad
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DISTINCT)
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_a_streamed_embedding_is_that_of_the_model_in_memory(name, is_sparse, tmp_path):
     graph = sparse_graph() if is_sparse else community_graph()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError, DatasetError, InputError
 from sagann.graph import Graph
-from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.nn import ModelConfig, build_model
 from sagann.plan.residency import BudgetError
 from sagann.runtime.loading import MiniBatches
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures, Traffic
@@ -47,6 +47,7 @@ from tests.train.runs import (
     trainer_of,
     weights_of,
 )
+from tests.zoo import DISTINCT
 
 SAMPLED: dict[str, Any] = {"sample": (4, 3), "batch_size": 8, "epochs": 4, "batches_ahead": 4}
 
@@ -69,7 +70,7 @@ def model_named(name: str, graph: Graph, tmp_path: Path) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("batch_size", [1000, 5])
-@pytest.mark.parametrize("name", [*MODELS, "README"])
+@pytest.mark.parametrize("name", [*DISTINCT, "README"])
 def test_all_in_edges_give_the_whole_graphs_loss_and_gradients(name: str, batch_size: int, tmp_path: Path) -> None:
     graph = labelled_graph(types=2 if name == "ggnn" else 0)
     model = model_named(name, graph, tmp_path)

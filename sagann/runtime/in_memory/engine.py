@@ -176,7 +176,7 @@ class CompiledEngine:
     ) -> LayerProgram:
         """The program, or the same with its maps by edge type last where that moves fewer bytes in this topology."""
         last = program.maps_last
-        if last is None or _has_feature_rows(x) or topology.num_given < topology.num_src:
+        if last is None or _has_feature_rows(x) or topology.is_part:
             # Workers exchange the rows that the program reads, so all of them must take the same order.
             return program
         assert last.typed is not None

@@ -124,6 +124,10 @@ class PartTopology(Topology):
         return self.part.num_own
 
     @property
+    def is_part(self) -> bool:
+        return True
+
+    @property
     def first_edge(self) -> int:
         return self.part.edges.start
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from sagann.graph import Topology, relabel
 from sagann.nn import build_model
-from sagann.nn.zoo import MODELS, ModelConfig
+from sagann.nn.zoo import ModelConfig
 from sagann.partition import vertex_order
 from sagann.plan import equal_vertices
 from sagann.plan.fit import hop_sizes
@@ -25,6 +25,7 @@ from sagann.storage import open_graph, save_graph
 from tests.graphs import labelled_graph
 from tests.runtime.streams import dense, in_double
 from tests.tolerances import assert_close, largest
+from tests.zoo import DISTINCT
 
 
 def tight(
@@ -45,7 +46,7 @@ def picked(plan: Plan) -> set[tuple[str, str]]:
     return {(block.kind, block.needed_by.name) for block in loads if block.needed_by is not None}
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "mlp"])
+@pytest.mark.parametrize("name", DISTINCT)
 @pytest.mark.parametrize(
     ("count", "order", "on_disk"), [(2, "stage", False), (3, "row", True), (7, "column", False)]
 )

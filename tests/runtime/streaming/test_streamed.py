@@ -25,7 +25,7 @@ from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.kernels.memory import allocated_bytes
 from sagann.kernels.typed_linear import typed_linear
 from sagann.nn import GAT, GIN, GNN, SAGE, MaxPoolGCN, build_model
-from sagann.nn.zoo import MODELS, ModelConfig
+from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_edges, equal_vertices
 from sagann.plan.fit import edges_bytes
 from sagann.plan.machine import Machine
@@ -44,6 +44,7 @@ from tests.plan.machines import ROUND
 from tests.runtime.streams import dense, in_double, partial_loss, tight
 from tests.threads import left_threads
 from tests.tolerances import assert_close, largest
+from tests.zoo import DISTINCT
 
 COUNTS = [1, 3, 7]
 
@@ -60,7 +61,7 @@ def assert_streams_right(
         assert_close(ours, theirs, scale=scale)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "mlp"])
+@pytest.mark.parametrize("name", DISTINCT)
 @pytest.mark.parametrize("count", [1, 3])
 def test_every_model_of_the_zoo(name: str, count: int) -> None:
     graph = labelled_graph()

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import sagann
 from sagann.compiler import CompilerOptions
 from sagann.graph import Graph, Topology
-from sagann.nn import GNN, MODELS, ModelConfig, build_model
+from sagann.nn import GNN, ModelConfig, build_model
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.workers import Workers
 from sagann.saga import NaiveEngine, using_engine
@@ -28,6 +28,7 @@ from sagann.train.predictor import Predictor
 from tests.graphs import labelled_graph
 from tests.runtime.workers.processes import run_workers
 from tests.train.runs import sparse_graph, values_graph
+from tests.zoo import DISTINCT, TYPED
 
 Numbers = dict[str, Tensor]
 EPOCHS = 2
@@ -93,8 +94,8 @@ def several() -> GNN:
 
 def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
     compiled = CompiledEngine()
-    for name in MODELS:
-        graph = labelled_graph(types=3 if name == "ggnn" else 0)
+    for name in DISTINCT:
+        graph = labelled_graph(types=3 if name in TYPED else 0)
         options = {"attention_dropout": 0.3} if name == "gat" else {}
         config = ModelConfig(model=name, hidden=8, layers=3 if "gcn" in name else 2, dropout=0.5, **options)
         yield name, lambda config=config, graph=graph: build_model(config, graph), graph, compiled

@@ -12,7 +12,7 @@ from sagann.runtime.workers import join_workers
 from tests.runtime.workers.group_driver import LONG_S, SIZE, TIMEOUT_S
 from tests.runtime.workers.processes import run_driver
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from sagann.nn import MODELS
 from tests.runtime.workers.exactness_driver import AGAIN, Numbers, cases
 from tests.runtime.workers.processes import run_driver
 from tests.tolerances import largest
+from tests.zoo import DISTINCT
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(900)]
 RELATIVE = {torch.float32: 1e-5, torch.float64: 1e-11}
@@ -20,8 +20,8 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Num
     return {file.stem: torch.load(file) for file in sorted(folder.iterdir())}
 
 
-def test_every_model_is_a_case() -> None:
-    assert set(MODELS) < {name for name, *_ in cases()}
+def test_every_message_program_is_a_case() -> None:
+    assert set(DISTINCT) < {name for name, *_ in cases()}
 
 
 @pytest.mark.parametrize("name", NAMES)
