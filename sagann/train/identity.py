@@ -118,9 +118,9 @@ def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: s
         # A run that was begun before losses had names had the one of its task.
         default = {"name": DEFAULT_LOSSES[current["task"]], "class_weights": []}
         saved = {**saved, "task": current["task"], "loss": default}
-    config = saved["model"].get("config")
-    if isinstance(config, dict):
-        saved = {**saved, "model": {**saved["model"], "config": {**_ADDED_TO_MODELS, **config}}}
+    model = saved.get("model")
+    if isinstance(model, dict) and isinstance(model.get("config"), dict):
+        saved = {**saved, "model": {**model, "config": {**_ADDED_TO_MODELS, **model["config"]}}}
     for name, before, now in differences(saved, current):
         raise CheckpointError(
             "the run was started differently",

@@ -31,6 +31,19 @@ def test_models_of_the_zoo_are_built_from_sizes_alone(multi_label, model, featur
     assert {name: value.shape for name, value in build_model(config, shapes).state_dict().items()} == expected
 
 
+@pytest.mark.parametrize("shape", [(540,), (540, 5)])
+def test_a_model_of_edge_features_is_built_from_sizes_alone(shape):
+    graph = community_graph()
+    graph = graph.with_topology(graph.topology.with_edge_data(attr=torch.ones(shape, dtype=torch.int64)))
+    config, shapes = ModelConfig(model="gine", hidden=8), Contract.of(graph).shape_only_graph()
+    assert Contract.of(shapes) == Contract.of(graph)
+    model = build_model(config, graph)
+    expected = {name: value.shape for name, value in model.state_dict().items()}
+    assert {name: value.shape for name, value in build_model(config, shapes).state_dict().items()} == expected
+    prepared = model.prepare(graph)
+    assert model(prepared.hops(model.num_hops), prepared.features).shape == (90, 3)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

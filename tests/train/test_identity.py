@@ -44,6 +44,17 @@ def test_a_run_from_before_losses_had_names_had_the_one_of_its_task():
         check_same({"lr": 1}, {**now, "loss": {"name": "(mine)", "class_weights": []}}, where="run")
 
 
+def test_a_run_from_before_a_model_had_a_field_had_its_default():
+    now = {"model": {"class": "GNN", "config": {"hidden": 8, "teleport": 0.1}}}
+    check_same({"model": {"class": "GNN", "config": {"hidden": 8}}}, now, where="run")
+    with pytest.raises(CheckpointError, match=r"model\.config\.teleport was 0\.1, is 0\.2"):
+        check_same(
+            {"model": {"class": "GNN", "config": {"hidden": 8}}},
+            {"model": {"class": "GNN", "config": {"hidden": 8, "teleport": 0.2}}},
+            where="run",
+        )
+
+
 def test_the_same_graph_built_twice_is_the_same():
     assert graph_identity(community_graph()) == graph_identity(community_graph())
 

@@ -113,6 +113,13 @@ def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
     hub = graph_of([(vertex, 0) for vertex in range(1, 37)], 40)
     yield "one hub, empty parts", own, hub, compiled
     yield "one hub, GCN", lambda: build_model(ModelConfig(hidden=8), hub), hub, compiled
+    # The first worker reads its own vertices alone, and sends rows to the second one.
+    ends = [(int(src), dst) for dst in range(40) for src in torch.arange(12) * 37 % (20 if dst < 20 else 40)]
+    apart = graph_of(ends, 40)
+    apart = apart.with_topology(apart.topology.with_edge_data(type=torch.arange(apart.num_edges) % 3))
+    apart = replace(apart, num_edge_types=3)
+    config = ModelConfig(model="rgcn", hidden=8)
+    yield "no halo at one worker", lambda: build_model(config, apart), apart, compiled
     isolated = graph_of([(0, 9), (9, 0), (1, 9)], 12)
     yield "isolated vertices", own, isolated, compiled
     yield "no edges", own, graph_of([], 5), compiled
