@@ -191,6 +191,9 @@ class LayerProgram:
         """Whether the vertices' rows are read by dropout and linear maps alone, so that they may be sparse."""
         ends = {each.name for each in self.inputs if each.end != "edge"}
         stages = (self.src, self.dst, self.vertex)
+        # A map by edge type reads the rows of its pairs of a vertex and a type.
+        if self.typed is not None and self.typed.x in ends:
+            return False
         return ends.isdisjoint(self.edges.stage.inputs) and all(stage.maps(ends) for stage in stages)
 
     @property
