@@ -638,7 +638,7 @@ def test_a_trained_model_that_ends_the_program_has_failed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "transformer"], "unknown model: 'transformer'"),
+        (["--model", "perceptron"], "unknown model: 'perceptron'"),
         (["--model", "nowhere.py:Net"], "model file not found"),
         (["--engine", "warp"], "unknown engine"),
         (["--device", "cuda:7"], "no such device"),
