@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import selectors
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,6 +33,14 @@ FIRST_TO_GO = 1000
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 OUTCOMES = ("killed", "out of memory", "unsupported", "too slow", "failed")
 "How a worker may end before its time. Killed is by the kernel, as a rule for want of memory."
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody listens on. The system gives ports of this range to nobody who does not name one."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class WorkerEndedError(Exception):

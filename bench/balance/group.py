@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from bench.workers import Worker
+from bench.workers import Worker, free_port
 
 COMMAND = (sys.executable, "-m", "bench.balance.worker")
 CGROUP = Path("/sys/fs/cgroup/cpu")
@@ -36,9 +35,7 @@ class Group:
     def __init__(self, specification: Mapping[str, Any], *, size: int, threads: int) -> None:
         self.size = size
         self._pool, self._exits = ThreadPoolExecutor(size), ExitStack()
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-        address = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        address = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
 
         def start(rank: int) -> Worker:
             environment = {} if size == 1 else {"RANK": rank, **address}

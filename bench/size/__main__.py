@@ -37,10 +37,12 @@ def main(given: Sequence[str] | None = None) -> int:
     print(f"`python -m {' '.join(words)}` at {commit()}; {arguments.threads} threads, {processor_name()}.\n")
     agreed = True
     if arguments.check:
-        small = replace(_task(arguments, CHECKED_SCALE * arguments.scale, UNLIMITED), memory=arguments.check_memory)
+        small = replace(
+            task_of(arguments, CHECKED_SCALE * arguments.scale, UNLIMITED), memory=arguments.check_memory
+        )
         agreed, text = checked([run_sagann(small), *_peers(small, arguments)])
         print(f"A hundredth of it without a limit: {text}\n", flush=True)
-    task = _task(arguments, arguments.scale, limit)
+    task = task_of(arguments, arguments.scale, limit)
     plan = run_plan(task, arguments.machine)
     print("\n".join(plan_lines(plan)), end="\n\n", flush=True)
     print(HEADER, flush=True)
@@ -68,33 +70,10 @@ def _complain(results: Sequence[Result]) -> None:
             print(f"{result.name}: {result.ended.errors.strip()}", file=sys.stderr)
 
 
-def _task(arguments: argparse.Namespace, scale: float, limit_bytes: int) -> Task:
-    return graph_at(
-        scale,
-        work=arguments.work,
-        hidden=arguments.hidden,
-        epochs=arguments.epochs,
-        lr=arguments.lr,
-        threads=arguments.threads,
-        memory=arguments.memory,
-        limit_bytes=limit_bytes,
-    )
-
-
-def graph_at(
-    scale: float,
-    *,
-    work: Path,
-    hidden: int,
-    epochs: int,
-    lr: float,
-    threads: int,
-    memory: str,
-    limit_bytes: int,
-) -> Task:
+def task_of(arguments: argparse.Namespace, scale: float, limit_bytes: int) -> Task:
     """The graph at a scale, generated where it is not there yet, and what is done with it."""
     vertices, edges = max(2, round(VERTICES * scale)), round(EDGES * scale)
-    folder = work / f"graph-{vertices}"
+    folder = arguments.work / f"graph-{vertices}"
     if not folder.exists():
         counts = {"vertices": vertices, "edges": edges, "features": FEATURES, "classes": CLASSES}
         options = [word for name, count in counts.items() for word in (f"--{name}", str(count))]
@@ -112,34 +91,42 @@ def graph_at(
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     task = Task(
         dataset=folder,
-        work=work / f"at-{vertices}",
-        hidden=hidden,
-        epochs=epochs,
-        lr=lr,
-        threads=threads,
-        memory=memory,
+        work=arguments.work / f"at-{vertices}",
+        hidden=arguments.hidden,
+        epochs=arguments.epochs,
+        lr=arguments.lr,
+        threads=arguments.threads,
+        memory=arguments.memory,
         limit_bytes=limit_bytes,
     )
     write_first_weights(task)
     return task
 
 
-def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(
+    description: str | None, *, limit: str, memory: str, threads: int, check_memory: str
+) -> argparse.ArgumentParser:
+    """A parser of the options that both benchmarks have; the arguments are their defaults."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--work", type=Path, required=True, help="folder for the graph, which stays, and what is spilled"
     )
     parser.add_argument("--scale", type=float, default=1.0, help="part of the shape's vertices and edges")
-    parser.add_argument("--limit", default="6GiB", help="of each control group; 'none' for no limit")
-    parser.add_argument("--memory", default="3GiB", help="sagann's budget")
+    parser.add_argument("--limit", default=limit, help="of each control group; 'none' for no limit")
+    parser.add_argument("--memory", default=memory, help="budget of each process of sagann")
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=threads, help="of each process")
+    parser.add_argument("--check-memory", default=check_memory, help="the budget for the comparison")
+    parser.add_argument("--check", action="store_true", help="compare losses on a hundredth of it first")
+    return parser
+
+
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = parser_of(__doc__, limit="6GiB", memory="3GiB", threads=2, check_memory="64MiB")
     parser.add_argument("--machine", type=Path, help="rates for the forecast; default this machine's, probed")
     parser.add_argument("--dgl", help="Python of an environment with DGL")
-    parser.add_argument("--check-memory", default="64MiB", help="sagann's budget for the comparison")
-    parser.add_argument("--check", action="store_true", help="compare losses on a hundredth of it first")
     arguments = parser.parse_args(given)
     arguments.work.mkdir(parents=True, exist_ok=True)
     return arguments

@@ -11,21 +11,19 @@ References:
 from __future__ import annotations
 
 import argparse
-import socket
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 
 from bench.epochs.__main__ import commit
-from bench.size.__main__ import CHECKED_SCALE, graph_at
+from bench.size.__main__ import CHECKED_SCALE, parser_of, task_of
 from bench.size.contest import UNLIMITED, Result, Task, result_of, run_sagann, train_command
 from bench.size.limit import Ended, Limit, drop_cached
 from bench.size.report import checked
-from bench.workers import ROOT, THREAD_VARIABLES
+from bench.workers import ROOT, THREAD_VARIABLES, free_port
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.runtime.processor import processor_name
 
@@ -42,7 +40,7 @@ class Together:
     workers: tuple[Ended, ...]
     "How each worker's process ended, in the order of the ranks."
     result: Result
-    "What the first worker has written."
+    "Losses and seconds of epochs that the first worker has written."
 
     @property
     def lives(self) -> bool:
@@ -59,11 +57,11 @@ def main(given: Sequence[str] | None = None) -> int:
     print(f"`python -m {' '.join(words)}` at {commit()}; {arguments.threads} threads each, {processor_name()}.\n")
     agreed = True
     if arguments.check:
-        small = _task(arguments, CHECKED_SCALE * arguments.scale, UNLIMITED)
+        small = task_of(arguments, CHECKED_SCALE * arguments.scale, UNLIMITED)
         small = replace(small, memory=arguments.check_memory)
         agreed, text = checked([run_sagann(small), run_together(small, arguments.workers).result])
         print(f"A hundredth of it, in one process and in {arguments.workers} workers: {text}\n", flush=True)
-    task = _task(arguments, arguments.scale, limit_bytes)
+    task = task_of(arguments, arguments.scale, limit_bytes)
     found = run_together(task, arguments.workers)
     print("\n".join(report(task, found)))
     for rank, ended in enumerate(found.workers):
@@ -77,8 +75,7 @@ def run_together(task: Task, num_workers: int) -> Together:
     run = task.work / "together"
     command = [sys.executable, "-m", "sagann", *train_command(task, run)]
     drop_cached(task.dataset)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with ExitStack() as stack:
         limits = [
             stack.enter_context(Limit(f"sagann-together-{task.work.name}-{rank}", task.limit_bytes))
@@ -118,34 +115,9 @@ def _environment(task: Task, rank: int, num_workers: int, port: int) -> dict[str
     return {**threads, **{name: str(value) for name, value in address.items()}, "PYTHONPATH": str(ROOT)}
 
 
-def _task(arguments: argparse.Namespace, scale: float, limit_bytes: int) -> Task:
-    return graph_at(
-        scale,
-        work=arguments.work,
-        hidden=arguments.hidden,
-        epochs=arguments.epochs,
-        lr=arguments.lr,
-        threads=arguments.threads,
-        memory=arguments.memory,
-        limit_bytes=limit_bytes,
-    )
-
-
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--work", type=Path, required=True, help="folder for the graph, which stays, and what is spilled"
-    )
+    parser = parser_of(__doc__, limit="3.5GiB", memory="1.5GiB", threads=1, check_memory="32MiB")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--scale", type=float, default=1.0, help="part of the shape's vertices and edges")
-    parser.add_argument("--limit", default="3.5GiB", help="of each worker's control group; 'none' for no limit")
-    parser.add_argument("--memory", default="1.5GiB", help="budget of each worker")
-    parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--lr", type=float, default=0.01)
-    parser.add_argument("--threads", type=int, default=1, help="of each worker")
-    parser.add_argument("--check-memory", default="32MiB", help="budget of each worker for the comparison")
-    parser.add_argument("--check", action="store_true", help="compare losses on a hundredth of it first")
     arguments = parser.parse_args(given)
     arguments.work.mkdir(parents=True, exist_ok=True)
     return arguments

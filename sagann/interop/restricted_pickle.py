@@ -50,7 +50,7 @@ class Made:
     of: str
     "The class or function, module and name; or STORED."
     args: tuple[Any, ...]
-    "What it is called with."
+    "Arguments of the call that the pickle asks for."
     state: Any = None
     "State that the object is given afterwards."
     items: dict[str | int, Any] = field(default_factory=dict)

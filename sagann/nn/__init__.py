@@ -1,10 +1,10 @@
 """The model zoo: layers in SAGA form, and models made of them."""
 
 from sagann.nn.attention import GAT, GATv2, TransformerConv, attention_weights
-from sagann.nn.layers import GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
+from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
 from sagann.nn.neighbourhoods import PNA, EdgeConv
 from sagann.nn.propagation import Propagated, Propagation
-from sagann.nn.relations import GINE, RGCN
+from sagann.nn.relations import GGNN, GINE, RGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
 from sagann.nn.zoo import MODELS, ModelConfig, build_model
 

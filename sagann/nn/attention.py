@@ -20,7 +20,37 @@ from sagann.saga import Edge, SagaLayer
 from sagann.saga.edge import named, scattered
 
 
-class GAT(SagaLayer):
+class _Attention(SagaLayer):
+    """Heads: their number and width, dropout of their coefficients, and how their results are put together."""
+
+    accumulator = "softmax"
+
+    def __init__(self, head_dim: int, *, num_heads: int, concat: bool, attention_dropout: float) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.concat = num_heads, head_dim, concat
+        self.attention_dropout = attention_dropout
+
+    @property
+    def out_dim(self) -> int:
+        """Number of outputs per vertex."""
+        return self.num_heads * self.head_dim if self.concat else self.head_dim
+
+    def per_head(self, rows: Tensor) -> Tensor:
+        """Rows [n, H * D] by head: [n, H, D]."""
+        return rows.unflatten(-1, (self.num_heads, self.head_dim))
+
+    def dropped(self, value: Tensor, score: Tensor) -> Tensor:
+        """Values [E, H, D] times what dropout leaves of a one for every score [E, H]."""
+        if not self.attention_dropout:
+            return value
+        return value * F.dropout(torch.ones_like(score), self.attention_dropout, self.training).unsqueeze(-1)
+
+    def joined(self, accum: Tensor) -> Tensor:
+        """The heads' results [n, H, D] concatenated or averaged: [n, out_dim]."""
+        return accum.flatten(1) if self.concat else accum.mean(1)
+
+
+class GAT(_Attention):
     r"""Attention over the in-edges, one softmax per destination and head.
 
     .. math::
@@ -42,8 +72,6 @@ class GAT(SagaLayer):
         Velickovic et al., ICLR 2018, Eq. 1-6.
     """
 
-    accumulator = "softmax"
-
     def __init__(
         self,
         in_dim: int,
@@ -54,15 +82,14 @@ class GAT(SagaLayer):
         negative_slope: float = 0.2,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.num_heads, self.head_dim, self.concat = num_heads, head_dim, concat
-        self.negative_slope, self.attention_dropout = negative_slope, attention_dropout
+        super().__init__(head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
+        self.negative_slope = negative_slope
         self.project = glorot_linear(in_dim, num_heads * head_dim, bias=False)
         self.attend_src = nn.Parameter(torch.empty(num_heads, head_dim))
         self.attend_dst = nn.Parameter(torch.empty(num_heads, head_dim))
         nn.init.xavier_uniform_(self.attend_src)
         nn.init.xavier_uniform_(self.attend_dst)
-        self.bias = nn.Parameter(torch.zeros(num_heads * head_dim if concat else head_dim))
+        self.bias = nn.Parameter(torch.zeros(self.out_dim))
 
     @staticmethod
     def prepare(graph: Graph) -> Graph:
@@ -75,14 +102,13 @@ class GAT(SagaLayer):
         score = F.linear(value, _per_head(self.attend_src))
         score = score + F.linear(self.project(edge.dst), _per_head(self.attend_dst))
         score = F.leaky_relu(score, self.negative_slope)
-        value = value.view(-1, self.num_heads, self.head_dim)
-        return score, _dropped(value, score, self.attention_dropout, self.training)
+        return score, self.dropped(self.per_head(value), score)
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return (accum.flatten(1) if self.concat else accum.mean(1)) + self.bias
+        return self.joined(accum) + self.bias
 
 
-class GATv2(SagaLayer):
+class GATv2(_Attention):
     r"""Attention whose scores depend on both ends together: GAT's LeakyReLU comes before the product with the attention vector.
 
     .. math::
@@ -103,8 +129,6 @@ class GATv2(SagaLayer):
         Brody et al., How Attentive are Graph Attention Networks?, ICLR 2022, Eq. 7.
     """
 
-    accumulator = "softmax"
-
     def __init__(
         self,
         in_dim: int,
@@ -115,14 +139,13 @@ class GATv2(SagaLayer):
         negative_slope: float = 0.2,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.heads, self.concat = (num_heads, head_dim), concat
-        self.negative_slope, self.attention_dropout = negative_slope, attention_dropout
+        super().__init__(head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
+        self.negative_slope = negative_slope
         self.of_src = glorot_linear(in_dim, num_heads * head_dim)
         self.of_dst = glorot_linear(in_dim, num_heads * head_dim)
         self.attend = nn.Parameter(torch.empty(num_heads, head_dim))
         nn.init.xavier_uniform_(self.attend)
-        self.bias = nn.Parameter(torch.zeros(num_heads * head_dim if concat else head_dim))
+        self.bias = nn.Parameter(torch.zeros(self.out_dim))
 
     @staticmethod
     def prepare(graph: Graph) -> Graph:
@@ -131,16 +154,16 @@ class GATv2(SagaLayer):
 
     def apply_edge(self, edge: Edge) -> tuple[Tensor, Tensor]:
         """Scores [num_edges, H] and values [num_edges, H, D]."""
-        value = self.of_src(edge.src).unflatten(-1, self.heads)
-        mixed = value + self.of_dst(edge.dst).unflatten(-1, self.heads)
+        value = self.per_head(self.of_src(edge.src))
+        mixed = value + self.per_head(self.of_dst(edge.dst))
         score = (F.leaky_relu(mixed, self.negative_slope) * self.attend).sum(-1)
-        return score, _dropped(value, score, self.attention_dropout, self.training)
+        return score, self.dropped(value, score)
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return (accum.flatten(1) if self.concat else accum.mean(1)) + self.bias
+        return self.joined(accum) + self.bias
 
 
-class TransformerConv(SagaLayer):
+class TransformerConv(_Attention):
     r"""Attention by the scaled product of a query at the destination and a key at the source, plus a map of the vertex.
 
     .. math::
@@ -161,8 +184,6 @@ class TransformerConv(SagaLayer):
         Without edge features and gated residuals.
     """
 
-    accumulator = "softmax"
-
     def __init__(
         self,
         in_dim: int,
@@ -172,20 +193,19 @@ class TransformerConv(SagaLayer):
         concat: bool = True,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.heads, self.concat, self.attention_dropout = (num_heads, head_dim), concat, attention_dropout
+        super().__init__(head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
         self.query, self.key, self.value = (glorot_linear(in_dim, num_heads * head_dim) for _ in range(3))
-        self.own = glorot_linear(in_dim, num_heads * head_dim if concat else head_dim)
+        self.own = glorot_linear(in_dim, self.out_dim)
 
     def apply_edge(self, edge: Edge) -> tuple[Tensor, Tensor]:
         """Scores [num_edges, H] and values [num_edges, H, D]."""
-        query = self.query(edge.dst).unflatten(-1, self.heads)
-        key, value = (rows(edge.src).unflatten(-1, self.heads) for rows in (self.key, self.value))
-        score = (query * key).sum(-1) / self.heads[1] ** 0.5
-        return score, _dropped(value, score, self.attention_dropout, self.training)
+        query = self.per_head(self.query(edge.dst))
+        key, value = (self.per_head(rows(edge.src)) for rows in (self.key, self.value))
+        score = (query * key).sum(-1) / self.head_dim**0.5
+        return score, self.dropped(value, score)
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return (accum.flatten(1) if self.concat else accum.mean(1)) + self.own(vertex)
+        return self.joined(accum) + self.own(vertex)
 
 
 def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str, Tensor]) -> Tensor:
@@ -249,13 +269,6 @@ def _softmax(score: Tensor, dst: Tensor, num_dst: int) -> Tensor:
     largest = score.new_full((num_dst, *score.shape[1:]), -torch.inf).scatter_reduce(0, at, score, "amax")
     grown = (score - largest.gather(0, at)).exp()
     return grown / torch.zeros_like(largest).scatter_add(0, at, grown).gather(0, at)
-
-
-def _dropped(value: Tensor, score: Tensor, probability: float, training: bool) -> Tensor:
-    """Values [E, H, D] times what dropout leaves of a one for every score [E, H]."""
-    if not probability:
-        return value
-    return value * F.dropout(torch.ones_like(score), probability, training).unsqueeze(-1)
 
 
 def _per_head(attend: Tensor) -> Tensor:

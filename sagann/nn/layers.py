@@ -9,9 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import InputError
 from sagann.graph import Graph, add_self_loops, normalise
-from sagann.kernels.typed_linear import typed_linear
 from sagann.saga import Edge, SagaLayer
 
 
@@ -194,54 +192,6 @@ class ResidualGCN(GCN):
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
         convolved = self.linear(accum)
         return (torch.relu(convolved) if self.activated else convolved) + self.shortcut(vertex)
-
-
-class GGNN(SagaLayer):
-    r"""GG-NN: one step of a gated graph network. A model applies the step several times with the same parameters.
-
-    .. math:: h_u' = \mathrm{GRU}\Bigl(\sum_{v \to u} A_{t(v \to u)} h_v,\; h_u\Bigr)
-
-    Reads edge data ``"type"``. With one edge type the same as one step of PyG's ``GatedGraphConv``.
-
-    Args:
-        dim: features per vertex, and outputs per vertex.
-        num_edge_types: number of edge types; 1 for a graph without types.
-    Raises:
-        InputError: ``num_edge_types`` is not positive.
-    References:
-        Li et al., ICLR 2016, Eq. 2-6; Ma et al., NGra, 2018, Fig. 12.
-    """
-
-    accumulator = "sum"
-    edge_data = "type"
-
-    def __init__(self, dim: int, num_edge_types: int) -> None:
-        super().__init__()
-        if num_edge_types < 1:
-            raise InputError(
-                "a GG-NN layer needs edge types",
-                value=f"num_edge_types = {num_edge_types}, at least 1",
-                where="GGNN",
-                fix="Pass 1 for a graph whose edges are all alike.",
-            )
-        self.maps = nn.Parameter(torch.empty(num_edge_types, dim, dim))
-        for matrix in self.maps.detach():
-            nn.init.xavier_uniform_(matrix)
-        self.gru = nn.GRUCell(dim, dim)
-
-    @staticmethod
-    def prepare(graph: Graph) -> Graph:
-        """Give a graph without edge types the type 0 on every edge."""
-        topology = graph.topology
-        if "type" in topology.edge_data:
-            return graph
-        return graph.with_topology(topology.with_edge_data(type=torch.zeros_like(topology.indices)))
-
-    def apply_edge(self, edge: Edge) -> Tensor:
-        return typed_linear(edge.src, edge.data, self.maps)
-
-    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-        return self.gru(accum, vertex)
 
 
 def glorot_linear(in_dim: int, out_dim: int, *, bias: bool = True) -> nn.Linear:

@@ -18,6 +18,42 @@ from sagann.nn.layers import glorot_linear
 from sagann.saga import Edge, SagaLayer
 
 
+class GGNN(SagaLayer):
+    r"""GG-NN: one step of a gated graph network. A model applies the step several times with the same parameters.
+
+    .. math:: h_u' = \mathrm{GRU}\Bigl(\sum_{v \to u} A_{t(v \to u)} h_v,\; h_u\Bigr)
+
+    Reads edge data ``"type"``. With one edge type the same as one step of PyG's ``GatedGraphConv``.
+
+    Args:
+        dim: features per vertex, and outputs per vertex.
+        num_edge_types: number of edge types; 1 for a graph without types.
+    Raises:
+        InputError: ``num_edge_types`` is not positive.
+    References:
+        Li et al., ICLR 2016, Eq. 2-6; Ma et al., NGra, 2018, Fig. 12.
+    """
+
+    accumulator = "sum"
+    edge_data = "type"
+
+    def __init__(self, dim: int, num_edge_types: int) -> None:
+        super().__init__()
+        self.maps = _maps(num_edge_types, dim, dim, layer="GGNN", argument="num_edge_types")
+        self.gru = nn.GRUCell(dim, dim)
+
+    @staticmethod
+    def prepare(graph: Graph) -> Graph:
+        """Give a graph without edge types the type 0 on every edge."""
+        return graph.with_topology(_typed(graph.topology))
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return typed_linear(edge.src, edge.data, self.maps)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.gru(accum, vertex)
+
+
 class RGCN(SagaLayer):
     r"""Relational graph convolution: for each relation a linear map of the mean over its in-edges, plus a map of the vertex.
 
@@ -43,16 +79,7 @@ class RGCN(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int, num_relations: int) -> None:
         super().__init__()
-        if num_relations < 1:
-            raise InputError(
-                "an RGCN layer needs relations",
-                value=f"num_relations = {num_relations}, at least 1",
-                where="RGCN",
-                fix="Pass 1 for a graph whose edges are all alike.",
-            )
-        self.maps = nn.Parameter(torch.empty(num_relations, in_dim, out_dim))
-        for matrix in self.maps.detach():
-            nn.init.xavier_uniform_(matrix)
+        self.maps = _maps(num_relations, in_dim, out_dim, layer="RGCN", argument="num_relations")
         self.own = glorot_linear(in_dim, out_dim)
 
     @staticmethod
@@ -127,6 +154,21 @@ class GINE(SagaLayer):
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
         return self.mlp((1 + self.eps) * vertex + accum)
+
+
+def _maps(count: int, in_dim: int, out_dim: int, *, layer: str, argument: str) -> nn.Parameter:
+    """A matrix with Glorot-uniform weights for each edge type, [count, in_dim, out_dim]; a count below 1 is an InputError."""
+    if count < 1:
+        raise InputError(
+            "the layer needs edge types",
+            value=f"{argument} = {count}, at least 1",
+            where=layer,
+            fix="Pass 1 for a graph whose edges are all alike.",
+        )
+    maps = nn.Parameter(torch.empty(count, in_dim, out_dim))
+    for matrix in maps.detach():
+        nn.init.xavier_uniform_(matrix)
+    return maps
 
 
 def _typed(topology: Topology) -> Topology:

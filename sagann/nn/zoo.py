@@ -15,10 +15,10 @@ from sagann.did_you_mean import did_you_mean
 from sagann.errors import InputError, require_choice, shown
 from sagann.graph import Graph, for_task
 from sagann.nn.attention import GAT, GATv2, TransformerConv
-from sagann.nn.layers import GCN, GGNN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
+from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
 from sagann.nn.neighbourhoods import PNA, EdgeConv
 from sagann.nn.propagation import Propagated
-from sagann.nn.relations import GINE, RGCN
+from sagann.nn.relations import GGNN, GINE, RGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
 from sagann.nn.user_model import class_in_file, layer_from_class, load_class, module_from_class
 from sagann.ranges import RANGES

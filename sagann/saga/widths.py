@@ -33,11 +33,11 @@ class Misfit(NamedTuple):
     """Widths that do not fit, for a message."""
 
     what: str
-    "What is wrong."
+    "The failure, as a phrase: which widths do not fit."
     value: str
     "The operation, and the shapes that it was given."
     fix: str
-    "What to change, as a sentence."
+    "The remedy, as a sentence."
 
 
 class Widths(TorchFunctionMode):

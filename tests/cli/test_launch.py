@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from bench.workers import free_port
 from tests.cli.conftest import Invoke
 from tests.cli.test_process import DEADLINE_S, run, start
-from tests.runtime.workers.processes import free_port
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 EPOCHS = 12

@@ -35,7 +35,7 @@ class Resident:
     process_bytes: int
     "Interpreter, libraries and kernels."
     budget_bytes: int
-    "What an epoch takes of its budget."
+    "Peak bytes of the budget that an epoch takes."
     graph_bytes: int
     "Arrays of the graph, as it is opened and as the model reads it: in mapped files, or in memory where they are small."
     other_bytes: int

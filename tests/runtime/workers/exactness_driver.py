@@ -26,12 +26,10 @@ from sagann.train.contract import Contract
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor
 from tests.graphs import labelled_graph
+from tests.runtime.workers.epochs import Numbers, trained
 from tests.runtime.workers.processes import run_workers
 from tests.train.runs import sparse_graph, values_graph
 from tests.zoo import DISTINCT, TYPED
-
-Numbers = dict[str, Tensor]
-EPOCHS = 2
 
 
 class GatedLayer(sagann.SagaLayer):
@@ -137,22 +135,9 @@ def numbers_of(model: nn.Module, graph: Graph, workers: Workers | None) -> Numbe
     predictor = Predictor(model, Contract.of(graph), device=torch.device("cpu"), workers=workers)
     prepared = predictor.prepare(graph)
     source = WholeGraph(predictor, prepared)
-    found: Numbers = {}
     torch.manual_seed(11)
     predictor.logits(prepared)
-    for epoch in range(EPOCHS):
-        model.train()
-        model.zero_grad()
-        (step,) = source.steps(epoch + 1)
-        loss = step.loss()
-        loss.backward()
-        step.complete_gradients()
-        found[f"loss {epoch}"] = loss.detach()
-        for name, parameter in model.named_parameters():
-            if parameter.grad is not None:
-                found[f"{name} {epoch}"] = parameter.grad.clone()
-                parameter.data -= 0.1 * parameter.grad
-        found[f"logits {epoch}"] = source.logits()
+    found, step = trained(model, source)
     found["embeddings"] = predictor.embed(prepared)
     found["edges"] = torch.tensor(step.num_edges, dtype=torch.float64)
     return found

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import traceback
@@ -13,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from bench.workers import free_port
 from sagann.runtime.workers import Workers, join_workers
 from tests.forks import fork
 
@@ -29,14 +28,6 @@ def run_driver(name: str, folder: Path, *, package: str = "tests.runtime.workers
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     assert code == 0, "the driver failed; its traceback is above"
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody listens on. The system gives ports of this range to nobody who does not name one."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 30_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 def start_workers(work: Callable[[Workers], None], size: int, *, timeout_s: float = 240.0) -> list[int]:

@@ -29,10 +29,10 @@ from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor
 from sagann.train.streaming import Streaming
 from tests.graphs import labelled_graph
-from tests.runtime.workers.exactness_driver import GatedLayer, Numbers, graph_of
+from tests.runtime.workers.epochs import Numbers, trained
+from tests.runtime.workers.exactness_driver import GatedLayer, graph_of
 from tests.runtime.workers.processes import join, run_workers, start_workers
 
-EPOCHS = 2
 TIMEOUT_S = 20.0
 
 
@@ -110,23 +110,10 @@ def numbers_of(predictor: Predictor, graph: Graph, spill: Path | None) -> Number
         assert prepared.part is not None
         predictor.streaming = Streaming(memory_bytes=budget_of(predictor, prepared.part), spill=spill)
     source = WholeGraph(predictor, prepared)
-    found: Numbers = {}
     torch.manual_seed(11)
     predictor.try_out(prepared)
     torch.manual_seed(12)
-    for epoch in range(EPOCHS):
-        model.train()
-        model.zero_grad()
-        (step,) = source.steps(epoch + 1)
-        loss = step.loss()
-        loss.backward()
-        step.complete_gradients()
-        found[f"loss {epoch}"] = loss.detach()
-        for name, parameter in model.named_parameters():
-            if parameter.grad is not None:
-                found[f"{name} {epoch}"] = parameter.grad.clone()
-                parameter.data -= 0.1 * parameter.grad
-        found[f"logits {epoch}"] = source.logits()
+    found, _ = trained(model, source)
     found["embeddings"] = predictor.embed(prepared)
     if spill is not None:
         streamed = predictor.streamed(prepared.graph, prepared.part)

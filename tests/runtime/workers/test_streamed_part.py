@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runtime.workers.exactness_driver import Numbers
+from tests.runtime.workers.epochs import Numbers
 from tests.runtime.workers.processes import run_driver
 from tests.runtime.workers.streamed_driver import cases
 from tests.tolerances import largest
