@@ -90,14 +90,14 @@ class _Cut:
 
     def _reads_rows(self, node: fx.Node) -> bool:
         """Whether an argument of a node that is copied is a number of rows."""
-        return node not in self.given and any(map(is_rows, pytree.tree_leaves((node.args, node.kwargs))))
+        return node not in self.given and any(map(is_rows, pytree.tree_leaves((_args(node), node.kwargs))))
 
     def _copy(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
             raise TraceError(f"'{node.name}' is read where it is not known")
         if (merged := self._biased(node)) is not None:
             return merged
-        args = fx.node.map_aggregate(node.args, self._argument)
+        args = fx.node.map_aggregate(_args(node), self._argument)
         kwargs = fx.node.map_aggregate(node.kwargs, self._argument)
         target = _REPLACED.get(node.target, node.target)
         if (operand := self._overwritten(node)) is not None:
@@ -153,6 +153,18 @@ class _Cut:
                 self.rows = self.graph.call_function(_aten.sym_size.int, (rows[0], 0))
             self.sizes[argument] = self.graph.call_function(operator.mul, (self.rows, argument // ROWS))
         return self.sizes[argument]
+
+
+def _args(node: fx.Node) -> tuple[Any, ...]:
+    """The arguments of a node. The number of rows of a view follows from its other sizes, so that nothing reads it."""
+    if _REPLACED.get(node.target) is not _aten.reshape.default:
+        return node.args
+    viewed, sizes = node.args
+    assert isinstance(sizes, Sequence)
+    others = [size for size in sizes if not is_rows(size)]
+    if len(others) < len(sizes) - 1 or 0 in others:
+        return node.args
+    return viewed, [-1 if is_rows(size) else size for size in sizes]
 
 
 def _is_node_of_rows(node: fx.Node) -> bool:

@@ -812,7 +812,16 @@ def test_where_new_tensors_lie_by_default_does_not_matter(kind: Callable[..., Sa
         assert_close(mine, other, scale=largest(mine, other))
 
 
-@pytest.mark.parametrize("product", [torch.matmul, torch.mm, lambda x, weight: x @ weight])
+@pytest.mark.parametrize(
+    "product",
+    [
+        torch.matmul,
+        torch.mm,
+        lambda x, weight: x @ weight,
+        lambda x, weight: (x @ weight).view(-1, 2, 2).flatten(1),
+        lambda x, weight: (x @ weight).unflatten(-1, (2, 2)).flatten(1),
+    ],
+)
 def test_sparse_features_stay_sparse_under_a_product_with_a_parameter(product: Callable[..., Tensor]) -> None:
     def edge(layer: Layer, edge: Edge) -> Tensor:
         return product(edge.src, layer.w) * edge.data[:, None]
