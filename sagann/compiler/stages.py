@@ -160,9 +160,9 @@ def _args(node: fx.Node) -> tuple[Any, ...]:
     if _REPLACED.get(node.target) is not _aten.reshape.default:
         return node.args
     viewed, sizes = node.args
-    assert isinstance(sizes, Sequence)
-    others = [size for size in sizes if not is_rows(size)]
-    if len(others) < len(sizes) - 1 or 0 in others:
+    assert isinstance(sizes, list | tuple)
+    others: list[Any] = [size for size in sizes if not is_rows(size)]
+    if len(others) != len(sizes) - 1 or not all(size > 0 for size in others):
         return node.args
     return viewed, [-1 if is_rows(size) else size for size in sizes]
 

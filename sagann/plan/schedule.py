@@ -345,7 +345,7 @@ class Schedule:
             return
         gathering = gather.edges.gathering
         kinds: list[BlockKind] = ["grad"]
-        kinds += ["gather_saved"] if gathering.keeps else []
+        kinds += ["gather_saved"] if gathering.keeps and not gathering.passes_kept else []
         kinds += ["value"] if gathering.reads_result else []
         reads = tuple(self._block(kind, gather.result, interval) for kind in kinds)
         writes = (self._block("grad_inputs", gather.result, interval),)
@@ -406,6 +406,8 @@ class Schedule:
         chunk = self._chunk(CSC if function.at == "dst" else self._by_source[gather.hop], src, dst, gather.hop)
         blocks = [chunk, *self._edge_values(gather, function, chunk)]
         blocks.append(self._rows_for(self._block("grad_inputs", gather.result, dst), chunk, "dst"))
+        if gather.edges.gathering.passes_kept:
+            blocks.append(self._rows_for(self._block("gather_saved", gather.result, dst), chunk, "dst"))
         if any(given.name.endswith("_at_edges") for given in function.inputs):
             blocks.append(self._block("edge_grad", gather.result, src, dst))
         return tuple(blocks)

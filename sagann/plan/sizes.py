@@ -179,18 +179,20 @@ class BlockSizes:
         ]
 
     def _grad_input_bytes(self, gather: Gather) -> list[int]:
-        """Bytes of a row of each tensor that the backward passes read of destinations; half precision is widened."""
+        """Bytes of a row of each tensor that is made for the backward passes to read of destinations; half precision is widened."""
         function, ids = self.gradients.function(gather), id_dtype(self.hops[gather.hop].num_edges).itemsize
         sizes = []
-        for output in function.outputs:
+        for each, output in zip(gather.edges.gathering.reduced, function.outputs, strict=True):
             shapes = {
                 "value": function.value(output.values[-1]).shape,
                 "score": function.value(output.values[0]).shape,
             }
             width = 8 if kind_of(function.value(output.values[-1])) == "f8" else 4
-            sizes += [
-                math.prod(shapes[read.of]) * (ids if read.is_edge else width) for read in output.reduction.reads
-            ]
+            reads = output.reduction.reads
+            made = (
+                reads[: len(reads) - len(each.accumulator.keeps)] if gather.edges.gathering.passes_kept else reads
+            )
+            sizes += [math.prod(shapes[read.of]) * (ids if read.is_edge else width) for read in made]
         return sizes
 
     def _edge_grad_bytes(self, gather: Gather) -> int:

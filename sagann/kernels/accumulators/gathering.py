@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -124,6 +125,19 @@ class Gathering:
         """Positions of the state's tensors that the backward pass reads."""
         return tuple(each.state.start + position for each in self.reduced for position in each.accumulator.keeps)
 
+    @property
+    def passes_kept(self) -> bool:
+        """Whether the backward pass reads tensors of the state, and all of them as they are."""
+        keeping = [accumulator for accumulator in self.accumulators if accumulator.keeps]
+        return bool(keeping) and all(accumulator.passes_kept for accumulator in keeping)
+
+    def kept_names(self, function: EdgeFunction) -> list[str]:
+        """Names of the tensors that :meth:`finish` keeps: where ``passes_kept``, those by which the passes of a backward read them."""
+        if not self.passes_kept:
+            return [str(position) for position in self.keeps]
+        known = zip(self.accumulators, read_names(function), strict=True)
+        return [name for each, names in known for name in names[len(names) - len(each.keeps) :]]
+
     def outputs(self, values: Sequence[str]) -> list[Output]:
         """The outputs of a pass over edges with values of these names."""
         return [
@@ -168,8 +182,9 @@ class Gathering:
     ) -> dict[str, Tensor]:
         """The tensors that the passes of a backward read besides the inputs of the forward's ``function``, by name.
 
-        ``grad`` may be in half precision. ``kept`` are the tensors that :meth:`finish` returned. Where no accumulator reads the
-        result, ``result`` is any tensor of its shape.
+        ``grad`` may be in half precision. ``kept`` are the tensors that :meth:`finish` returned; where ``passes_kept``, they may be
+        left out, and then they are missing in what is returned. Where no accumulator reads the result, ``result`` is any tensor of
+        its shape.
         """
         found: dict[str, Tensor] = {}
         known = iter(kept)
@@ -177,8 +192,10 @@ class Gathering:
         for accumulator, names, part, own in zip(
             self.accumulators, read_names(function), grads, results, strict=True
         ):
-            own_kept = [next(known) for _ in accumulator.keeps]
-            found |= dict(zip(names, accumulator.arrive(part.contiguous(), own_kept, own, counts), strict=True))
+            own_kept = list(islice(known, len(accumulator.keeps)))
+            arrived = accumulator.arrive(part.contiguous(), own_kept, own, counts)
+            # A zip that is not strict: kept tensors may be left out.
+            found |= dict(zip(names, (*arrived, *own_kept) if accumulator.passes_kept else arrived, strict=False))
         return found
 
     def split(self, rows: Tensor, shapes: Sequence[Shape]) -> list[Tensor]:

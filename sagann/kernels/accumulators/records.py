@@ -29,7 +29,7 @@ def _first(state: Sequence[Tensor], counts: Counts) -> Tensor:
 
 
 def _gradient(grad: Tensor, kept: Sequence[Tensor], result: Tensor, counts: Counts) -> tuple[Tensor, ...]:
-    return grad.to(arithmetic_dtype(grad.dtype)), *kept
+    return (grad.to(arithmetic_dtype(grad.dtype)),)
 
 
 def _computed(rows: Tensor) -> Tensor:
@@ -52,11 +52,13 @@ class Accumulator:
     "From a state to the result; may overwrite the state. Default: the first tensor of the state."
     keeps: tuple[int, ...] = ()
     "Positions of the state's tensors that the backward pass reads."
+    passes_kept: bool = False
+    "Whether the reduction's backward reads the kept tensors as they are, after those that ``arrive`` gives."
     reads_result: bool = False
     "Whether the backward pass reads the gathered rows."
     arrive: Callable[[Tensor, Sequence[Tensor], Tensor, Counts], tuple[Tensor, ...]] = _gradient
     """From the result's gradient, the kept tensors, the result and the counts to the tensors that the reduction's backward
-    reads, in order. Default: the gradient in the type of arithmetic, and the kept tensors."""
+    reads, in order. With ``passes_kept``, it must not read the kept tensors. Default: the gradient in the type of arithmetic."""
     is_linear: bool = False
     "Whether the gathered rows are linear in the messages."
     averages: bool = False
@@ -89,8 +91,8 @@ _MEAN = Accumulator(
     averages=True,
 )
 _CONCAT = Accumulator(name="concat", reduction=reduction("edge"), gather=naive.gather_concat, is_sized=True)
-_MAX = Accumulator(name="max", reduction=reduction("max"), gather=naive.gather_max, keeps=(1,))
-_MIN = Accumulator(name="min", reduction=reduction("min"), gather=naive.gather_min, keeps=(1,))
+_MAX = Accumulator(name="max", reduction=reduction("max"), gather=naive.gather_max, keeps=(1,), passes_kept=True)
+_MIN = Accumulator(name="min", reduction=reduction("min"), gather=naive.gather_min, keeps=(1,), passes_kept=True)
 
 
 def _variance(state: Sequence[Tensor], counts: Counts) -> Tensor:
@@ -99,7 +101,7 @@ def _variance(state: Sequence[Tensor], counts: Counts) -> Tensor:
 
 def _to_variance(grad: Tensor, kept: Sequence[Tensor], result: Tensor, counts: Counts) -> tuple[Tensor, ...]:
     wide = _computed(grad)
-    return wide.mul_(2).div_(counts(wide)), *kept
+    return (wide.mul_(2).div_(counts(wide)),)
 
 
 def _deviation(state: Sequence[Tensor], counts: Counts) -> Tensor:
@@ -110,11 +112,11 @@ def _deviation(state: Sequence[Tensor], counts: Counts) -> Tensor:
 def _to_deviation(grad: Tensor, kept: Sequence[Tensor], result: Tensor, counts: Counts) -> tuple[Tensor, ...]:
     scaled, deviation = _computed(grad), _computed(result)
     scaled.div_(counts(scaled)).div_(deviation)
-    return scaled.masked_fill_(deviation == 0, 0), *kept
+    return (scaled.masked_fill_(deviation == 0, 0),)
 
 
 # Both divide by the number of in-edges (not by one less), as PyG does.
-_of_moments = partial(Accumulator, reduction=reduction("moments"), keeps=(1,))
+_of_moments = partial(Accumulator, reduction=reduction("moments"), keeps=(1,), passes_kept=True)
 _VAR = _of_moments(name="var", gather=naive.gather_var, finish=_variance, arrive=_to_variance)
 _STD = _of_moments(name="std", gather=naive.gather_std, finish=_deviation, arrive=_to_deviation, reads_result=True)
 

@@ -377,8 +377,9 @@ class Executor:
         # The tensors of a loaded state share one piece of memory.
         self.resident[Block("value", gather.result, step.interval)] = _alone(result.to(gather.edges.dtype))
         if kept:
-            extra = {str(number): _alone(tensor) for number, tensor in enumerate(kept)}
-            self.resident[Block("gather_saved", gather.result, step.interval)] = extra
+            names = gather.edges.gathering.kept_names(gather.edges.function)
+            saved = {name: _alone(tensor) for name, tensor in zip(names, kept, strict=True)}
+            self.resident[Block("gather_saved", gather.result, step.interval)] = saved
 
     def _store_constant(self, step: Step) -> None:
         (block,) = step.reads
@@ -392,12 +393,10 @@ class Executor:
         gather = self.program.gathers[step.number]
         assert gather.edges.function is not None
         grad = self.resident[Block("grad", gather.result, step.interval)]
-        extra = self.resident.get(Block("gather_saved", gather.result, step.interval)) or {}
-        is_read = gather.edges.gathering.reads_result
-        result = self._value(gather.result, step.interval) if is_read else grad
-        inputs = gather.edges.gathering.arrive(
-            gather.edges.function, grad, list(extra.values()), result, self._counts(gather, step)
-        )
+        gathering, saved = gather.edges.gathering, Block("gather_saved", gather.result, step.interval)
+        kept = list(self.resident[saved].values()) if saved in step.reads else []
+        result = self._value(gather.result, step.interval) if gathering.reads_result else grad
+        inputs = gathering.arrive(gather.edges.function, grad, kept, result, self._counts(gather, step))
         # The tensors of a loaded block share one piece of memory, which ends with that block.
         at = Block("grad_inputs", gather.result, step.interval)
         self.resident[at] = {name: _alone(tensor) for name, tensor in inputs.items()}
@@ -416,7 +415,7 @@ class Executor:
         gather, work, state = self._backward_pass(step)
         arrays = self._edge_inputs(gather, step)
         for block in step.reads:
-            if block.kind in ("grad_inputs", "edge_grad"):
+            if block.kind in ("grad_inputs", "gather_saved", "edge_grad"):
                 arrays |= self.resident[block]
         edges = self._accumulate(state, gather, step, arrays)
         names = _results(work, of_edges=True)
