@@ -1,8 +1,8 @@
 """The user's own layer or model, named as ``path/to/file.py:ClassName``.
 
 The file is executed as any Python program that the user runs. The user names the file in every command or call: a file that only
-a dataset, a run folder or a configuration names is refused (:func:`require_named`). The file stands alone, so that its content
-decides whether a run is continued with the same model: modules that the file imports are installed, or on PYTHONPATH.
+a dataset, a run folder or a configuration names is refused (:func:`require_named`). It may import files beside it
+(:mod:`sagann.nn.imported_files`), whose content counts as its own when a run is continued.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any
 
 from torch import nn
 
+from sagann.constructor_options import check_options
 from sagann.errors import InputError, in_one_line, is_interrupt
+from sagann.nn.imported_files import importable, imported_files
 from sagann.saga import SagaLayer
 from sagann.storage.regular_file import require_file
 
@@ -54,19 +56,17 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
     # Dataclasses and the inspection of source code look a module up here.
     sys.modules[spec.name] = module
     try:
-        spec.loader.exec_module(module)
+        with importable(imported_files(path), path.parent):
+            spec.loader.exec_module(module)
     except BaseException as error:
-        if is_interrupt(error):
+        if is_interrupt(error) or isinstance(error, InputError):
             raise
         # A file that calls sys.exit, or raises any other exception, has not been loaded.
-        fix = "Run it with python to see the whole error"
-        if isinstance(error, ModuleNotFoundError):
-            fix += "; a module beside the file is found where PYTHONPATH names its folder"
         raise InputError(
             "model file failed to run",
             value=in_one_line(error),
             where=f"'{path}'",
-            fix=f"{fix}.",
+            fix="Run it with python to see the whole error.",
         ) from error
     modules = {
         name: value
@@ -83,31 +83,43 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
     return modules[class_name]
 
 
-def layer_from_class(cls: type[Any], in_dim: int, out_dim: int) -> SagaLayer:
-    """Make one layer of a stack: ``cls(in_dim, out_dim)``."""
+def layer_from_class(
+    cls: type[Any], in_dim: int, out_dim: int, options: Mapping[str, object] | None = None
+) -> SagaLayer:
+    """Make one layer of a stack: ``cls(in_dim, out_dim, **options)``."""
+    options = options or {}
+    signature = inspect.signature(cls)
+    check_options(cls, options, taken=[*signature.parameters][:2], where=f"class {cls.__name__}", what=_OPTIONS)
     try:
-        inspect.signature(cls).bind(in_dim, out_dim)
+        signature.bind(in_dim, out_dim, **options)
     except TypeError as error:
         raise InputError(
             "the layer cannot be stacked",
-            value=f"{cls.__name__}{inspect.signature(cls)}: {error}",
+            value=f"{cls.__name__}{signature}: {error}",
             where=f"class {cls.__name__}",
-            fix="Give its __init__ the parameters (in_dim, out_dim).",
+            fix="Give its __init__ the parameters (in_dim, out_dim), and others by --model-option or with a default.",
         ) from error
-    return cls(in_dim, out_dim)
+    return cls(in_dim, out_dim, **options)
 
 
-def module_from_class(cls: type[nn.Module], options: Mapping[str, object]) -> nn.Module:
-    """Make a whole model: the class gets the options that its ``__init__`` names. Other parameters need a default."""
+def module_from_class(
+    cls: type[nn.Module], offered: Mapping[str, object], options: Mapping[str, object] | None = None
+) -> nn.Module:
+    """Make a whole model: the class gets the options, and of what is offered what its ``__init__`` names."""
+    options = options or {}
     signature = inspect.signature(cls)
-    given = {name: options[name] for name in signature.parameters if name in options}
+    check_options(cls, options, taken=[*offered], where=f"class {cls.__name__}", what=_OPTIONS)
+    given = {name: offered[name] for name in signature.parameters if name in offered} | dict(options)
     try:
         signature.bind(**given)
     except TypeError as error:
         raise InputError(
             "the model wants arguments that are not offered",
-            value=f"{error}; offered: {', '.join(options)}",
+            value=f"{error}; offered: {', '.join(offered)}",
             where=f"class {cls.__name__}",
-            fix="Give these parameters a default, or use the names offered.",
+            fix="Give them by --model-option NAME=VALUE or model_options, give them a default, or use the names offered.",
         ) from error
     return cls(**given)
+
+
+_OPTIONS = "model_options"

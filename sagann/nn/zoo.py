@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.did_you_mean import did_you_mean
+from sagann.constructor_options import require_options
+from sagann.did_you_mean import closest, did_you_mean
 from sagann.errors import InputError, require_choice, shown
 from sagann.graph import Graph, for_task
 from sagann.nn.attention import GAT, GATv2, TransformerConv
@@ -23,6 +25,7 @@ from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
 from sagann.nn.user_model import class_in_file, layer_from_class, load_class, module_from_class
 from sagann.ranges import RANGES
 from sagann.saga import SagaLayer
+from sagann.storage.json_fields import is_finite
 
 ENCODERS = ("auto", "none", "linear", "embedding")
 ATTENTION = MappingProxyType({"gat": GAT, "gatv2": GATv2, "transformer": TransformerConv})
@@ -59,10 +62,14 @@ class ModelConfig:
     "For gat, gatv2 and transformer: number of heads of the last layer, which are averaged."
     attention_dropout: float = 0.0
     "For gat, gatv2 and transformer: probability of dropping an attention coefficient."
+    negative_slope: float = 0.2
+    "For gat and gatv2: slope of the LeakyReLU of the scores below 0."
     teleport: float = 0.1
     "For appnp: share of a vertex's first row in its row after every hop."
     linear_shortcut: bool = False
     "For residual-gcn: learn the shortcut even where the identity would fit."
+    model_options: Mapping[str, Any] = field(default_factory=dict)
+    "Arguments of the constructor of your own layer or model. For a model of the zoo, any of its options by name."
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or (self.model not in MODELS and class_in_file(self.model) is None):
@@ -75,12 +82,14 @@ class ModelConfig:
         if named := class_in_file(self.model):
             # A run may be resumed or reopened from another folder.
             object.__setattr__(self, "model", f"{named[0].absolute()}:{named[1]}")
+        self._take_options(is_own=named is not None)
         require_choice(self.encoder, ENCODERS, what="unknown encoder", where="encoder")
         for name in ("layers", "hidden", "heads", "out_heads"):
             self._require((name,), RANGES[name].__contains__, str(RANGES[name]))
         self._require(
             ("dropout", "attention_dropout", "teleport"), _is_probability, "a number from 0 to less than 1"
         )
+        self._require(("negative_slope",), is_finite, "a finite number")
         self._require(("layer_norm", "linear_shortcut"), lambda value: isinstance(value, bool), "true or false")
         if self.model in ATTENTION and self.hidden % self.heads:
             raise InputError(
@@ -89,6 +98,20 @@ class ModelConfig:
                 where=self.model,
                 fix=f"Use hidden = {self.hidden // self.heads * self.heads or self.heads} or other heads.",
             )
+
+    def _take_options(self, *, is_own: bool) -> None:
+        """Check the options. Those of a model of the zoo become fields; those of a class of one's own are checked with the class."""
+        where, what = "ModelConfig.model_options", "model_options"
+        require_options(self.model_options, where=where, what=what)
+        options = dict(self.model_options)
+        known = [each.name for each in fields(self) if each.name not in ("model", what)]
+        for name in () if is_own else (*options,):
+            if name not in known:
+                raise InputError(
+                    f"{self.model} has no such option", value=shown(name), where=where, fix=closest(name, known)
+                )
+            object.__setattr__(self, name, options.pop(name))
+        object.__setattr__(self, what, options)
 
     def _require(self, names: Sequence[str], fits: Callable[[object], bool], expected: str) -> None:
         for name in names:
@@ -146,12 +169,15 @@ def _plain(kind: Callable[[int, int], SagaLayer]) -> Callable[[ModelConfig, Grap
 
 def _attention(config: ModelConfig, in_dim: int, out_dim: int, is_last: bool) -> SagaLayer:
     heads = config.out_heads if is_last else config.heads
+    # The softmax of a transformer is over products, without a LeakyReLU.
+    slope = {} if config.model == "transformer" else {"negative_slope": config.negative_slope}
     return ATTENTION[config.model](
         in_dim,
         out_dim if is_last else out_dim // heads,
         num_heads=heads,
         concat=not is_last,
         attention_dropout=config.attention_dropout,
+        **slope,
     )
 
 
@@ -209,8 +235,8 @@ def _build_users(config: ModelConfig, graph: Graph) -> nn.Module:
     assert named is not None
     cls = load_class(*named)
     if issubclass(cls, SagaLayer):
-        return _plain(lambda in_dim, out_dim: layer_from_class(cls, in_dim, out_dim))(config, graph)
-    options = {
+        return _plain(lambda a, b: layer_from_class(cls, a, b, config.model_options))(config, graph)
+    offered = {
         "in_dim": graph.num_features,
         "out_dim": graph.num_outputs,
         "hidden_dim": config.hidden,
@@ -219,7 +245,7 @@ def _build_users(config: ModelConfig, graph: Graph) -> nn.Module:
         "num_vertices": graph.num_vertices,
         "num_edge_types": graph.num_edge_types,
     }
-    return module_from_class(cls, options)
+    return module_from_class(cls, offered, config.model_options)
 
 
 def _encoder(config: ModelConfig, graph: Graph) -> tuple[nn.Module | None, int]:

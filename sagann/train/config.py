@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from sagann.byte_size import parse_bytes
+from sagann.constructor_options import check_options, require_options
 from sagann.did_you_mean import closest
 from sagann.errors import InputError, shown
 from sagann.graph import TASKS
@@ -133,14 +133,14 @@ class TrainConfig:
             for name in names:
                 if not fits(getattr(self, name)):
                     raise _refused(name, getattr(self, name), expected)
-        _check_options(optimizer, self.optimizer_options, {"params", "lr", "weight_decay"}, "optimizer_options")
+        _check_options(self, "optimizer", optimizer, {"params", "lr", "weight_decay"})
         if self.weight_decay and not has_decay:
             expected = f"0 for the optimizer '{self.optimizer}', which has no weight decay"
             raise _refused("weight_decay", self.weight_decay, expected)
         if self.scheduler is not None:
             schedulers = torch.optim.lr_scheduler
             scheduler = _torch_class(schedulers, schedulers.LRScheduler, self.scheduler, "scheduler")
-            _check_options(scheduler, self.scheduler_options, {"optimizer"}, "scheduler_options")
+            _check_options(self, "scheduler", scheduler, {"optimizer"})
         elif self.scheduler_options:
             raise _refused("scheduler_options", dict(self.scheduler_options), "{} where no scheduler is set")
         if self.sample is not None:
@@ -315,25 +315,9 @@ def _torch_class(module: Any, base: type, name: object, what: str) -> type:
     return classes[name]
 
 
-def _check_options(kind: type, options: object, taken: Collection[str], what: str) -> None:
-    if not isinstance(options, Mapping):
-        raise _refused(what, options, "a mapping of option to value")
-    known = [name for name in inspect.signature(kind).parameters if name not in taken]
-    where = f"TrainConfig.{what}"
-    for name, value in options.items():
-        if name in taken:
-            problem = f"{what} sets an argument that has an option of its own"
-            raise InputError(problem, value=f"'{name}'", where=where, fix="Leave it out.")
-        if name not in known:
-            fix = closest(str(name), known)
-            raise InputError(f"{kind.__name__} has no such option", value=repr(name), where=where, fix=fix)
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"{what} cannot be saved as JSON",
-                value=f"'{name}' is {shown(value)}: {error}",
-                where=where,
-                fix="Use numbers, strings, lists and mappings; pass anything else through Trainer(optimizer=...) "
-                "or Trainer(scheduler=...).",
-            ) from error
+def _check_options(config: TrainConfig, role: str, kind: type, taken: Collection[str]) -> None:
+    """Refuse options of the optimizer or the scheduler that its class does not take, or that JSON cannot hold."""
+    what = f"{role}_options"
+    options, where = getattr(config, what), f"TrainConfig.{what}"
+    require_options(options, where=where, what=what, otherwise=f"; pass anything else through Trainer({role}=...)")
+    check_options(kind, options, taken=taken, where=where, what=what)

@@ -20,6 +20,7 @@ from sagann.graph.feature_store import Features, feature_store
 from sagann.graph.graph import named_arrays
 from sagann.graph.task import task_of
 from sagann.nn import ModelConfig
+from sagann.nn.imported_files import imported_files
 from sagann.nn.user_model import class_in_file
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
@@ -82,7 +83,7 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
 
 
 def config_identity(config: ModelConfig | None) -> dict[str, Any]:
-    """The fields that a model was built from. A user's file may be moved: its name and content count."""
+    """The fields that a model was built from. A user's file may be moved: its name, its content, and that of files beside it that it imports count."""
     if config is None:
         return {}
     fields = asdict(config)
@@ -90,7 +91,13 @@ def config_identity(config: ModelConfig | None) -> dict[str, Any]:
     if named is None:
         return {"config": fields}
     path, class_name = named
-    return {"config": {**fields, "model": f"{path.name}:{class_name}"}, "file": digest(read_file(path))}
+    imports = {str(each.relative_to(path.parent)): digest(read_file(each)) for each in imported_files(path)}
+    return {
+        "config": {**fields, "model": f"{path.name}:{class_name}"},
+        "file": digest(read_file(path)),
+        # A run whose file imports none, and which was begun before files could, goes on.
+        **({"imports": imports} if imports else {}),
+    }
 
 
 def graph_identity(graph: Graph, *, as_stated: bool = False) -> dict[str, Any]:
@@ -108,7 +115,7 @@ def digest_of(identity: Mapping[str, Any]) -> str:
     return digest(json.dumps(identity, sort_keys=True).encode())
 
 
-_ADDED_TO_MODELS = {"teleport": 0.1}
+_ADDED_TO_MODELS = {"teleport": 0.1, "negative_slope": 0.2, "model_options": {}}
 "Fields of a ModelConfig that runs may lack which were begun before there were such fields, and what those runs had."
 
 

@@ -38,6 +38,8 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "attention_dropout": st.floats(0, 0.9),
     "linear_shortcut": st.booleans(),
     "teleport": st.floats(0, 0.9),
+    "negative_slope": st.floats(-1, 1),
+    "model_options": st.sampled_from([{}, {"teleport": 0.5}, {"heads": 4, "negative_slope": 0.1}]),
     "task": st.sampled_from(["none", "classification"]),
     "loss": st.sampled_from(["none", "cross_entropy"]),
     "class_weights": st.sampled_from(["none", "balanced", [1, 2.5, 0.5]]),

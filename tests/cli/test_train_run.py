@@ -451,6 +451,37 @@ def test_the_users_own_layer(invoke: Invoke, blocks: Path, tmp_path: Path, monke
     assert "layers.py" in outcome.err
 
 
+def test_the_users_own_layer_in_two_files_with_options(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    parts, layers, run = tmp_path / "parts.py", tmp_path / "layers.py", tmp_path / "run"
+    parts.write_text(OWN_MODEL)
+    layers.write_text(
+        "import torch\nfrom parts import Mean\nclass Scaled(Mean):\n"
+        "    def __init__(self, in_dim, out_dim, *, scale=1.0, act='relu'):\n"
+        "        super().__init__(in_dim, out_dim)\n        self.scale, self.act = scale, getattr(torch, act)\n"
+        "    def apply_vertex(self, vertex, accum):\n        return self.act(super().apply_vertex(vertex, accum)) * self.scale\n"
+    )
+    own = ("--model", f"{layers}:Scaled")
+    options = ("--model-option", "scale=2", "--model-option", "act=tanh")
+    assert invoke("train", "--data", blocks, *own, *options, *QUICK, "--out", run).code == 0
+    model = json.loads((run / "run.json").read_text())["model"]
+    assert model["config"]["model_options"] == {"scale": 2, "act": "tanh"}
+    assert invoke("evaluate", "--run", run, *own).code == 0
+    resumed = invoke("train", "--resume", "--out", run, *own, "--epochs", "4")
+    assert resumed.code == 0, resumed.err
+    refused = invoke("train", "--data", blocks, *own, "--model-option", "skale=2", *QUICK, "--out", tmp_path / "x")
+    assert refused.code == 2
+    assert "Did you mean 'scale'?" in refused.err
+    parts.write_text(OWN_MODEL + "# changed\n")
+    other = invoke("train", "--resume", "--out", run, *own, "--epochs", "5")
+    assert other.code == 2
+    assert "model.imports.parts.py was " in other.err
+    parts.write_text(OWN_MODEL.replace("return self.linear(accum)", "raise OSError('broken part')"))
+    failed = invoke("evaluate", "--run", run, *own)
+    assert failed.code == 2
+    assert "OSError: broken part" in failed.err
+    assert "parts.py" in failed.err
+
+
 def foreign_run(trained: Path, tmp_path: Path) -> tuple[Path, str]:
     """A run folder that somebody else has sent, whose model is a Python file that leaves a mark where it is executed."""
     run, file = tmp_path / "foreign", tmp_path / "my models" / "evil.py"

@@ -120,3 +120,81 @@ def test_a_python_file_that_only_a_file_names_is_refused() -> None:
     assert refused.value.value == "'/some where/evil.py:Net'"
     assert refused.value.where == "config.toml"
     assert "--model '/some where/evil.py:Net'" in refused.value.fix
+
+
+OPTIONAL = """
+from torch import nn
+import sagann
+
+class Layer(sagann.SagaLayer):
+    accumulator = "mean"
+    def __init__(self, in_dim, out_dim, *, act, slope: float = 0.1, deep=False):
+        super().__init__()
+        self.linear, self.options = nn.Linear(in_dim, out_dim), (act, slope, deep)
+    def apply_vertex(self, vertex, accum):
+        return self.linear(accum)
+
+class Model(nn.Module):
+    num_hops = 1
+    def __init__(self, in_dim, out_dim, heads: "int", **others):
+        super().__init__()
+        self.layer, self.options = Layer(in_dim, out_dim, act="relu"), (heads, others)
+    def forward(self, hops, x):
+        return self.layer(hops[0], x)
+"""
+
+
+@pytest.fixture
+def optional(tmp_path: Path) -> Path:
+    path = tmp_path / "optional.py"
+    path.write_text(OPTIONAL)
+    return path
+
+
+def test_options_reach_the_constructor(optional: Path) -> None:
+    graph = labelled_graph()
+    config = ModelConfig(
+        model=f"{optional}:Layer", hidden=4, model_options={"act": "elu", "slope": 1, "deep": True}
+    )
+    assert [layer.options for layer in build_model(config, graph).layers] == [("elu", 1, True)] * 2
+    config = ModelConfig(model=f"{optional}:Model", model_options={"heads": 4, "sizes": [1, 2]})
+    assert build_model(config, graph).options == (4, {"sizes": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "Layer",
+            {"actt": "elu"},
+            r"Layer has no such option: 'actt' .* Did you mean 'act'\? Known: act, slope, deep",
+        ),
+        ("Layer", {"act": "elu", "slope": "steep"}, "option slope of Layer is not a number: 'steep'"),
+        ("Layer", {"act": "elu", "deep": 1}, "option deep of Layer is not true or false: 1"),
+        ("Layer", {"out_dim": 3}, "model_options sets an argument that has an option of its own: 'out_dim'"),
+        ("Layer", {}, "the layer cannot be stacked: .* missing a required .*'act'"),
+        ("Model", {"heads": 2.5}, "option heads of Model is not an integer: 2.5"),
+        ("Model", {"in_dim": 2}, "model_options sets an argument that has an option of its own: 'in_dim'"),
+        ("Model", {"num_layers": 2}, "model_options sets an argument that has an option of its own: 'num_layers'"),
+        ("Model", {}, "wants arguments that are not offered: missing a required argument: 'heads'"),
+    ],
+)
+def test_options_that_a_class_does_not_take_are_refused(
+    optional: Path, name: str, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        build_model(ModelConfig(model=f"{optional}:{name}", model_options=options), labelled_graph())
+
+
+def test_a_model_file_imports_files_beside_it(tmp_path: Path) -> None:
+    found = []
+    for number, folder in enumerate((tmp_path / "one", tmp_path / "two")):
+        folder.mkdir()
+        (folder / "parts.py").write_text(f"NUMBER = {number}\n" + OPTIONAL)
+        path = folder / "mine.py"
+        path.write_text("from parts import NUMBER, Layer as Part\nclass Layer(Part): number = NUMBER\n")
+        config = ModelConfig(model=f"{path}:Layer", model_options={"act": "relu"})
+        found += [layer.number for layer in build_model(config, labelled_graph()).layers]
+        (folder / "parts.py").write_text(f"NUMBER = {number + 10}\n" + OPTIONAL)
+        found += [layer.number for layer in build_model(config, labelled_graph()).layers]
+    assert found == [0, 0, 10, 10, 1, 1, 11, 11]

@@ -89,7 +89,7 @@ from sagann.train import TrainConfig
             {"optimizer_options": {"lr": 1}},
             "optimizer_options sets an argument that has an option of its own: 'lr'",
         ),
-        ({"optimizer_options": [1]}, "optimizer_options is refused: [1], expected a mapping"),
+        ({"optimizer_options": [1]}, "optimizer_options is no mapping of option to value: [1]"),
         ({"optimizer_options": {"betas": {1, 2}}}, "optimizer_options cannot be saved as JSON: 'betas'"),
         ({"scheduler": "StepLR", "scheduler_options": {"steps": 1}}, "StepLR has no such option: 'steps'"),
         ({"scheduler_options": {"gamma": 1}}, "scheduler_options is refused: {'gamma': 1}, expected {} where no"),

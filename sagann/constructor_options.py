@@ -1,0 +1,91 @@
+"""Options that a person gives to a constructor by name: of an optimizer, of a scheduler, of a model of their own."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sagann.did_you_mean import closest
+from sagann.errors import InputError, shown
+
+
+def check_options(kind: type, options: Mapping[str, Any], *, taken: Collection[str], where: str, what: str) -> None:
+    """Refuse options that the constructor of a class does not take, or that have a place of their own.
+
+    A value has the type of the parameter, where that is bool, int, float or str by its annotation or else by its default.
+
+    Args:
+        kind: the class.
+        options: values by name of parameter.
+        taken: names of parameters that are given otherwise.
+        where: where the options are given, for errors.
+        what: name of the options, for errors.
+    Raises:
+        InputError: an option is refused.
+    """
+    parameters = inspect.signature(kind).parameters
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = [name for name, each in parameters.items() if each.kind in named and name not in taken]
+    for name, value in options.items():
+        if name in taken:
+            problem = f"{what} sets an argument that has an option of its own"
+            raise InputError(problem, value=f"'{name}'", where=where, fix="Leave it out.")
+        if name in known:
+            _check_type(kind, parameters[name], value, where)
+        elif not takes_any:
+            fix = closest(name, known) if known else "Leave it out: it takes none."
+            raise InputError(f"{kind.__name__} has no such option", value=shown(name), where=where, fix=fix)
+
+
+def require_options(options: object, *, where: str, what: str, otherwise: str = "") -> None:
+    """Refuse options that are no mapping of names, or that JSON cannot hold, for a run saves them.
+
+    ``otherwise`` is advice on how to pass other values.
+    """
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise InputError(
+            f"{what} is no mapping of option to value",
+            value=shown(options),
+            where=where,
+            fix="Pass names and their values.",
+        )
+    for name, value in options.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{what} cannot be saved as JSON",
+                value=f"'{name}' is {shown(value)}: {error}",
+                where=where,
+                fix=f"Use numbers, strings, lists and mappings{otherwise}.",
+            ) from error
+
+
+_NOUNS: dict[type, str] = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
+_KINDS = {kind.__name__: kind for kind in _NOUNS}
+
+
+def _check_type(kind: type, parameter: inspect.Parameter, value: object, where: str) -> None:
+    expected = _type_of(parameter)
+    if expected is None or type(value) is expected or (expected is float and type(value) is int):
+        return
+    raise InputError(
+        f"option {parameter.name} of {kind.__name__} is not {_NOUNS[expected]}",
+        value=shown(value),
+        where=where,
+        fix=f"Pass {_NOUNS[expected]}.",
+    )
+
+
+def _type_of(parameter: inspect.Parameter) -> type | None:
+    """The type of a parameter's values by its annotation, else by its default; None where neither is a simple one."""
+    if parameter.annotation is not inspect.Parameter.empty:
+        # Annotations are texts where a file has postponed them.
+        name = getattr(parameter.annotation, "__name__", parameter.annotation)
+        return _KINDS.get(name) if isinstance(name, str) else None
+    found = type(parameter.default)
+    # A default of 0 may stand for any number.
+    return float if found is int else found if found in _NOUNS else None
