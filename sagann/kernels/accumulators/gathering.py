@@ -125,7 +125,7 @@ class Gathering:
         """Positions of the state's tensors that the backward pass reads."""
         return tuple(each.state.start + position for each in self.reduced for position in each.accumulator.keeps)
 
-    @property
+    @cached_property
     def passes_kept(self) -> bool:
         """Whether the backward pass reads tensors of the state, and all of them as they are."""
         keeping = [accumulator for accumulator in self.accumulators if accumulator.keeps]
