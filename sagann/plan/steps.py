@@ -62,7 +62,7 @@ class Block(NamedTuple):
 
     - value, grad: rows of a value, and of its gradient.
     - gather_saved: the part of a gather state that the backward reads.
-    - grad_inputs: tensors of the destinations that a gather's backward passes read.
+    - grad_inputs: tensors of the destinations that are made of a gather's gradient for the backward passes to read.
     - state: a gather state, into which chunks are accumulated.
     - edges: the edges of a chunk.
     - row_ids: the ids of the rows that are picked for a chunk. No device holds such a block.
