@@ -1,6 +1,6 @@
 """Topology and Graph: vertices, edges and their data. This package opens no file.
 
-The generators need Numba, which is slow to import, so they are imported when they are first used.
+Generators and splits of edges need Numba, which is slow to import, so they are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from sagann.graph.widths import id_dtype
 if TYPE_CHECKING:
     from sagann.graph.rmat import Quadrants, rmat_chunks, rmat_edges, rmat_graph
     from sagann.graph.sbm import demo_graph, sbm_graph
+    from sagann.graph.split_edges import EdgeSplit, edge_split
 
 __all__ = [
     "SPLIT_NAMES",
     "TASKS",
     "AnnouncedFeatures",
     "Csr",
+    "EdgeSplit",
     "FeatureStore",
     "Graph",
     "Quadrants",
@@ -38,6 +40,7 @@ __all__ = [
     "coalesce",
     "declare_constant",
     "demo_graph",
+    "edge_split",
     "feature_store",
     "for_task",
     "graph_split",
@@ -59,9 +62,11 @@ __all__ = [
     "validate_graph",
 ]
 
-_GENERATORS = {
+_WITH_NUMBA = {
+    "EdgeSplit": "sagann.graph.split_edges",
     "Quadrants": "sagann.graph.rmat",
     "demo_graph": "sagann.graph.sbm",
+    "edge_split": "sagann.graph.split_edges",
     "rmat_chunks": "sagann.graph.rmat",
     "rmat_edges": "sagann.graph.rmat",
     "rmat_graph": "sagann.graph.rmat",
@@ -70,8 +75,8 @@ _GENERATORS = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _GENERATORS:
+    if name not in _WITH_NUMBA:
         raise AttributeError(f"module 'sagann.graph' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_GENERATORS[name]), name)
+    value = getattr(importlib.import_module(_WITH_NUMBA[name]), name)
     globals()[name] = value
     return value

@@ -31,13 +31,7 @@ def random_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: in
     Raises:
         InputError: no labels, or shares that are negative or exceed 1 together.
     """
-    if not (train >= 0 and val >= 0 and train + val <= 1):
-        raise InputError(
-            "shares of a split do not fit",
-            value=f"train {train:g} and val {val:g}, expected each at least 0, and a sum of at most 1",
-            where="random_split",
-            fix="Lower one of the shares; the rest is for testing.",
-        )
+    require_shares(train, val, where="random_split")
     vertices = _labelled_vertices(graph)
     vertices = vertices[_shuffled(len(vertices), seed)]
     # Rounded cumulatively, so that shares which add up to 1 leave nothing over.
@@ -84,6 +78,17 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
         raise _refused(graph, "too few labelled vertices to split", value, fix)
     rest = rest[_shuffled(len(rest), seed + 1)]
     return _with_splits(graph, chosen, rest[:val], rest[val : val + test])
+
+
+def require_shares(train: float, val: float, *, where: str) -> None:
+    """Refuse shares of a split that are negative or exceed 1 together."""
+    if not (train >= 0 and val >= 0 and train + val <= 1):
+        raise InputError(
+            "shares of a split do not fit",
+            value=f"train {train:g} and val {val:g}, expected each at least 0, and a sum of at most 1",
+            where=where,
+            fix="Lower one of the shares; the rest is for testing.",
+        )
 
 
 def _require_counts(graph: Graph, **counts: object) -> None:

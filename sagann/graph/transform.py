@@ -31,6 +31,7 @@ from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.rows import offsets_of
 from sagann.graph.topology import Topology, destinations
+from sagann.graph.widths import id_dtype
 
 
 def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None, leave_out: bool = False) -> Graph:
@@ -117,7 +118,7 @@ def remove_self_loops(graph: Graph) -> Graph:
         [0]
     """
     loops = graph.topology.indices == graph.topology.edge_dst()
-    return graph.with_topology(_keep_edges(graph.topology, ~loops)) if loops.any() else graph
+    return graph.with_topology(keep_edges(graph.topology, ~loops)) if loops.any() else graph
 
 
 def coalesce(graph: Graph) -> Graph:
@@ -140,7 +141,7 @@ def coalesce(graph: Graph) -> Graph:
     first = _first_edges(topology)
     if first.all():
         return graph.with_topology(topology)
-    merged = _keep_edges(topology, first)
+    merged = keep_edges(topology, first)
     weight = topology.edge_data.get("weight")
     if weight is not None:
         group = first.cumsum(0).sub_(1)
@@ -167,7 +168,7 @@ def symmetrise(graph: Graph) -> Graph:
     # All edges stand before all mirror images, and sorting is stable. So of several equal edges, the first is an edge
     # of the graph, if the graph has one.
     both = _with_reversed(forward, forward.edge_data)
-    return graph.with_topology(_keep_edges(both, _first_edges(both)))
+    return graph.with_topology(keep_edges(both, _first_edges(both)))
 
 
 def add_inverse_edges(graph: Graph) -> Graph:
@@ -200,13 +201,16 @@ def _wide_types(types: Tensor) -> Tensor:
     return types if types.dtype in (torch.int32, torch.int64) else types.to(torch.int32)
 
 
-def _keep_edges(topology: Topology, keep: Tensor) -> Topology:
-    kept_before = offsets_of(keep)
+def keep_edges(topology: Topology, keep: Tensor, *, with_ids: bool = False) -> Topology:
+    """The edges that a mask, bool [num_edges], is true for, with their data; ``with_ids`` also with their ids in ``topology``."""
+    ids = keep.nonzero().squeeze(1)
     return Topology(
-        indptr=kept_before[topology.indptr],
-        indices=topology.indices[keep],
+        # An edge's new id is the number of kept edges before it.
+        indptr=torch.searchsorted(ids, topology.indptr),
+        indices=topology.indices[ids],
         num_src=topology.num_src,
-        edge_data={name: rows[keep] for name, rows in topology.edge_data.items()},
+        edge_data={name: rows[ids] for name, rows in topology.edge_data.items()},
+        edge_ids=ids.to(id_dtype(topology.num_edges)) if with_ids else None,
         validate=False,
     )
 
