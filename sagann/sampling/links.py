@@ -1,7 +1,8 @@
 """Links: pairs of vertices to tell apart, those that are joined and those that are not, and the seeds of a batch of them.
 
-A positive link is a pair ``src -> dst`` of the caller's. For each of them some negative links are drawn. Draws depend on seed, epoch,
-batch and the position of the link alone.
+A positive link is a pair ``src -> dst`` of the caller's. For each of them some negative links are drawn, to learn from
+(:class:`LinkSampler`) or to measure a model by (:func:`negative_destinations`). Draws depend on seed, epoch, batch and the position of
+the link alone.
 
 References:
     Kipf and Welling, Variational Graph Auto-Encoders, NeurIPS workshop on Bayesian Deep Learning 2016 (links from the embeddings of
@@ -11,6 +12,7 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -23,7 +25,7 @@ from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, stream_of
 from sagann.graph.topology import Topology
 from sagann.machine_code import compiled
 from sagann.ranges import require_integer
-from sagann.sampling.arguments import LINKS, require_ids, require_square
+from sagann.sampling.arguments import LINKS, MEASURED_LINKS, require_ids, require_square
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -89,7 +91,6 @@ class LinkSampler:
         self.how = how
         self.avoid_edges = avoid_edges
         self.seed = seed
-        self._indptr, self._indices = (array.contiguous().numpy() for array in (topology.indptr, topology.indices))
 
     def sample(self, src: Tensor, dst: Tensor, *, epoch: int = 0, batch: int = 0) -> Links:
         """Draw the negative links of some positive ones.
@@ -114,7 +115,15 @@ class LinkSampler:
                 fix="Pass one source and one destination for each link.",
             )
         src, dst = src.cpu(), dst.cpu()
-        negative = self._drawn(src, key_of(self.seed, LINKS, epoch, batch))
+        negative = _drawn(
+            self.topology,
+            src.repeat_interleave(self.negatives),
+            key_of(self.seed, LINKS, epoch, batch),
+            draws_sources=self.how == "uniform",
+            most_draws=MOST_DRAWS if self.avoid_edges else 0,
+            where=lambda link: f"LinkSampler.sample, positive link {link // self.negatives}",
+            fix="The graph has nearly all edges there; pass avoid_edges=False.",
+        )
         seeds, positions = torch.cat([src, dst, *negative]).unique(return_inverse=True)
         num_positive, num_negative = len(src), len(negative[0])
         ends = positions.split([num_positive, num_positive, num_negative, num_negative])
@@ -125,27 +134,73 @@ class LinkSampler:
             labels=torch.cat([torch.ones(num_positive), torch.zeros(num_negative)]),
         )
 
-    def _drawn(self, src: Tensor, key: np.uint64) -> tuple[Tensor, Tensor]:
-        """Sources and destinations of the negative links."""
-        sources = src.repeat_interleave(self.negatives)
-        destinations = torch.empty_like(sources)
-        failed = _draw(
-            self._indptr,
-            self._indices,
-            key,
-            self.how == "uniform",
-            MOST_DRAWS if self.avoid_edges else 0,
-            sources.numpy(),
-            destinations.numpy(),
+
+def negative_destinations(
+    topology: Topology, src: Tensor, negatives: int, *, seed: int = 0, first: int = 0
+) -> Tensor:
+    """Draw the negative links that a positive link is ranked among: from the same source, to vertices that it has no edge to.
+
+    All of these vertices are equally likely, the source itself among them if it has no self-loop. A vertex may be drawn several times
+    for a link.
+
+    Args:
+        topology: the known edges, those to validate and test on among them, as for :class:`LinkSampler`.
+        src: int64 [num_links], sources of the links.
+        negatives: number of destinations to draw for each link.
+        seed: seed of the draw.
+        first: number of the first of these links. Draws depend on the seed and on a link's number alone, so a large
+            number of links may be measured slice by slice.
+    Returns:
+        int64 [num_links, negatives].
+    Raises:
+        InputError: an argument has the wrong form, or no such destination is found.
+    Example:
+        >>> topology = Topology.from_coo(src=torch.tensor([0, 0, 0]), dst=torch.tensor([0, 1, 3]), num_src=4)
+        >>> negative_destinations(topology, torch.tensor([0]), 3)
+        tensor([[2, 2, 2]])
+    """
+    where = "negative_destinations"
+    require_square(topology, where=f"{where}, topology")
+    require_ids(src, topology.num_dst, where=f"{where}, src")
+    require_integer(negatives, "negatives", where=f"{where}, negatives")
+    require_type(seed, int, where=f"{where}, seed", fix="Pass a whole number.")
+    require_integer(first, "num_edges", where=f"{where}, first")
+    _, destinations = _drawn(
+        topology,
+        src.cpu().repeat_interleave(negatives),
+        key_of(seed, MEASURED_LINKS),
+        draws_sources=False,
+        most_draws=MOST_DRAWS,
+        first=first * negatives,
+        where=lambda link: f"{where}, link {first + link // negatives}",
+        fix="The source is joined to nearly all vertices; leave this link out.",
+    )
+    return destinations.view(len(src), negatives)
+
+
+def _drawn(
+    topology: Topology,
+    sources: Tensor,
+    key: np.uint64,
+    *,
+    draws_sources: bool,
+    most_draws: int,
+    first: int = 0,
+    where: Callable[[int], str],
+    fix: str,
+) -> tuple[Tensor, Tensor]:
+    """Sources and destinations of negative links; the first one has the number ``first``. Overwrites ``sources``."""
+    destinations = torch.empty_like(sources)
+    indptr, indices = (array.contiguous().numpy() for array in (topology.indptr, topology.indices))
+    failed = _draw(indptr, indices, key, first, draws_sources, most_draws, sources.numpy(), destinations.numpy())
+    if failed >= 0:
+        raise InputError(
+            "no negative link found",
+            value=f"{most_draws} links drawn, each of them an edge",
+            where=where(failed),
+            fix=fix,
         )
-        if failed >= 0:
-            raise InputError(
-                "no negative link found",
-                value=f"{MOST_DRAWS} links drawn, each of them an edge",
-                where=f"LinkSampler.sample, positive link {failed // self.negatives}",
-                fix="The graph has nearly all edges there; pass avoid_edges=False.",
-            )
-        return sources, destinations
+    return sources, destinations
 
 
 @compiled()
@@ -153,6 +208,7 @@ def _draw(
     indptr: Array,
     indices: Array,
     key: Any,
+    first: int,
     draws_sources: bool,
     most_draws: int,
     sources: Array,
@@ -164,7 +220,7 @@ def _draw(
     """
     num_vertices = len(indptr) - 1
     for link in range(len(sources)):
-        state = stream_of(key, link)
+        state = stream_of(key, first + link)
         is_edge, num_draws = True, 0
         while is_edge:
             if draws_sources:

@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
+from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.graph import Topology
-from sagann.sampling import LinkSampler
-from tests.graphs import odd_topologies, random_topology
+from sagann.graph import Topology, edge_split
+from sagann.graph.random_numbers import GOLDEN, key_of, mix, stream_of, unit
+from sagann.nn import GNN, SAGE
+from sagann.sampling import LinkSampler, NeighborSampler, negative_destinations
+from sagann.sampling.arguments import MEASURED_LINKS
+from tests.graphs import labelled_graph, odd_topologies, random_topology
+from tests.tolerances import assert_close
 
 TOPOLOGY = random_topology(40, 500)
 SRC, DST = TOPOLOGY.indices[::5].long(), TOPOLOGY.edge_dst()[::5].long()
@@ -117,3 +122,107 @@ def test_wrong_links_are_named(src: list[int], dst: list[int], given: dict[str, 
     with pytest.raises(InputError) as error:
         LinkSampler(TOPOLOGY).sample(torch.tensor(src), torch.tensor(dst), **given)
     assert named in str(error.value)
+
+
+def naive_destinations(topology: Topology, src: list[int], negatives: int, seed: int) -> list[list[int]]:
+    """Draws of each link in plain Python, until one is no edge."""
+    edges = set(zip(topology.indices.tolist(), topology.edge_dst().tolist(), strict=True))
+    found = []
+    for number, source in enumerate(np.repeat(src, negatives).tolist()):
+        state = int(stream_of(key_of(seed, MEASURED_LINKS), np.uint64(number)))
+        while True:
+            state = (state + int(GOLDEN)) % 2**64
+            destination = int(unit(np.uint64(mix(np.uint64(state)))) * topology.num_dst)
+            if (source, destination) not in edges:
+                found.append(destination)
+                break
+    return np.reshape(found, (len(src), negatives)).tolist()
+
+
+@pytest.mark.parametrize("name", odd_topologies())
+def test_negative_destinations_are_those_of_the_plain_twin(name: str) -> None:
+    topology = odd_topologies()[name]
+    src = torch.arange(topology.num_dst).repeat(3)
+    for negatives, seed in ((1, 0), (5, 2**62)):
+        found = negative_destinations(topology, src, negatives, seed=seed)
+        assert found.dtype == torch.int64
+        assert found.tolist() == naive_destinations(topology, src.tolist(), negatives, seed)
+
+
+def test_every_vertex_that_is_not_joined_is_an_equally_likely_destination() -> None:
+    found = negative_destinations(TOPOLOGY, torch.zeros(20, dtype=torch.int64), 1000)
+    free = np.array([(0, vertex) not in EDGES for vertex in range(40)])
+    counts = torch.bincount(found.flatten(), minlength=40).numpy()
+    assert counts[~free].sum() == 0
+    assert chisquare(counts[free]).pvalue > 1e-3
+
+
+def test_links_may_be_measured_slice_by_slice() -> None:
+    whole = negative_destinations(TOPOLOGY, SRC, 7, seed=3)
+    assert whole[11:30].equal(negative_destinations(TOPOLOGY, SRC[11:30], 7, seed=3, first=11))
+    assert not whole.equal(negative_destinations(TOPOLOGY, SRC, 7, seed=4))
+    assert not whole[:19].equal(negative_destinations(TOPOLOGY, SRC[:19], 7, seed=3, first=11))
+
+
+def test_negative_links_to_measure_by_are_not_those_that_were_trained_on() -> None:
+    links = LinkSampler(TOPOLOGY, negatives=7, how="structured", seed=3).sample(SRC, DST)
+    trained = links.seeds[links.dst][len(SRC) :].view(-1, 7)
+    assert not trained.equal(negative_destinations(TOPOLOGY, SRC, 7, seed=3))
+
+
+def test_no_links_and_no_negatives_are_empty() -> None:
+    assert negative_destinations(TOPOLOGY, SRC[:0], 7).shape == (0, 7)
+    assert negative_destinations(TOPOLOGY, SRC, 0).shape == (len(SRC), 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"topology": None}, "negative_destinations, topology"),
+        ({"src": torch.tensor([0, 40])}, "negative_destinations, src, position 1"),
+        ({"negatives": -1}, "-1, expected an integer from 0 to 2^31 - 1 (in negative_destinations, negatives)"),
+        ({"seed": None}, "negative_destinations, seed"),
+        ({"first": -1}, "negative_destinations, first"),
+        (
+            {"topology": complete(4), "src": torch.tensor([1, 2]), "first": 8},
+            "no negative link found: 1000 links drawn, each of them an edge (in negative_destinations, link 8)",
+        ),
+    ],
+)
+def test_wrong_arguments_of_negative_destinations_are_named(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError) as error:
+        negative_destinations(**{"topology": TOPOLOGY, "src": SRC, "negatives": 2, **arguments})
+    assert named in str(error.value)
+
+
+def test_links_on_whole_blocks_learn_as_on_the_whole_graph_and_as_in_plain_pytorch() -> None:
+    graph = labelled_graph()
+    assert isinstance(graph.features, Tensor)
+    topology = edge_split(graph.topology, seed=0).train
+    src, dst = topology.indices.long(), topology.edge_dst().long()
+    torch.manual_seed(0)
+    model = GNN([SAGE(8, 6), SAGE(6, 4)])
+    links = LinkSampler(topology, negatives=2).sample(src[::3], dst[::3])
+    sampled = NeighborSampler(topology, [-1, -1]).sample(links.seeds)
+
+    def plain() -> Tensor:
+        rows = graph.features
+        degrees = torch.bincount(dst, minlength=graph.num_vertices).clamp(min=1).unsqueeze(1)
+        for number, layer in enumerate(model.layers):
+            heard = torch.zeros(graph.num_vertices, rows.shape[1]).index_add(0, dst, rows[src]) / degrees
+            rows = layer.own(rows) + layer.neighbours(heard)
+            rows = rows if number else rows.relu()
+        return rows[links.seeds]
+
+    found = []
+    for rows in (
+        plain(),
+        model([topology, topology], graph.features)[links.seeds],
+        model(sampled.blocks, graph.features[sampled.src_ids]),
+    ):
+        scores = (rows[links.src] * rows[links.dst]).sum(1)
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, links.labels)
+        found.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
+    for others in found[1:]:
+        for actual, expected in zip(others, found[0], strict=True):
+            assert_close(actual, expected)
