@@ -79,6 +79,7 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "eval_every": _TIMES,
         "checkpoint_every": _TIMES,
         "keep_checkpoints": _TIMES,
+        "hits": _TIMES,
         "seed": Range(0, 2**63 - 1),
         # They are started all at once.
         "workers": _THREADS,

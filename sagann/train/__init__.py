@@ -3,6 +3,7 @@
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_progress import EpochProgress
+from sagann.train.link_metrics import filtered_ranks, link_metrics, link_ranks, rank_metrics
 from sagann.train.losses import LOSSES, LossFunction
 from sagann.train.metrics import METRICS, Metrics
 from sagann.train.own_metrics import GatheredMetric, MetricFunction
@@ -33,6 +34,10 @@ __all__ = [
     "TrainResult",
     "Trainer",
     "WorkerBalance",
+    "filtered_ranks",
+    "link_metrics",
+    "link_ranks",
     "load_run",
+    "rank_metrics",
     "read_run",
 ]

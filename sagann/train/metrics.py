@@ -256,11 +256,11 @@ def _roc_auc(
         for number, column in enumerate(scores.unbind(dim=1), start=first):
             truth = truth_of(number)
             if 0 < int(truth.count_nonzero()) < len(truth):
-                areas.append(_area(column, truth))
+                areas.append(area(column, truth))
     return {"roc_auc": sum(areas) / len(areas)} if areas else {}
 
 
-def _area(scores: Tensor, truth: Tensor) -> float:
+def area(scores: Tensor, truth: Tensor) -> float:
     """Share of pairs of a true and a false row in which the true one scores higher. Of equal scores half the pairs count."""
     distinct, rank = scores.unique(return_inverse=True)
     true = torch.bincount(rank[truth], minlength=len(distinct))

@@ -1,0 +1,218 @@
+"""Metrics of link prediction: how far true links stand above false ones.
+
+The rank of a link among others is 1, plus the number of others with a higher score, plus half the number of others with the same
+score. So a rank is the mean over all orders of equal scores, and a model that gives every link the same score gains nothing by it.
+
+- mrr: mean of 1 / rank.
+- hits_K: share of the links whose rank is K at most.
+- roc_auc: share of pairs of a true and a false link in which the true one scores higher, half of the pairs with equal scores among
+  them. All false links count together.
+
+References:
+    Bordes et al., Translating Embeddings for Modeling Multi-relational Data, NeurIPS 2013, Sec. 4.2 (filtered ranks); Hu et al., Open
+    Graph Benchmark, NeurIPS 2020 (MRR among drawn links). Their hits@K differ: there all links are ranked among the same false ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, require_choice, require_type
+from sagann.graph.checks import slices, wrong_form
+from sagann.graph.rows import gather_ranges
+from sagann.graph.topology import Topology
+from sagann.ranges import require_integer
+from sagann.sampling.arguments import require_ids, require_square
+from sagann.train.metrics import Metrics, area
+
+HITS = (1, 3, 10)
+"Values of K for which hits_K is measured by default."
+End = Literal["head", "tail"]
+"The end of a triple that candidates replace."
+
+
+def link_metrics(positive: Tensor, negative: Tensor, *, hits: Sequence[int] = HITS) -> Metrics:
+    """Measure ``mrr``, ``hits_K`` and ``roc_auc`` of true links, each ranked among false links of its own.
+
+    Args:
+        positive: scores of the true links, [num_links].
+        negative: scores of their false links, [num_links, num_negatives].
+        hits: values of K.
+    Returns:
+        The metrics by name; none of them where there is no true link, or no false one.
+    Raises:
+        InputError: scores have another form, or one is NaN.
+    Example:
+        >>> link_metrics(torch.tensor([3.0, 1.0]), torch.tensor([[1.0, 0.0], [2.0, 0.0]]), hits=[1])
+        {'mrr': 0.75, 'hits_1': 0.5, 'roc_auc': 0.8125}
+    """
+    ranks = link_ranks(positive, negative)
+    if negative.numel() == 0:
+        return {}
+    scores = torch.cat([positive, negative.flatten()]).cpu()
+    return rank_metrics(ranks, hits=hits) | {"roc_auc": area(scores, torch.arange(len(scores)) < len(positive))}
+
+
+def rank_metrics(ranks: Tensor, *, hits: Sequence[int] = HITS) -> Metrics:
+    """Measure ``mrr`` and ``hits_K`` from ranks, [num_links]; nothing where there are none.
+
+    Example:
+        >>> rank_metrics(torch.tensor([1.0, 4.0]), hits=[1, 10])
+        {'mrr': 0.625, 'hits_1': 0.5, 'hits_10': 1.0}
+    """
+    require_type(ranks, Tensor, where="rank_metrics, ranks", fix="Pass what link_ranks or filtered_ranks returns.")
+    require_type(hits, Sequence, where="hits", fix="Pass a list of values of K.")
+    for most in hits:
+        require_integer(most, "hits", where="hits")
+    if ranks.numel() == 0:
+        return {}
+    found = {"mrr": float(ranks.double().reciprocal().mean())}
+    return found | {f"hits_{most}": float((ranks <= most).double().mean()) for most in hits}
+
+
+def link_ranks(positive: Tensor, negative: Tensor) -> Tensor:
+    """Rank each true link among its false ones.
+
+    Ranks of several slices of the links may be concatenated, and measured by :func:`rank_metrics`.
+
+    Args:
+        positive: scores of the true links, [num_links].
+        negative: scores of their false links, [num_links, num_negatives].
+    Returns:
+        float64 [num_links], from 1 to ``num_negatives + 1``; halves where scores are equal.
+    Raises:
+        InputError: scores have another form, or one is NaN.
+    """
+    _require_scores(positive, "[num_links]", 1, where="link_ranks, positive")
+    _require_scores(negative, "[num_links, num_negatives]", 2, where="link_ranks, negative")
+    _require_rows(len(negative), len(positive), where="link_ranks, negative")
+    return 1 + _num_above(negative, positive)
+
+
+def filtered_ranks(
+    scores: Tensor,
+    known: Topology,
+    *,
+    head: Tensor,
+    tail: Tensor,
+    relation: Tensor | None = None,
+    replaced: End = "tail",
+) -> Tensor:
+    """Rank true triples (head, relation, tail) among those with any other vertex for an end, without the triples known to be true.
+
+    The usual metrics of a knowledge graph are those of the ranks for both ends, concatenated.
+
+    Args:
+        scores: [num_triples, num_vertices]: the score of each triple with each vertex in the place of the replaced end.
+        known: all known triples, those to validate and test on among them: edges from head to tail, relations in the edge
+            data ``"type"``.
+        head: int64 [num_triples], heads of the true triples.
+        tail: int64 [num_triples], their tails.
+        relation: int64 [num_triples], their relations; None for a graph without types of edges.
+        replaced: the end that candidates replace.
+    Returns:
+        float64 [num_triples], from 1 on; halves where scores are equal.
+    Raises:
+        InputError: an argument has another form, an end is no vertex, or a score is NaN.
+    Example:
+        >>> known = Topology.from_coo(src=torch.tensor([0, 0]), dst=torch.tensor([1, 2]), num_src=4)
+        >>> scores = torch.tensor([[0.0, 0.5, 0.9, 0.7]])
+        >>> filtered_ranks(scores, known, head=torch.tensor([0]), tail=torch.tensor([1]))
+        tensor([2.], dtype=torch.float64)
+    """
+    require_square(known, where="known")
+    require_choice(replaced, get_args(End), what="unknown end of a triple", where="replaced")
+    _require_scores(scores, "[num_triples, num_vertices]", 2, where="scores")
+    if scores.shape[1] != known.num_src:
+        raise InputError(
+            "candidates and vertices differ in number",
+            value=f"{scores.shape[1]} scores of a triple, {known.num_src} vertices",
+            where="scores",
+            fix="Pass a score for every vertex.",
+        )
+    for name, ids in (("head", head), ("tail", tail), ("relation", relation)):
+        if ids is not None:
+            require_ids(ids, None if name == "relation" else known.num_src, where=name)
+            _require_rows(len(ids), len(scores), where=name)
+    given, true = (head, tail) if replaced == "tail" else (tail, head)
+    true = true.to(scores.device)
+    of_true = scores.gather(1, true.unsqueeze(1)).squeeze(1)
+    row, candidate = (ids.to(scores.device) for ids in _known_candidates(known, given, relation, replaced))
+    # The true triple is not left out where it is known, and is one of the candidates where it is not.
+    other = candidate != true[row]
+    row, candidate = row[other], candidate[other]
+    left_out = _above(scores[row, candidate], of_true[row]).double()
+    # The true triple equals itself: one half of its rank.
+    return (0.5 + _num_above(scores, of_true)).index_add_(0, row, left_out, alpha=-1)
+
+
+def _known_candidates(
+    known: Topology, given: Tensor, relation: Tensor | None, replaced: End
+) -> tuple[Tensor, Tensor]:
+    """The candidates of each triple that make a known one: numbers of triples, and vertices, each pair once."""
+    given = given.to(known.device)
+    if replaced == "tail":
+        edges = known.csr()
+        offsets, positions = gather_ranges(edges.indptr, given)
+        ids, candidates = edges.edge_ids[positions].long(), edges.indices[positions].long()
+    else:
+        offsets, ids = gather_ranges(known.indptr, given)
+        candidates = known.indices[ids].long()
+    rows = torch.repeat_interleave(offsets.diff(), output_size=len(ids))
+    if relation is not None:
+        same = _types_of(known)[ids] == relation.to(known.device)[rows]
+        rows, candidates = rows[same], candidates[same]
+    pairs = (rows * known.num_src + candidates).unique()
+    return pairs // known.num_src, pairs % known.num_src
+
+
+def _types_of(known: Topology) -> Tensor:
+    if "type" not in known.edge_data:
+        raise InputError(
+            "the known triples have no relations",
+            value=f"edge data: {', '.join(sorted(known.edge_data)) or 'none'}",
+            where="known",
+            fix="Add the relation of each edge as edge data 'type', or leave relation=None.",
+        )
+    return known.edge_data["type"]
+
+
+def _num_above(scores: Tensor, of_true: Tensor) -> Tensor:
+    """Number of scores in each row that are higher than that of the row's true link, equal ones by half: float64 [num_rows]."""
+    found = torch.empty(len(scores), dtype=torch.float64, device=scores.device)
+    for at in slices(*scores.shape):
+        found[at] = _above(scores[at], of_true[at].unsqueeze(1)).sum(1, dtype=torch.float64)
+    return found
+
+
+def _above(scores: Tensor, of_true: Tensor) -> Tensor:
+    """1 for a higher score, 0.5 for an equal one, else 0."""
+    return (scores > of_true).float() + 0.5 * (scores == of_true)
+
+
+def _require_scores(scores: Tensor, form: str, num_dims: int, *, where: str) -> None:
+    require_type(scores, Tensor, where=where, fix="Pass a tensor of scores.")
+    if scores.ndim != num_dims:
+        raise wrong_form(scores, form, where=where, fix="Pass a score for each link.")
+    wrong = scores.isnan()
+    if wrong.any():
+        raise InputError(
+            "score is not a number",
+            value="NaN",
+            where=f"{where}, row {int(wrong.nonzero()[0, 0])}",
+            fix="Look for a loss that is not finite. A candidate to leave out may have the score -inf.",
+        )
+
+
+def _require_rows(count: int, num_links: int, *, where: str) -> None:
+    if count != num_links:
+        raise InputError(
+            "rows and links differ in number",
+            value=f"{count} rows, {num_links} links",
+            where=where,
+            fix="Pass a row for each link.",
+        )
