@@ -11,10 +11,12 @@ from sagann.did_you_mean import closest
 from sagann.errors import InputError, shown
 
 
-def check_options(kind: type, options: Mapping[str, Any], *, taken: Collection[str], where: str, what: str) -> None:
+def check_options(
+    kind: type, options: Mapping[str, Any], *, taken: Collection[str], where: str, what: str, by_type: bool = True
+) -> None:
     """Refuse options that the constructor of a class does not take, or that have a place of their own.
 
-    A value has the type of the parameter, where that is bool, int, float or str by its annotation or else by its default.
+    With ``by_type``, a value has the type of the parameter, where that is bool, int, float or str by its annotation or else by its default.
 
     Args:
         kind: the class.
@@ -22,6 +24,7 @@ def check_options(kind: type, options: Mapping[str, Any], *, taken: Collection[s
         taken: names of parameters that are given otherwise.
         where: where the options are given, for errors.
         what: name of the options, for errors.
+        by_type: whether types are checked.
     Raises:
         InputError: an option is refused.
     """
@@ -34,7 +37,8 @@ def check_options(kind: type, options: Mapping[str, Any], *, taken: Collection[s
             problem = f"{what} sets an argument that has an option of its own"
             raise InputError(problem, value=f"'{name}'", where=where, fix="Leave it out.")
         if name in known:
-            _check_type(kind, parameters[name], value, where)
+            if by_type:
+                _check_type(kind, parameters[name], value, where)
         elif not takes_any:
             fix = closest(name, known) if known else "Leave it out: it takes none."
             raise InputError(f"{kind.__name__} has no such option", value=shown(name), where=where, fix=fix)

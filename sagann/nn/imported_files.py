@@ -7,27 +7,29 @@ with the same model. Nothing else in the folder can be imported.
 from __future__ import annotations
 
 import ast
-import importlib
 import os
 import stat
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from sagann.errors import InputError
 from sagann.storage.regular_file import read_file
 
 _MOST_FILES = 1000
+_PACKAGE = "__init__.py"
 
 
 def imported_files(path: Path) -> list[Path]:
     """The files in the folder of a model file that it imports, and that these import, in alphabetical order.
 
-    A module of Python's own library is never taken from the folder. Modules that are imported by names made at run time are not found.
+    A module that is installed, or Python's own, is never taken from the folder. Modules that are imported by names made at run time are not
+    found, and neither are packages without a file ``__init__.py``.
 
     Raises:
         InputError: a file belongs to another user than the model file does, or there are too many.
@@ -53,26 +55,34 @@ def imported_files(path: Path) -> list[Path]:
     return sorted(found)
 
 
+class SourceLoader(SourceFileLoader):
+    """Loads a module from the text of its file, never from compiled code beside it, which somebody else may have written."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code of the file's text."""
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 @contextmanager
 def importable(files: Sequence[Path], folder: Path) -> Iterator[None]:
-    """Let these files of a folder be imported, before installed modules of the same names.
+    """Let these files of a folder be imported, and nothing else in it.
 
-    Afterwards modules of these names that the program had imported itself are there again. Others stay, for code that imports them
-    when it runs; the next model file imports its own.
+    Afterwards modules of the same names that the program had imported itself are there again. Others stay, and may be imported later, until
+    the next model file is loaded.
     """
-    names = {each.relative_to(folder).parts[0].removesuffix(".py") for each in files}
-    before = _loaded_as(names)
+    finder = _Finder({_module_name(each, folder): each for each in files})
+    before = _loaded_as(finder.names)
     for name in before:
         del sys.modules[name]
-    finder = _Finder(names, folder)
-    sys.meta_path.insert(0, finder)
-    importlib.invalidate_caches()
+    sys.meta_path[:] = [finder, *(each for each in sys.meta_path if not isinstance(each, _Finder))]
     try:
         yield
     finally:
+        # Code that imports when it runs finds the files after all that is installed.
         sys.meta_path.remove(finder)
+        sys.meta_path.append(finder)
         of_program = {name: module for name, module in before.items() if _of_model_files.get(name) is not module}
-        for name, module in _loaded_as(names).items():
+        for name, module in _loaded_as(finder.names).items():
             if _top(name) in map(_top, of_program):
                 del sys.modules[name]
             else:
@@ -85,14 +95,26 @@ _of_model_files: dict[str, ModuleType] = {}
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules of some names in a folder. Their submodules are found by Python."""
+    """Finds modules by name in files that are given."""
 
-    def __init__(self, names: Collection[str], folder: Path) -> None:
-        self._names, self._folder = names, folder
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self._files = files
+        self.names = {_top(name) for name in files}
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
         """Where a module is; None for any other."""
-        return PathFinder.find_spec(fullname, [str(self._folder)]) if fullname in self._names else None
+        if (file := self._files.get(fullname)) is None:
+            return None
+        spec = spec_from_file_location(fullname, file, loader=SourceLoader(fullname, str(file)))
+        assert spec is not None
+        # Nothing is looked for in the folder of a package: its modules are among the files.
+        spec.submodule_search_locations = [] if file.name == _PACKAGE else None
+        return spec
+
+
+def _module_name(file: Path, folder: Path) -> str:
+    parts = file.relative_to(folder).with_suffix("").parts
+    return ".".join(parts[:-1] if file.name == _PACKAGE else parts)
 
 
 def _loaded_as(names: Collection[str]) -> dict[str, ModuleType]:
@@ -108,7 +130,7 @@ def _imports(file: Path, folder: Path) -> Iterator[Path]:
     """Files of a folder that a file in it imports."""
     try:
         tree = ast.parse(read_file(file, error=InputError))
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         # Python says what is wrong when the file is executed.
         return
     package = file.relative_to(folder).parent.parts
@@ -125,14 +147,29 @@ def _imports(file: Path, folder: Path) -> Iterator[Path]:
 
 def _files_of(parts: Sequence[str], folder: Path) -> Iterator[Path]:
     """Files of a module with this dotted name and of the packages around it, as far as they lie in a folder."""
-    if parts[0] in sys.stdlib_module_names:
+    if not _is_free(parts[0], folder):
         return
     for end in range(1, len(parts) + 1):
         place = folder.joinpath(*parts[:end])
-        for candidate in (place / "__init__.py", place.with_name(f"{place.name}.py")):
-            if candidate.is_file():
-                yield candidate
-                break
+        if os.path.isfile(place / _PACKAGE):
+            yield place / _PACKAGE
+            continue
+        if os.path.isfile(module := f"{place}.py"):
+            yield Path(module)
+        return
+
+
+def _is_free(name: str, folder: Path) -> bool:
+    """Whether no module of this name is Python's own, ours, or installed elsewhere."""
+    if name in sys.stdlib_module_names or name == "sagann":
+        return False
+    elsewhere = [each for each in sys.path if Path(each or ".").resolve() != folder.resolve()]
+    try:
+        found = PathFinder.find_spec(name, elsewhere)
+    except (OSError, ValueError):
+        return False
+    # A folder without a file __init__.py is no module of anybody's.
+    return found is None or found.origin is None
 
 
 def _require_trusted(file: Path, owners: Collection[int], model_file: Path) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 
 from sagann.constructor_options import check_options
 from sagann.errors import InputError, in_one_line, is_interrupt
-from sagann.nn.imported_files import importable, imported_files
+from sagann.nn.imported_files import SourceLoader, importable, imported_files
 from sagann.saga import SagaLayer
 from sagann.storage.regular_file import require_file
 
@@ -48,16 +48,16 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
         raise InputError(
             "model file not found", value=f"'{path}'", where=f"model '{path}:{class_name}'", fix="Check the path."
         )
-    spec = importlib.util.spec_from_file_location(f"sagann_user_{path.stem}", path)
-    # The suffix .py always yields a loader.
+    name = f"sagann_user_{path.stem}"
+    loader = SourceLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and the inspection of source code look a module up here.
     sys.modules[spec.name] = module
     try:
         with importable(imported_files(path), path.parent):
-            spec.loader.exec_module(module)
+            loader.exec_module(module)
     except BaseException as error:
         if is_interrupt(error) or isinstance(error, InputError):
             raise
@@ -89,7 +89,8 @@ def layer_from_class(
     """Make one layer of a stack: ``cls(in_dim, out_dim, **options)``."""
     options = options or {}
     signature = inspect.signature(cls)
-    check_options(cls, options, taken=[*signature.parameters][:2], where=f"class {cls.__name__}", what=_OPTIONS)
+    dims = [name for name, each in signature.parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD][:2]
+    check_options(cls, options, taken=dims, where=f"class {cls.__name__}", what=_OPTIONS)
     try:
         signature.bind(in_dim, out_dim, **options)
     except TypeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
@@ -68,7 +69,7 @@ class ModelConfig:
     "For appnp: share of a vertex's first row in its row after every hop."
     linear_shortcut: bool = False
     "For residual-gcn: learn the shortcut even where the identity would fit."
-    model_options: Mapping[str, Any] = field(default_factory=dict)
+    model_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     "Arguments of the constructor of your own layer or model. For a model of the zoo, any of its options by name."
 
     def __post_init__(self) -> None:
@@ -103,14 +104,23 @@ class ModelConfig:
         """Check the options. Those of a model of the zoo become fields; those of a class of one's own are checked with the class."""
         where, what = "ModelConfig.model_options", "model_options"
         require_options(self.model_options, where=where, what=what)
-        options = dict(self.model_options)
-        known = [each.name for each in fields(self) if each.name not in ("model", what)]
+        # As a run gives them back.
+        options: dict[str, Any] = json.loads(json.dumps(self.model_options))
+        known = {each.name: each.default for each in fields(self) if each.name not in ("model", what)}
         for name in () if is_own else (*options,):
             if name not in known:
                 raise InputError(
                     f"{self.model} has no such option", value=shown(name), where=where, fix=closest(name, known)
                 )
-            object.__setattr__(self, name, options.pop(name))
+            given, value = getattr(self, name), options.pop(name)
+            if given not in (known[name], value):
+                raise InputError(
+                    "an option of the model is given twice",
+                    value=f"{name} = {shown(given)}, and {shown(value)} in {what}",
+                    where=where,
+                    fix="Leave one of them out.",
+                )
+            object.__setattr__(self, name, value)
         object.__setattr__(self, what, options)
 
     def _require(self, names: Sequence[str], fits: Callable[[object], bool], expected: str) -> None:

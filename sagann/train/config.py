@@ -320,4 +320,5 @@ def _check_options(config: TrainConfig, role: str, kind: type, taken: Collection
     what = f"{role}_options"
     options, where = getattr(config, what), f"TrainConfig.{what}"
     require_options(options, where=where, what=what, otherwise=f"; pass anything else through Trainer({role}=...)")
-    check_options(kind, options, taken=taken, where=where, what=what)
+    # PyTorch takes other types than its annotations say, and checks them itself.
+    check_options(kind, options, taken=taken, where=where, what=what, by_type=False)

@@ -128,6 +128,10 @@ def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: s
     model = saved.get("model")
     if isinstance(model, dict) and isinstance(model.get("config"), dict):
         saved = {**saved, "model": {**model, "config": {**_ADDED_TO_MODELS, **model["config"]}}}
+    if isinstance(model, dict) and "imports" not in model and isinstance(current.get("model"), dict):
+        # A run that was begun before model files could import others, except from PYTHONPATH.
+        of_model = {name: value for name, value in current["model"].items() if name != "imports"}
+        current = {**current, "model": of_model}
     for name, before, now in differences(saved, current):
         raise CheckpointError(
             "the run was started differently",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import py_compile
 import sys
+from importlib.util import cache_from_source, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from sagann.errors import InputError
-from sagann.nn.imported_files import importable, imported_files
+from sagann.nn.imported_files import SourceLoader, importable, imported_files
 
 
 @pytest.fixture
@@ -50,6 +52,57 @@ def test_imports_are_followed(folder: Path) -> None:
     ]
 
 
+def test_installed_modules_and_ours_are_never_taken_from_the_folder(tmp_path: Path) -> None:
+    for name in ("sagann/__init__.py", "sagann/graph.py", "torch/__init__.py", "numpy/typing.py", "loose/part.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("raise ValueError('never imported')\n")
+    path = tmp_path / "mine.py"
+    long = "a" * 300
+    path.write_text(
+        f"import sagann, torch, numpy.typing, sagann.graph\ntry:\n    import loose.part, {long}\nexcept ImportError: pass\n"
+    )
+    assert imported_files(path) == []
+    with importable([], tmp_path):
+        spec = spec_from_file_location("mine_of_test", path, loader=SourceLoader("mine_of_test", str(path)))
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader.exec_module(module_from_spec(spec))
+
+
+def test_only_the_texts_that_were_found_are_imported(tmp_path: Path) -> None:
+    """Neither compiled code, nor another form of a module that Python would prefer, nor a module that no import names."""
+    (tmp_path / "mine.py").write_text("import chosen.near\nimport single\n")
+    (tmp_path / "chosen").mkdir()
+    for name in ("chosen/__init__.py", "chosen/near.py", "chosen/other.py", "single.py"):
+        (tmp_path / name).write_text(f"name = {name!r}\n")
+    evil = tmp_path / "evil.py"
+    evil.write_text("name = 'evil'\n")
+    for name in ("chosen/near.py", "single.py"):
+        compiled_file = Path(cache_from_source(str(tmp_path / name)))
+        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(evil), cfile=str(compiled_file), invalidation_mode=unchecked)
+    (tmp_path / "single").mkdir()
+    py_compile.compile(str(evil), cfile=str(tmp_path / "single" / "__init__.pyc"))
+    (tmp_path / "single.abi3.so").write_text("")
+    files = imported_files(tmp_path / "mine.py")
+    try:
+        with importable(files, tmp_path):
+            for name, file in (
+                ("chosen", "chosen/__init__.py"),
+                ("chosen.near", "chosen/near.py"),
+                ("single", "single.py"),
+            ):
+                assert importlib.import_module(name).name == file
+            with pytest.raises(ModuleNotFoundError):
+                importlib.import_module("chosen.other")
+        # As code that imports when it runs.
+        del sys.modules["single"]
+        assert importlib.import_module("single").name == "single.py"
+    finally:
+        for name in ("chosen", "chosen.near", "single"):
+            sys.modules.pop(name, None)
+
+
 @pytest.mark.parametrize("text", ["def", "\0", "from .. import mine", "import " + ".".join("a" * 9)])
 def test_a_file_that_cannot_be_read_imports_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "broken.py").write_text(text)
@@ -60,7 +113,6 @@ def test_modules_of_the_program_are_there_again(folder: Path) -> None:
     (folder / "deep_parts" / "inner" / "__init__.py").write_text("")
     files = imported_files(folder / "mine.py")
     own = sys.modules["parts_of_mine"] = ModuleType("parts_of_mine")
-    path = list(sys.meta_path)
     try:
         with importable(files, folder):
             inside = importlib.import_module("parts_of_mine")
@@ -71,7 +123,6 @@ def test_modules_of_the_program_are_there_again(folder: Path) -> None:
                 with pytest.raises(ModuleNotFoundError):
                     importlib.import_module(name)
         assert sys.modules["parts_of_mine"] is own
-        assert sys.meta_path == path
         # Code that runs later finds what was imported.
         assert importlib.import_module("other_part_of_mine").__file__ == str(folder / "other_part_of_mine.py")
     finally:

@@ -198,3 +198,9 @@ def test_a_model_file_imports_files_beside_it(tmp_path: Path) -> None:
         (folder / "parts.py").write_text(f"NUMBER = {number + 10}\n" + OPTIONAL)
         found += [layer.number for layer in build_model(config, labelled_graph()).layers]
     assert found == [0, 0, 10, 10, 1, 1, 11, 11]
+
+
+def test_options_are_those_that_a_run_gives_back() -> None:
+    config = ModelConfig(model="mine.py:Net", model_options={"sizes": (1, 2), "names": {1: "a", "b": 2}})
+    assert config.model_options == {"sizes": [1, 2], "names": {"1": "a", "b": 2}}
+    assert hash(config) == hash(ModelConfig(model="mine.py:Net"))

@@ -103,6 +103,10 @@ def test_residual_gcn_learns_a_shortcut_where_widths_differ_or_when_asked() -> N
         ({"encoder": "magic"}, "unknown encoder: 'magic'"),
         ({"model": "gat", "hidden": 30}, "heads do not divide the width: hidden 30, heads 8"),
         ({"model": "gat", "hidden": 32, "model_options": {"heads": 5}}, "heads do not divide the width"),
+        (
+            {"model": "gat", "heads": 4, "model_options": {"heads": 2}},
+            "given twice: heads = 4, and 2 in model_options",
+        ),
         ({"model": "gat", "model_options": {"heads": "4"}}, "model setting out of range: heads = '4'"),
         (
             {"model": "gat", "model_options": {"hedas": 4}},

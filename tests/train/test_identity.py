@@ -56,6 +56,13 @@ def test_a_run_from_before_a_model_had_a_field_had_its_default():
         )
 
 
+def test_a_run_from_before_model_files_could_import_others_goes_on():
+    now = {"model": {"class": "Net", "file": "1", "imports": {"parts.py": "2"}}}
+    check_same({"model": {"class": "Net", "file": "1"}}, now, where="run")
+    with pytest.raises(CheckpointError, match=r"model\.imports\.parts\.py was 3, is 2"):
+        check_same({"model": {"class": "Net", "file": "1", "imports": {"parts.py": "3"}}}, now, where="run")
+
+
 def test_the_same_graph_built_twice_is_the_same():
     assert graph_identity(community_graph()) == graph_identity(community_graph())
 
