@@ -47,6 +47,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 __version__ = "0.1.0"
 
 DEFAULTS["engine"] = "sagann.runtime.in_memory.engine:CompiledEngine"
+DEFAULTS["progress"] = "sagann.report.live:live_progress"
 
 _HOMES = {
     "CheckpointError": "sagann.errors",

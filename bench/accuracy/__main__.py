@@ -81,7 +81,7 @@ def run_experiment(experiment: Experiment, arguments: argparse.Namespace) -> Non
 def run_sagann(experiment: Experiment, graph: Graph, seed: int) -> float:
     """Train with the Trainer and return the test metric, in percent."""
     torch.manual_seed(seed)
-    trainer = Trainer(build_model(experiment.model, graph), graph, experiment.train_config(seed))
+    trainer = Trainer(build_model(experiment.model, graph), graph, experiment.train_config(seed), progress=False)
     trainer.fit()
     return 100 * trainer.evaluate()["test"][experiment.metric]
 

@@ -82,7 +82,7 @@ def measure(graph: Graph, model: str, options: argparse.Namespace) -> list[Round
     named = ModelConfig(model=model, layers=len(options.sample), hidden=options.hidden)
     rounds = []
     for _ in range(options.rounds):
-        trainer = Trainer(named, graph, config, validate=False)
+        trainer = Trainer(named, graph, config, validate=False, progress=False)
         forecast = trainer.foretell()
         history = trainer.fit().history[1:]
         rounds.append(

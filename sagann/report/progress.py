@@ -15,6 +15,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -77,19 +78,22 @@ class ProgressReporter:
             self.on_message(f"Going on after batch {info.first_batch} of epoch {info.first_epoch}.")
         elif info.first_epoch > 1:
             self.on_message(f"Going on after epoch {info.first_epoch - 1}.")
-        self._progress = Progress(
+        self._progress = self._bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             # Where the terminal is narrow the bar gives way, and the numbers stay.
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[state]}"),
             TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
-            console=self._console,
         )
         name = f"{info.model.rpartition(':')[2]} on {Path(info.data).stem}"
         self._epochs = self._progress.add_task(name, total=info.epochs, completed=info.first_epoch - 1, state="")
         self._batches = self._progress.add_task("", visible=False, state="")
         self._progress.start()
+
+    def _bars(self, *columns: ProgressColumn) -> Progress:
+        """Bars that are not drawn yet."""
+        return Progress(*columns, console=self._console)
 
     def on_batch(self, progress: EpochProgress) -> None:
         """Move both bars on within a long epoch."""
@@ -123,7 +127,9 @@ class ProgressReporter:
         epoch_s = statistics.median(self._recent_s)
         edges = _short(record.num_edges / epoch_s if epoch_s > 0 else 0.0)
         state = f"{short_seconds(epoch_s)}  {edges} edges/s  loss {record.loss:.4f}{self._monitored}"
-        self._progress.reset(self._batches, visible=False)
+        if self._progress.tasks[self._batches].visible:
+            # It draws, which would hold up short epochs.
+            self._progress.reset(self._batches, visible=False)
         self._progress.update(
             self._epochs, completed=record.epoch, state=f"{state}{_tiers(record)}{_parts(record)}"
         )

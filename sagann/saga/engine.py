@@ -7,7 +7,6 @@ materialises every edge in plain PyTorch: the definition that every other engine
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,7 +18,7 @@ from torch import Tensor
 from sagann.graph.topology import Topology
 from sagann.kernels import naive
 from sagann.kernels.feature_rows import FeatureRows
-from sagann.registry import DEFAULTS
+from sagann.registry import default
 from sagann.saga.accumulator import accumulate
 from sagann.saga.edge import Edge, unnamed
 
@@ -93,8 +92,7 @@ def current_engine() -> Engine:
     if chosen is not None:
         return chosen
     if _default is None:
-        module, name = DEFAULTS["engine"].split(":")
-        _default = getattr(importlib.import_module(module), name)()
+        _default = default("engine")()
     assert _default is not None
     return _default
 

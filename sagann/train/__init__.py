@@ -3,6 +3,7 @@
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_progress import EpochProgress
+from sagann.train.history import History
 from sagann.train.link_metrics import filtered_ranks, link_metrics, link_ranks, rank_metrics
 from sagann.train.losses import LOSSES, LossFunction
 from sagann.train.metrics import METRICS, Metrics
@@ -22,6 +23,7 @@ __all__ = [
     "EpochProgress",
     "EpochRecord",
     "GatheredMetric",
+    "History",
     "LogReporter",
     "LossFunction",
     "MetricFunction",

@@ -1,4 +1,4 @@
-"""Reporters: objects that are told how a run goes. The library itself prints nothing."""
+"""Reporters: objects that are told how a run goes."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class SilentReporter(Reporter):
 
 
 class LogReporter(Reporter):
-    """The default: messages go to the logger 'sagann.train' as warnings, and nothing else is reported."""
+    """The default, beside a progress bar where somebody watches: messages go to the logger 'sagann.train' as warnings."""
 
     def on_message(self, text: str) -> None:
         logging.getLogger("sagann.train").warning(text)

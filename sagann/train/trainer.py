@@ -22,11 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from sagann.byte_size import format_bytes
 from sagann.errors import CheckpointError, InputError, MissingDependencyError, first_line, require_type
 from sagann.graph import Graph, for_task
 from sagann.graph.task import left_out, task_of
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
+from sagann.registry import default
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.train.agreement import continue_together, require_agreement, require_divisible, require_same_run
@@ -36,6 +38,7 @@ from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.epoch_source import EpochSource, WholeGraph
+from sagann.train.history import History
 from sagann.train.identity import identity_of
 from sagann.train.losses import LossFunction, build_loss
 from sagann.train.metrics import Metrics
@@ -52,6 +55,7 @@ from sagann.train.policies import (
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.reporter import (
+    EpochRecord,
     LogReporter,
     Reporter,
     RunInfo,
@@ -82,7 +86,8 @@ class Trainer:
             ``config.task`` says which to learn.
         config: how to train; by default 200 epochs of Adam with learning rate 0.01.
         run_dir: folder for checkpoints, metrics and weights; None keeps everything in memory.
-        reporter: is told how the run goes; by default messages go to the logger 'sagann.train'.
+        reporter: is told how the run goes, and alone shows it; by default messages go to the logger 'sagann.train'.
+        progress: show a progress bar in a terminal or a notebook, where no ``reporter`` is given. A pipe or a log gets none.
         source: name of the data in the run folder, such as a path; by default the graph's name.
         class_names: names of the classes, for later predictions; by default their numbers.
         loss: gives the loss of each vertex, instead of ``config.loss``: see :data:`sagann.train.LossFunction`.
@@ -126,6 +131,7 @@ class Trainer:
         *,
         run_dir: str | os.PathLike[str] | None = None,
         reporter: Reporter | None = None,
+        progress: bool = True,
         source: str | None = None,
         class_names: Sequence[str] = (),
         loss: LossFunction | None = None,
@@ -143,6 +149,7 @@ class Trainer:
         require_type(config, TrainConfig, where="Trainer.config", fix="Pass TrainConfig(...).", optional=True)
         require_type(run_dir, (str, os.PathLike), where="Trainer.run_dir", fix="Pass a path.", optional=True)
         require_type(source, str, where="Trainer.source", fix="Pass a name of the data.", optional=True)
+        require_type(progress, bool, where="Trainer.progress", fix="Pass True or False.")
         self.config = config or TrainConfig()
         self.workers = workers
         self._is_first = workers is None or workers.is_first
@@ -150,6 +157,8 @@ class Trainer:
         # All workers spill to the run folder, each on its own machine.
         self._spill_dir = None if run_dir is None else Path(run_dir)
         self._reporter: Reporter = (reporter or LogReporter()) if self._is_first else SilentReporter()
+        self._shows_progress = progress and reporter is None and self._is_first
+        self._records: Sequence[EpochRecord] = ()
         answers, graph = graph, for_task(graph, self.config.task, where="TrainConfig.task")
         task = task_of(graph)
         if said := left_out(answers, task):
@@ -217,6 +226,11 @@ class Trainer:
         """The device that computes."""
         return self._predictor.device
 
+    @property
+    def history(self) -> History:
+        """The epochs of the last :meth:`fit` as rows of metrics, with those before a resume; empty before the first one."""
+        return History(self._records)
+
     def fit(self, *, resume: bool = False, overwrite: bool = False) -> TrainResult:
         """Train, from the weights that the model has, or from the newest whole checkpoint.
 
@@ -253,11 +267,15 @@ class Trainer:
                 run = start_run(folder, description, overwrite=overwrite)
             if resume and self.workers is not None:
                 continue_together(session, self.workers)
+            self._records = session.history
             if session.balancer is not None:
                 session.balancer.begin()
             require_whole_files = stack.enter_context(whole_files(self._prepared.graph))
             info = self._info(session)
             reporters = [self._reporter]
+            if self._shows_progress and (bar := default("progress")()) is not None:
+                stack.callback(bar.close)
+                reporters.append(bar)
             if folder is not None and self.config.tensorboard:
                 events = TensorBoardReporter(folder.path / EVENTS, first_epoch=info.first_epoch)
                 stack.callback(events.close)
@@ -488,9 +506,19 @@ class Trainer:
 
     def __repr__(self) -> str:
         return (
-            f"Trainer(model={self._model_name!r}, data={self._source!r}, epochs={self.config.epochs}, "
-            f"monitor={self.monitor!r}, device={str(self.device)!r})"
+            f"Trainer(model={self._model_name!r}, data={self._source!r}, trains={self._trains!r}, "
+            f"epoch={len(self._records)} of {self.config.epochs}, monitor={self.monitor!r}, device={str(self.device)!r})"
         )
+
+    @property
+    def _trains(self) -> str:
+        """What an epoch is trained on, in words."""
+        if self.config.sample is not None:
+            fanouts = ",".join(map(str, self.config.sample))
+            return f"mini-batches of {self.config.batch_size} with {fanouts} neighbours"
+        streaming, workers = self._predictor.streaming, self.workers
+        within = "" if streaming is None else f", streamed within {format_bytes(streaming.memory_bytes)}"
+        return f"the whole graph{within}" + ("" if workers is None else f", by {workers.size} workers")
 
     @property
     def _model_name(self) -> str:

@@ -50,9 +50,24 @@ def test_training_learns_what_features_alone_do_not_tell():
 
 def test_a_trainer_says_what_it_trains_on_what():
     trainer = trainer_of(seeded_model(Plain), community_graph(), epochs=7)
-    assert repr(trainer) == (
-        "Trainer(model='Plain', data='communities', epochs=7, monitor='val/accuracy', device='cpu')"
+    said = (
+        "Trainer(model='Plain', data='communities', trains='the whole graph', epoch={} of 7, monitor='val/accuracy', "
+        "device='cpu')"
     )
+    assert repr(trainer) == said.format(0)
+    trainer.fit()
+    assert repr(trainer) == said.format(7)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"memory": "64MiB"}, "trains='the whole graph, streamed within 64.0 MiB'"),
+        ({"sample": (5, 3), "batch_size": 16}, "trains='mini-batches of 16 with 5,3 neighbours'"),
+    ],
+)
+def test_a_trainer_says_how_it_trains(options, expected):
+    assert expected in repr(trainer_of(**options))
 
 
 def test_multi_label_training():

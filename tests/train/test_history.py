@@ -1,0 +1,102 @@
+"""A run's epochs as rows, as a table of pandas, and as a picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sagann.errors import InputError, MissingDependencyError
+from sagann.train import EpochRecord, History
+from tests.train.runs import trainer_of
+
+
+def records(num_epochs: int, *, eval_every: int = 1) -> list[EpochRecord]:
+    return [
+        EpochRecord(
+            epoch=epoch,
+            loss=1 / epoch,
+            epoch_s=0.1,
+            lr=0.01,
+            metrics={}
+            if epoch % eval_every
+            else {"train": {"loss": 0.9 / epoch}, "val": {"loss": 1.1 / epoch, "accuracy": 1 - 1 / epoch}},
+        )
+        for epoch in range(1, num_epochs + 1)
+    ]
+
+
+def test_rows_are_the_lines_of_the_run_folder(tmp_path: Path) -> None:
+    trainer = trainer_of(epochs=3, run_dir=tmp_path / "run")
+    assert list(trainer.history) == []
+    assert repr(trainer.history) == "History(0 epochs)"
+    trainer.fit()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert list(trainer.history) == lines
+    assert trainer.history[-1]["val/accuracy"] == lines[2]["val/accuracy"]
+    assert trainer.history[1:] == lines[1:]
+    assert repr(trainer.history).startswith("History(3 epochs: loss, epoch_s, lr, num_edges, train/loss")
+
+
+def test_a_resumed_run_has_the_epochs_before(tmp_path: Path) -> None:
+    trainer_of(epochs=2, run_dir=tmp_path / "run").fit()
+    more = trainer_of(epochs=4, run_dir=tmp_path / "run")
+    result = more.fit(resume=True)
+    assert [row["epoch"] for row in more.history] == [1, 2, 3, 4]
+    assert list(more.history) == [record.to_json() for record in result.history]
+    assert "epoch=4 of 4" in repr(more)
+
+
+def test_a_table_of_pandas() -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed: pip install sagann[pandas]")
+    table = History(records(4, eval_every=2)).to_pandas()
+    assert table.index.name == "epoch"
+    assert list(table.index) == [1, 2, 3, 4]
+    assert list(table["loss"]) == [1, 1 / 2, 1 / 3, 1 / 4]
+    assert table["val/accuracy"].isna().tolist() == [True, False, True, False]
+    assert len(History([]).to_pandas()) == 0
+
+
+def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.train.history.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"pandas cannot be imported .*sagann\[pandas\]"):
+        History(records(1)).to_pandas()
+
+
+def test_a_picture_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figure = History(records(4)).plot(tmp_path / "history.png")
+    assert (tmp_path / "history.png").read_bytes().startswith(b"\x89PNG")
+    losses, scores = figure.axes
+    assert [line.get_label() for line in losses.get_lines()] == ["loss", "train/loss", "val/loss"]
+    assert [line.get_label() for line in scores.get_lines()] == ["val/accuracy"]
+    assert losses.get_lines()[0].get_xydata().tolist() == [[epoch, 1 / epoch] for epoch in range(1, 5)]
+    assert (losses.get_ylabel(), scores.get_ylabel()) == ("loss", "accuracy")
+    assert [text.get_text() for text in losses.get_legend().get_texts()] == [
+        "loss",
+        "train/loss",
+        "val/loss",
+        "val/accuracy",
+    ]
+
+
+def test_axes_of_ones_own_are_drawn_into() -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes = figure.subplots()
+    assert History(records(4, eval_every=2)).plot(axes) is figure
+    assert axes.get_lines()[2].get_xdata().tolist() == [2, 4]
+
+
+def test_one_epoch_without_metrics_is_a_point() -> None:
+    pytest.importorskip("matplotlib")
+    figure = History(records(1, eval_every=2)).plot()
+    (axes,) = figure.axes
+    assert [line.get_marker() for line in axes.get_lines()] == ["."]
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
+    with pytest.raises(InputError, match=r"nothing to draw: no epoch has ended .*Call fit first"):
+        History([]).plot()
+    with pytest.raises(InputError, match=r"a int, expected str or PathLike or None \(in History\.plot\)"):
+        History(records(1)).plot(3)
