@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         SagannError as SagannError,
     )
     from sagann.graph import Graph as Graph, Topology as Topology
+    from sagann.interop import load_dataset as load_dataset
     from sagann.kernels.typed_linear import typed_linear as typed_linear
     from sagann.nn import GNN as GNN, ModelConfig as ModelConfig, build_model as build_model
     from sagann.runtime.loading import MiniBatches as MiniBatches
@@ -65,6 +66,7 @@ _HOMES = {
     "TrainConfig": "sagann.train",
     "Trainer": "sagann.train",
     "build_model": "sagann.nn",
+    "load_dataset": "sagann.interop",
     "load_graph": "sagann.storage",
     "load_run": "sagann.train",
     "open_graph": "sagann.storage",

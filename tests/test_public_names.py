@@ -23,6 +23,7 @@ PUBLIC = {
     "Trainer",
     "__version__",
     "build_model",
+    "load_dataset",
     "load_graph",
     "load_run",
     "open_graph",

@@ -1,4 +1,4 @@
-"""Bridges to other libraries and their datasets: PyG and its files, SciPy, OGB folders, GraphBolt folders."""
+"""Bridges to other libraries and their datasets: PyG and its files, SciPy, OGB folders, GraphBolt folders; datasets by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sagann.interop.graphbolt import import_graphbolt
-    from sagann.interop.ogb import import_ogb
+    from sagann.interop.named import load_dataset
+    from sagann.interop.ogb import import_ogb, read_ogb
     from sagann.interop.pyg import from_pyg, to_pyg
     from sagann.interop.pyg_file import import_pyg, read_pyg
     from sagann.interop.scipy_sparse import from_scipy
@@ -18,11 +19,23 @@ _HOMES = {
     "import_graphbolt": "sagann.interop.graphbolt",
     "import_ogb": "sagann.interop.ogb",
     "import_pyg": "sagann.interop.pyg_file",
+    "load_dataset": "sagann.interop.named",
+    "read_ogb": "sagann.interop.ogb",
     "read_pyg": "sagann.interop.pyg_file",
     "to_pyg": "sagann.interop.pyg",
 }
 
-__all__ = ["from_pyg", "from_scipy", "import_graphbolt", "import_ogb", "import_pyg", "read_pyg", "to_pyg"]
+__all__ = [
+    "from_pyg",
+    "from_scipy",
+    "import_graphbolt",
+    "import_ogb",
+    "import_pyg",
+    "load_dataset",
+    "read_ogb",
+    "read_pyg",
+    "to_pyg",
+]
 
 
 def __getattr__(name: str) -> Any:

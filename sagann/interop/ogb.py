@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from sagann.errors import DatasetError
+from sagann.graph import Graph
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.npz import NpzArchive
 from sagann.storage.npz_graph import NpzRows, npz_edges, npz_features, npz_labels
+from sagann.storage.read_source import graph_of
 from sagann.storage.row_source import RowSource, masks_of
 from sagann.storage.tables import CsvTable
 from sagann.storage.vertex_files import TableRows, table_features, table_labels
@@ -50,23 +52,39 @@ def import_ogb(
     Raises:
         DatasetError: a file is missing, damaged, or of another kind of dataset; the message names file and row.
     """
-    folder = Path(source)
-    raw = folder / "raw"
     options = options or ImportOptions()
+    with _opened(Path(source), split, options.expansion) as found:
+        import_dataset(found, out, options)
+
+
+def read_ogb(source: str | os.PathLike[str], *, split: str | None = None) -> Graph:
+    """Read a node-property dataset of OGB into memory, and check every value.
+
+    The CSV files of a large dataset take minutes each time: :func:`import_ogb` makes a folder that is opened at once, and mapped.
+
+    Args:
+        source: the dataset's folder, as of :func:`import_ogb`.
+        split: name of the split scheme.
+    Raises:
+        DatasetError: as :func:`import_ogb`.
+        InputError: a value is not valid in a graph.
+    """
+    with _opened(Path(source), split, ImportOptions().expansion) as found:
+        return graph_of(found)
+
+
+@contextmanager
+def _opened(folder: Path, split: str | None, expansion: int) -> Iterator[ImportSource]:
+    """What is imported of a dataset's folder; archives are open inside the block."""
+    raw = folder / "raw"
     _refuse_other_kinds(folder)
     with ExitStack() as stack:
-        fields = (
-            _archive_fields(raw, stack) if (raw / "data.npz").is_file() else _csv_fields(raw, options.expansion)
-        )
-        import_dataset(
-            ImportSource(
-                name=folder.name,
-                description=f"OGB folder {folder.name}",
-                splits=_masks(folder / "split", split, fields["num_vertices"], options.expansion),
-                **fields,
-            ),
-            out,
-            options,
+        fields = _archive_fields(raw, stack) if (raw / "data.npz").is_file() else _csv_fields(raw, expansion)
+        yield ImportSource(
+            name=folder.name,
+            description=f"OGB folder {folder.name}",
+            splits=_masks(folder / "split", split, fields["num_vertices"], expansion),
+            **fields,
         )
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph
-from sagann.interop import import_ogb
+from sagann.interop import import_ogb, read_ogb
 from sagann.storage import ImportOptions, check_dataset, open_graph
 
 
@@ -45,6 +46,19 @@ def imported(folder: Path, **options: Any) -> Graph:
     return open_graph(folder.parent / "out")
 
 
+def assert_read_alike(folder: Path, graph: Graph) -> None:
+    """Read into memory, the folder is the imported graph."""
+    read = read_ogb(folder)
+    assert (read.name, read.num_classes, read.num_edges) == (graph.name, graph.num_classes, graph.num_edges)
+    assert torch.equal(read.topology.indptr, graph.topology.indptr)
+    assert torch.equal(read.topology.indices, graph.topology.indices)
+    assert torch.equal(read.features, graph.features)  # type: ignore[arg-type]
+    torch.testing.assert_close(read.labels, graph.labels)
+    assert {name: mask.tolist() for name, mask in read.splits.items()} == {
+        name: mask.tolist() for name, mask in graph.splits.items()
+    }
+
+
 def test_csv_layout(tmp_path: Path) -> None:
     graph = imported(ogb_folder(tmp_path))
     assert (graph.name, graph.num_vertices, graph.num_edges, graph.num_classes) == ("ogbn_small", 4, 3, 3)
@@ -58,6 +72,7 @@ def test_csv_layout(tmp_path: Path) -> None:
         "val": [1],
         "test": [2],
     }
+    assert_read_alike(tmp_path / "ogbn_small", graph)
 
 
 def test_symmetrise_is_the_users_choice(tmp_path: Path) -> None:
@@ -100,6 +115,7 @@ def test_archive_layout(tmp_path: Path) -> None:
     assert graph.features.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert graph.labels is not None
     assert graph.labels.tolist() == [0, 2, 1, -1]
+    assert_read_alike(folder, graph)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +144,8 @@ def test_bad_folders_are_named(tmp_path: Path, changed: dict[str, Any], message:
     with pytest.raises(DatasetError, match=message):
         imported(ogb_folder(tmp_path, **changed))
     assert [entry.name for entry in tmp_path.iterdir()] == ["ogbn_small"]
+    with pytest.raises(DatasetError, match=message):
+        read_ogb(tmp_path / "ogbn_small")
 
 
 def test_masks_for_more_vertices_than_memory_holds(tmp_path: Path) -> None:

@@ -1,0 +1,199 @@
+"""Datasets by name, in the folders where PyG, OGB and sagann keep them. Nothing is downloaded.
+
+A dataset is a folder, whose name is that of the dataset in upper or lower case, with ``-`` for ``_``; or an ``.npz`` file. It lies in
+a root folder, or one folder deeper, as ``data/Planetoid/Cora``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from sagann.did_you_mean import did_you_mean
+from sagann.errors import DatasetError, InputError, require_type, shown
+from sagann.graph import Graph
+from sagann.interop.ogb import read_ogb
+from sagann.interop.pyg import Task
+from sagann.interop.pyg_file import read_pyg
+from sagann.storage.dataset import open_graph
+from sagann.storage.folder import is_dataset
+from sagann.storage.load import EMBEDDED, embedded_graph
+from sagann.storage.npz_graph import read_npz
+
+ROOTS = ("data", "dataset", "datasets")
+"Folders that are looked into by default: those of the examples of PyG and of OGB, and that of our own pages."
+_MOST_ENTRIES = 1000
+_MOST_NAMES = 10
+_TRANSFORMS = ("pre_transform.pt", "pre_filter.pt")
+"Files of PyG beside a processed graph."
+_OF_PYG = {
+    "Planetoid": ("Cora", "CiteSeer", "PubMed"),
+    "Amazon": ("Computers", "Photo"),
+    "Coauthor": ("CS", "Physics"),
+}
+"Datasets by PyG's class, which makes a folder for each below its root."
+_ALONE_OF_PYG = ("Actor", "AmazonProducts", "Flickr", "Reddit", "Reddit2", "WikiCS", "Yelp")
+"Classes of PyG that have one dataset, whose root is the dataset's folder."
+_OF_OGB = ("ogbn-arxiv", "ogbn-papers100M", "ogbn-products", "ogbn-proteins")
+
+
+def load_dataset(
+    name: str,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    split: int | str | None = None,
+    task: Task = "auto",
+) -> Graph:
+    """Open a dataset that PyG or OGB has fetched, a dataset folder, or an ``.npz`` file, by its name.
+
+    Neither PyG nor OGB need be installed, and nothing in a file is run. PyG's graph is read from ``processed`` as by
+    :func:`sagann.interop.read_pyg`, OGB's from ``raw`` and ``split`` as by :func:`sagann.interop.read_ogb`, both into memory; dataset folders
+    are mapped. Nothing is downloaded: where a dataset is missing, the error has the line of PyG or OGB that fetches it.
+
+    Args:
+        name: as 'cora' or 'ogbn-arxiv'; where several datasets have the name, with the folder above, as 'citationfull/cora'.
+        root: folder that holds the datasets, or is the dataset; by default ``data``, ``dataset`` and ``datasets`` in the working folder.
+        split: which one of several splits: a column of PyG's masks, or the name of OGB's scheme.
+        task: what PyG's ``y`` is, as of :func:`sagann.interop.from_pyg`.
+    Raises:
+        DatasetError: there is no dataset of that name, several, or a file is damaged.
+        InputError: an argument does not fit the dataset.
+    Example:
+        >>> load_dataset("cora", root="nowhere")
+        Traceback (most recent call last):
+        ...
+        sagann.errors.DatasetError: dataset not found: looked in 'nowhere', where there is none (in 'cora'). Fetch it once with PyG: \
+torch_geometric.datasets.Planetoid('nowhere', 'Cora').
+    """
+    require_type(name, str, where="load_dataset.name", fix="Pass a name, as 'cora'.")
+    require_type(root, (str, os.PathLike), where="load_dataset.root", fix="Pass a folder.", optional=True)
+    require_type(split, (int, str), where="load_dataset.split", fix="Pass a column or a name.", optional=True)
+    roots = [Path(each) for each in (ROOTS if root is None else [root])]
+    wanted = _plain(name)
+    there = [found for each in roots for found in _datasets_in(each, wanted)]
+    matches = [path for found, path in there if _plain(found) == wanted]
+    matches = matches or [path for found, path in there if _plain(found).endswith(f"/{wanted}")]
+    if not matches and name in EMBEDDED:
+        return embedded_graph(name)
+    if not matches:
+        raise _not_found(name, roots, [found for found, _ in there])
+    if len(matches) > 1:
+        raise DatasetError(
+            "several datasets have this name",
+            value=", ".join(str(path) for path in matches),
+            where=f"'{name}'",
+            fix="Say which: give the folder above it in the name or as root, or open the path: sagann.load_graph, sagann.interop.read_pyg "
+            "or read_ogb.",
+        )
+    return _opened(matches[0], name, split, task)
+
+
+def _datasets_in(root: Path, wanted: str) -> Iterator[tuple[str, Path]]:
+    """Names and paths of the datasets in a folder, and one folder deeper; or the folder itself, where it is the wanted one."""
+    # A folder "data" may have "raw" and "processed" in it, and be no dataset.
+    if _plain(root.resolve().name) == wanted and _is_dataset(root):
+        yield root.resolve().name, root
+        return
+    for entry in _entries(root):
+        if _is_dataset(entry):
+            yield entry.name, entry
+        elif entry.is_dir():
+            yield from (
+                (f"{entry.name}/{deeper.name}", deeper) for deeper in _entries(entry) if _is_dataset(deeper)
+            )
+
+
+def _entries(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return sorted(Path(entry.path) for entry in islice(os.scandir(folder), _MOST_ENTRIES))
+    return []
+
+
+def _is_dataset(path: Path) -> bool:
+    if not path.is_dir():
+        return path.suffix == ".npz"
+    return is_dataset(path) or any((path / name).is_dir() for name in ("raw", "processed"))
+
+
+def _plain(name: str) -> str:
+    """The form in which names are compared."""
+    return name.lower().replace("-", "_").removesuffix(".npz")
+
+
+def _opened(path: Path, name: str, split: int | str | None, task: Task) -> Graph:
+    if path.is_dir() and not is_dataset(path):
+        if (path / "raw").is_dir() and ((path / "split").is_dir() or _plain(path.name).startswith("ogbn_")):
+            _refuse_foreign(path, "of OGB", split if isinstance(split, int) else None, task)
+            return read_ogb(path, split=None if split is None else str(split))
+        _refuse_foreign(path, "of PyG", split if isinstance(split, str) else None, "auto")
+        column = None if split is None else int(split)
+        return replace(read_pyg(_file_of_pyg(path, name), split=column, task=task), name=path.name)
+    _refuse_foreign(path, "that has one split", split, task)
+    return open_graph(path) if path.is_dir() else read_npz(path)
+
+
+def _refuse_foreign(path: Path, kind: str, split: int | str | None, task: Task) -> None:
+    """Refuse arguments that a dataset of this kind does not have."""
+    given = {"split": split, "task": None if task == "auto" else task}
+    if wrong := [f"{name}={shown(value)}" for name, value in given.items() if value is not None]:
+        raise InputError(
+            "argument does not fit the dataset",
+            value=f"{', '.join(wrong)}, for a dataset {kind}",
+            where=str(path),
+            fix="Leave it out: a number is a column of PyG's masks, a name is a scheme of OGB, and a task is for PyG's y.",
+        )
+
+
+def _file_of_pyg(folder: Path, name: str) -> Path:
+    """The file of the only graph in a dataset folder of PyG."""
+    processed = folder / "processed"
+    files = [each for each in _entries(processed) if each.suffix == ".pt" and each.name not in _TRANSFORMS]
+    files = [each for each in files if each.name == "data.pt"] or files
+    if not files:
+        raise DatasetError(
+            "PyG has not processed the dataset yet",
+            value=f"no graph in {processed}",
+            where=str(folder),
+            fix=_how_to_fetch(name, folder.parent) or "Open it once with PyG, which processes what lies in raw.",
+        )
+    if len(files) > 1:
+        raise DatasetError(
+            "the dataset has several files",
+            value=", ".join(each.name for each in files[:_MOST_NAMES]),
+            where=str(processed),
+            fix="Read one of them: sagann.interop.read_pyg(FILE).",
+        )
+    return files[0]
+
+
+def _not_found(name: str, roots: Sequence[Path], known: Sequence[str]) -> DatasetError:
+    more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
+    found = f"there are {', '.join(map(shown, known[:_MOST_NAMES]))}{more}" if known else "there is none"
+    fetch = _how_to_fetch(name, roots[0])
+    own = "Fetch it with PyG or OGB, or make it with 'sagann data import'; root= names another folder."
+    return DatasetError(
+        "dataset not found",
+        value=f"looked in {', '.join(repr(str(root)) for root in roots)}, where {found}",
+        where=f"'{name:.80}'",
+        fix=did_you_mean(name, [each.rpartition("/")[2].removesuffix(".npz") for each in known]) + (fetch or own),
+    )
+
+
+def _how_to_fetch(name: str, root: Path) -> str:
+    """The line of PyG or OGB that fetches a dataset below ``root``; an empty text where it is not known."""
+    wanted = _plain(name).rpartition("/")[2]
+    for kind, names in _OF_PYG.items():
+        for each in names:
+            if _plain(each) == wanted:
+                return f"Fetch it once with PyG: torch_geometric.datasets.{kind}({str(root)!r}, {each!r})."
+    for each in _ALONE_OF_PYG:
+        if _plain(each) == wanted:
+            return f"Fetch it once with PyG: torch_geometric.datasets.{each}({str(root / each)!r})."
+    for each in _OF_OGB:
+        if _plain(each) == wanted:
+            return f"Fetch it once with OGB: ogb.nodeproppred.NodePropPredDataset({each!r}, root={str(root)!r})."
+    return ""
