@@ -29,11 +29,13 @@ from sagann.graph.task import left_out, task_of
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
 from sagann.registry import default
+from sagann.runtime.spinning import may_spin
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.train.agreement import continue_together, require_agreement, require_divisible, require_same_run
 from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker, copy_of, resolve_monitor
+from sagann.train.busy_watch import BusyWatch
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
 from sagann.train.epoch_progress import EpochProgress
@@ -273,6 +275,8 @@ class Trainer:
             require_whole_files = stack.enter_context(whole_files(self._prepared.graph))
             info = self._info(session)
             reporters = [self._reporter]
+            if self.device.type == "cpu" and self._is_first and may_spin(torch.get_num_threads()):
+                reporters.append(BusyWatch(self._reporter.on_message))
             if self._shows_progress and (bar := default("progress")()) is not None:
                 stack.callback(bar.close)
                 reporters.append(bar)
