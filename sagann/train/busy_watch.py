@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 from sagann.runtime.spinning import CoreTime, core_time, waiting_advice
-from sagann.train.epoch_progress import EpochProgress
 from sagann.train.reporter import EpochRecord, Reporter, RunInfo
 
 _WINDOW_S = 5.0
@@ -28,10 +27,6 @@ class BusyWatch(Reporter):
     def on_start(self, info: RunInfo) -> None:
         """Begin the first window."""
         self._begin()
-
-    def on_batch(self, progress: EpochProgress) -> None:
-        """Look, with the mean seconds of a batch."""
-        self._look(progress.train_s / progress.batch)
 
     def on_epoch(self, record: EpochRecord) -> None:
         """Look, with the seconds of the epoch."""

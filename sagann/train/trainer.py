@@ -275,7 +275,11 @@ class Trainer:
             require_whole_files = stack.enter_context(whole_files(self._prepared.graph))
             info = self._info(session)
             reporters = [self._reporter]
-            if self.device.type == "cpu" and self._is_first and may_spin(torch.get_num_threads()):
+            # Threads that copy blocks, or make batches, would be taken for other processes.
+            is_alone = (
+                self._predictor.streaming is None and self.config.sample is None and self.device.type == "cpu"
+            )
+            if is_alone and self._is_first and may_spin(torch.get_num_threads()):
                 reporters.append(BusyWatch(self._reporter.on_message))
             if self._shows_progress and (bar := default("progress")()) is not None:
                 stack.callback(bar.close)

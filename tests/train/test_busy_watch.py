@@ -51,9 +51,10 @@ def test_a_run_says_it_once(busy: SimpleNamespace, monkeypatch: pytest.MonkeyPat
     assert "this run waits 50% of its time for a core" in text
 
 
-def test_a_run_of_mini_batches_says_it_too(busy: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    (text,) = said(monkeypatch, sample=(3, 3), batch_size=8)
-    assert "OMP_WAIT_POLICY=passive" in text
+def test_a_run_with_other_threads_of_its_own_is_not_judged(
+    busy: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert said(monkeypatch, sample=(3, 3), batch_size=8) == []
 
 
 def test_a_quiet_machine_gives_no_reason(busy: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
