@@ -26,7 +26,6 @@ from sagann.graph.checks import slices, wrong_form
 from sagann.graph.rows import gather_ranges
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
-from sagann.sampling.arguments import require_ids, require_square
 from sagann.train.metrics import Metrics, area
 
 HITS = (1, 3, 10)
@@ -124,6 +123,9 @@ def filtered_ranks(
         >>> filtered_ranks(scores, known, head=torch.tensor([0]), tail=torch.tensor([1]))
         tensor([2.], dtype=torch.float64)
     """
+    # Imported here: the package loads Numba, which most training does without.
+    from sagann.sampling.arguments import require_ids, require_square
+
     require_square(known, where="known")
     require_choice(replaced, get_args(End), what="unknown end of a triple", where="replaced")
     _require_scores(scores, "[num_triples, num_vertices]", 2, where="scores")

@@ -241,16 +241,6 @@ class Net(nn.Module):
 """
 
 
-def test_a_model_stands_alone(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    """What it imports could change unseen between a run and its resume."""
-    (tmp_path / "sibling_of_a_model.py").write_text("from sagann.nn import SAGE as Layer")
-    (tmp_path / "own.py").write_text("import sibling_of_a_model\nclass Own(sibling_of_a_model.Layer):\n    pass\n")
-    refused = invoke("train", "--data", blocks, "--model", f"{tmp_path}/own.py:Own", "--epochs", 1)
-    assert refused.code == 2
-    assert "No module named 'sibling_of_a_model'" in refused.err
-    assert "PYTHONPATH" in refused.err
-
-
 def test_a_model_of_the_users_own_by_a_relative_path(
     invoke: Invoke, blocks: Path, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
