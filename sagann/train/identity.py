@@ -83,7 +83,10 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
 
 
 def config_identity(config: ModelConfig | None) -> dict[str, Any]:
-    """The fields that a model was built from. A user's file may be moved: its name, its content, and that of files beside it that it imports count."""
+    """The fields that a model was built from.
+
+    A user's file may be moved: what counts is its name, its content, and that of the files beside it that it imports.
+    """
     if config is None:
         return {}
     fields = asdict(config)
