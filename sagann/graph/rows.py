@@ -87,6 +87,10 @@ def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns:
     with warnings.catch_warnings():
         # PyTorch warns once per process that the layout may change.
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta", category=UserWarning)
+        # Some releases warn that the check is off, even where that is asked for.
+        warnings.filterwarnings(
+            "ignore", message="Sparse invariant checks are implicitly disabled", category=UserWarning
+        )
         # Passed explicitly, because torch warns if the check is off only by default.
         return torch.sparse_csr_tensor(
             offsets, columns, values, size=(len(offsets) - 1, num_columns), check_invariants=False

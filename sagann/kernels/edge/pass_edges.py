@@ -61,7 +61,7 @@ class PassEdges:
     @property
     def num_rows(self) -> int:
         """Number of vertices at the end by which the edges are grouped."""
-        return len(self.indptr) - 1
+        return self.indptr.shape[0] - 1
 
     @property
     def num_src(self) -> int:
@@ -76,7 +76,7 @@ class PassEdges:
     @property
     def num_edges(self) -> int:
         """Number of edges."""
-        return len(self.indices)
+        return self.indices.shape[0]
 
     @property
     def device(self) -> torch.device:

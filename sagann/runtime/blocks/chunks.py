@@ -106,6 +106,16 @@ class Chunks:
         host = self._host
         return isinstance(host, DiskHost) and all(map(host.is_at_hand, self._read_for(chunk)))
 
+    def lies_pinned(self, chunk: Block) -> bool:
+        """Whether a chunk beside a device is loaded from where it lies in pinned memory, with no array made anew."""
+        host = self._host
+        return host is not None and not host.gives_copies and not self._is_expanded(chunk)
+
+    def _is_expanded(self, chunk: Block) -> bool:
+        """Whether a chunk's edges hold positions among picked rows, and are read as ids of all rows."""
+        form = CSC if is_by_destination(chunk.name) else CSR
+        return chunk.name not in OTHER_END and (PICKED[form], chunk.interval, chunk.dst_interval) in self._needed
+
     def _read_for(self, chunk: Block) -> list[Block]:
         """The blocks of the host that are read when a chunk is loaded."""
         src, dst = chunk.interval, chunk.dst_interval
@@ -113,7 +123,7 @@ class Chunks:
         read = [self._block(form, src, dst)]
         if chunk.name in (NUMBERED, PICKED_NUMBERED):
             read.append(self._block(_IDS, src, dst))
-        if chunk.name not in OTHER_END and (PICKED[form], src, dst) in self._needed:
+        if self._is_expanded(chunk):
             read.append(self._needed_block(form, src, dst))
         return read
 

@@ -86,6 +86,14 @@ class Sources:
         host = self._host_of(block)
         return isinstance(host, DiskHost) and host.is_at_hand(block)
 
+    def lies_pinned(self, block: Block) -> bool:
+        """Whether a block beside a device is loaded from where it lies in pinned memory: nothing is read, copied or picked."""
+        if block.kind == "edges":
+            return self.chunks[block.hop].lies_pinned(block)
+        if block.needed_by is not None or self._store_of(block) is not None:
+            return False
+        return not self._host_of(block).gives_copies
+
     def known_as(self, block: Block) -> Block:
         """A chunk's block, by a number that is the same in every program and never of other edges."""
         return self.chunks[block.hop].known_as(block)

@@ -14,11 +14,12 @@ from sagann.runtime.blocks.host import HOST_POOL, Host
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.blocks.spill import DiskHost, SpillFolder
 from sagann.runtime.blocks.transport import BytesOf, Transport
+from sagann.runtime.device.chunk_parcels import ChunkParcels
 from sagann.runtime.device.hosts import DeviceHost, PinnedHost, StagedHost
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.recorder import EventRecorder
 from sagann.runtime.device.streams import Streams
-from sagann.runtime.device.transport import Cuts, DeviceTransport
+from sagann.runtime.device.transport import DeviceTransport
 from sagann.runtime.recorder import Recorder
 
 STAGING_BYTES = 256 << 20
@@ -34,8 +35,8 @@ class DeviceBackend:
         self.device = streams.device
         self.grain: Grain | None = DEVICE_GRAIN if hasattr(dialect, "set_cut") else None
         self._streams = streams
-        self._cuts = Cuts(dialect)
         self._pool = PinnedPool(streams)
+        self._chunks = ChunkParcels(dialect, streams, self._pool)
         self._staging = PinnedPool(streams, STAGING_BYTES)
 
     def shares_memory(self, *, on_disk: bool) -> bool:
@@ -57,7 +58,7 @@ class DeviceBackend:
             bytes_of,
             streams=self._streams,
             staging=self._staging,
-            cuts=self._cuts,
+            chunks=self._chunks,
             timeline=timeline,
         )
 
@@ -69,7 +70,7 @@ class DeviceBackend:
         self._streams.release()
 
     def forget_chunks(self) -> None:
-        self._cuts.forget()
+        self._chunks.forget()
 
 
 Backend = CpuBackend | DeviceBackend

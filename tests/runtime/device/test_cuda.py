@@ -17,6 +17,7 @@ from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.train import TrainConfig, Trainer
+from tests.cuda import waits_refused
 from tests.tolerances import assert_close, largest
 from tests.train.runs import community_graph
 
@@ -90,11 +91,8 @@ def test_an_epoch_takes_no_more_than_planned_and_the_host_waits_for_nothing(name
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waits_refused():
         streamed.loss(x, loss_of).backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     plan = streamed.plan(x, folded=True).plan
     assert plan.num_intervals > 1
     assert plan.stored_bytes > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,15 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from sagann.graph import Topology
-from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge import naive
 from sagann.plan.steps import Block
 from sagann.runtime.device import transport
+from sagann.runtime.device.chunk_parcels import ChunkParcels
 from sagann.runtime.device.hosts import PinnedHost
 from sagann.runtime.device.pinned import PinnedPool
-from sagann.runtime.device.transport import Cuts, DeviceTransport
-from tests.graphs import random_topology
+from sagann.runtime.device.transport import DeviceTransport
 from tests.runtime.device.late_streams import LateStreams
 from tests.threads import left_threads
 
@@ -27,25 +26,35 @@ BLOCK = Block("value", "h", 0)
 class Given:
     """Blocks that lie on the host as they are."""
 
-    def __init__(self, blocks: Mapping[Block, Any]) -> None:
+    def __init__(self, blocks: Mapping[Block, Any], *, pinned: bool = False) -> None:
         self.blocks = blocks
+        self.pinned = pinned
+        self.threads: set[str] = set()
+        "Names of the threads that loaded."
 
     def load(self, block: Block) -> Any:
+        self.threads.add(threading.current_thread().name)
         return self.blocks[block]
+
+    def lies_pinned(self, block: Block) -> bool:
+        return self.pinned
 
     def known_as(self, block: Block) -> Block:
         return block
 
 
-def transporting(streams: LateStreams, blocks: Mapping[Block, Any], num_bytes: int = 4000) -> DeviceTransport:
+def transporting(
+    streams: LateStreams, blocks: Mapping[Block, Any] | Given, num_bytes: int = 4000
+) -> DeviceTransport:
     """A transport of blocks that count ``num_bytes`` each."""
+    pool = PinnedPool(streams)
     return DeviceTransport(
-        Given(blocks),
-        PinnedHost(streams, PinnedPool(streams)),
+        blocks if isinstance(blocks, Given) else Given(blocks),
+        PinnedHost(streams, pool),
         lambda _: num_bytes,
         streams=streams,
         staging=PinnedPool(streams, 1 << 20),
-        cuts=Cuts(naive),
+        chunks=ChunkParcels(naive, streams, pool),
         timeline=None,
     )
 
@@ -107,29 +116,18 @@ def test_what_a_load_fails_with_comes_to_who_waits_for_it_and_the_thread_ends() 
     assert not left_threads("sagann-load")
 
 
-def test_a_chunk_is_cut_once_and_again_when_the_graph_is_cut_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
-    dialect = dialect_for("cuda", "gpu")
-    found: list[str] = []
-    cut_of = dialect.cut_of  # type: ignore[attr-defined]
-
-    def counted(topology: Topology, at: str) -> object:
-        found.append(at)
-        return cut_of(topology, at)
-
-    monkeypatch.setattr(dialect, "cut_of", counted)
-    cuts = Cuts(dialect)
-
-    def hand_over(form: str) -> Topology:
-        edges, moved = random_topology(9, 20), random_topology(9, 20)
-        cuts.hand_over(Block("edges", form, 0, 0), edges, moved, lambda tensor: tensor)
-        return moved
-
-    for form, at in (("csc", "dst"), ("csr", "src")):
-        for _ in range(2):
-            moved = hand_over(form)
-            moved.derived(("edge pass", "gpu", at), lambda: pytest.fail("the edges have no cut"))
-    assert found == ["dst", "src"]
-    cuts.forget()
-    hand_over("csc")
-    assert found == ["dst", "src", "dst"]
+def test_a_pinned_block_is_copied_from_where_it_lies_without_the_thread() -> None:
+    streams = LateStreams()
+    packed = streams.pinned(4096)
+    tensors = {"a": packed[:1200].view(torch.float32), "b": packed[1216:1280].view(torch.int64)}
+    for number, tensor in enumerate(tensors.values()):
+        tensor.fill_(number)
+    blocks = Given({BLOCK: tensors}, pinned=True)
+    pinned_bytes, loading = streams.pinned_bytes, transporting(streams, blocks)
+    content = loading.load(BLOCK)()
+    assert blocks.threads == {threading.main_thread().name}
+    assert {name: tensor.tolist() for name, tensor in content.items()} == {"a": [0.0] * 300, "b": [1] * 8}
+    # No piece of staging memory was taken, and both tensors came in one copy.
+    assert streams.pinned_bytes == pinned_bytes
+    assert streams.copied["load"] == 1280
+    loading.close()

@@ -54,7 +54,7 @@ def _row_of(p_slots, p_out, target, width):
 
 
 @triton.jit
-def sum_of_slots(p_groups, p_slots, p_out, num_lanes, tile: tl.constexpr):
+def sum_of_slots(p_groups, p_slots, p_out, num_lanes, adds: tl.constexpr, tile: tl.constexpr):
     first, last, target = _slots_of(p_groups)
     o_lane, m_lane = _lanes_of(num_lanes, tile)
     total = tl.zeros([SLOTS, tile], p_slots.dtype.element_ty)
@@ -62,7 +62,11 @@ def sum_of_slots(p_groups, p_slots, p_out, num_lanes, tile: tl.constexpr):
         slot = at + tl.arange(0, SLOTS).to(tl.int64)
         m_slot = (slot < last)[:, None] & m_lane[None, :]
         total += tl.load(p_slots + (slot * num_lanes)[:, None] + o_lane[None, :], mask=m_slot, other=0)
-    tl.store(_row_of(p_slots, p_out, target, num_lanes) + o_lane, tl.sum(total, 0), mask=m_lane)
+    merged = tl.sum(total, 0)
+    p_row = _row_of(p_slots, p_out, target, num_lanes) + o_lane
+    if adds:
+        merged += tl.load(p_row, mask=m_lane & (target >= 0), other=0)
+    tl.store(p_row, merged, mask=m_lane)
 
 
 @triton.jit
@@ -172,7 +176,7 @@ def _merge_softmax(groups: Tensor, pairs: Sequence[Tensor]) -> None:
 
 
 MERGES: Mapping[str, Callable[[Tensor, Sequence[Tensor]], None]] = {
-    "sum": partial(_launch, sum_of_slots),
+    "sum": partial(_launch, sum_of_slots, adds=False),
     "max": partial(_launch, extremum_of_slots, largest=True),
     "min": partial(_launch, extremum_of_slots, largest=False),
     "softmax": _merge_softmax,
@@ -180,6 +184,10 @@ MERGES: Mapping[str, Callable[[Tensor, Sequence[Tensor]], None]] = {
     "product": partial(_launch, product_of_slots),
 }
 "By the name of the reduction: merges one level of a tree, from its groups and each tensor's slots and results."
+CONTINUED: Mapping[str, Callable[[Tensor, Sequence[Tensor]], None]] = {
+    "sum": partial(_launch, sum_of_slots, adds=True),
+}
+"The same for reductions whose merge takes in the earlier results of a row by itself."
 
 
 def merge_rows(
@@ -196,8 +204,12 @@ def merge_rows(
     if not levels:
         return
     for reduction, here in merged_results(function):
-        known = [] if continued is None else [out[continued] for out in outs[here]]
         pairs = [tensor for pair in zip(slots[here], outs[here], strict=True) for tensor in pair]
+        if continued is not None and reduction.name in CONTINUED:
+            for groups in levels:
+                CONTINUED[reduction.name](groups, pairs)
+            continue
+        known = [] if continued is None else [out[continued] for out in outs[here]]
         for groups in levels:
             MERGES[reduction.name](groups, pairs)
         if continued is not None:

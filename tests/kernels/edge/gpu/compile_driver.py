@@ -163,7 +163,7 @@ def main() -> None:
     for name, function in (continued | {"one head": attention(1, 256)}).items():
         compile_function(f"{name}, continued", function, continued=True)
     sum_types = {"p_groups": "*i64", "p_slots": "*fp32", "p_out": "*fp32", "num_lanes": "i32"}
-    report("merge_sum", merge.sum_of_slots, sum_types, {"tile": 128}, set())
+    report("merge_sum", merge.sum_of_slots, sum_types, {"adds": True, "tile": 128}, set())
     where_types = sum_types | {"p_slots_where": "*i32", "p_out_where": "*i32"}
     report("merge_extremum", merge.extremum_of_slots, where_types, {"tile": 128, "largest": True}, set())
     scores = [f"p_{end}_{of}" for end in ("slots", "out") for of in ("top", "weight")]

@@ -17,6 +17,7 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import cut
 from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.work import DEVICE_GRAIN
+from tests.cuda import waits_refused
 from tests.graphs import random_topology
 from tests.kernels.edge import cases
 from tests.kernels.edge.cases import KNOWN, MOVED
@@ -259,12 +260,8 @@ def test_the_host_waits_for_nothing_once_a_pass_is_known(at: str) -> None:
     expected = gpu.run(function, topology, arrays)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        with torch.cuda.stream(stream):
-            actual = gpu.run(function, topology, arrays)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with waits_refused(), torch.cuda.stream(stream):
+        actual = gpu.run(function, topology, arrays)
     torch.cuda.synchronize()
     assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
 
