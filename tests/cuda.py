@@ -20,3 +20,16 @@ def waits_refused() -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def most_requested_bytes() -> int:
+    """Most bytes of the device's memory that tensors have asked for at once since ``torch.cuda.reset_peak_memory_stats()``.
+
+    PyTorch's allocator gives up to a mebibyte more to a tensor of more than a mebibyte, rather than split a piece of memory.
+    """
+    return int(torch.cuda.memory_stats()["requested_bytes.all.peak"])
+
+
+def requested_bytes() -> int:
+    """Bytes of the device's memory that tensors have asked for."""
+    return int(torch.cuda.memory_stats()["requested_bytes.all.current"])

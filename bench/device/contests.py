@@ -182,7 +182,7 @@ def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: M
     plan = limited.plan(x, folded=True).plan
     remarks = [f"{recorder.hidden:.0%} hidden", f"P = {plan.num_intervals}"]
     remarks.append(f"planned {plan.peak_bytes / 2**20:.1f} of {plan.budget_bytes / 2**20:.1f} MiB")
-    remarks += [] if peak is None else [f"measured {peak / 2**20:.1f} MiB, with the optimizer's"]
+    remarks += [] if peak is None else [f"measured {peak / 2**20:.1f} MiB"]
     remarks += ["1/8 cannot be met"] if plan.budget_bytes > wanted else []
     remarks += [] if taken["dense"] else ["P = 1 ran out of memory"]
     ratio = median_ratio(taken["ours"], taken["dense"]) if taken["dense"] else None

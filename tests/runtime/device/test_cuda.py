@@ -17,7 +17,7 @@ from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.train import TrainConfig, Trainer
-from tests.cuda import waits_refused
+from tests.cuda import most_requested_bytes, requested_bytes, waits_refused
 from tests.tolerances import assert_close, largest
 from tests.train.runs import community_graph
 
@@ -40,14 +40,17 @@ def graph_of(num_vertices: int, num_edges: int, width: int) -> Graph:
     )
 
 
-def within(share: int, name: str, graph: Graph, spill: Path | None = None) -> tuple[StreamedModel, StreamedModel]:
+def within(
+    share: int, name: str, graph: Graph, spill: Path | None = None, *, hidden: int = 32
+) -> tuple[StreamedModel, StreamedModel]:
     """The same model on the device within a share of what it takes as a whole, and on the CPU."""
+    config = ModelConfig(model=name, hidden=hidden, heads=4, layers=2, dropout=0.0)
     torch.manual_seed(0)
-    model = build_model(ModelConfig(model=name, hidden=32, heads=4, layers=2, dropout=0.0), graph)
+    model = build_model(config, graph)
     graph = model.prepare(graph)
     on_cpu = stream(model, graph, budget_bytes=UNLIMITED)
     torch.manual_seed(0)
-    twin = build_model(ModelConfig(model=name, hidden=32, heads=4, layers=2, dropout=0.0), graph).to("cuda")
+    twin = build_model(config, graph).to("cuda")
     peak = (
         stream(twin, graph, budget_bytes=UNLIMITED, device="cuda").plan(graph.features, folded=True).plan.peak_bytes
     )
@@ -89,7 +92,7 @@ def test_an_epoch_takes_no_more_than_planned_and_the_host_waits_for_nothing(name
         streamed.loss(x, loss_of).backward()
     gc.collect()
     torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
+    before = requested_bytes()
     torch.cuda.reset_peak_memory_stats()
     with waits_refused():
         streamed.loss(x, loss_of).backward()
@@ -98,12 +101,13 @@ def test_an_epoch_takes_no_more_than_planned_and_the_host_waits_for_nothing(name
     assert plan.stored_bytes > 0
     # Gradients of parameters, and what they are summed of, come on top.
     spare = 4 * sum(parameter.nbytes for parameter in streamed.parameters())
-    assert torch.cuda.max_memory_allocated() - before - spare <= plan.peak_bytes <= plan.budget_bytes
+    assert most_requested_bytes() - before - spare <= plan.peak_bytes <= plan.budget_bytes
 
 
 def test_copies_run_beside_what_computes() -> None:
-    graph = graph_of(200_000, 3_000_000, 128)
-    streamed, _ = within(8, "gated-gcn", graph)
+    # The host queues a step in half a millisecond, so only longer copies are still running when the next step begins.
+    graph = graph_of(400_000, 6_000_000, 256)
+    streamed, _ = within(8, "gated-gcn", graph, hidden=256)
     x = graph.features
     assert x is not None
     for _ in range(2):
