@@ -39,9 +39,9 @@ On the CPU, against the faster of PyG and DGL, each with its best variant:
 
 {small}
 {sure}
-Nothing is measured on a CUDA device yet.
+{device}
 
-All figures come from {processors}, {threads} threads, 24 GiB of memory and PyTorch on the CPU. `make performance` writes this page
+All other figures come from {processors}, {threads} threads, 24 GiB of memory and PyTorch on the CPU. `make performance` writes this page
 from the files in `bench/results`; the README there names the command behind each file. Words such as *budget* and *engine* are in
 the [glossary](glossary.md).
 {measured_on}"""
@@ -102,6 +102,7 @@ def render(results: Path) -> str:
         sure=_sure_sentence(contests),
         processors=" and ".join(dict.fromkeys(f"an {record['processor']}" for record in records)),
         measured_on=_measured_on(contests),
+        device=_device_sentence(results / "device.md"),
         threads=_settings(results / "epochs.jsonl")["threads"],
     )
     parts = [
@@ -116,6 +117,7 @@ def render(results: Path) -> str:
         *_sure_table(contests, accuracies, streamed),
         *_damage_section(results / "fuzz.json"),
         *_harm_section(results / "trials.json"),
+        *_device_section(results / "device.md"),
     ]
     return "\n".join(parts) + "\n"
 
@@ -279,6 +281,26 @@ def _harm_section(path: Path) -> list[str]:
     return lines + [
         f"| {row['tried']} | {row['times']:,} | {row['outcome']} | {row['otherwise']:,} |" for row in rows
     ]
+
+
+def _device_section(path: Path) -> list[str]:
+    """The page of a device's figures as a section; none without it."""
+    if not path.exists():
+        return []
+    # Headings stand one level deeper.
+    return ["", *(f"#{line}" if line.startswith("#") else line for line in path.read_text().splitlines())]
+
+
+def _device_sentence(path: Path) -> str:
+    rows = read_table(path, "sagann s")
+    epochs = [float(row["is"]) for row in rows if row["what"].startswith("epoch") and row["is"] != "-"]
+    streamed = [float(row["is"]) for row in rows if row["what"].startswith("streamed") and row["is"] != "-"]
+    if not epochs or not streamed:
+        return "Nothing is measured on a CUDA device."
+    return (
+        f"[On a CUDA device](#on-a-cuda-device) an epoch in memory is {min(epochs):.1f} to {max(epochs):.1f} times as fast as PyG's best, "
+        f"and one\nwithin an eighth of its memory takes {min(streamed):.0f} to {max(streamed):.0f} times as long."
+    )
 
 
 def _fast_sentence(name: str, rows: Sequence[Row]) -> str:

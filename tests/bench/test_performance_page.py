@@ -98,14 +98,14 @@ def test_what_is_slower_or_differs_is_said(tmp_path: Path, changed: dict[str, ob
 def test_what_each_processor_measured_is_said(tmp_path: Path) -> None:
     write_results(tmp_path)
     page = render(tmp_path)
-    assert "All figures come from an a processor, 2 threads" in page
+    assert "All other figures come from an a processor, 2 threads" in page
     assert "several processors" not in page
     with (tmp_path / "epochs.jsonl").open("a") as file:
         for dataset, task in (("graph", "gat"), ("other", "gcn")):
             record = ALONE | {"contestant": "sagann", "seconds": [1.0], "dataset": dataset, "task": task}
             file.write(json.dumps(record | {"processor": "AMD (AVX2)"}) + "\n")
     page = render(tmp_path)
-    assert "All figures come from an a processor and an AMD (AVX2), 2 threads" in page
+    assert "All other figures come from an a processor and an AMD (AVX2), 2 threads" in page
     assert "- a processor: epochs, no dropout: graph (gcn).\n" in page
     assert "- AMD (AVX2): epochs, no dropout: graph (gat), other.\n" in page
 
@@ -156,3 +156,19 @@ def test_what_was_tried_is_shown_with_what_it_did(tmp_path: Path) -> None:
     rows = [{"tried": "kill -9", "outcome": "it goes on", "times": 1060, "otherwise": 0}]
     (tmp_path / "trials.json").write_text(json.dumps(rows))
     assert "| kill -9 | 1,060 | it goes on | 0 |" in render(tmp_path)
+
+
+def test_figures_of_a_device_stand_in_a_section_of_their_own(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    assert "Nothing is measured on a CUDA device." in render(tmp_path)
+    rows = [
+        "| epoch, gcn | graph | 1 | PyG | 2 | 2.00 |",
+        "| epoch, gat | graph | 1 | PyG | - | - |",
+        "| streamed within 1/8, gcn | graph | 9 | P = 1 | 1 | 9.00 |",
+    ]
+    table = ["| what | on | sagann s | against | s | is |", "|---|---|--:|---|--:|--:|", *rows]
+    (tmp_path / "device.md").write_text("\n".join(["# On a CUDA device", "", "## Epochs", "", *table, ""]))
+    page = render(tmp_path)
+    assert "\n## On a CUDA device\n\n### Epochs\n\n| what" in page
+    assert "an epoch in memory is 2.0 to 2.0 times as fast as PyG's best" in page
+    assert "takes 9 to 9 times as long" in page
