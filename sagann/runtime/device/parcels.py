@@ -92,4 +92,5 @@ def _view(memory: Tensor, offset: int, dtype: torch.dtype, shape: tuple[int, ...
     """A tensor in the storage of another one, from so many bytes after that one's first number on."""
     # One operator, where slices and views of types and shapes would be three.
     first = (memory.storage_offset() * memory.itemsize + offset) // dtype.itemsize
-    return torch.empty(0, dtype=dtype, device=memory.device).set_(memory.untyped_storage(), first, shape)
+    view: Tensor = torch.empty(0, dtype=dtype, device=memory.device)
+    return view.set_(memory.untyped_storage(), first, shape)  # type: ignore[call-overload]
