@@ -164,6 +164,14 @@ def most_entries(device: torch.device) -> int:
     return 8192 if device.type == "cpu" else 1024
 
 
+def most_lanes(device: torch.device) -> int:
+    """The largest number of features of a row that a fused pass has in registers all at once.
+
+    A generated kernel has code for every register, so compiling it takes minutes and gigabytes beyond.
+    """
+    return 2048 if device.type == "cpu" else 4096
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``torch.nn.functional.linear`` of edges' rows, in terms of simple operators if the matrix is small."""
     if weight.numel() > most_entries(weight.device):

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.traceback import set_stack_trace
 
-from sagann.compiler.composites import COMPOSITES, linear, most_entries
+from sagann.compiler.composites import COMPOSITES, linear, most_entries, most_lanes
 from sagann.compiler.operators import DROPOUT, TYPED_LINEAR
 from sagann.compiler.stages import OVERWRITING
 from sagann.compiler.trace import ROWS, TraceError, is_rows, make_graph
@@ -23,7 +23,7 @@ from sagann.kernels import dense
 from sagann.kernels.accumulators import Gathering
 from sagann.kernels.edge.builder import Builder, arithmetic_dtype
 from sagann.kernels.edge.function import BINARY, COMPARISONS, UNARY, Arg, EdgeFunction, Input, Shape, Side
-from sagann.kernels.edge.kinds import KINDS
+from sagann.kernels.edge.kinds import KINDS, feature_width, lanes
 from sagann.kernels.naive import HALF
 from sagann.kernels.row_dropout import dropout
 
@@ -88,6 +88,7 @@ class _Lowering:
         self.b = Builder()
         self.names: dict[fx.Node, str] = {}
         self.salt = 0
+        self.device = next((like.device for _, like in inputs.values()), torch.device("cpu"))
 
     def run(self, gathering: Gathering) -> EdgeFunction:
         """Translate every node."""
@@ -108,7 +109,7 @@ class _Lowering:
                         # Score and value are reduced in the value's type.
                         last = message.values.stop - 1
                         values[last] = self.b.cast(values[last], torch.float64)
-                return self.b.build(gathering.outputs(values), "dst")
+                return _narrow(self.b.build(gathering.outputs(values), "dst"), self.device)
             elif node.op == "call_function":
                 self.names[node] = self.translate(node)
         raise AssertionError("a graph ends with its output")
@@ -225,6 +226,16 @@ class _Lowering:
     def check_kind(self, op: str, node: fx.Node) -> None:
         if not self.dtype(node).is_floating_point and op not in _ON_INTEGERS:
             raise NotFusedError(f"operator {node.target} on integers has no fused form")
+
+
+def _narrow(function: EdgeFunction, device: torch.device) -> EdgeFunction:
+    """The function, if its rows are done tile by tile, or fit registers all at once."""
+    most = most_lanes(device)
+    if feature_width(function) is None and (widest := max(map(lanes, function.values), default=0)) > most:
+        raise NotFusedError(
+            f"a row on the edges has {widest:,} features, of which an operator reads others than its own; up to {most:,} can be fused"
+        )
+    return function
 
 
 def _moves_rows(node: fx.Node) -> NotFusedError:

@@ -10,10 +10,12 @@ file: they are read slab by slab, and for ROC-AUC a few classes at a time.
 - macro-F1 averages over the classes that occur among labels or predictions (single-label), or over all classes, where an
   empty one counts 0 (multi-label).
 - MAE and RMSE are over all targets together. R2 is the mean over the targets that vary in the split; where none does, it is left out.
+- A mean loss beyond the range of its type, as of squares of large errors, is left out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
@@ -126,7 +128,9 @@ def compute_metrics(
         return {}
     names = METRICS_OF[task] if names is None else names
     chosen, loss = Rows(outputs, rows, len(answers)), loss or default_loss(task)
-    found = {"loss": _mean_loss(chosen, answers, loss)} if "loss" in names and loss.is_known else {}
+    found: Metrics = {}
+    if "loss" in names and loss.is_known and math.isfinite(mean := _mean_loss(chosen, answers, loss)):
+        found["loss"] = mean
     measured = [name for name in names if name != "loss"]
     if not measured:
         return found

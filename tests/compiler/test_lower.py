@@ -399,3 +399,18 @@ def test_a_rule_that_gives_another_shape_is_named(monkeypatch: pytest.MonkeyPatc
         "operator aten.tanh.default has a fused form of other features: [2] where PyTorch gives [4] (test_lower.py:"
     )
     assert program.edges.why_not.startswith(said)
+
+
+def test_rows_that_take_too_many_registers_at_once_are_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scaled(_: Layer, edge: Any) -> Any:
+        return edge.src / edge.dst.norm(dim=1, keepdim=True)
+
+    monkeypatch.setattr(lower, "most_lanes", lambda device: 6)
+    assert why_not_fused(Layer(scaled), dim=6) is None
+    # Where each feature depends on itself alone, rows of any width are done tile by tile.
+    assert why_not_fused(Layer(lambda _, edge: edge.src * edge.dst), dim=7) is None
+    reason = why_not_fused(Layer(lambda _, edge: edge.src / (edge.src - edge.dst).norm(dim=1, keepdim=True)), dim=7)
+    assert reason is not None
+    assert reason.startswith(
+        "a row on the edges has 7 features, of which an operator reads others than its own; up to 6"
+    )

@@ -260,6 +260,13 @@ def test_r2_of_constant_targets_is_left_out() -> None:
     assert compute_metrics(torch.ones(1, 1), torch.zeros(1, 1), task="regression", names=["r2"]) == {}
 
 
+def test_a_loss_beyond_its_types_range_is_left_out() -> None:
+    found = compute_metrics(torch.zeros(2, 1), torch.tensor([[1e38], [-1.0]]), task="regression")
+    assert "loss" not in found
+    assert found["rmse"] == pytest.approx(1e38 / 2**0.5)
+    assert found["mae"] == pytest.approx(5e37)
+
+
 def test_slabs_of_chosen_rows_measure_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(3)
     outputs, targets = (torch.randn(50, 2, generator=generator) + 1e3 for _ in range(2))
