@@ -8,7 +8,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sagann.did_you_mean import closest
+from sagann.documents import require_levels
 from sagann.errors import InputError, shown
+
+_MOST_LEVELS = 30
+"""Largest number of lists and mappings in each other. The files of a run, where options are a part, are read up to more levels."""
 
 
 def check_options(
@@ -45,7 +49,7 @@ def check_options(
 
 
 def require_options(options: object, *, where: str, what: str, otherwise: str = "") -> None:
-    """Refuse options that are no mapping of names, or that JSON cannot hold, for a run saves them.
+    """Refuse options that are no mapping of names, or that JSON cannot hold in 30 levels, for a run saves them.
 
     ``otherwise`` is advice on how to pass other values.
     """
@@ -58,8 +62,8 @@ def require_options(options: object, *, where: str, what: str, otherwise: str = 
         )
     for name, value in options.items():
         try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
+            require_levels(json.loads(json.dumps(value, allow_nan=False)), _MOST_LEVELS)
+        except (TypeError, ValueError, RecursionError) as error:
             raise InputError(
                 f"{what} cannot be saved as JSON",
                 value=f"'{name}' is {shown(value)}: {error}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from sagann.cli.settings import NONE, SECTIONS, SETTINGS
 from sagann.did_you_mean import closest
+from sagann.documents import parse_toml
 from sagann.errors import InputError, require_choice
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import require_named
@@ -112,8 +112,8 @@ def read_tables(path: Path) -> Tables:
     """Read the settings of a TOML file; an InputError names the section, key or value that is refused."""
     text = read_text(path, what="configuration file")
     try:
-        content = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
+        content = parse_toml(text)
+    except ValueError as error:
         raise InputError(
             "configuration file is not TOML",
             value=str(error),

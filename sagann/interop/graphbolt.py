@@ -14,18 +14,22 @@ from typing import Any
 
 import numpy as np
 
-from sagann.errors import DatasetError, MissingDependencyError
+from sagann.documents import MOST_LEVELS
+from sagann.errors import DatasetError, MissingDependencyError, shown
 from sagann.free_space import require_memory
 from sagann.graph.checks import check_labels, numbered, wrong_form
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.json_fields import as_integer
-from sagann.storage.regular_file import read_file, reading
+from sagann.storage.manifest import SAFE_NAME
+from sagann.storage.regular_file import open_file, reading
 from sagann.storage.row_source import Array, ArrayRows, RowSource, masks_of
 from sagann.storage.tables import CsvTable
 from sagann.storage.vertex_files import array_labels, map_array, open_features
 
+_MOST_BYTES = 2**18
+"Largest metadata.yaml that is read. Its parser is slow; a file has some thousand bytes."
 _SETS = {"train": "train_set", "val": "validation_set", "test": "test_set"}
 
 
@@ -54,7 +58,7 @@ def import_graphbolt(
     labels, splits, num_classes = _task(meta, num_vertices, options.num_classes)
     import_dataset(
         ImportSource(
-            name=str(meta.body.get("dataset_name") or path.parent.name),
+            name=_text(meta.body.get("dataset_name")) or path.parent.name,
             description=f"GraphBolt folder {path.parent.name}",
             edges=_edges(meta, graph, options.expansion),
             features=_features(meta),
@@ -96,7 +100,7 @@ class _Metadata:
         if kind not in kinds or not isinstance(name, str):
             raise DatasetError(
                 "file format not supported",
-                value=f"format {kind!r} of {name!r}, expected {' or '.join(kinds)}",
+                value=f"format {shown(kind)} of {shown(name)}, expected {' or '.join(kinds)}",
                 where=str(self.path),
                 fix="Save the array with numpy.save; files in torch's format may run code, so they are not opened.",
             )
@@ -117,16 +121,46 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     except ImportError as error:
         raise MissingDependencyError("yaml", extra="graphbolt", feature="import of GraphBolt datasets") from error
     with reading(
-        path, (OSError, yaml.YAMLError, ValueError, RecursionError), fix="Correct the file; it must be YAML."
+        path, (OSError, yaml.YAMLError, ValueError, OverflowError), fix="Correct the file; it must be YAML."
     ):
-        content = read_file(path)
-        # Aliases of aliases make a value that is small in memory and endless in a message.
-        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(content)):
-            raise ValueError("it has aliases (*name); write their values out")
+        with open_file(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
+        _look_through(content)
         body = yaml.safe_load(content)
     if not isinstance(body, dict):
         raise _Metadata(path=path, body={}).wrong("it is not a mapping")
     return body
+
+
+def _look_through(content: bytes) -> None:
+    """Refuse YAML that takes its parser long, or whose values are not those that are written there, before it is parsed."""
+    import yaml
+
+    begin = (
+        yaml.FlowSequenceStartToken,
+        yaml.FlowMappingStartToken,
+        yaml.BlockSequenceStartToken,
+        yaml.BlockMappingStartToken,
+    )
+    end = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+    level = 0
+    for token in yaml.scan(content):
+        # Aliases of aliases make a value that is small in memory and endless in a message.
+        if isinstance(token, yaml.AliasToken):
+            raise ValueError("it has aliases (*name); write their values out")
+        if isinstance(token, yaml.TagToken):
+            raise ValueError("it has tags (!name); write plain values")
+        # The parser looks at all levels anew for each of its tokens.
+        level += isinstance(token, begin) - isinstance(token, end)
+        if level > MOST_LEVELS:
+            raise ValueError(f"it is nested too deeply: more than {MOST_LEVELS} levels")
+
+
+def _text(value: object) -> str:
+    """A value as text; empty for a value that is missing."""
+    return value if isinstance(value, str) else "" if value is None else shown(value)
 
 
 def _only_nodes(meta: _Metadata, graph: Mapping[str, Any]) -> int:
@@ -135,7 +169,7 @@ def _only_nodes(meta: _Metadata, graph: Mapping[str, Any]) -> int:
     if len(nodes) > 1 or len(edges) > 1 or types:
         raise DatasetError(
             "kind of graph not supported",
-            value=f"a heterogeneous graph, with {', '.join(str(name) for name in types) or 'several types'}",
+            value=f"a heterogeneous graph, with {', '.join(map(_text, types)) or 'several types'}",
             where=str(meta.path),
             fix="Choose a homogeneous dataset; edge types are supported in edge lists, vertex types are not.",
         )
@@ -148,7 +182,11 @@ def _edges(meta: _Metadata, graph: Mapping[str, Any], expansion: int) -> JoinedE
     data: dict[str, RowSource] = {}
     for feature in meta.items(meta.body, "feature_data"):
         if feature.get("domain") == "edge":
-            file, name = meta.file(feature), str(feature.get("name"))
+            file, name = meta.file(feature), _text(feature.get("name"))
+            if not SAFE_NAME.fullmatch(name):
+                raise meta.wrong(
+                    f"edge feature {shown(name)} has a name not made of letters, digits and underscores"
+                )
             array = map_array(file)
             if array.dtype.kind not in "fiu" or array.ndim == 0:
                 raise meta.wrong(f"edge feature '{name}' is not an array of numbers")
@@ -191,7 +229,7 @@ def _features(meta: _Metadata) -> RowSource | None:
         return None
     named = [item for item in items if item.get("name") == "feat"] or (items if len(items) == 1 else [])
     if not named:
-        names = ", ".join(str(item.get("name")) for item in items)
+        names = ", ".join(_text(item.get("name")) for item in items)
         raise meta.wrong(f"several vertex features and none named 'feat': {names}")
     return open_features(meta.file(named[0]))
 
@@ -209,7 +247,9 @@ def _task(
     for split, key in _SETS.items():
         for part in meta.items(task, key):
             data = meta.items(part, "data")
-            by_name = {item.get("name") or ("seeds", "labels")[min(at, 1)]: item for at, item in enumerate(data)}
+            by_name = {
+                _text(item.get("name")) or ("seeds", "labels")[min(at, 1)]: item for at, item in enumerate(data)
+            }
             seeds_item = by_name.get("seeds") or by_name.get("seed_nodes")
             if seeds_item is None:
                 raise meta.wrong(f"'{key}' of the task has no seeds")

@@ -13,6 +13,7 @@ import os
 import re
 import struct
 import zipfile
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -219,8 +220,8 @@ def _check_directory(file: IO[bytes], archive: zipfile.ZipFile, infos: list[zipf
     if signature != b"PK\x05\x06" or comment or not fits or counts != list(known[:2]):
         raise ValueError("its directory does not stand at the end of the file, where it should")
     names = [info.filename for info in infos]
-    if len(set(names)) != len(names):
-        double = next(name for name in names if names.count(name) > 1)
+    double = next((name for name, count in Counter(names).items() if count > 1), None)
+    if double is not None:
         raise ValueError(f"two members have the name {shown(double)}")
     for info in infos:
         if (

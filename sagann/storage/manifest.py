@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from sagann.documents import parse_json
 from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, id_dtype
 from sagann.graph.feature_store import Features
@@ -130,8 +131,8 @@ def _read_body(folder: Path) -> dict[str, Any]:
             fix="Give a folder made by 'sagann data import' or save_graph.",
         ) from error
     try:
-        body = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        body = parse_json(text)
+    except ValueError as error:
         raise _refused(path, f"it is not JSON: {error}") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise _refused(path, f"it does not say format '{FORMAT}'")

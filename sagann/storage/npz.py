@@ -6,6 +6,7 @@ archive's directory first. An array can be read from any row on, in slabs, so it
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import struct
@@ -27,8 +28,8 @@ from sagann.storage.regular_file import open_file, reading
 
 Array = np.ndarray[Any, Any]
 
-# Errors of NumPy's header parser for truncated, damaged or foreign files. Python's parser, which it calls, raises MemoryError for
-# expressions that are nested thousands of times.
+# Errors of NumPy's header parser for truncated, damaged or foreign files. Python's parser, which it calls, raises MemoryError or
+# RecursionError for expressions that are nested thousands of times.
 UNREADABLE_HEADER = (
     OSError,
     EOFError,
@@ -38,6 +39,7 @@ UNREADABLE_HEADER = (
     SyntaxError,
     tokenize.TokenError,
     MemoryError,
+    RecursionError,
 )
 # Errors of the header parser, of zipfile and of zlib.
 _UNREADABLE = (*UNREADABLE_HEADER, zipfile.BadZipFile, zlib.error, struct.error, LookupError, RuntimeError)
@@ -48,6 +50,8 @@ _HEADERS = {
     (3, 0): np.lib.format.read_array_header_2_0,
 }
 "Readers of the headers of .npy files by version."
+_MOST_HEADER_BYTES = 10_000
+"Longest header that is read. One of plain numbers has a hundred bytes."
 _FIX = "The file is damaged, truncated, or not an .npz archive; fetch or make it again."
 
 
@@ -83,10 +87,14 @@ def read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[
     if version not in _HEADERS:
         known = ", ".join(f"{major}.{minor}" for major, minor in _HEADERS)
         raise ValueError(f"version {version[0]}.{version[1]} of the .npy format, known are {known}")
+    length = stream.read(2 if version == (1, 0) else 4)
+    if (num_bytes := int.from_bytes(length, "little")) > _MOST_HEADER_BYTES:
+        raise ValueError(f"a header of {num_bytes} bytes, at most {_MOST_HEADER_BYTES} are read")
+    header = io.BytesIO(length + stream.read(num_bytes))
     with warnings.catch_warnings():
         # Python's parser warns of strange literals, before the header is refused.
         warnings.simplefilter("ignore")
-        shape, fortran, dtype = _HEADERS[version](stream)
+        shape, fortran, dtype = _HEADERS[version](header)
     require_shape(shape, dtype.itemsize)
     return shape, fortran, dtype
 

@@ -15,7 +15,6 @@ their rows are not contiguous. An ``edge_index`` in Fortran order streams too.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sagann.documents import parse_json
 from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import check_offsets, wrong_form
@@ -114,7 +114,7 @@ def describe_npz(path: Path) -> dict[str, Any]:
     if not described.exists():
         return {"name": path.stem}
     try:
-        body = as_mapping(json.loads(read_file(described)))
+        body = as_mapping(parse_json(read_file(described)))
         directed = as_flag(body.get("directed", True))
         class_names, edge_type_names = (as_texts(body.get(f"{kind}_names", [])) for kind in ("class", "edge_type"))
         return {
@@ -128,7 +128,7 @@ def describe_npz(path: Path) -> dict[str, Any]:
             "edge_type_names": edge_type_names,
             "graph_names": as_texts(body.get("graph_names", [])),
         }
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise DatasetError(
             "description of an archive cannot be used",
             value=str(error),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sagann.documents import parse_json
 from sagann.errors import CheckpointError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_file, write_whole
 from sagann.storage.regular_file import open_file
@@ -24,26 +24,6 @@ REMOVED = "removed-"
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON; a reader sees the old file or the new one."""
     write_whole(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
-
-
-def parse_json(content: bytes, *, is_finite: bool = True) -> Any:
-    """Parse JSON that may be damaged; a ValueError says that it is no JSON.
-
-    Numbers that are not finite are no JSON; without ``is_finite`` they are left to the caller, who knows their names.
-    """
-    try:
-        return (
-            json.loads(content, parse_constant=_finite, parse_float=_finite) if is_finite else json.loads(content)
-        )
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text:.40} is no finite number")
-    return number
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:

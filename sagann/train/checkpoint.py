@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sagann.documents import parse_json
 from sagann.errors import CheckpointError, SagannError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder, write_synced
 from sagann.storage.regular_file import read_file
@@ -25,7 +26,6 @@ from sagann.train.atomic import (
     digest,
     disk_errors,
     file_digest,
-    parse_json,
     parse_tensors,
     remove_folder,
     remove_leftovers,
@@ -113,7 +113,7 @@ class CheckpointFolder:
         folder = self._folder(position)
         try:
             return _read_state(folder, position)
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             what = "" if type(error) is ValueError else f"{type(error).__name__}: "
             raise _damaged(folder, f"{what}{error}") from error
 

@@ -22,12 +22,15 @@ _SPECIAL = "$"
 _MAPPINGS: dict[str, type] = {"dict": dict, "counter": Counter, "ordered": OrderedDict}
 _SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "deque": deque, "set": set}
 _NOT_FINITE = ("nan", "inf", "-inf")
+_MOST_LEVELS = 30
+"Largest number of containers in each other. Each is written as up to three, and JSON is read up to MOST_LEVELS of :mod:`sagann.documents`."
 
 
-def encode(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
+def encode(value: Any, tensors: dict[str, Tensor], *, name: str, level: int = 0) -> Any:
     """Turn ``value`` into JSON values, and copy its tensors into ``tensors`` under names that begin with ``name``.
 
-    A value that is neither a number, a string, a container nor a tensor is a CheckpointError, which names the value.
+    A value that is neither a number, a string, a container nor a tensor is a CheckpointError, which names the value; so is one in more than
+    30 containers, of which ``level`` lie around ``value``.
     """
     if value is None or isinstance(value, bool | str):
         return value
@@ -42,38 +45,47 @@ def encode(value: Any, tensors: dict[str, Tensor], *, name: str) -> Any:
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {f"{_SPECIAL}float": str(float(value))}
+    if level == _MOST_LEVELS:
+        raise _unsaved(f"nested in more than {_MOST_LEVELS} containers", name)
     if type(value) is list:
-        return [encode(item, tensors, name=f"{name}.{at}") for at, item in enumerate(value)]
+        return [encode(item, tensors, name=f"{name}.{at}", level=level + 1) for at, item in enumerate(value)]
     for kind, sequence in _SEQUENCES.items():
         if type(value) is sequence:
-            items = [encode(item, tensors, name=f"{name}.{at}") for at, item in enumerate(value)]
+            items = [encode(item, tensors, name=f"{name}.{at}", level=level + 1) for at, item in enumerate(value)]
             return {f"{_SPECIAL}{kind}": items}
     if isinstance(value, dict):
-        return _encode_mapping(value, tensors, name)
-    raise _unsaved(value, name)
+        return _encode_mapping(value, tensors, name, level + 1)
+    raise _unsaved(_kind(value), name)
 
 
-def _encode_mapping(value: dict[Any, Any], tensors: dict[str, Tensor], name: str) -> Any:
+def _encode_mapping(value: dict[Any, Any], tensors: dict[str, Tensor], name: str, level: int) -> Any:
     is_plain = type(value) is dict and all(isinstance(key, str) and not key.startswith(_SPECIAL) for key in value)
     if is_plain:
-        return {key: encode(item, tensors, name=f"{name}.{key}") for key, item in value.items()}
+        return {key: encode(item, tensors, name=f"{name}.{key}", level=level) for key, item in value.items()}
     # A default factory is a function, which JSON cannot hold: a plain dictionary takes the place of a defaultdict.
     kind = next((kind for kind, mapping in _MAPPINGS.items() if type(value) is mapping), None)
     if kind is None and isinstance(value, defaultdict):
         kind = "dict"
     if kind is None:
-        raise _unsaved(value, name)
+        raise _unsaved(_kind(value), name)
     pairs = [
-        [encode(key, tensors, name=f"{name}.key{at}"), encode(item, tensors, name=f"{name}.{key}")]
+        [
+            encode(key, tensors, name=f"{name}.key{at}", level=level),
+            encode(item, tensors, name=f"{name}.{key}", level=level),
+        ]
         for at, (key, item) in enumerate(value.items())
     ]
     return {f"{_SPECIAL}{kind}": pairs}
 
 
-def _unsaved(value: object, name: str) -> CheckpointError:
+def _kind(value: object) -> str:
+    return f"a {type(value).__module__}.{type(value).__qualname__}"
+
+
+def _unsaved(value: str, name: str) -> CheckpointError:
     return CheckpointError(
         "training state cannot be saved",
-        value=f"a {type(value).__module__}.{type(value).__qualname__}",
+        value=value,
         where=name,
         fix="Use an optimizer, scheduler and model whose state_dict holds tensors, numbers, strings and plain containers of these; "
         "nothing is pickled.",

@@ -29,7 +29,8 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from sagann.errors import CheckpointError, InputError
+from sagann.documents import parse_json
+from sagann.errors import CheckpointError, InputError, in_one_line
 from sagann.ranges import RANGES
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
 from sagann.storage.regular_file import open_file, read_file, require_file
@@ -37,7 +38,6 @@ from sagann.train.atomic import (
     digest,
     disk_errors,
     file_digest,
-    parse_json,
     parse_tensors,
     remove_folder,
     remove_leftovers,
@@ -169,7 +169,7 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 "not a run folder",
-                value=f"run.json cannot be read ({type(error).__name__})",
+                value=f"run.json cannot be read: {in_one_line(error)}",
                 where=str(self.path),
                 fix="Pass the folder that a training run wrote (--out).",
             ) from error
@@ -292,7 +292,7 @@ class RunFolder:
         if summary is not None and path.exists():
             try:
                 return _read_result(path, summary.get("weights_checksum"))
-            except (OSError, ValueError, RecursionError) as error:
+            except (OSError, ValueError) as error:
                 raise self._damaged_result(path, str(error)) from error
         checkpoint = self.checkpoints.newest(on_damaged=lambda text: None, require=_weights_of)
         if checkpoint is None:

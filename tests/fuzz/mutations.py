@@ -72,6 +72,10 @@ WORDS += (
     "0x10",
     "1_000",
     "٣",
+    "0x" + "f" * 5000,
+    "1:" * 300 + "1.5",
+    "!!int ''",
+    "a." * 10_000 + "a",
     "../x",
     "/dev/null",
     "random:0.5,0.2",
@@ -192,7 +196,7 @@ def in_encoding(content: bytes, rng: Random) -> bytes:
 
 def in_depth(path: Path, content: bytes, rng: Random) -> bytes:
     """A value that is nested as deeply as parsers allow, nearly so, and more deeply, in the place of another one or of all."""
-    depth = rng.choice((50, 300, 900, 960, 980, 990, 1000, 100_000))
+    depth = rng.choice((50, 99, 101, 300, 900, 960, 980, 990, 1000, 100_000))
     nested = rng.choice((b"[" * depth + b"]" * depth, b"[" * depth, b'{"a":' * depth + b"1" + b"}" * depth))
     if path.suffix in (".yaml", ".toml"):
         nested = nested.replace(b'{"a":', b"{a = " if path.suffix == ".toml" else b"{a: ")

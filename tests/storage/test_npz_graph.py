@@ -478,6 +478,25 @@ def test_known_versions_of_the_format_are_read(tmp_path: Path, version: tuple[in
     assert features.tolist() == [[0.0], [1.0], [2.0]]
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"-" * 5000 + b"1", "file cannot be read: "),
+        (b"(" * 5000, "file cannot be read: "),
+        (b" " * 10_001, "a header of 10001 bytes, at most 10000 are read"),
+        (b"0" * 2**20, "a header of 1048576 bytes"),
+    ],
+    ids=["signs", "brackets", "spaces", "digits"],
+)
+def test_headers_that_are_long_or_nested_are_refused(tmp_path: Path, text: bytes, message: str) -> None:
+    content = b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text
+    (tmp_path / "f.npy").write_bytes(content)
+    with pytest.raises(DatasetError, match=message):
+        open_features(tmp_path / "f.npy")
+    with pytest.raises(DatasetError, match=message.replace("file", "archive")):
+        read_npz(archive_with(tmp_path / "g.npz", features=content))
+
+
 @pytest.mark.parametrize("columns", [2**63 - 1, 2**31, -1])
 @pytest.mark.parametrize("rows", [3, 2**63 - 1])
 def test_sparse_features_do_not_claim_any_shape(tmp_path: Path, rows: int, columns: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sagann.errors import CheckpointError
-from sagann.train.atomic import disk_errors, parse_json, remove_folder, remove_leftovers, write_json, write_tensors
+from sagann.train.atomic import disk_errors, remove_folder, remove_leftovers, write_json, write_tensors
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
@@ -55,10 +55,3 @@ def test_leftovers_are_removed_and_nothing_else(tmp_path):
         (tmp_path / name).write_text("")
     remove_leftovers(tmp_path, ("folder", "file", "absent"))
     assert sorted(path.name for path in tmp_path.iterdir()) == [".tmp-file-of-mine", ".tmp-mine", "file"]
-
-
-@pytest.mark.parametrize("text", ["NaN", "[-Infinity]", '{"a": 1e999}', "-1e400"])
-def test_numbers_that_are_not_finite_are_no_json(text):
-    with pytest.raises(ValueError, match="is no finite number"):
-        parse_json(text.encode())
-    assert parse_json(b"[1, 2.5, 0.1, -0.0, 1e-320]") == [1, 2.5, 0.1, -0.0, 1e-320]

@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 import pytest
 import torch
 
+from sagann.documents import parse_json
 from sagann.errors import CheckpointError
 from sagann.train.codec import Decoder, encode
 
@@ -78,6 +79,30 @@ def test_what_is_no_plain_value_is_refused_by_name(value):
     with pytest.raises(CheckpointError, match="training state cannot be saved") as caught:
         there_and_back(value)
     assert caught.value.where.startswith("state")
+
+
+@pytest.mark.parametrize(
+    "around",
+    [lambda value: [value], lambda value: (value,), lambda value: {"a": value}, lambda value: {1: value}],
+)
+def test_what_a_reader_would_refuse_as_nested_too_deeply_is_not_written(around):
+    def write(levels):
+        value = 0.5
+        for _ in range(levels):
+            value = around(value)
+        return json.dumps({"content": {"state": {"state": encode(value, {}, name="state")}}})
+
+    with pytest.raises(CheckpointError, match="nested in more than 30 containers"):
+        write(31)
+    for levels in range(31):
+        parse_json(write(levels))
+
+
+def test_a_value_that_holds_itself_is_refused():
+    value = {}
+    value["a"] = [value]
+    with pytest.raises(CheckpointError, match=r"nested in more than 30 containers \(in state\.a\.0"):
+        there_and_back(value)
 
 
 @pytest.mark.parametrize(
