@@ -42,8 +42,14 @@ def open_file(
     *,
     error: type[SagannError] = DatasetError,
 ) -> BinaryIO:
-    """Open a file as ``open`` does, but refuse what is no regular file with ``error`` instead of waiting for it."""
-    return open(path, mode, opener=lambda name, flags: open_descriptor(name, flags, error=error))
+    """Open a file as ``open`` does, but refuse what is no regular file with ``error`` instead of waiting for it.
+
+    To write, a link is refused too: in a folder of somebody else it may lead to any file.
+    """
+    if mode != "rb" and os.path.islink(path):
+        raise _not_a_file("a link", path, error)
+    no_link = 0 if mode == "rb" else os.O_NOFOLLOW
+    return open(path, mode, opener=lambda name, flags: open_descriptor(name, flags | no_link, error=error))
 
 
 def open_descriptor(
@@ -79,8 +85,11 @@ def require_file(path: str | os.PathLike[str], *, error: type[SagannError] = Dat
 def _require_regular(mode: int, path: str | os.PathLike[str], error: type[SagannError]) -> None:
     if stat.S_ISREG(mode):
         return
-    found = next((kind for matches, kind in _KINDS if matches(mode)), "something else")
-    raise error(
+    raise _not_a_file(next((kind for matches, kind in _KINDS if matches(mode)), "something else"), path, error)
+
+
+def _not_a_file(found: str, path: str | os.PathLike[str], error: type[SagannError]) -> SagannError:
+    return error(
         "not a file",
         value=f"{found}, a regular file is needed",
         where=str(path),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,13 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, so that a part of it never stands under its name. The folder may be absent."""
+    """Remove a folder, so that a part of it never stands under its name. The folder may be absent; of a link, only the link is removed."""
     aside = path.with_name(f"{TEMPORARY_PREFIX}{REMOVED}{path.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    if path.exists():
+    with suppress(OSError):
+        _remove(aside)
+    if os.path.lexists(path):
         path.rename(aside)
-        shutil.rmtree(aside)
+        _remove(aside)
 
 
 def leftovers(names: Iterable[str]) -> set[str]:
@@ -102,8 +104,11 @@ def leftovers(names: Iterable[str]) -> set[str]:
 def remove_leftovers(folder: Path, names: Iterable[str]) -> None:
     """Remove the :func:`leftovers` of ``names`` from ``folder``."""
     for name in leftovers(names):
-        path = folder / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(folder / name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from sagann.documents import parse_json
-from sagann.errors import CheckpointError, InputError, in_one_line
+from sagann.errors import CheckpointError, InputError, in_one_line, shown
 from sagann.ranges import RANGES
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
 from sagann.storage.regular_file import open_file, read_file, require_file
@@ -91,6 +91,7 @@ class RunFolder:
                 where=str(self.path),
                 fix="Choose a folder that you may write to.",
             ) from error
+        self._refuse_links()
         with open_file(self.path / LOCK_FILE, "ab", error=InputError) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,6 +108,18 @@ class RunFolder:
                 yield
             finally:
                 self.close()
+
+    def _refuse_links(self) -> None:
+        """Refuse a folder of somebody else that has a run write to, cut or remove what lies elsewhere."""
+        for name in (LOCK_FILE, HISTORY_FILE, _CHECKPOINTS, EVENTS):
+            path = self.path / name
+            if path.is_symlink():
+                raise InputError(
+                    "the run folder has a link in it, which a run would write to",
+                    value=f"'{name}' leads to {shown(os.readlink(path))}",
+                    where=str(self.path),
+                    fix="Put the file or folder itself in its place; the run folder as a whole may be a link.",
+                )
 
     @property
     def exists(self) -> bool:
@@ -225,8 +238,9 @@ class RunFolder:
             records = [EpochRecord.from_json(parse_json(line)) for line in content.splitlines()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._lost_history(f"{type(error).__name__}: {error}") from error
-        epochs = [record.epoch for record in records]
-        if len(content) != num_bytes or epochs != list(range(1, num_epochs + 1)):
+        # The number of epochs comes from a file: nothing is made that is as long.
+        is_whole = len(content) == num_bytes and len(records) == num_epochs
+        if not is_whole or any(record.epoch != number for number, record in enumerate(records, start=1)):
             raise self._lost_history(f"{len(records)} epochs in {len(content)} bytes, expected {num_epochs} epochs")
         return records
 

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from sagann.errors import CheckpointError
+from sagann.errors import CheckpointError, InputError
 from sagann.train.atomic import disk_errors, remove_folder, remove_leftovers, write_json, write_tensors
 
 
@@ -55,3 +55,21 @@ def test_leftovers_are_removed_and_nothing_else(tmp_path):
         (tmp_path / name).write_text("")
     remove_leftovers(tmp_path, ("folder", "file", "absent"))
     assert sorted(path.name for path in tmp_path.iterdir()) == [".tmp-file-of-mine", ".tmp-mine", "file"]
+
+
+def test_of_a_link_only_the_link_is_removed(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name in ("run", ".tmp-removed-run"):
+        (tmp_path / name).symlink_to(tmp_path / "mine")
+    remove_folder(tmp_path / "run")
+    (tmp_path / "absent").symlink_to(tmp_path / "nowhere")
+    remove_folder(tmp_path / "absent")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / ".tmp-x.json").symlink_to(tmp_path / "mine")
+    with pytest.raises(InputError, match="not a file: a link"):
+        write_json(tmp_path / "x.json", {})
+    assert (tmp_path / "mine").read_text() == "precious"

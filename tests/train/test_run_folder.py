@@ -96,3 +96,43 @@ def test_a_run_json_is_refused_that_could_be_read_but_not_be_worked_with(tmp_pat
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"run.json cannot be read: ValueError: it is nested too deeply"):
         RunFolder(tmp_path).read_run()
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checkpoints", "events"])
+def test_a_run_does_not_write_to_where_a_link_leads(tmp_path, name):
+    mine, run = tmp_path / "mine", tmp_path / "run"
+    run.mkdir()
+    if name in ("checkpoints", "events"):
+        (mine / "epoch-000001").mkdir(parents=True)
+    else:
+        mine.write_text("precious\n")
+    (run / name).symlink_to(mine)
+    with (
+        pytest.raises(InputError, match=rf"has a link in it, .*: '{name}' leads to '.*mine'"),
+        RunFolder(run).locked(),
+    ):
+        pass
+    assert (mine / "epoch-000001").exists() if mine.is_dir() else mine.read_text() == "precious\n"
+
+
+def test_links_under_temporary_names_are_removed_and_not_followed(tmp_path):
+    mine, run = tmp_path / "mine", tmp_path / "run"
+    mine.mkdir()
+    (mine / "precious").touch()
+    run.mkdir()
+    for name in (".tmp-run.json", ".tmp-model.safetensors", ".tmp-removed-checkpoints"):
+        (run / name).symlink_to(mine)
+    with RunFolder(run).locked():
+        assert [path.name for path in run.iterdir()] == [".lock"]
+    assert (mine / "precious").exists()
+
+
+@pytest.mark.parametrize("num_epochs", [0, 1, 3, 10**18])
+def test_a_history_of_another_number_of_epochs_is_refused(tmp_path, num_epochs):
+    folder = RunFolder(tmp_path)
+    folder.append(record(1))
+    folder.append(record(2))
+    size = folder.sync_history()
+    folder.close()
+    with pytest.raises(CheckpointError, match=rf"2 epochs in {size} bytes, expected {num_epochs} epochs"):
+        folder.read_history(num_epochs, size)
