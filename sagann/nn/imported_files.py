@@ -12,6 +12,7 @@ import stat
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from sagann.errors import InputError
-from sagann.storage.regular_file import read_file
+from sagann.storage.regular_file import open_file, read_file
 
 _MOST_FILES = 1000
 _PACKAGE = "__init__.py"
@@ -32,17 +33,18 @@ def imported_files(path: Path) -> list[Path]:
     found, and neither are packages without a file ``__init__.py``.
 
     Raises:
-        InputError: a file belongs to another user than the model file does, or there are too many.
+        InputError: a file, or a folder of a package, belongs to another user than the model file does, or there are too many files.
     """
     folder, found, ahead = path.parent, dict[Path, None](), [path]
-    owners = {0, os.geteuid(), path.stat().st_uid}
+    trust = _Trust.of(path)
     while ahead:
         importer = ahead.pop()
         for each in _imports(importer, folder):
             # A model file may have the name of a package that it imports.
             if each in found or each == importer:
                 continue
-            _require_trusted(each, owners, path)
+            for place in (each, *each.parents[: len(each.relative_to(folder).parts) - 1]):
+                trust.require(place, place.stat())
             found[each] = None
             ahead.append(each)
         if len(found) > _MOST_FILES:
@@ -55,6 +57,33 @@ def imported_files(path: Path) -> list[Path]:
     return sorted(found)
 
 
+@dataclass(frozen=True, slots=True)
+class _Trust:
+    """Who may have written the files beside a model file."""
+
+    model_file: Path
+    owners: frozenset[int]
+    "Users whose files may be imported: root, this user, and the owner of the model file."
+    may_all_write: bool
+    "Whether everybody may write to the model file, too."
+
+    @classmethod
+    def of(cls, model_file: Path) -> _Trust:
+        found = model_file.stat()
+        return cls(model_file, frozenset((0, os.geteuid(), found.st_uid)), bool(found.st_mode & stat.S_IWOTH))
+
+    def require(self, file: Path, found: os.stat_result) -> None:
+        """Refuse a file, or a folder, that somebody else may have written."""
+        others_write = found.st_mode & stat.S_IWOTH and not self.may_all_write
+        if found.st_uid not in self.owners or others_write:
+            raise InputError(
+                "a model file imports a file that other users may have written",
+                value=f"'{file}', of user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}",
+                where=f"'{self.model_file}'",
+                fix="Keep the files of a model in a folder of your own.",
+            )
+
+
 class SourceLoader(SourceFileLoader):
     """Loads a module from the text of its file, never from compiled code beside it, which somebody else may have written."""
 
@@ -63,14 +92,28 @@ class SourceLoader(SourceFileLoader):
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
+class _BesideLoader(SourceLoader):
+    """Loads a file beside a model file. Who may have written it is asked of the file that is open, which nobody can exchange."""
+
+    def __init__(self, fullname: str, path: str, trust: _Trust) -> None:
+        super().__init__(fullname, path)
+        self._trust = trust
+
+    def get_data(self, path: str) -> bytes:
+        """The content of the file."""
+        with open_file(path, error=InputError) as file:
+            self._trust.require(Path(path), os.fstat(file.fileno()))
+            return file.read()
+
+
 @contextmanager
-def importable(files: Sequence[Path], folder: Path) -> Iterator[None]:
-    """Let these files of a folder be imported, and nothing else in it.
+def importable(files: Sequence[Path], model_file: Path) -> Iterator[None]:
+    """Let these files in the folder of a model file be imported, and nothing else in it.
 
     Afterwards modules of the same names that the program had imported itself are there again. Others stay, and may be imported later, until
     the next model file is loaded.
     """
-    finder = _Finder({_module_name(each, folder): each for each in files})
+    finder = _Finder({_module_name(each, model_file.parent): each for each in files}, _Trust.of(model_file))
     before = _loaded_as(finder.names)
     for name in before:
         del sys.modules[name]
@@ -97,15 +140,16 @@ _of_model_files: dict[str, ModuleType] = {}
 class _Finder(MetaPathFinder):
     """Finds modules by name in files that are given."""
 
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        self._files = files
+    def __init__(self, files: Mapping[str, Path], trust: _Trust) -> None:
+        self._files, self._trust = files, trust
         self.names = {_top(name) for name in files}
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
         """Where a module is; None for any other."""
         if (file := self._files.get(fullname)) is None:
             return None
-        spec = spec_from_file_location(fullname, file, loader=SourceLoader(fullname, str(file)))
+        loader = _BesideLoader(fullname, str(file), self._trust)
+        spec = spec_from_file_location(fullname, file, loader=loader)
         assert spec is not None
         # Nothing is looked for in the folder of a package: its modules are among the files.
         spec.submodule_search_locations = [] if file.name == _PACKAGE else None
@@ -170,16 +214,3 @@ def _is_free(name: str, folder: Path) -> bool:
         return False
     # A folder without a file __init__.py is no module of anybody's.
     return found is None or found.origin is None
-
-
-def _require_trusted(file: Path, owners: Collection[int], model_file: Path) -> None:
-    """Refuse a file that somebody else may have put beside the model file."""
-    found = file.stat()
-    others_write = stat.S_IWOTH & found.st_mode & ~model_file.stat().st_mode
-    if found.st_uid not in owners or others_write:
-        raise InputError(
-            "a model file imports a file that other users may have written",
-            value=f"'{file}', of user {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o}",
-            where=f"'{model_file}'",
-            fix="Keep the files of a model in a folder of your own.",
-        )

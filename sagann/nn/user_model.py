@@ -56,7 +56,7 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
     # Dataclasses and the inspection of source code look a module up here.
     sys.modules[spec.name] = module
     try:
-        with importable(imported_files(path), path.parent):
+        with importable(imported_files(path), path):
             loader.exec_module(module)
     except BaseException as error:
         if is_interrupt(error) or isinstance(error, InputError):

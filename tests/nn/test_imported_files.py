@@ -62,7 +62,7 @@ def test_installed_modules_and_ours_are_never_taken_from_the_folder(tmp_path: Pa
         f"import sagann, torch, numpy.typing, sagann.graph\ntry:\n    import loose.part, {long}\nexcept ImportError: pass\n"
     )
     assert imported_files(path) == []
-    with importable([], tmp_path):
+    with importable([], path):
         spec = spec_from_file_location("mine_of_test", path, loader=SourceLoader("mine_of_test", str(path)))
         assert spec is not None
         assert spec.loader is not None
@@ -86,7 +86,7 @@ def test_only_the_texts_that_were_found_are_imported(tmp_path: Path) -> None:
     (tmp_path / "single.abi3.so").write_text("")
     files = imported_files(tmp_path / "mine.py")
     try:
-        with importable(files, tmp_path):
+        with importable(files, tmp_path / "mine.py"):
             for name, file in (
                 ("chosen", "chosen/__init__.py"),
                 ("chosen.near", "chosen/near.py"),
@@ -114,7 +114,7 @@ def test_modules_of_the_program_are_there_again(folder: Path) -> None:
     files = imported_files(folder / "mine.py")
     own = sys.modules["parts_of_mine"] = ModuleType("parts_of_mine")
     try:
-        with importable(files, folder):
+        with importable(files, folder / "mine.py"):
             inside = importlib.import_module("parts_of_mine")
             assert importlib.import_module("deep_parts.inner.last").number == 3
             assert inside.a == 1
@@ -150,3 +150,20 @@ def test_a_file_of_another_user_is_refused_unless_the_model_file_is_theirs(folde
         imported_files(folder / "mine.py")
     os.chown(folder / "mine.py", 12345, 12345)
     assert imported_files(folder / "mine.py")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("package", ["deep_parts", "deep_parts/inner"])
+def test_a_package_whose_folder_is_of_another_user_is_refused(folder: Path, package: str) -> None:
+    # Its files are of root, and its owner could exchange them.
+    os.chown(folder / package, 12345, 12345)
+    with pytest.raises(InputError, match=f"'{folder / package}', of user 12345"):
+        imported_files(folder / "mine.py")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_that_is_exchanged_before_it_is_executed_is_refused(folder: Path) -> None:
+    files = imported_files(folder / "mine.py")
+    os.chown(folder / "parts_of_mine.py", 12345, 12345)
+    with importable(files, folder / "mine.py"), pytest.raises(InputError, match="of user 12345"):
+        importlib.import_module("parts_of_mine")
