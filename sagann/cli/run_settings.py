@@ -14,9 +14,8 @@ from sagann.errors import InputError, require_choice
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import require_named
 from sagann.saga.engine import Engine, NaiveEngine
-from sagann.storage.json_fields import is_finite
+from sagann.storage.json_fields import is_finite, is_unicode
 from sagann.storage.load import EMBEDDED
-from sagann.storage.manifest import is_unicode
 from sagann.storage.regular_file import read_file
 from sagann.toml_text import format_toml
 from sagann.train import TrainConfig

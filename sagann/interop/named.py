@@ -101,7 +101,7 @@ def _datasets_in(root: Path, wanted: str) -> Iterator[tuple[str, Path]]:
     for entry in _entries(root):
         if _is_dataset(entry):
             yield entry.name, entry
-        elif entry.is_dir():
+        elif os.path.isdir(entry):
             yield from (
                 (f"{entry.name}/{deeper.name}", deeper) for deeper in _entries(entry) if _is_dataset(deeper)
             )
@@ -114,9 +114,12 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_dataset(path: Path) -> bool:
-    if not path.is_dir():
-        return path.suffix == ".npz"
-    return is_dataset(path) or any((path / name).is_dir() for name in ("raw", "processed"))
+    # A folder that the user may not look into has no dataset for them.
+    with suppress(PermissionError):
+        if not path.is_dir():
+            return path.suffix == ".npz"
+        return is_dataset(path) or any((path / name).is_dir() for name in ("raw", "processed"))
+    return False
 
 
 def _plain(name: str) -> str:

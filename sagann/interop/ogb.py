@@ -10,9 +10,11 @@ References:
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +123,8 @@ def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
                 f"no array '{name}'; it holds {', '.join(sorted(data.members))}",
                 str(data.path),
             )
-    counts = data.read("num_nodes_list").reshape(-1)
-    if len(counts) != 1:
-        raise _several_graphs(len(counts), data.path)
+    if (num_graphs := math.prod(data.members["num_nodes_list"].shape)) != 1:
+        raise _several_graphs(f"{num_graphs}", data.path)
     labels = None
     if (raw / "node-label.npz").is_file():
         archive = stack.enter_context(NpzArchive(raw / "node-label.npz"))
@@ -136,7 +137,7 @@ def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
         "edges": npz_edges(data, edge_data),
         "features": npz_features(data, "node_feat") if "node_feat" in data.members else None,
         "labels": labels,
-        "num_vertices": _stated(counts[0], "num_vertices", data.path),
+        "num_vertices": _stated(data.read("num_nodes_list").reshape(-1)[0], "num_vertices", data.path),
     }
 
 
@@ -204,9 +205,10 @@ def _refuse_other_kinds(folder: Path) -> None:
 
 def _one_number(path: Path, what: str) -> int:
     table = CsvTable(path, header=False)
-    numbers = [int(value) for batch in table.batches(table.names[:1], ["int64"]) for value in batch.columns[0]]
+    values = (value for batch in table.batches(table.names[:1], ["int64"]) for value in batch.columns[0])
+    numbers = [int(value) for value in islice(values, 2)]
     if len(numbers) != 1:
-        raise _several_graphs(len(numbers), path)
+        raise _several_graphs("several" if numbers else "no", path)
     return _stated(numbers[0], what, path)
 
 
@@ -218,7 +220,7 @@ def _stated(value: Any, what: str, path: Path) -> int:
         raise _not_ogb("a stated number is out of range", str(error), str(path)) from error
 
 
-def _several_graphs(count: int, path: Path) -> DatasetError:
+def _several_graphs(count: str, path: Path) -> DatasetError:
     return DatasetError(
         "kind of dataset not supported",
         value=f"{count} graphs, a node-property dataset has one",

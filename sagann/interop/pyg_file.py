@@ -24,6 +24,7 @@ from sagann.graph.checks import first_true, wrong_form
 from sagann.interop.pyg import TASK_CHOICES, Task
 from sagann.interop.restricted_pickle import Global, Made
 from sagann.interop.torch_archive import TorchFile
+from sagann.ranges import RANGES
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
 from sagann.storage.manifest import SAFE_NAME
@@ -38,6 +39,7 @@ from sagann.storage.row_source import (
     label_rows,
     target_rows,
 )
+from sagann.storage.whole_files import whole_sources
 
 _DATA = "torch_geometric.data.data.Data"
 _LISTED = frozenset(
@@ -62,6 +64,7 @@ _CHUNK_EDGES = 2**20
 _MOST_NAMES = 10
 
 
+@whole_sources()
 def read_pyg(path: str | os.PathLike[str], *, split: int | None = None, task: Task = "auto") -> Graph:
     """Read a graph that PyG has saved, and check every value. PyG need not be installed, and nothing in the file is run.
 
@@ -85,9 +88,10 @@ def read_pyg(path: str | os.PathLike[str], *, split: int | None = None, task: Ta
         ...     read_pyg(folder + "/path.pt")
         Graph(num_vertices=3, num_edges=2, num_features=3, num_classes=0)
     """
-    return graph_of(_Source(Path(path), split, task, lambda text: warnings.warn(text, stacklevel=4)).source())
+    return graph_of(_Source(Path(path), split, task, lambda text: warnings.warn(text, stacklevel=5)).source())
 
 
+@whole_sources()
 def import_pyg(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -214,8 +218,10 @@ class _Source:
                 value = self._fields[name]
                 # The file of a dataset has a list, of one number.
                 value = value[0] if isinstance(value, list) and len(value) == 1 else value
-                if type(value) is not int or value < 0:
-                    raise self._refused("the number of vertices is no count", f"{name} is {_kind(value)}")
+                if type(value) is not int or value not in RANGES["num_vertices"]:
+                    found = shown(value) if type(value) is int else _kind(value)
+                    expected = f"expected {RANGES['num_vertices']}"
+                    raise self._refused("the number of vertices is no count", f"{name} is {found}, {expected}")
                 return value
         return None
 

@@ -25,6 +25,7 @@ from sagann.interop.restricted_pickle import MOST_BYTES, STORED, ForbiddenGlobal
 from sagann.ranges import RANGES, require_shape
 from sagann.storage.regular_file import open_file, reading
 from sagann.storage.row_source import Array
+from sagann.storage.whole_files import map_source
 
 _REBUILD = "torch._utils._rebuild_tensor_v2"
 _DTYPES = {
@@ -100,7 +101,8 @@ class TorchFile:
                 self.value: Any = read_pickle(content, {*listed, *_TENSOR_GLOBALS})
             except ForbiddenGlobalError as error:
                 raise _forbidden(error.name, self.path, advice or {}) from None
-            self._bytes = np.memmap(file, dtype=np.uint8, mode="r")
+            file.seek(0)
+            self._bytes = map_source(file, self.path, np.dtype(np.uint8), (os.fstat(file.fileno()).st_size,))
 
     def array(self, saved: object) -> Array | None:
         """The tensor ``saved``, a part of :attr:`value`, as an array that is mapped from the file; None for anything else."""
@@ -142,7 +144,10 @@ class TorchFile:
             )
         if math.prod(shape) > num_items:
             raise ValueError(f"shape {list(shape)}, of {num_items} stored numbers: it repeats them; {_PLAIN}")
-        numbers = self._bytes[at.offset : at.offset + at.num_bytes].view(dtype)[start:]
+        held = self._bytes[at.offset : at.offset + at.num_bytes]
+        if len(held) != at.num_bytes:
+            raise ValueError(f"it has been cut: {len(held)} bytes are left of {at.num_bytes}")
+        numbers = held.view(dtype)[start:]
         return np.lib.stride_tricks.as_strided(
             numbers, shape, [step * dtype.itemsize for step in steps], writeable=False
         )

@@ -79,14 +79,14 @@ def remember(
     crc32: tuple[int, ...] = (),
     checks: Sequence[Callable[[], bool]] = (),
     fill: int = 0,
-) -> None:
+) -> ArrayMap:
     """Note that an array is mapped from a file. A DatasetError of one of the ``checks`` says that the file is damaged.
 
     ``crc32`` are the checksums that the manifest states, ``fill`` is the number that may take the place of lost ones.
     """
     begin = array.ctypes.data
     words = np.full(8, fill, np.uint8 if fill == 0 else array.dtype).view(np.int64)
-    _MAPS[begin] = ArrayMap(
+    found = _MAPS[begin] = ArrayMap(
         path=path,
         begin=begin,
         end=begin + array.nbytes,
@@ -96,6 +96,7 @@ def remember(
         checks=checks,
     )
     finalize(array, _MAPS.pop, begin).atexit = False
+    return found
 
 
 def maps_of(tensors: Iterable[Tensor]) -> list[ArrayMap]:

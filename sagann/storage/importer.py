@@ -23,9 +23,11 @@ from sagann.storage.dataset import map_dataset
 from sagann.storage.edge_source import EdgeSource
 from sagann.storage.expanded import EXPANSION
 from sagann.storage.folder import new_folder
-from sagann.storage.manifest import EdgeTreatment, Manifest, is_unicode, write_manifest
+from sagann.storage.json_fields import is_unicode
+from sagann.storage.manifest import EdgeTreatment, Manifest, write_manifest
 from sagann.storage.npy import NpyWriter, dtype_name
 from sagann.storage.row_source import Array, RowSource, as_stored
+from sagann.storage.whole_files import require_whole_sources
 
 if TYPE_CHECKING:
     from sagann.storage.edge_spool import EdgeSpool
@@ -203,6 +205,7 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             source=source.description,
             arrays={**vertices.arrays, **edges},
         )
+        require_whole_sources()
         write_manifest(folder, manifest)
         with naming(source):
             validate_graph(map_dataset(folder, manifest))

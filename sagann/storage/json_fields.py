@@ -47,8 +47,20 @@ def as_list(value: Any) -> list[Any]:
 
 
 def as_texts(value: Any) -> tuple[str, ...]:
-    """A list of texts."""
-    return tuple(as_text(item) for item in as_list(value))
+    """A list of texts that can be written in UTF-8."""
+    texts = tuple(as_text(item) for item in as_list(value))
+    if wrong := [text for text in texts if not is_unicode(text)]:
+        raise _unexpected(wrong[0], "text that can be written in UTF-8")
+    return texts
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written in UTF-8. Python reads a file name that is not UTF-8 as a text that cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def as_mapping(value: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from sagann.ranges import RANGES, require_shape
 from sagann.storage.crc32 import crc32
 from sagann.storage.durable import write_whole
 from sagann.storage.folder import FORMAT, MANIFEST_FILE
-from sagann.storage.json_fields import as_flag, as_integer, as_list, as_mapping, as_text, as_texts
+from sagann.storage.json_fields import as_flag, as_integer, as_list, as_mapping, as_text, as_texts, is_unicode
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name
 from sagann.storage.regular_file import open_file
 
@@ -294,15 +294,6 @@ def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tupl
     if "original_ids" in manifest.arrays:
         expected["original_ids"] = (int64, (num_vertices,))
     return expected
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a text can be written in UTF-8. Python reads a file name that is not UTF-8 as a text that cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def layout_of(features: Features | None) -> str:

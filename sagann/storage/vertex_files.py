@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from sagann.storage.row_source import (
     target_rows,
 )
 from sagann.storage.tables import BATCH_ROWS, CsvTable, ParquetTable, open_table, require_named
+from sagann.storage.whole_files import map_source
 
 _CHUNK_BYTES = 2**24
 
@@ -133,5 +133,4 @@ def map_array(path: str | os.PathLike[str]) -> Array:
         shape, fortran, dtype = read_npy_header(file)
         if dtype.hasobject:
             raise ValueError("it holds pickled objects")
-        order: Literal["F", "C"] = "F" if fortran else "C"
-        return np.memmap(file, dtype=dtype, mode="r", offset=file.tell(), shape=shape, order=order)
+        return map_source(file, path, dtype, shape, is_fortran=fortran)

@@ -4,6 +4,8 @@ Arrays of a dataset are mapped, and a page of a file that was cut is gone for wh
 are replaced (:mod:`sagann.storage.bus_error`), and the work is refused before its numbers are used. Size and time of
 the files are compared as well: a file that has become shorter is refused before a page is missed, and the checksums of a file that was
 written to are compared again.
+
+Files that are imported may be mapped too. They are watched from when they are mapped until the import ends.
 """
 
 from __future__ import annotations
@@ -12,20 +14,26 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 from threading import Lock
+from typing import Any, BinaryIO, Literal
 
+import numpy as np
 from torch import Tensor
 
 from sagann.errors import DatasetError
 from sagann.graph import Graph
 from sagann.graph.graph import named_arrays
-from sagann.storage.array_map import ArrayMap, maps_of
+from sagann.storage.array_map import ArrayMap, maps_of, remember
 from sagann.storage.npy import cut_short
 
 _CAN_WATCH = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 "Whether lost pages can be replaced here. Elsewhere only size and time of the files are compared, and a lost page ends the process."
 _LOCK = Lock()
+_SOURCES: ContextVar[tuple[list[ArrayMap], ExitStack] | None] = ContextVar("sources", default=None)
+"Maps of the files that are being imported, and the watches on them."
 
 
 def graph_maps(*graphs: Graph) -> list[ArrayMap]:
@@ -52,6 +60,49 @@ def whole_files(*graphs: Graph) -> Iterator[Callable[[], None]]:
             require_whole(maps)
             raise
         require_whole(maps)
+
+
+@contextmanager
+def whole_sources() -> Iterator[None]:
+    """Inside the block, files of :func:`map_source` may be cut: the block then ends with a DatasetError. Decorates functions, too."""
+    maps: list[ArrayMap] = []
+    with ExitStack() as watches:
+        before = _SOURCES.set((maps, watches))
+        try:
+            yield
+        except Exception:
+            # Lost pages are the reason, not what the numbers in their place have led to.
+            require_whole(maps)
+            raise
+        finally:
+            _SOURCES.reset(before)
+        require_whole(maps)
+
+
+def require_whole_sources() -> None:
+    """Inside :func:`whole_sources`, raise the error at once; to be called before results are kept."""
+    if (sources := _SOURCES.get()) is not None:
+        require_whole(sources[0])
+
+
+def map_source(
+    file: BinaryIO,
+    path: str | os.PathLike[str],
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    *,
+    is_fortran: bool = False,
+) -> np.ndarray[Any, Any]:
+    """Map the array that lies in a file from its position on, to be read only, and watch it inside :func:`whole_sources`."""
+    state = os.fstat(file.fileno())
+    order: Literal["F", "C"] = "F" if is_fortran else "C"
+    array = np.memmap(file, dtype=dtype, mode="r", offset=file.tell(), shape=shape, order=order)
+    sources = _SOURCES.get()
+    if sources is not None and array.nbytes:
+        maps, watches = sources
+        maps.append(remember(array, Path(path).absolute(), state))
+        watches.enter_context(_watched(maps[-1:]))
+    return array
 
 
 def require_whole(maps: Iterable[ArrayMap]) -> None:

@@ -243,6 +243,13 @@ def _is_size(value: Any) -> bool:
     return value is None or (isinstance(value, str) and parse_bytes(value, where="TrainConfig.memory") > 0)
 
 
+def _is_path(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and value != "" and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+
+
 def _is_device(value: Any) -> bool:
     return isinstance(value, str) and bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", value))
 
@@ -287,7 +294,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         "a size or a part as a string, 'auto', or None",
     ),
     (("memory",), _is_size, "a size above 0 as a string, or None"),
-    (("spill",), lambda value: value is None or (isinstance(value, str) and value != ""), "a folder, or None"),
+    (("spill",), lambda value: value is None or _is_path(value), "a folder, or None"),
     (("monitor",), _is_monitor, f"'train' or 'val' (never 'test'), a slash, and one of {', '.join(METRICS)}"),
     (("weights",), lambda value: value in ("best", "last", None), "'best' or 'last'"),
 )

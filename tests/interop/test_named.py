@@ -226,3 +226,19 @@ def test_folders_without_one_graph(tmp_path: Path) -> None:
 def test_arguments_of_a_foreign_type(argument: str, value: Any) -> None:
     with pytest.raises(InputError, match=rf"argument has the wrong type: .*load_dataset\.{argument}"):
         load_dataset(**({"name": "cora"} | {argument: value}))
+
+
+def test_a_folder_that_may_not_be_looked_into_has_no_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_graph(citations(), tmp_path / "mine")
+    (tmp_path / "lost+found").mkdir()
+    is_dir = Path.is_dir
+
+    def refused(path: Path) -> bool:
+        if path.parent.name == "lost+found":
+            raise PermissionError(13, "Permission denied", str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    assert load_dataset("mine", root=tmp_path).num_vertices == citations().num_vertices

@@ -15,6 +15,7 @@ from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph
 from sagann.interop import import_ogb, read_ogb
 from sagann.storage import ImportOptions, check_dataset, open_graph
+from sagann.storage.npz import NpzArchive
 
 
 def write_gz(path: Path, rows: Any) -> None:
@@ -118,6 +119,18 @@ def test_archive_layout(tmp_path: Path) -> None:
     assert_read_alike(folder, graph)
 
 
+def test_a_number_that_is_an_array_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ogb_folder(tmp_path)
+    np.savez_compressed(
+        folder / "raw" / "data.npz", edge_index=np.array([[0], [1]]), num_nodes_list=np.zeros(10**6, np.int64)
+    )
+    monkeypatch.delattr(NpzArchive, "read")
+    with pytest.raises(DatasetError, match="1000000 graphs, a node-property dataset has one"):
+        imported(folder)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -133,7 +146,7 @@ def test_archive_layout(tmp_path: Path) -> None:
             r"a stated number is out of range: expected an .* for num_vertices, found 46",
         ),
         ({"raw/num-edge-list": [(-1,)]}, r"expected an integer from 0 to 2\^48 - 1 for num_edges, found -1"),
-        ({"raw/num-node-list": [(2,), (2,)]}, r"2 graphs, a node-property dataset has one"),
+        ({"raw/num-node-list": [(2,), (2,)]}, "several graphs, a node-property dataset has one"),
         ({"raw/triplet-type-list": [("a", "b", "c")]}, r"a heterogeneous graph"),
         ({"split/time/valid": [(7,)]}, r"split 'val': vertex id out of range: 7.*valid\.csv\.gz, row 1\)"),
         ({"split/time/test": None}, r"neither test\.csv\.gz nor test\.csv"),

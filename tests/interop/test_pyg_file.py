@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from sagann.errors import DatasetError, InputError
+from sagann.errors import DatasetError, InputError, shown
 from sagann.graph import Graph
-from sagann.interop import from_pyg, import_pyg, read_pyg
+from sagann.interop import from_pyg, import_pyg, pyg_file, read_pyg, torch_archive
 from sagann.storage import ImportOptions, check_dataset, load_graph
 
 FIELDS: dict[str, Any] = {
@@ -308,3 +308,59 @@ def test_a_task_that_y_does_not_fit_is_refused(y: torch.Tensor, task: Any, messa
     torch.save({"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": torch.eye(4), "y": y}, tmp_path / "a.pt")
     with pytest.raises(InputError, match=message):
         read_pyg(tmp_path / "a.pt", task=task)
+
+
+@pytest.mark.parametrize("is_import", [False, True])
+def test_a_file_that_is_cut_while_it_is_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_import: bool
+) -> None:
+    path = tmp_path / "cora.pt"
+    edges = torch.arange(100_000).repeat(2, 1)
+    torch.save({"edge_index": edges, "x": torch.ones(100_000, 8)}, path)
+    name = "import_dataset" if is_import else "graph_of"
+    work = getattr(pyg_file, name)
+
+    def cut(*arguments: Any) -> Any:
+        os.truncate(path, 4096)
+        return work(*arguments)
+
+    monkeypatch.setattr(pyg_file, name, cut)
+    with pytest.raises(DatasetError, match=r"has become shorter: 4096 bytes are left of .*cora\.pt"):
+        import_pyg(path, tmp_path / "cora") if is_import else read_pyg(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["cora.pt"]
+
+
+def test_a_file_that_is_cut_before_it_is_mapped_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "cora.pt"
+    torch.save({"edge_index": torch.zeros(2, 100_000, dtype=torch.int64)}, path)
+    read_pickle = torch_archive.read_pickle
+
+    def cut(*arguments: Any) -> Any:
+        os.truncate(path, 4096)
+        return read_pickle(*arguments)
+
+    monkeypatch.setattr(torch_archive, "read_pickle", cut)
+    with pytest.raises(DatasetError, match="it has been cut: "):
+        read_pyg(path)
+
+
+@pytest.mark.parametrize("count", [-1, 2**48, 10**5000, True, "4", [4, 4]], ids=shown)
+@pytest.mark.parametrize("fields", [{}, {"x": torch.eye(4)}])
+def test_a_number_of_vertices_that_is_none_is_refused(count: Any, fields: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(
+        DatasetError, match=r"the number of vertices is no count: num_nodes is .*, expected an integer from 0"
+    ):
+        read(tmp_path / "a.pt", {"edge_index": torch.tensor([[0], [1]]), "num_nodes": count, **fields})
+
+
+@pytest.mark.filterwarnings("ignore:Left out:UserWarning")
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_attributes_that_are_nested_without_end_are_left_out_or_refused(tmp_path: Path, is_shared: bool) -> None:
+    value: Any = ()
+    for _ in range(500):
+        value = (value, value) if is_shared else (value,)
+    fields = {"edge_index": torch.tensor([[0], [1]])}
+    assert read(tmp_path / "a.pt", {**fields, "extra": value}).num_edges == 1
+    for name in ("x", "y", "num_nodes", "train_mask", "edge_index"):
+        with pytest.raises(DatasetError, match="a tuple"):
+            read(tmp_path / "a.pt", {"x": torch.eye(2), **fields, name: value})

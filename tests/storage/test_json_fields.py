@@ -38,3 +38,5 @@ def test_a_list_of_texts_holds_nothing_else() -> None:
     assert as_texts(["a", "b"]) == ("a", "b")
     with pytest.raises(TypeError, match="expected text, found 1"):
         as_texts(["a", 1])
+    with pytest.raises(TypeError, match=r"expected text that can be written in UTF-8, found '\\ud800'"):
+        as_texts(["a", "\ud800"])

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sagann.errors import DatasetError
-from sagann.storage.tables import CsvTable, ParquetTable, column_name
+from sagann.storage import tables
+from sagann.storage.tables import MOST_COLUMNS, CsvTable, ParquetTable, column_name
 from sagann.storage.vertex_files import open_features
 
 
@@ -185,3 +186,17 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         CsvTable(written(tmp_path, "1" * 2**14))
     with pytest.raises(DatasetError, match=r"file cannot be read|row 2\)"):
         rows(CsvTable(written(tmp_path, "0,1\n" + "1" * 2**14)))
+
+
+def test_a_table_of_many_columns_is_refused_before_they_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DatasetError, match="too many columns: 1000000, at most 65536 are read"):
+        CsvTable(written(tmp_path, ",".join(["0"] * 1_000_000) + "\n"))
+    with pytest.raises(DatasetError, match="columns share a name: 'a'"):
+        CsvTable(written(tmp_path, "a," * (MOST_COLUMNS - 1) + "b\n"))
+    assert len(CsvTable(written(tmp_path, ",".join(["0"] * MOST_COLUMNS) + "\n")).names) == MOST_COLUMNS
+    monkeypatch.setattr(tables, "MOST_COLUMNS", 2)
+    pq.write_table(pa.table({"a": [1], "b": [1], "c": [1]}), tmp_path / "t.parquet")
+    with pytest.raises(DatasetError, match="too many columns: 3, at most 2 are read"):
+        ParquetTable(tmp_path / "t.parquet")

@@ -7,14 +7,15 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
-from sagann.storage import open_graph, save_graph
+from sagann.storage import ImportOptions, import_edge_list, open_graph, save_graph
 from sagann.storage.verify import check_graph
-from sagann.storage.whole_files import whole_files
+from sagann.storage.whole_files import map_source, require_whole_sources, whole_files, whole_sources
 from tests.storage.conftest import make_graph
 
 
@@ -147,3 +148,44 @@ def test_a_graph_is_not_saved_from_a_file_that_is_cut(
     with pytest.raises(DatasetError, match=cut_message(folder)):
         save_graph(graph, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_source_that_is_cut_while_it_is_imported_ends_the_import(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("0,1\n1,2\n")
+    np.save(tmp_path / "x.npy", np.ones((100_000, 64), np.float32))
+
+    def cut(done: int, total: int | None, unit: str, stage: str) -> None:
+        os.truncate(tmp_path / "x.npy", 128)
+
+    def work() -> None:
+        import_edge_list(
+            tmp_path / "edges.csv",
+            tmp_path / "out",
+            features=tmp_path / "x.npy",
+            options=ImportOptions(progress=cut),
+        )
+
+    with pytest.raises(DatasetError, match=r"has become shorter: 128 bytes are left of 25600128 .in .*x\.npy"):
+        work()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["edges.csv", "x.npy"]
+
+
+def test_lost_pages_of_a_source_are_the_reason_of_what_follows(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones(4096))
+
+    @whole_sources()
+    def work(cuts: bool) -> float:
+        with (tmp_path / "x.npy").open("rb") as file:
+            file.seek(128)
+            array = map_source(file, tmp_path / "x.npy", np.dtype("float64"), (4096,))
+        require_whole_sources()
+        if cuts:
+            os.truncate(tmp_path / "x.npy", 128)
+        total = float(array.sum())
+        if total == 0:
+            raise ValueError("the sum is 0")
+        return total
+
+    assert work(cuts=False) == 4096
+    with pytest.raises(DatasetError, match="128 bytes are left of 32896"):
+        work(cuts=True)
