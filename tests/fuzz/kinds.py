@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,8 @@ from tests.plan.machines import ROUND
 N = 24
 "Number of vertices of the sound graphs."
 Command = tuple[str, ...]
+"Words after ``sagann`` on the command line; or LOAD, and the name of a dataset in the current folder."
+LOAD = "load_dataset"
 QUICK = ("--hidden", "4", "--epochs", "1", "--device", "cpu", "--quiet")
 
 
@@ -216,7 +219,11 @@ def build_pyg() -> None:
     edges = {name: found[name] for name in ("edge_index", "edge_weight", "edge_type")}
     fields = {"x": found["features"], "y": found["labels"], "name": "ring", "pos": None, **masks, **edges}
     torch.save(fields, "dict.pt")
-    torch.save((fields, {"x": torch.tensor([0, N]), "edge_index": torch.tensor([0, N])}), "sliced.pt")
+    # Beside where it is imported from, as PyG keeps it.
+    Path("ring/processed").mkdir(parents=True)
+    slices = {"x": torch.tensor([0, N]), "edge_index": torch.tensor([0, N])}
+    for path in ("sliced.pt", "ring/processed/data.pt"):
+        torch.save((fields, slices), path)
 
 
 CONFIG = {
@@ -296,6 +303,70 @@ def build_checkpoints() -> None:
         Path("run", name).unlink()
 
 
+MODEL = """\
+import torch
+from sagann.nn import SAGE
+from parts import Scaled
+class Net(torch.nn.Module):
+    def __init__(self, in_dim, out_dim, widths: list, factor: float = 1.0, name="a", is_bent=True):
+        super().__init__()
+        self.layer = SAGE(in_dim, out_dim)
+        self.maps = torch.nn.ModuleList(Scaled(in_dim, out_dim, factor) for _ in widths)
+        self.is_bent = is_bent
+    def forward(self, hops, x):
+        rows = self.layer(hops[0], x) + sum(each(x) for each in self.maps)
+        return torch.tanh(rows) if self.is_bent else rows
+"""
+PARTS = """\
+import torch
+class Scaled(torch.nn.Linear):
+    def __init__(self, in_dim, out_dim, factor):
+        super().__init__(in_dim, out_dim)
+        self.factor = factor
+    def forward(self, rows):
+        return super().forward(rows) * self.factor
+    def get_extra_state(self):
+        return {"factor": self.factor, 1: (2.0, None)}
+    def set_extra_state(self, state):
+        self.factor = state["factor"]
+"""
+OWN = ("--model", "mine.py:Net")
+
+
+def build_own_model() -> None:
+    """The folder of a run of a model in a file of its own, with options and an extra state."""
+    Path("mine.py").write_text(MODEL)
+    Path("parts.py").write_text(PARTS)
+    options = ("widths=[1, 2]", "factor=0.5", "name=b", "is_bent=false")
+    _trained(*OWN, *(word for text in options for word in ("--model-option", text)))
+
+
+def build_sampled() -> None:
+    """The folder of a run of mini-batches that was killed within its second epoch."""
+    from sagann.cli.main import main
+    from sagann.train import saver
+    from sagann.train.checkpoint import Checkpoint, CheckpointFolder
+
+    write = CheckpointFolder.write
+
+    def killed(self: CheckpointFolder, checkpoint: Checkpoint) -> Path:
+        path = write(self, checkpoint)
+        if (checkpoint.position.epoch, checkpoint.position.batch) == (1, 2):
+            raise RuntimeError("killed")
+        return path
+
+    save_graph(graph(), "ring")
+    sampled = ("--sample", "2,2", "--batch-size", "4", "--patience", "5", "--keep-checkpoints", "1")
+    with (
+        mock.patch.object(saver, "_MOST_UNSAVED_S", 0.0),
+        mock.patch.object(saver, "_LEAST_SPACING", 0),
+        mock.patch.object(CheckpointFolder, "write", killed),
+    ):
+        code = main(["train", "--data", "ring", *QUICK, "--epochs", "2", *sampled, "--out", "run"])
+    assert code == 1
+    assert [path.name for path in Path("run/checkpoints").iterdir()] == ["epoch-000001-batch-000002"]
+
+
 _EDGES = ("--weight", "2", "--edge-type", "3")
 KINDS = (
     Kind(
@@ -310,6 +381,7 @@ KINDS = (
                     ("data", "info", name),
                     ("data", "check", name),
                     ("data", "reorder", name, f"{name}-near", "--by", "degree"),
+                    (LOAD, name),
                 )
             ),
             *(
@@ -336,6 +408,7 @@ KINDS = (
                 for command in (
                     ("data", "info", name),
                     ("data", "import", name, f"{name}.d"),
+                    (LOAD, name),
                     ("train", "--data", name, *QUICK, "--task", "classification", "--out", f"run-{name}"),
                 )
             ),
@@ -351,6 +424,7 @@ KINDS = (
             ("data", "import", "edges.csv", "b", "--src", "from", "--dst", "to", "--symmetrise"),
             ("data", "import", "bare.csv.gz", "c", *_EDGES, "--coalesce"),
             ("data", "import", "parts", "d", "--num-vertices", "24"),
+            ("data", "import", "edges.csv", "e", "--targets", "x.csv"),
         ),
     ),
     Kind(
@@ -368,13 +442,19 @@ KINDS = (
         commands=(
             ("data", "import", "edges.parquet", "a", *_EDGES),
             ("data", "import", "edges.parquet", "b", "--features", "x.parquet", "--labels", "y.parquet"),
+            ("data", "import", "edges.parquet", "c", "--targets", "x.parquet"),
         ),
     ),
     Kind(
         name="OGB folder",
         build=build_ogb,
         victims=("tables/**/*.gz", "archives/**/*.npz", "archives/**/*.gz"),
-        commands=(("data", "import", "tables", "a"), ("data", "import", "archives", "b")),
+        commands=(
+            ("data", "import", "tables", "a"),
+            ("data", "import", "archives", "b"),
+            (LOAD, "tables"),
+            (LOAD, "archives"),
+        ),
     ),
     Kind(
         name="GraphBolt folder",
@@ -385,8 +465,12 @@ KINDS = (
     Kind(
         name="PyG file",
         build=build_pyg,
-        victims=("*.pt",),
-        commands=(("data", "import", "dict.pt", "a"), ("data", "import", "sliced.pt", "b")),
+        victims=("*.pt", "ring/processed/*"),
+        commands=(
+            ("data", "import", "dict.pt", "a"),
+            ("data", "import", "sliced.pt", "b"),
+            (LOAD, "ring"),
+        ),
     ),
     Kind(
         name="configuration",
@@ -420,6 +504,27 @@ KINDS = (
         name="checkpoint",
         build=build_checkpoints,
         victims=("run/checkpoints/*/*",),
+        commands=(
+            ("evaluate", "--run", "run", "--quiet"),
+            ("train", "--resume", "--out", "run", "--epochs", "3", "--quiet"),
+        ),
+        whole=True,
+    ),
+    Kind(
+        name="run of an own model",
+        build=build_own_model,
+        victims=("run/*.json", "run/*.toml", "run/*.safetensors", "run/checkpoints/*/*"),
+        commands=(
+            ("evaluate", "--run", "run", *OWN, "--quiet"),
+            ("train", "--resume", "--out", "run", "--epochs", "2", *OWN, "--quiet"),
+            ("train", "--config", "run/config.toml", "--out", "run", "--overwrite", *OWN, "--quiet"),
+        ),
+        whole=True,
+    ),
+    Kind(
+        name="sampled run",
+        build=build_sampled,
+        victims=("run/*.json", "run/*.jsonl", "run/checkpoints/*/*"),
         commands=(
             ("evaluate", "--run", "run", "--quiet"),
             ("train", "--resume", "--out", "run", "--epochs", "3", "--quiet"),

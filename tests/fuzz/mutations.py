@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import pickle
+import pickletools
 import random
 import re
 import warnings
@@ -75,6 +77,7 @@ WORDS += (
     "0x" + "f" * 5000,
     "1:" * 300 + "1.5",
     "!!int ''",
+    "\ud800",
     "a." * 10_000 + "a",
     "../x",
     "/dev/null",
@@ -532,6 +535,82 @@ def _digest_of(content: bytes) -> str:
     return found
 
 
+def in_torch(path: Path, rng: Random) -> dict[Path, bytes]:
+    """Damage a file of ``torch.save``: its pickle, its members, or a tensor that it holds; the archive's own checksums are right."""
+    if rng.random() < 0.3:
+        return {path: _tensor_changed(path, rng)}
+    with zipfile.ZipFile(path) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+    at = rng.randrange(len(members))
+    pickled = next(place for place, (name, _) in enumerate(members) if name.endswith("data.pkl"))
+    match rng.randrange(8):
+        case 0:
+            del members[at]
+        case 1:
+            members[at] = (rng.choice(("x", "../x", "a/data/0", members[0][0], members[-1][0])), members[at][1])
+        case 2:
+            members[at] = (members[at][0], rng.choice(members)[1])
+        case 3:
+            members[at] = (members[at][0], in_bytes(members[at][1], rng))
+        case _:
+            members[pickled] = (members[pickled][0], _instructions_changed(members[pickled][1], rng))
+    out = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(out, "w") as archive:
+        # Of names that stand there twice.
+        warnings.simplefilter("ignore")
+        for name, content in members:
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return {path: out.getvalue()}
+
+
+def _instructions_changed(content: bytes, rng: Random) -> bytes:
+    """A pickle of which one instruction is gone, repeated, exchanged for another one, or has another argument."""
+    found = [(operation.name, place or 0) for operation, _, place in pickletools.genops(content)]
+    ends = [place for _, place in found[1:]] + [len(content)]
+    parts = [content[place:end] for (_, place), end in zip(found, ends, strict=True)]
+    at = rng.randrange(1, len(parts))
+    match found[at][0]:
+        case "BININT" | "BININT1" | "BININT2" | "LONG1" if rng.random() < 0.7:
+            parts[at] = pickle.dumps(int(rng.choice(NUMBERS[:20])), 2)[2:-1]
+        case "BINUNICODE" if rng.random() < 0.7:
+            word = rng.choice((*WORDS[:18], "edge_index", "x", "y", "0", "7", "cuda:0")).encode()
+            parts[at] = b"X" + len(word).to_bytes(4, "little") + word
+        case "GLOBAL" if rng.random() < 0.7:
+            parts[at] = rng.choice((b"cos\nsystem\n", b"ctorch\nBoolStorage\n", b"c__builtin__\ndict\n", b"c\n\n"))
+        case _:
+            other = rng.choice(parts)
+            parts[at : at + 1] = rng.choice(
+                ([], [parts[at]] * 2, [other], [parts[at], other], [parts[at]] * 10_000)
+            )
+    return b"".join(parts)
+
+
+def _tensor_changed(path: Path, rng: Random) -> bytes:
+    """The graph of a file with another tensor, or something else, in the place of one of its attributes."""
+    saved = torch.load(path, weights_only=True)
+    fields = saved[0] if isinstance(saved, tuple) else saved
+    name = rng.choice([name for name, value in fields.items() if isinstance(value, torch.Tensor)])
+    tensor = fields[name]
+    others: tuple[Callable[[], Any], ...] = (
+        lambda: tensor.to(rng.choice((torch.bool, torch.uint8, torch.float16, torch.bfloat16, torch.complex64))),
+        lambda: tensor.to(rng.choice((torch.int32, torch.float64, torch.float32, torch.int64))),
+        lambda: rng.choice((tensor[:-1], tensor[:0], tensor[None], tensor.reshape(-1), tensor.new_zeros(()))),
+        lambda: tensor.double() * rng.choice((float("nan"), float("inf"), 1e300, -1.0, 0.5)),
+        lambda: rng.choice((tensor.T, tensor.flip(0), tensor[::2], torch.cat([tensor, tensor]))),
+        lambda: tensor.new_zeros(1).expand(10**9),
+        lambda: tensor.to_sparse() if tensor.ndim else tensor,
+        lambda: torch.nn.Parameter(tensor.float()),
+        lambda: rng.choice((*NUMBERS, *WORDS, None, [], {}, [tensor], {name: tensor}, fields)),
+    )
+    with warnings.catch_warnings():
+        # Of views that PyTorch is going to refuse.
+        warnings.simplefilter("ignore")
+        fields[rng.choice((name, name, name, *fields, "edge_x", "num_nodes"))] = rng.choice(others)()
+    out = io.BytesIO()
+    torch.save(saved, out)
+    return out.getvalue()
+
+
 _STRUCTURED: dict[str, Callable[[Path, Random], dict[Path, bytes]]] = {
     ".json": in_json,
     ".jsonl": in_json_lines,
@@ -539,6 +618,7 @@ _STRUCTURED: dict[str, Callable[[Path, Random], dict[Path, bytes]]] = {
     ".npz": in_npz,
     ".gz": in_gzip,
     ".parquet": in_parquet,
+    ".pt": in_torch,
     ".safetensors": in_tensors,
 }
 "Damage to the structure of files, by the ending of their names."

@@ -12,6 +12,7 @@ import re
 import resource
 import shutil
 import signal
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from unittest import mock
 
 from sagann.free_space import Memory
 from tests.fuzz.cases import Case
-from tests.fuzz.kinds import KINDS, Command, Kind
+from tests.fuzz.kinds import KINDS, LOAD, Command, Kind
 
 Outcome = Literal["accepted", "refused", "fault"]
 LIMIT_S = 60
@@ -108,13 +109,27 @@ def _run(command: Command, limit_s: float) -> tuple[Outcome, str]:
             limited(limit_s),
         ):
             warnings.simplefilter("ignore")
-            code = main(list(command))
+            code = _loaded(command[1]) if command[0] == LOAD else main(list(command))
     except TimeIsUpError as error:
         return (
             "fault",
             f"no end after {limit_s} s of the processor\n{''.join(traceback.format_tb(error.__traceback__)[-3:])}",
         )
     return judged(code, err.getvalue())
+
+
+def _loaded(name: str) -> int:
+    """Open a dataset in the current folder from Python; exit code and message are those that a command would have."""
+    from sagann import load_dataset
+    from sagann.cli.failure import failure_of
+
+    try:
+        load_dataset(name, root=".")
+    except Exception as error:  # noqa: BLE001 - every failure ends here, as in the command
+        failure = failure_of(error)
+        sys.stderr.write(f"{failure.text}\n")
+        return failure.code
+    return 0
 
 
 def judged(code: int, said: str) -> tuple[Outcome, str]:
