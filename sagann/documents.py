@@ -17,6 +17,7 @@ MOST_LEVELS = 100
 "Largest number of lists and mappings that lie in each other in a document."
 MOST_TOML_BYTES = 16 * 2**20
 "Largest document of TOML, whose parser is slow."
+_MOST_SHOWN = 200
 # The parser takes time with the square of the number of a key's parts. A key begins where no letter stands before it.
 _PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_LEVELS}}}")
@@ -65,6 +66,12 @@ def parse_toml(text: str) -> dict[str, Any]:
         body = tomllib.loads(text)
     except RecursionError as error:
         raise _nested() from error
+    except ValueError as error:
+        problem = str(error)
+        if len(problem) <= _MOST_SHOWN:
+            raise
+        # It may hold a whole key; the line stands at its end.
+        raise ValueError(f"{problem[: _MOST_SHOWN // 2]}...{problem[-_MOST_SHOWN // 2 :]}") from error
     require_levels(body)
     return body
 

@@ -69,6 +69,13 @@ def test_long_keys_are_looked_for_in_one_pass(text: str) -> None:
         parse_toml(text)
 
 
+def test_a_long_key_is_not_shown_whole() -> None:
+    key = "x" * 10_000
+    with pytest.raises(ValueError, match=r"^.{,100}\.\.\..*\(at line 2, column \d+\)$") as caught:
+        parse_toml(f"[{key}]\n[{key}]")
+    assert len(str(caught.value)) < 250
+
+
 def test_toml_of_many_bytes_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 16777216 are read"):
         parse_toml("#" * (MOST_TOML_BYTES + 1))
