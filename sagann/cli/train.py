@@ -98,9 +98,18 @@ def plan(
     machine: Annotated[
         Path | None,
         option(
-            "With --memory: rates of another machine, as 'sagann machine' writes them.",
+            "With --memory: rates of another machine, as 'sagann machine' writes them. With --devices: those of a machine with "
+            "accelerators, or the name of a published one, as epyc-7763-u250.",
             "FILE",
             default="this one's, measured",
+        ),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        option(
+            "With --sample: predict training on these trainers of --machine together, by rates alone.",
+            "host,accelerator,...",
+            default="none",
         ),
     ] = None,
     device: Annotated[
@@ -124,7 +133,8 @@ def plan(
 
     With --memory, say instead how an epoch is streamed: into how many intervals the graph is cut, how much memory it
     takes, what is copied, and how long it will take. With --sample, say how long an epoch of mini-batches will take, which
-    bytes it reads, and what holds it up; a few batches are trained for that. With --workers, say how the graph is divided
+    bytes it reads, and what holds it up; a few batches are trained for that. With --devices, predict it for a processor and
+    accelerators that train together on a machine that is described. With --workers, say how the graph is divided
     among them, and what a run has learned of their seconds.
 
     Example: sagann plan --data demo --model gat
@@ -142,6 +152,7 @@ def plan(
             "--show kernels": show == "kernels",
             "--memory": memory is not None,
             "--device": device != "auto",
+            "--devices": devices is not None,
             "--sample": "sample" in given,
         }.items():
             if is_given:
@@ -163,6 +174,24 @@ def plan(
                 where="sagann plan",
                 fix=f"Add --workers 2, or leave {name} out.",
             )
+    if devices is not None:
+        for name, is_given in {
+            **for_streaming,
+            "--show kernels": show == "kernels",
+            "--memory": memory is not None,
+            "--device": device != "auto",
+        }.items():
+            if is_given and name != "--machine":
+                raise InputError(
+                    "trainers of another machine are predicted by rates alone",
+                    value=f"{name}, with --devices",
+                    where="sagann plan",
+                    fix=f"Leave {name} out, or leave --devices out for this machine.",
+                )
+        from sagann.cli.plan_hybrid import show_hybrid
+
+        show_hybrid(given, config, shared, devices=devices, machine_file=machine)
+        return
     if any(setting.name in given for setting in _SAMPLING):
         for name, is_given in {**for_streaming, "--show kernels": show == "kernels"}.items():
             if is_given:

@@ -13,6 +13,7 @@ The lines of a file are the rates of ``device0``, and of copies between it and t
     [devices.device1]
     matmul_flops = 1e13         # rates that differ from those of device0
     disk = "disk1"              # where the device keeps files; disk0 by default
+    pipelines_layers = true     # whether it sums over edges and maps the sums at the same time; false by default
 
     [links.link0-1]
     bytes_per_s = 2.0e10
@@ -42,6 +43,7 @@ DISK = "disk0"
 "Disk of device0, and of devices that name no other."
 _WHOLE = frozenset(["num_cores", "cache_bytes"])
 _OF_DEVICES = frozenset(["host_to_device_bytes", "device_to_host_bytes"])
+_PIPELINES = "pipelines_layers"
 _TABLES = ("disks", "devices", "links", "switches")
 _ANEW = "`sagann machine --out FILE` writes a whole one."
 
@@ -112,7 +114,7 @@ class Machine:
     disks: Mapping[str, Disk]
     "Disks by name; disk0 is among them."
     devices: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
-    "By name of another device, the rates that differ from those of device0, and the name of its disk."
+    "By name of another device, the rates that differ from those of device0, the name of its disk, and whether it pipelines layers."
     links: Mapping[str, Link] = field(default_factory=dict)
     "Links by name of the resource that a move occupies."
     switches: Mapping[str, float] = field(default_factory=dict)
@@ -120,13 +122,17 @@ class Machine:
 
     def device(self, name: str) -> Machine:
         """The machine with the rates of a device in place of those of device0."""
-        given: dict[str, Any] = {key: rate for key, rate in self.devices.get(name, {}).items() if key != "disk"}
+        given: dict[str, Any] = {key: rate for key, rate in self.devices.get(name, {}).items() if key in UNITS}
         return replace(self, **given) if given else self
 
     def disk_of(self, device: str) -> tuple[str, Disk]:
         """Name and rates of the disk where a device keeps files."""
         name = str(self.devices.get(device, {}).get("disk", DISK))
         return name, self.disks[name]
+
+    def pipelines_layers(self, device: str) -> bool:
+        """Whether a device sums over the edges of a layer and maps the sums at the same time, as an FPGA may."""
+        return bool(self.devices.get(device, {}).get(_PIPELINES, False))
 
     def to_toml(self) -> str:
         """The machine as TOML, a line for each rate with its unit; :meth:`from_toml` reads the same back."""
@@ -228,12 +234,14 @@ class _Tables:
 
     def _device(self, name: str, disks: Collection[str]) -> dict[str, float | str]:
         rates = sorted(UNITS.keys() - _WHOLE - {"name"})
-        given = self._entries("devices", name, (*rates, "disk"))
+        given = self._entries("devices", name, (*rates, "disk", _PIPELINES))
         disk = given.get("disk", DISK)
         if disk not in list(disks):
             raise self._refused(f"devices.{name}.disk", disk, "a name of [disks]")
+        if not isinstance(pipelines := given.get(_PIPELINES, False), bool):
+            raise self._refused(f"devices.{name}.{_PIPELINES}", pipelines, "true or false")
         return {
-            each: value if each == "disk" else _positive(f"devices.{name}.{each}", value, self.where)
+            each: value if each in ("disk", _PIPELINES) else _positive(f"devices.{name}.{each}", value, self.where)
             for each, value in given.items()
         }
 

@@ -205,3 +205,13 @@ def test_wrong_disks_are_named(lines: str, said: str) -> None:
 def test_disk0_must_be_there() -> None:
     rates, _ = machine_of().to_toml().split("\n\n", 1)
     assert refused(rates).value == "'disks.disk0' is missing"
+
+
+def test_a_device_says_whether_it_pipelines_layers() -> None:
+    machine = machine_of(devices={"a": {"matmul_flops": 1e12, "pipelines_layers": True}, "b": {"step_s": 1e-3}})
+    assert Machine.from_toml(machine.to_toml(), where=WHERE) == machine
+    assert [machine.pipelines_layers(name) for name in ("a", "b", "c")] == [True, False, False]
+    assert machine.device("a") == replace(machine, matmul_flops=1e12)
+    error = refused(machine_of(devices={"a": {"pipelines_layers": 1}}).to_toml())
+    assert error.value == "1"
+    assert error.fix == "Write true or false."

@@ -1,0 +1,201 @@
+"""Policies against each other, on simulated machines of a processor and one accelerator of unequal speed.
+
+The best static split is found by search over all divisions of the threads and a grid of seeds. Noise multiplies the seconds of every stage by
+a log-normal number, and sometimes by three.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+from bench.orders.__main__ import line
+from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads
+from sagann.plan.hybrid.degrees import log_normal_law
+from sagann.plan.hybrid.iterations import Job, stage_times
+from sagann.plan.hybrid.policies import POLICIES, Balance, next_balance
+from sagann.plan.hybrid.predict import even_assignment
+from sagann.plan.hybrid.work import Widths
+from sagann.plan.machine import DISK, Disk, Link, Machine
+
+ACCELERATOR = "accelerator0"
+RATIOS = (1, 2, 4)
+"Times as fast as the whole processor that the accelerator propagates."
+TOTAL = 1024
+"Seeds of an iteration."
+CLOSE = 1.05
+"Times the best iteration that count as settled."
+NOISE = 0.1
+"Standard deviation of the logarithm of a measured second over the true one."
+SPIKES = 0.02
+"Part of the measurements that a pause makes three times as long."
+GRID = 16
+"Seeds between two splits that the search tries."
+HORIZON = 30
+"Iterations in which a policy is to settle."
+COLUMNS = (
+    "policy",
+    "cores",
+    "accelerator",
+    "settled after",
+    f"at {HORIZON}, times the best",
+    "under noise, times the best",
+    "seeds swing by",
+    "settled after a slow-down",
+    "epoch of a slow-down, static in the middle over it",
+)
+CORES = (8, 32)
+"Cores of the processor."
+JOB = Job(
+    law=log_normal_law(num_vertices=200_000, mean=20, top_share=0.2, symmetric=True),
+    num_train=100_000,
+    widths=Widths(features=(128, 256, 32)),
+    fanouts=(10, 5),
+    sampled_edges_per_s=1e7,
+)
+
+
+def machine_with(ratio: float, cores: int) -> Machine:
+    """A processor, and an accelerator that propagates ``ratio`` times as fast as all of its cores."""
+    flops, rows = cores * 5e10, cores * 2.5e9
+    return Machine(
+        name=f"{cores} cores, and an accelerator {ratio:g} times as fast as they",
+        num_cores=cores,
+        matmul_flops=flops,
+        stream_bytes=rows,
+        gather_bytes=rows,
+        gather_cached_bytes=rows,
+        cache_bytes=1 << 25,
+        exp_per_s=1e9,
+        copy_bytes=1e11,
+        pick_bytes=4e9,
+        step_s=1e-5,
+        disks={DISK: Disk(read_bytes_per_s=1e9, cached_bytes_per_s=1e9, write_bytes_per_s=1e9)},
+        devices={ACCELERATOR: {"matmul_flops": ratio * flops, "gather_bytes": ratio * rows}},
+        links={f"{ACCELERATOR}.copy_in": Link(bytes_per_s=1e11)},
+    )
+
+
+@cache
+def best_by_search(ratio: float, cores: int) -> float:
+    """Seconds of the slowest stage of the best static split: every division of the threads, and a grid of seeds."""
+    machine = machine_with(ratio, cores)
+    found = math.inf
+    for host in range(0, TOTAL + 1, GRID):
+        seeds = {HOST: host, ACCELERATOR: TOTAL - host}
+        for train in range(1, cores - 1):
+            # Sampling and loading take their seconds with one thread over the number of threads.
+            split = Assignment(seeds=seeds, threads=Threads(sample=1, load=1, train=train))
+            times = stage_times(machine, JOB, split)
+            trained = max(times.host_train, times.accelerator)
+            if trained < found:
+                rest = cores - train
+                fed = min(max(times.sample / each, times.load / (rest - each)) for each in range(1, rest))
+                found = min(found, max(trained, fed))
+    return found
+
+
+def run(
+    policy: str, ratio_at: Callable[[int], float], iterations: int, *, cores: int, noise: float = 0.0, seed: int = 0
+) -> list[Balance]:
+    """What a policy decides iteration by iteration; the first entry is the even split that it starts from.
+
+    Args:
+        policy: name of a policy.
+        ratio_at: speed of the accelerator at each iteration.
+        iterations: number of iterations.
+        cores: cores of the processor.
+        noise: deviation of the logarithm of measured seconds; above 0, there are spikes as well.
+        seed: seed of the noise.
+    """
+    generator = random.Random(seed)
+    found = [Balance(assignment=even_assignment(machine_with(1, cores), TOTAL, (ACCELERATOR,)))]
+    for number in range(iterations):
+        times = stage_times(machine_with(ratio_at(number), cores), JOB, found[-1].assignment)
+        found.append(next_balance(policy, found[-1], _noisy(times, noise, generator)))
+    return found
+
+
+def times_best(balances: Sequence[Balance], ratio: float, cores: int) -> list[float]:
+    """Seconds of the slowest stage with each assignment, over those of the best static split."""
+    machine, best_s = machine_with(ratio, cores), best_by_search(ratio, cores)
+    return [stage_times(machine, JOB, each.assignment).slowest / best_s for each in balances]
+
+
+def settled_after(times: Sequence[float]) -> int | None:
+    """Iterations after which times stay close to the best; None if they do not at the end."""
+    late = [number for number, each in enumerate(times) if each > CLOSE]
+    if not late:
+        return 0
+    return late[-1] + 1 if late[-1] + 1 < len(times) else None
+
+
+def contest_lines() -> Iterator[str]:
+    """The table of policies."""
+    yield "## Policies\n"
+    yield (
+        f"{TOTAL} seeds an iteration, from an even split; the accelerator propagates so many times as fast as all cores. *Settled* is within "
+        f"{CLOSE - 1:.0%} of the best static split, which is found by search. Noise of {NOISE:.0%}, and {SPIKES:.0%} of pauses, from iteration "
+        f"{HORIZON} to {4 * HORIZON}. In the slow-down the accelerator is half as fast from iteration {HORIZON} of {3 * HORIZON} on."
+    )
+    yield ""
+    yield line(COLUMNS)
+    yield line(["---"] + ["--:"] * (len(COLUMNS) - 1))
+    for policy, cores, ratio in product(POLICIES, CORES, RATIOS):
+        yield line([policy, str(cores), str(ratio), *_cells(policy, ratio, cores)])
+
+
+def _cells(policy: str, ratio: int, cores: int) -> list[str]:
+    steady = times_best(run(policy, lambda _: ratio, 2 * HORIZON, cores=cores), ratio, cores)
+    noisy = run(policy, lambda _: ratio, 4 * HORIZON, cores=cores, noise=NOISE)[HORIZON:]
+    seeds = [each.assignment.seeds[HOST] for each in noisy]
+    under_noise = times_best(noisy, ratio, cores)
+
+    def slowed(number: int) -> float:
+        return ratio if number < HORIZON else ratio / 2
+
+    after = times_best(run(policy, slowed, 3 * HORIZON, cores=cores)[HORIZON:], ratio / 2, cores)
+    return [
+        _number(settled_after(steady)),
+        f"{steady[HORIZON]:.2f}",
+        f"{sum(under_noise) / len(under_noise):.2f}",
+        f"{(max(seeds) - min(seeds)) / TOTAL:.0%}",
+        _number(settled_after(after)),
+        f"{_epoch_s(slowed, policy, cores, static_from=HORIZON) / _epoch_s(slowed, policy, cores):.2f}",
+    ]
+
+
+def _epoch_s(ratio_at: Callable[[int], float], policy: str, cores: int, static_from: int | None = None) -> float:
+    """Seconds of an epoch, in the middle of which the policy may become static."""
+    balances = run(policy, ratio_at, 3 * HORIZON, cores=cores)
+    if static_from is not None:
+        balances[static_from:] = [balances[static_from]] * len(balances[static_from:])
+    return sum(
+        stage_times(machine_with(ratio_at(number), cores), JOB, each.assignment).slowest
+        for number, each in enumerate(balances[:-1])
+    )
+
+
+def _noisy(times: StageTimes, noise: float, generator: random.Random) -> StageTimes:
+    if not noise:
+        return times
+
+    def seconds(true: float) -> float:
+        pause = 3.0 if generator.random() < SPIKES else 1.0
+        return true * pause * math.exp(generator.gauss(0.0, noise))
+
+    return replace(
+        times,
+        sample=seconds(times.sample),
+        load=seconds(times.load),
+        transfer={name: seconds(each) for name, each in times.transfer.items()},
+        train={name: seconds(each) for name, each in times.train.items()},
+    )
+
+
+def _number(count: int | None) -> str:
+    return "never" if count is None else str(count)

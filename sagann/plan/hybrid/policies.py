@@ -1,0 +1,177 @@
+"""Policies: one decision for each iteration, from the measured seconds of its stages.
+
+- ``static``: nothing changes.
+- ``hyscale``: Algorithm 1. It finds the slowest stage and moves seeds or threads to it.
+- ``joint``: seeds and threads for which the slowest stage is expected to be the fastest, all at once (:func:`~sagann.plan.hybrid.balance.balanced`).
+
+A policy sees smoothed seconds (:mod:`sagann.plan.hybrid.rates`). Every decision says in words what was moved and why. To add a policy, add a
+function with the arguments of :data:`Policy` to :data:`POLICIES`.
+
+Where we differ from the printed algorithm: its lines 23 and 31 take threads from the fastest stage, which may be an accelerator's and have
+none; the text takes them from the fastest task of the processor, and so do we. A task gives no thread if it would then be the slowest; the
+next one gives. If the function that the algorithm names can move nothing, the other one is tried: otherwise training that is even between
+processor and accelerators would never get the threads that sampling and loading do not need, nor give those that they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes
+from sagann.plan.hybrid.balance import balance_sampling, balance_thread, balance_work, balanced
+from sagann.plan.hybrid.rates import Damping, Rates, rates_of, smoothed
+
+_CPU_STAGES = {"T_SC": "sample", "T_Load": "load", "T_TC": "train"}
+_TASKS = {"sample": "sampling", "load": "loading", "train": "training"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Balance:
+    """What a policy knows after an iteration, and what it decided."""
+
+    assignment: Assignment
+    "Seeds and threads of the next iteration."
+    rates: Rates | None = None
+    "Smoothed seconds for a seed; None before the first iteration."
+    why: str = "Nothing is measured yet."
+    "The last decision, in words."
+    damping: Damping = field(default_factory=Damping)
+    "Smoothing and hysteresis."
+
+
+Policy = Callable[[Assignment, Rates, Damping], tuple[Assignment, str]]
+"From the present assignment and smoothed rates to the next assignment, and the reason in words."
+
+
+def next_balance(policy: str, balance: Balance, times: StageTimes) -> Balance:
+    """One decision: what the next iteration's assignment is, given the measured seconds of this one.
+
+    Args:
+        policy: a name of :data:`POLICIES`.
+        balance: as the last iteration left it.
+        times: measured seconds of the iteration that ran with ``balance.assignment``.
+    """
+    rates = smoothed(balance.rates, rates_of(balance.assignment, times), balance.damping)
+    assignment, why = POLICIES[policy](balance.assignment, rates, balance.damping)
+    return Balance(assignment=assignment, rates=rates, why=why, damping=balance.damping)
+
+
+def static(assignment: Assignment, rates: Rates, damping: Damping) -> tuple[Assignment, str]:
+    """Keep everything as it is."""
+    return assignment, "The policy is static."
+
+
+def hyscale(assignment: Assignment, rates: Rates, damping: Damping) -> tuple[Assignment, str]:
+    """Algorithm 1 of the paper."""
+    times = rates.times(assignment)
+    stages = {
+        "T_SC": times.sample,
+        "T_SA": times.sample_accelerator,
+        "T_Load": times.load,
+        "T_TC": times.host_train,
+        "T_Accel": times.accelerator,
+    }
+    if assignment.host_sampled is None:
+        del stages["T_SA"]
+    ordered = sorted(stages, key=stages.__getitem__, reverse=True)
+    bottleneck, second, fastest = ordered[0], ordered[-2], ordered[-1]
+    taker = _CPU_STAGES.get(bottleneck, "train")
+    remedies: list[Callable[[], tuple[Assignment, str]]] = [lambda: _thread(assignment, times, damping, taker)]
+    match bottleneck:
+        case "T_SA" | "T_SC":
+            remedies.append(lambda: _sampling(assignment, times, damping))
+        case "T_Accel" | "T_TC":
+            remedies.append(lambda: _work(assignment, times, damping))
+    if bottleneck in ("T_SC", "T_Load") and times.host_train > times.accelerator:
+        # A trainer with fewer seeds has threads to give later.
+        remedies.append(lambda: _work(assignment, times, damping))
+    # Lines 11 to 14, and 18 to 21 and 26 to 29: work, not threads.
+    if (
+        bottleneck in ("T_SA", "T_Accel")
+        or (bottleneck == "T_SC" and (fastest == "T_SA" or (fastest, second) == ("T_Accel", "T_SA")))
+        or (bottleneck == "T_TC" and (fastest == "T_Accel" or (fastest, second) == ("T_SA", "T_Accel")))
+    ):
+        remedies[:2] = reversed(remedies[:2])
+    found = [remedy() for remedy in remedies]
+    return next((each for each in found if each[0] != assignment), found[0])
+
+
+def joint(assignment: Assignment, rates: Rates, damping: Damping) -> tuple[Assignment, str]:
+    """The best seeds and threads by the rates, if they promise more than the band."""
+    wanted = balanced(assignment, rates)
+    now_s, then_s = rates.times(assignment).slowest, rates.times(wanted).slowest
+    if then_s >= now_s * (1 - damping.band):
+        return assignment, f"No other split promises {damping.band:.0%} less than {_told(now_s)}."
+    return (
+        wanted,
+        f"{_changed(assignment, wanted)}: an iteration is expected at {_told(then_s)}, after {_told(now_s)}.",
+    )
+
+
+POLICIES: Mapping[str, Policy] = {"static": static, "hyscale": hyscale, "joint": joint}
+"Policies by name."
+
+
+def _work(assignment: Assignment, times: StageTimes, damping: Damping) -> tuple[Assignment, str]:
+    found = balance_work(assignment, times.host_train, times.accelerator, damping)
+    return found, _said(
+        assignment,
+        found,
+        f"training takes {_told(times.host_train)} on the processor, {_told(times.accelerator)} on accelerators",
+    )
+
+
+def _sampling(assignment: Assignment, times: StageTimes, damping: Damping) -> tuple[Assignment, str]:
+    found = balance_sampling(assignment, times.sample, times.sample_accelerator, damping)
+    return found, _said(
+        assignment,
+        found,
+        f"sampling takes {_told(times.sample)} on the processor, {_told(times.sample_accelerator)} on accelerators",
+    )
+
+
+def _thread(assignment: Assignment, times: StageTimes, damping: Damping, taker: str) -> tuple[Assignment, str]:
+    seconds = {"sample": times.sample, "load": times.load, "train": times.host_train}
+    givers = [name for name in sorted(seconds, key=seconds.__getitem__) if name != taker]
+    for giver in givers:
+        found = balance_thread(assignment, giver, taker, seconds[giver], seconds[taker], damping)
+        if found != assignment:
+            return found, _said(
+                assignment,
+                found,
+                f"{_TASKS[taker]} takes {_told(seconds[taker])} on the processor, {_TASKS[giver]} {_told(seconds[giver])}",
+            )
+    return assignment, f"Nothing is moved: no task of the processor has a thread to give to {_TASKS[taker]}."
+
+
+def _said(before: Assignment, after: Assignment, why: str) -> str:
+    if after == before:
+        return f"Nothing is moved: {why}."
+    return f"{_changed(before, after)}: {why}."
+
+
+def _changed(before: Assignment, after: Assignment) -> str:
+    """What differs, in words."""
+    parts = []
+    seeds = after.seeds[HOST] - before.seeds[HOST]
+    if seeds:
+        moved = "1 seed goes" if abs(seeds) == 1 else f"{abs(seeds)} seeds go"
+        parts.append(f"{moved} {'to' if seeds > 0 else 'from'} the processor")
+    elif after.seeds != before.seeds:
+        parts.append("Seeds move among the accelerators")
+    if before.host_sampled is not None and after.host_sampled is not None:
+        sampled = after.host_sampled - before.host_sampled
+        if sampled:
+            parts.append(f"sampling of {abs(sampled)} seeds goes {'to' if sampled > 0 else 'from'} the processor")
+    for name, word in _TASKS.items():
+        threads = getattr(after.threads, name) - getattr(before.threads, name)
+        if threads:
+            noun = "thread" if abs(threads) == 1 else "threads"
+            parts.append(f"{word} gets {abs(threads)} {noun} {'more' if threads > 0 else 'fewer'}")
+    said = ", ".join(parts)
+    return said[:1].upper() + said[1:]
+
+
+def _told(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

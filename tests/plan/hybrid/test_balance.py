@@ -1,0 +1,151 @@
+"""Moves of seeds and threads keep their totals, and bring times closer."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from hypothesis import given, strategies as st
+
+from sagann.plan.hybrid.assignment import HOST, Assignment, Threads
+from sagann.plan.hybrid.balance import balance_sampling, balance_thread, balance_work, balanced
+from sagann.plan.hybrid.rates import Damping, Rates
+from tests.plan.hybrid.settings import FIRST, SECOND, assignment
+
+seconds = st.floats(0, 1e3)
+TASKS = ("sample", "load", "train")
+
+
+@st.composite
+def assignments(draw: st.DrawFn) -> Assignment:
+    others = draw(st.lists(st.integers(0, 500), min_size=1, max_size=5))
+    host = draw(st.integers(0, 500))
+    # As many seeds as trainers, at least.
+    others[0] += len(others) + 1
+    sample, load, train = (draw(st.integers(1, 6)) for _ in range(3))
+    total = host + sum(others)
+    host_sampled = draw(st.none() | st.integers(0, total))
+    return assignment(host, *others, sample=sample, load=load, train=train, host_sampled=host_sampled)
+
+
+@st.composite
+def dampings(draw: st.DrawFn) -> Damping:
+    return Damping(band=draw(st.floats(0, 0.5)), gain=draw(st.floats(0.01, 1)))
+
+
+def require_same_totals(before: Assignment, after: Assignment) -> None:
+    assert after.total == before.total
+    assert after.threads.total == before.threads.total
+    assert list(after.seeds) == list(before.seeds)
+    assert min(after.seeds.values()) >= 0
+    assert min(after.threads.sample, after.threads.load, after.threads.train) >= 1
+    assert (after.host_sampled is None) is (before.host_sampled is None)
+
+
+@given(before=assignments(), host_s=seconds, accelerator_s=seconds, damping=dampings())
+def test_work_keeps_its_totals(before: Assignment, host_s: float, accelerator_s: float, damping: Damping) -> None:
+    for function in (balance_work, balance_sampling):
+        require_same_totals(before, function(before, host_s, accelerator_s, damping))
+
+
+@given(
+    before=assignments(),
+    tasks=st.permutations(TASKS),
+    giver_s=seconds,
+    taker_s=seconds,
+    damping=dampings(),
+)
+def test_threads_keep_their_total(
+    before: Assignment, tasks: list[str], giver_s: float, taker_s: float, damping: Damping
+) -> None:
+    after = balance_thread(before, tasks[0], tasks[1], giver_s, taker_s, damping)
+    require_same_totals(before, after)
+    assert after.seeds == before.seeds
+    assert getattr(after.threads, tasks[1]) >= getattr(before.threads, tasks[1])
+
+
+rates = st.builds(
+    Rates,
+    sample=seconds,
+    sample_accelerator=seconds,
+    load=seconds,
+    train=st.dictionaries(st.sampled_from([HOST, *(f"accelerator{at}" for at in range(5))]), seconds),
+)
+
+
+@given(before=assignments(), known=rates, uses_host=st.booleans())
+def test_the_joint_optimum_keeps_totals(before: Assignment, known: Rates, uses_host: bool) -> None:
+    after = balanced(before, known, uses_host=uses_host)
+    require_same_totals(before, after)
+    assert uses_host or after.seeds[HOST] == 0
+    assert not uses_host or min(after.seeds.values()) >= 1
+
+
+def test_work_goes_a_part_of_the_way_to_equal_times() -> None:
+    # 300 seeds for 3 s and 100 for 2 s: 100 and 50 seeds a second, so 400 seeds are even at 267 and 133.
+    before = assignment(300, 100)
+    whole = balance_work(before, 3.0, 2.0, Damping(gain=1.0))
+    assert whole.seeds == {HOST: 267, FIRST: 133}
+    half = balance_work(before, 3.0, 2.0, Damping(gain=0.5))
+    assert half.seeds == {HOST: 283, FIRST: 117}
+    assert balance_work(before, 3.0, 2.0, Damping(band=0.4)) == before
+    assert sum(balance_work(assignment(10, 40, 51), 2.0, 1.0, Damping()).seeds.values()) == 101
+
+
+def test_a_trainer_without_seeds_gets_some() -> None:
+    assert balance_work(assignment(0, 100), 0.0, 1.0, Damping(gain=1.0)).seeds == {HOST: 50, FIRST: 50}
+
+
+def test_sampling_is_shared_only_where_accelerators_sample() -> None:
+    alone = assignment(50, 50)
+    assert balance_sampling(alone, 2.0, 1.0, Damping()) == alone
+    both = assignment(50, 50, host_sampled=50)
+    assert balance_sampling(both, 2.0, 1.0, Damping(gain=1.0)).host_sampled == 33
+
+
+def test_threads_go_to_the_slower_task() -> None:
+    before = assignment(sample=10, load=10, train=10)
+    # 10 threads take 1 s and 3 s; 5 and 15 threads take 2 s each.
+    assert balance_thread(before, "sample", "load", 1.0, 3.0, Damping(gain=1.0)).threads == Threads(
+        sample=5, load=15, train=10
+    )
+    assert balance_thread(before, "sample", "load", 3.0, 1.0, Damping()) == before
+    # At least one thread.
+    assert balance_thread(before, "sample", "load", 1.0, 1.2, Damping()).threads.load == 11
+    # The giver would then be the slower one.
+    assert balance_thread(before, "sample", "load", 1.0, 1.1, Damping()) == before
+
+
+@pytest.mark.parametrize("samples_both", [False, True])
+def test_the_joint_optimum_is_that_of_a_search(samples_both: bool) -> None:
+    known = Rates(sample=0.02, sample_accelerator=0.01, load=0.03, train={HOST: 0.2, FIRST: 0.05, SECOND: 0.1})
+    before = assignment(20, 20, 20, sample=3, load=3, train=6, host_sampled=30 if samples_both else None)
+    found = known.times(balanced(before, known)).slowest
+    best = min(
+        known.times(
+            assignment(
+                host,
+                first,
+                60 - host - first,
+                sample=sample,
+                load=load,
+                train=12 - sample - load,
+                host_sampled=sampled,
+            )
+        ).slowest
+        for host in range(1, 58, 3)
+        for first in range(1, 60 - host, 3)
+        for sample, load in product(range(1, 11), repeat=2)
+        if sample + load < 12
+        for sampled in ((10, 30, 50) if samples_both else (None,))
+    )
+    # Seeds are whole numbers.
+    assert found <= best * 1.05
+
+
+def test_the_joint_optimum_without_the_processor() -> None:
+    known = Rates(sample=0.01, sample_accelerator=0, load=0.03, train={FIRST: 0.1, SECOND: 0.3})
+    found = balanced(assignment(0, 50, 50, sample=4, load=4, train=4), known, uses_host=False)
+    assert found.seeds == {HOST: 0, FIRST: 75, SECOND: 25}
+    assert found.threads.train == 1
+    assert found.threads.load / found.threads.sample == pytest.approx(3, abs=1)

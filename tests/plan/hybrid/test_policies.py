@@ -1,0 +1,121 @@
+"""Policies settle at the best split, hold still under noise, and follow a trainer that slows down."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench.hyscale.contest import CLOSE, HORIZON, NOISE, RATIOS, TOTAL, run, settled_after, times_best
+from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads
+from sagann.plan.hybrid.policies import Balance, next_balance
+from sagann.plan.hybrid.rates import Damping
+from tests.plan.hybrid.settings import FIRST, assignment
+
+# Algorithm 1 ends where no single move helps: with few cores, where one thread is much, and beside a fast accelerator. Joint decisions end
+# within 6% with eight cores and a ratio of 4, where the processor should not train at all but keeps a few seeds.
+CASES = [
+    ("hyscale", 32, 1),
+    ("hyscale", 32, 2),
+    ("joint", 8, 1),
+    ("joint", 8, 2),
+    *(("joint", 32, ratio) for ratio in RATIOS),
+]
+
+
+@pytest.mark.parametrize(("policy", "cores", "ratio"), CASES)
+def test_settles_within_thirty_iterations(policy: str, cores: int, ratio: int) -> None:
+    times = times_best(run(policy, lambda _: ratio, 2 * HORIZON, cores=cores), ratio, cores)
+    assert times[0] > CLOSE
+    settled = settled_after(times)
+    assert settled is not None
+    assert settled <= HORIZON
+
+
+@pytest.mark.parametrize(("policy", "cores", "ratio"), CASES)
+def test_does_not_swing_under_noise(policy: str, cores: int, ratio: int) -> None:
+    balances = run(policy, lambda _: ratio, 6 * HORIZON, cores=cores, noise=NOISE, seed=ratio)[HORIZON:]
+    times = times_best(balances, ratio, cores)
+    assert sum(times) / len(times) < 1.08
+    shares = [each.assignment.seeds[HOST] / TOTAL for each in balances]
+    assert max(shares) - min(shares) < 0.2
+
+
+@pytest.mark.parametrize(("policy", "cores", "ratio"), CASES)
+def test_follows_a_trainer_that_halves_its_speed(policy: str, cores: int, ratio: int) -> None:
+    balances = run(policy, lambda number: ratio if number < HORIZON else ratio / 2, 3 * HORIZON, cores=cores)
+    settled = settled_after(times_best(balances[HORIZON:], ratio / 2, cores))
+    assert settled is not None
+    assert settled <= 20
+
+
+def test_static_moves_nothing() -> None:
+    balances = run("static", lambda _: 4, 5, cores=8)
+    assert {each.assignment.seeds[HOST] for each in balances} == {TOTAL // 2}
+    assert balances[-1].why == "The policy is static."
+
+
+def decided(split: Assignment, **times: float) -> Balance:
+    """Algorithm 1 on measured times; the accelerator's are named ``accelerator`` and ``copies``."""
+    measured = StageTimes(
+        sample=times["sample"],
+        sample_accelerator=times.get("sample_accelerator", 0.0),
+        load=times["load"],
+        transfer={FIRST: times.get("copies", 0.0)},
+        train={HOST: times["train"], FIRST: times["accelerator"]},
+    )
+    return next_balance("hyscale", Balance(assignment=split, damping=Damping(gain=1.0)), measured)
+
+
+def test_every_case_of_algorithm_1() -> None:
+    split = assignment(100, 100, sample=4, load=4, train=4)
+    both = replace(split, host_sampled=100)
+    # T_SA: line 12.
+    found = decided(both, sample=1, sample_accelerator=5, load=1, train=1, accelerator=1)
+    assert found.assignment.host_sampled == 167
+    # T_Accel, here its copies: line 14.
+    found = decided(split, sample=1, load=1, train=1, accelerator=2, copies=3)
+    assert found.assignment.seeds == {HOST: 150, FIRST: 50}
+    assert found.why == "50 seeds go to the processor: training takes 1 s on the processor, 3 s on accelerators."
+    # T_Load: line 16, from the fastest task of the processor.
+    found = decided(split, sample=1, load=4, train=2, accelerator=2)
+    assert found.assignment.threads == Threads(sample=2, load=6, train=4)
+    assert found.why == (
+        "Sampling gets 2 threads fewer, loading gets 2 threads more: loading takes 4 s on the processor, sampling 1 s."
+    )
+    # T_SC: lines 18 to 23.
+    found = decided(both, sample=4, sample_accelerator=1, load=2, train=2, accelerator=2)
+    assert found.assignment.host_sampled == 40
+    found = decided(both, sample=4, sample_accelerator=2, load=3, train=3, accelerator=1)
+    assert found.assignment.host_sampled == 67
+    found = decided(both, sample=4, sample_accelerator=3, load=1, train=3, accelerator=3)
+    assert found.assignment.threads.load < 4 < found.assignment.threads.sample
+    # T_TC: lines 26 to 31.
+    found = decided(split, sample=2, load=2, train=4, accelerator=1)
+    assert found.assignment.seeds == {HOST: 40, FIRST: 160}
+    found = decided(both, sample=3, sample_accelerator=1, load=3, train=4, accelerator=2)
+    assert found.assignment.seeds == {HOST: 67, FIRST: 133}
+    found = decided(split, sample=1, load=2, train=4, accelerator=3)
+    assert found.assignment.threads.sample < 4 < found.assignment.threads.train
+
+
+def test_the_next_task_gives_where_the_fastest_has_one_thread() -> None:
+    split = assignment(100, 100, sample=1, load=4, train=4)
+    found = decided(split, sample=1, load=2, train=8, accelerator=3)
+    assert found.assignment.threads.sample == 1
+    assert found.assignment.threads.load < 4
+    found = decided(assignment(100, 100, sample=1, load=1, train=4), sample=1, load=2, train=8, accelerator=3)
+    assert found.assignment.threads == Threads(sample=1, load=1, train=4)
+    # No thread can be given: the accelerator gets seeds instead.
+    assert found.why.startswith("45 seeds go from the processor")
+
+
+def test_joint_says_what_it_expects() -> None:
+    split = assignment(100, 100, sample=4, load=4, train=4)
+    times = StageTimes(sample=0.001, load=0.001, train={HOST: 0.030, FIRST: 0.010})
+    found = next_balance("joint", Balance(assignment=split), times)
+    assert found.assignment.seeds[HOST] < 100
+    assert found.why.endswith("ms, after 30 ms.")
+    again = next_balance("joint", found, found.rates.times(found.assignment)) if found.rates else found
+    assert again.assignment == found.assignment
+    assert again.why.startswith("No other split promises 3% less than")
