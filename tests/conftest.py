@@ -22,7 +22,8 @@ from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.spec import verify
 from sagann.plan.steps import Plan, Step
 from tests.forks import in_group
-from tests.trials import Trials, note_kinds
+from tests.shared import Fill, SharedFolder, filled_once, shared_root
+from tests.trials import note_kinds, pytest_addoption as pytest_addoption, pytest_configure as pytest_configure
 
 # The first example of a property pays for Numba's compilation, or for importing PyG.
 settings.register_profile("compiles", deadline=None, max_examples=60)
@@ -40,18 +41,6 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 # Graphs of a few edges gain nothing from threads, and waiting for them is slow on a busy machine.
 torch.set_num_threads(1)
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option of tests.trials."""
-    parser.addoption("--trials", type=Path, metavar="FILE", help="count what tests have tried, in a file of JSON")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Count trials if asked to; with several processes, in the one that has the reports of all."""
-    path = config.getoption("--trials")
-    if path is not None and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Trials(path))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -96,6 +85,23 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip("the exchange datasets are not here: set SAGANN_DATA to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def shared_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SharedFolder:
+    """Gives the folder of a name, which one of pytest's processes has filled for all (tests/shared.py)."""
+    root = shared_root(request.config, tmp_path_factory.getbasetemp())
+
+    def folder(name: str, fill: Fill) -> Path:
+        return filled_once(root, name, fill)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def counts_trials(request: pytest.FixtureRequest) -> bool:
+    """Whether trials are counted (``make trials``): then as many random instants are tried as take minutes."""
+    return request.config.getoption("--trials") is not None
 
 
 @pytest.fixture

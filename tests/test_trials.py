@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,9 @@ def test_other():
 
 
 def counted(folder: Path, content: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """A session of tests that has the hooks of this one."""
+    """A session of tests that has the hooks of this one, and does not wait for PyTorch."""
     (folder / "conftest.py").write_text(
-        "from tests.conftest import pytest_addoption, pytest_collection_modifyitems, pytest_configure\n"
+        "from tests.trials import note_kinds as pytest_collection_modifyitems, pytest_addoption, pytest_configure\n"
     )
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_it.py").write_text(content)
@@ -79,3 +80,13 @@ def test_a_kind_that_is_not_known_is_refused(tmp_path: Path) -> None:
     ended = counted(tmp_path, TESTS.replace('"cut"', '"poke"'))
     assert ended.returncode != 0
     assert "tries 'poke', expected one of kill, " in ended.stdout + ended.stderr
+
+
+@pytest.mark.tries("flip")
+def test_this_session_has_the_hooks(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> None:
+    # It tries nothing itself.
+    record_property("trials", 0)
+    assert ("tries", "flip") in request.node.user_properties
+    assert request.config.getoption("--trials", default="unknown") != "unknown"

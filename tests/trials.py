@@ -110,3 +110,15 @@ class Trials:
             for kind, (tried, outcome) in KINDS.items()
         ]
         self._path.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that asks for the counts."""
+    parser.addoption("--trials", type=Path, metavar="FILE", help="count what tests have tried, in a file of JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count trials if asked to; with several processes, in the one that has the reports of all."""
+    path = config.getoption("--trials")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Trials(path))

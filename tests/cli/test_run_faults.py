@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from tests.cli.conftest import Invoke, Outcome
 from tests.forks import with_files_of
 from tests.other_user import OTHER, ROOT, needs_root
+from tests.shared import SharedFolder
 
 EPOCHS = 40
 
@@ -31,8 +33,8 @@ def check_refused(ended: Outcome, path: Path) -> None:
     assert "a fault of sagann" not in ended.err
 
 
-@pytest.fixture(scope="module")
-def place(blocks: Path, trained: Path) -> Iterator[Path]:
+@contextmanager
+def files_of_root(blocks: Path, trained: Path) -> Iterator[Path]:
     """Files of root, some of which other users may not read; only ``home`` is the other user's."""
     folder = Path(tempfile.mkdtemp(prefix="sagann-test-"))
     shutil.copytree(blocks, folder / "data")
@@ -86,35 +88,42 @@ REFUSED = {
 
 
 @pytest.fixture(scope="module")
-def refused(place: Path) -> dict[str, Outcome]:
-    """How each of the commands ends for the other user."""
-    commands = [
-        [part.replace("{}", str(place)).replace("+", " ") for part in command.split()]
-        for command, _ in REFUSED.values()
-    ]
-    environment = {**os.environ, "HOME": str(place / "home")}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.other_user", json.dumps(commands)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return {name: Outcome(**ended) for name, ended in zip(REFUSED, json.loads(done.stdout), strict=True)}
+def refused(blocks: Path, trained: Path, shared_folder: SharedFolder) -> dict[str, tuple[Outcome, str]]:
+    """How each of the commands ends for the other user, and the path that its message names."""
+
+    def run(folder: Path) -> None:
+        with files_of_root(blocks, trained) as place:
+            commands = [
+                [part.replace("{}", str(place)).replace("+", " ") for part in command.split()]
+                for command, _ in REFUSED.values()
+            ]
+            environment = {**os.environ, "HOME": str(place / "home")}
+            done = subprocess.run(
+                [sys.executable, "-m", "tests.other_user", json.dumps(commands)],
+                capture_output=True,
+                text=True,
+                cwd=ROOT,
+                env=environment,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            paths = [str(place / path) for _, path in REFUSED.values()]
+            (folder / "ended.json").write_text(json.dumps([json.loads(done.stdout), paths]))
+
+    ended, paths = json.loads((shared_folder("refused", run) / "ended.json").read_text())
+    return {name: (Outcome(**each), path) for name, each, path in zip(REFUSED, ended, paths, strict=True)}
 
 
 @needs_root
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.tries("rights")
-def test_what_the_user_may_not_read_or_write_is_said(refused: dict[str, Outcome], place: Path, name: str) -> None:
-    ended = refused[name]
+def test_what_the_user_may_not_read_or_write_is_said(refused: dict[str, tuple[Outcome, str]], name: str) -> None:
+    ended, path = refused[name]
     assert ended.code == 2
     assert ended.out == ""
     assert [line.startswith("Error: ") for line in ended.err.splitlines()].count(True) == 1
-    assert str(place / REFUSED[name][1]) in ended.err
+    assert path in ended.err
     for word in ("Traceback", "a fault of sagann", "it was read"):
         assert word not in ended.err
 

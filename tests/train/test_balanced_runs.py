@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from sagann.train.run_folder import RunFolder
 from tests.runtime.workers.processes import run_driver
+from tests.shared import SharedFolder
 from tests.train.balance_driver import EPOCHS, MODELS, SAVED
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -19,10 +21,8 @@ Found = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("balanced")
-    run_driver("balance_driver", path, package="tests.train")
-    return path
+def folder(shared_folder: SharedFolder) -> Path:
+    return shared_folder("balanced", partial(run_driver, "balance_driver", package="tests.train"))
 
 
 def found(folder: Path, name: str, model: str, rank: object = 0) -> Found:

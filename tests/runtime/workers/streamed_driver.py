@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,10 @@ from tests.runtime.workers.exactness_driver import GatedLayer, graph_of
 from tests.runtime.workers.processes import join, run_workers, start_workers
 
 TIMEOUT_S = 20.0
+AGAIN = ("gcn", "gat", "extremes", "jumping")
+"Cases that run twice by two workers: with sums, softmax, accumulators that keep edges, and connections across layers."
+RUNS = {"2, first": (2, None), "2, again": (2, AGAIN), "3": (3, None)}
+"Number of workers and cases of each run; None for every case."
 
 
 class Extremes(sagann.SagaLayer):
@@ -129,13 +133,19 @@ def budget_of(predictor: Predictor, part: WorkerPart) -> int:
     return max(2000, whole.plan(part.features, folded=True).plan.peak_bytes * 4 // (5 + part.workers.rank))
 
 
-def all_numbers(workers: Workers | None, spill: Path | None) -> dict[str, Numbers]:
-    return {name: numbers_of(prepared_by(build, graph, workers), graph, spill) for name, build, graph in cases()}
+def all_numbers(
+    workers: Workers | None, spill: Path | None, names: Collection[str] | None = None
+) -> dict[str, Numbers]:
+    return {
+        name: numbers_of(prepared_by(build, graph, workers), graph, spill)
+        for name, build, graph in cases()
+        if names is None or name in names
+    }
 
 
-def save_numbers(workers: Workers, folder: Path, name: str) -> None:
+def save_numbers(workers: Workers, folder: Path, name: str, names: Collection[str] | None) -> None:
     spill = folder / "spill"
-    torch.save(all_numbers(workers, spill), folder / f"{name}, worker {workers.rank}.pt")
+    torch.save(all_numbers(workers, spill, names), folder / f"{name}, worker {workers.rank}.pt")
 
 
 def refuse(workers: Workers, folder: Path) -> None:
@@ -183,8 +193,8 @@ def main(folder: Path) -> None:
     torch.set_num_threads(1)
     # What is compiled here, every fork has.
     torch.save(all_numbers(None, None), folder / "alone.pt")
-    for name, size in {"2, first": 2, "2, again": 2, "3": 3}.items():
-        run_workers(partial(save_numbers, folder=folder, name=name), size)
+    for name, (size, names) in RUNS.items():
+        run_workers(partial(save_numbers, folder=folder, name=name, names=names), size)
     run_workers(partial(refuse, folder=folder), 2)
     codes = join(start_workers(partial(die, folder=folder), 2, timeout_s=TIMEOUT_S))
     (folder / "codes.txt").write_text(" ".join(map(str, codes)))

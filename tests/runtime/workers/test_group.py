@@ -1,6 +1,7 @@
 """Three processes over gloo: what they send is added in the order of the ranks, and a lost worker ends the others."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,14 @@ from sagann.errors import InputError
 from sagann.runtime.workers import join_workers
 from tests.runtime.workers.group_driver import LONG_S, SIZE, TIMEOUT_S
 from tests.runtime.workers.processes import run_driver
+from tests.shared import SharedFolder
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("group")
-    run_driver("group_driver", path)
-    return path
+def folder(shared_folder: SharedFolder) -> Path:
+    return shared_folder("group", partial(run_driver, "group_driver"))
 
 
 def said(folder: Path, name: str) -> dict[int, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,20 +10,23 @@ import torch
 
 from tests.runtime.workers.epochs import Numbers
 from tests.runtime.workers.processes import run_driver
-from tests.runtime.workers.streamed_driver import cases
+from tests.runtime.workers.streamed_driver import AGAIN, RUNS, cases
+from tests.shared import SharedFolder
 from tests.tolerances import largest
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(900)]
 RELATIVE = 1e-11
 NAMES = [name for name, *_ in cases()]
-RUNS = {"2, first": 2, "2, again": 2, "3": 3}
+
+
+def runs_of(name: str) -> list[tuple[str, int]]:
+    """Names of a case's runs, and their numbers of workers."""
+    return [(run, size) for run, (size, names) in RUNS.items() if names is None or name in names]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("streamed")
-    run_driver("streamed_driver", folder)
-    return folder
+def folder(shared_folder: SharedFolder) -> Path:
+    return shared_folder("streamed_part", partial(run_driver, "streamed_driver"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,7 @@ def test_streamed_parts_compute_what_one_process_computes(
         key: max(1.0, largest(*(expected[other] for other in expected if other.split()[-1] == key.split()[-1])))
         for key in expected
     }
-    compared = [f"{run}, worker {rank}" for run, size in RUNS.items() for rank in range(size)]
+    compared = [f"{run}, worker {rank}" for run, size in runs_of(name) for rank in range(size)]
     for run in compared:
         found = dict(numbers[run][name])
         del found["intervals"]
@@ -58,7 +62,8 @@ def test_streamed_parts_compute_what_one_process_computes(
 def test_the_same_number_of_workers_and_intervals_gives_the_same_bits(
     numbers: dict[str, dict[str, Numbers]], name: str
 ) -> None:
-    for run, size in RUNS.items():
+    assert len(runs_of(name)) == (3 if name in AGAIN else 2)
+    for run, size in runs_of(name):
         first = numbers[f"{run.split(',')[0]}, first, worker 0" if size == 2 else f"{run}, worker 0"][name]
         for rank in range(size):
             found = numbers[f"{run}, worker {rank}"][name]

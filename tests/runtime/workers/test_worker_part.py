@@ -1,10 +1,13 @@
 """Losses, gradients, logits and embeddings of 2 and 3 workers equal those of one, for every model."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from tests.runtime.workers.exactness_driver import AGAIN, Numbers, cases
 from tests.runtime.workers.processes import run_driver
+from tests.shared import SharedFolder
 from tests.tolerances import largest
 from tests.zoo import DISTINCT
 
@@ -14,9 +17,8 @@ NAMES = [f"{name}, {dtype}" for dtype in RELATIVE for name, *_ in cases()]
 
 
 @pytest.fixture(scope="module")
-def numbers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Numbers]]:
-    folder = tmp_path_factory.mktemp("exactness")
-    run_driver("exactness_driver", folder)
+def numbers(shared_folder: SharedFolder) -> dict[str, dict[str, Numbers]]:
+    folder = shared_folder("exactness", partial(run_driver, "exactness_driver"))
     return {file.stem: torch.load(file) for file in sorted(folder.iterdir())}
 
 
