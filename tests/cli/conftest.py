@@ -11,6 +11,7 @@ import pytest
 
 from sagann.graph import random_split, sbm_graph
 from sagann.storage import save_graph
+from tests.cli.warm import Warm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +61,14 @@ def trained(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = ["train", "--data", str(blocks), "--hidden", "8", "--epochs", "30", "--out", str(path), "--quiet"]
     assert main(arguments) == 0
     return path
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """Starts the program in processes that import nothing: for tests of what is not its start."""
+    process = Warm()
+    yield process
+    process.close()
 
 
 @pytest.fixture

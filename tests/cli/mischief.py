@@ -1,6 +1,6 @@
 """Mischief in the middle of a streamed epoch: something happens when a block is loaded for the n-th time.
 
-``python -m tests.cli.mischief SIGNALS NUM_LOADS SECONDS ARGUMENT ...`` runs ``sagann ARGUMENT ...``, sends itself the signals,
+The program of this module, ``SIGNALS NUM_LOADS SECONDS ARGUMENT ...``, runs ``sagann ARGUMENT ...``, sends itself the signals,
 as "TERM,TERM", at that load, says at what time, and lets that load and all later ones wait for so many seconds.
 """
 
@@ -53,13 +53,11 @@ def _send(names: str) -> None:
         time.sleep(0.2)
 
 
-if __name__ == "__main__":
-    import torch
+def main() -> None:
+    """Run the program's command."""
+    from sagann.__main__ import main as program
 
-    from sagann.__main__ import main
-
-    torch.set_num_threads(1)
     names, num_loads, later_s = sys.argv[1:4]
     del sys.argv[1:4]
     with at_load(int(num_loads), lambda folder: _send(names), later_s=float(later_s)):
-        main()
+        program()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Invoke
-from tests.cli.test_process import DEADLINE_S, start
+from tests.cli.test_process import DEADLINE_S
+from tests.cli.warm import Warm
 
 
 @pytest.fixture
@@ -22,12 +23,15 @@ def dataset(blocks: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["features", "indices", "indptr", "labels", "split_val"])
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.tries("cut")
-def test_in_the_midst_of_a_run(invoke: Invoke, dataset: Path, tmp_path: Path, name: str, streamed: bool) -> None:
+def test_in_the_midst_of_a_run(
+    invoke: Invoke, warm: Warm, dataset: Path, tmp_path: Path, name: str, streamed: bool
+) -> None:
     out, path = tmp_path / "run", dataset / f"{name}.npy"
     options = ("--memory", "14kB") if streamed else ("--dropout", 0)
     # SAGE walks the edges of the dataset as they lie in their files.
     arguments = ("--data", dataset, "--model", "sage", "--hidden", 8, *options, "--checkpoint-every", 1)
-    with start("train", *arguments, "--epochs", 10**9, "--out", out) as process:
+    arguments = ("train", *arguments, "--epochs", 10**9, "--out", out)
+    with warm.start(*arguments) as process:
         history, limit_s = out / "metrics.jsonl", time.monotonic() + DEADLINE_S
         while not (history.exists() and history.stat().st_size > 0):
             assert process.poll() is None, process.communicate()
@@ -35,8 +39,8 @@ def test_in_the_midst_of_a_run(invoke: Invoke, dataset: Path, tmp_path: Path, na
             time.sleep(0.01)
         content = path.read_bytes()
         os.truncate(path, 0)
-        _, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 2, (process.returncode, err)
+        out_text, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 2, (out_text, err)
     what, where, fix = (line for line in err.splitlines() if line.startswith(("Error:", "  in:", "  fix:")))
     assert what.startswith("Error: array file has become shorter: ")
     assert where == f"  in:  {path}"
@@ -51,8 +55,8 @@ def test_in_the_midst_of_a_run(invoke: Invoke, dataset: Path, tmp_path: Path, na
     assert ended.code == 0, ended.err
 
 
-def test_the_signal_still_ends_other_programs(blocks: Path) -> None:
-    with start("train", "--data", blocks, "--epochs", 10**9, "--out", blocks.parent / "signal") as process:
+def test_the_signal_still_ends_other_programs(blocks: Path, warm: Warm) -> None:
+    with warm.start("train", "--data", blocks, "--epochs", 10**9, "--out", blocks.parent / "signal") as process:
         limit_s = time.monotonic() + DEADLINE_S
         while not (blocks.parent / "signal" / "checkpoints").exists():
             assert time.monotonic() < limit_s

@@ -1,4 +1,7 @@
-"""`sagann train` by several workers, as processes: the same numbers, a killed worker, workers that disagree."""
+"""`sagann train` by several workers, as processes: the same numbers, a killed worker, workers that disagree.
+
+Importing PyTorch takes seconds in each of them, so workers whose launcher is not what is tried are forks (``by_hand``).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ import pytest
 from bench.workers import free_port
 from tests.cli.conftest import Invoke
 from tests.cli.test_process import DEADLINE_S, run, start
+from tests.cli.warm import Warm
+from tests.shared import SharedFolder
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 EPOCHS = 12
@@ -53,16 +58,18 @@ def wait_for_epochs(folder: Path, num_epochs: int, process: subprocess.Popen[str
 
 
 @pytest.fixture(scope="module")
-def together(blocks: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def together(blocks: Path, shared_folder: SharedFolder) -> Path:
     """The folder of a run of two workers."""
-    folder = tmp_path_factory.mktemp("runs") / "together"
-    arguments = ("train", "--data", blocks, *OPTIONS, "--epochs", EPOCHS, "--workers", 2, "--out", folder)
-    code, out, err = run(*arguments, env=ENVIRONMENT)
-    assert code == 0, err
-    # One worker reports, and the launcher says nothing.
-    assert out.count("Run saved in") == 1
-    assert len(err.splitlines()) <= 1, err
-    return folder
+
+    def train(folder: Path) -> None:
+        options = (*OPTIONS, "--epochs", EPOCHS, "--workers", 2, "--out", folder / "run")
+        code, out, err = run("train", "--data", blocks, *options, env=ENVIRONMENT)
+        assert code == 0, err
+        # One worker reports, and the launcher says nothing.
+        assert out.count("Run saved in") == 1
+        assert len(err.splitlines()) <= 1, err
+
+    return shared_folder("together", train) / "run"
 
 
 def test_two_workers_train_what_one_trains(together: Path, blocks: Path, tmp_path: Path, invoke: Invoke) -> None:
@@ -78,7 +85,9 @@ def test_two_workers_train_what_one_trains(together: Path, blocks: Path, tmp_pat
     assert invoke("evaluate", "--run", together).code == 0
 
 
-def test_a_killed_worker_ends_the_run_which_resumes(together: Path, blocks: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_ends_the_run_which_resumes(
+    together: Path, blocks: Path, tmp_path: Path, warm: Warm
+) -> None:
     folder = tmp_path / "killed"
     # So many epochs that the run does not end before the kill.
     arguments = ("train", "--data", blocks, *OPTIONS, "--epochs", 100000, "--workers", 2, "--out", folder)
@@ -97,19 +106,20 @@ def test_a_killed_worker_ends_the_run_which_resumes(together: Path, blocks: Path
     assert out == ""
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     done = len(history(folder))
-    code, _, err = run("train", "--resume", "--out", folder, "--epochs", max(EPOCHS, done), env=ENVIRONMENT)
-    assert code == 0, err
+    resume = ("train", "--resume", "--out", folder, "--epochs", max(EPOCHS, done))
+    for code, _, err in by_hand(warm, commands=[resume, resume]):
+        assert code == 0, err
     # Bit for bit: the same number of workers gives the same run.
     assert history(folder)[:EPOCHS] == history(together)
 
 
 def test_workers_that_are_balanced_by_cost_train_the_same(
-    together: Path, blocks: Path, tmp_path: Path, invoke: Invoke
+    together: Path, blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm
 ) -> None:
     folder = tmp_path / "balanced"
-    arguments = ("train", "--data", blocks, *OPTIONS, "--epochs", EPOCHS, "--workers", 2, "--balance", "cost")
-    code, _, err = run(*arguments, "--out", folder, env=ENVIRONMENT)
-    assert code == 0, err
+    arguments = ("train", "--data", blocks, *OPTIONS, "--epochs", EPOCHS, "--balance", "cost", "--out", folder)
+    for code, _, err in by_hand(warm, commands=[arguments, arguments]):
+        assert code == 0, err
     lines, expected = history(folder), history(together)
     num_vertices = lines[0]["worker_bounds"][-1]
     for mine, theirs in zip(lines, expected, strict=True):
@@ -147,17 +157,16 @@ def test_torchrun_starts_the_same_run(together: Path, blocks: Path, tmp_path: Pa
     assert history(tmp_path / "run") == history(together)
 
 
-def test_a_run_goes_on_with_another_number_of_workers(together: Path, tmp_path: Path) -> None:
+def test_a_run_goes_on_with_another_number_of_workers(together: Path, tmp_path: Path, invoke: Invoke) -> None:
     folder = tmp_path / "fewer"
     subprocess.run(["cp", "-r", together, folder], check=True)
-    arguments = ("train", "--resume", "--out", folder, "--workers", 1, "--epochs", EPOCHS + 3)
-    code, _, err = run(*arguments, env=ENVIRONMENT)
-    assert code == 0, err
-    assert "The run was started with workers 2, this is 1: its last bits may differ." in err
+    ended = invoke("train", "--resume", "--out", folder, "--workers", 1, "--epochs", EPOCHS + 3)
+    assert ended.code == 0, ended.err
+    assert "The run was started with workers 2, this is 1: its last bits may differ." in ended.err
     assert len(history(folder)) == EPOCHS + 3
 
 
-def by_hand(*, commands: Sequence[Sequence[object]], restarts: int = 0) -> list[tuple[int, str, str]]:
+def by_hand(warm: Warm, *, commands: Sequence[Sequence[object]], restarts: int = 0) -> list[tuple[int, str, str]]:
     """The outcomes of workers with arguments of their own, started as torchrun starts them."""
     port = free_port()
     variables = [
@@ -171,26 +180,32 @@ def by_hand(*, commands: Sequence[Sequence[object]], restarts: int = 0) -> list[
         for rank in range(len(commands))
     ]
     processes = [
-        start(*command, env={**ENVIRONMENT, **{name: str(value) for name, value in each.items()}})
+        warm.start(*command, env={name: str(value) for name, value in each.items()})
         for command, each in zip(commands, variables, strict=True)
     ]
-    said = [process.communicate(timeout=DEADLINE_S) for process in processes]
-    return [(process.returncode, out, err) for process, (out, err) in zip(processes, said, strict=True)]
+    said = []
+    for process in processes:
+        with process:
+            out, err = process.communicate(timeout=DEADLINE_S)
+            said.append((process.wait(DEADLINE_S), out, err))
+    return said
 
 
-def test_workers_that_torchrun_restarts_resume_by_themselves(together: Path, blocks: Path, tmp_path: Path) -> None:
+def test_workers_that_torchrun_restarts_resume_by_themselves(
+    together: Path, blocks: Path, tmp_path: Path, warm: Warm
+) -> None:
     folder = tmp_path / "restarted"
     subprocess.run(["cp", "-r", together, folder], check=True)
     command = ("train", "--data", blocks, *OPTIONS, "--epochs", EPOCHS + 2, "--out", folder)
-    for code, _, err in by_hand(commands=[command, command], restarts=1):
+    for code, _, err in by_hand(warm, commands=[command, command], restarts=1):
         assert code == 0, err
     assert history(folder)[:EPOCHS] == history(together)
     assert len(history(folder)) == EPOCHS + 2
 
 
-def test_workers_that_disagree_are_refused(blocks: Path, tmp_path: Path) -> None:
+def test_workers_that_disagree_are_refused(blocks: Path, tmp_path: Path, warm: Warm) -> None:
     common = ("train", "--data", blocks, *OPTIONS, "--epochs", 2, "--out", tmp_path / "run")
-    for code, out, err in by_hand(commands=[(*common, "--seed", 3), (*common, "--seed", 4)]):
+    for code, out, err in by_hand(warm, commands=[(*common, "--seed", 3), (*common, "--seed", 4)]):
         assert (code, out) == (2, "")
         assert "the workers disagree: train.seed is 3 at worker 0, and 4 at worker 1" in err
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
