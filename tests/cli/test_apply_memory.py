@@ -15,20 +15,28 @@ import pytest
 
 from sagann.graph import random_split
 from sagann.storage import save_graph
+from tests.cli.conftest import Invoke
 from tests.runtime.memory_driver import generated
 
 MIB = 1 << 20
+NUM_VERTICES = 125_000
 
 
 @pytest.mark.slow
 @pytest.mark.tries("limit")
 def test_evaluation_predictions_and_embeddings_survive_a_hard_limit(
-    limited: Callable[[int], Sequence[str]], tmp_path: Path, record_property: Callable[[str, object], None]
+    limited: Callable[[int], Sequence[str]],
+    tmp_path: Path,
+    invoke: Invoke,
+    record_property: Callable[[str, object], None],
 ) -> None:
     start = limited((60 + 600) * MIB)
-    save_graph(random_split(generated(250_000, 1_000_000), seed=0), tmp_path / "data")
+    # It is trained on a small graph of the same kind: training under a limit has tests of its own.
+    for name, num_vertices in (("small", 1000), ("large", NUM_VERTICES)):
+        save_graph(random_split(generated(num_vertices, 4 * num_vertices), seed=0), tmp_path / name)
+    of_large = ("--data", tmp_path / "large")
 
-    def sagann(*arguments: object, start: Sequence[str] = ()) -> int:
+    def sagann(*arguments: object) -> int:
         done = subprocess.run(
             [*start, sys.executable, "-m", "sagann", *map(str, arguments), "--quiet"],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -37,18 +45,18 @@ def test_evaluation_predictions_and_embeddings_survive_a_hard_limit(
         )
         return done.returncode
 
-    options = ("--data", tmp_path / "data", "--model", "sage", "--hidden", 256, "--epochs", 1)
+    options = ("--data", tmp_path / "small", "--model", "sage", "--hidden", 512, "--epochs", 1)
     run, in_memory, out = tmp_path / "run", tmp_path / "in-memory", tmp_path / "predictions.csv"
-    assert sagann("train", *options, "--memory", "60MiB", "--out", run) == 0
+    assert invoke("train", *options, "--memory", "60MiB", "--out", run).code == 0
     record_property("trials", 3)
-    assert sagann("evaluate", "--run", run, start=start) == 0
-    assert sagann("predict", "--run", run, "--out", out, start=start) == 0
-    assert out.read_text().count("\n") == 250_001
-    assert sagann("embed", "--run", run, "--out", tmp_path / "embeddings.npy", start=start) == 0
-    assert np.load(tmp_path / "embeddings.npy", mmap_mode="r").shape == (250_000, 256)
+    assert sagann("evaluate", "--run", run, *of_large) == 0
+    assert sagann("predict", "--run", run, *of_large, "--out", out) == 0
+    assert out.read_text().count("\n") == NUM_VERTICES + 1
+    assert sagann("embed", "--run", run, *of_large, "--out", tmp_path / "embeddings.npy") == 0
+    assert np.load(tmp_path / "embeddings.npy", mmap_mode="r").shape == (NUM_VERTICES, 512)
     # The same run, had it been trained without a budget.
     shutil.copytree(run, in_memory)
     described = json.loads((run / "run.json").read_text())
     described["train"]["memory"] = None
     (in_memory / "run.json").write_text(json.dumps(described))
-    assert sagann("evaluate", "--run", in_memory, start=start) == -9
+    assert sagann("evaluate", "--run", in_memory, *of_large) == -9

@@ -34,13 +34,13 @@ SHARE = 3
 "The budget is this part of the memory that an epoch takes with everything in memory."
 
 
-def generated(num_vertices: int, num_edges: int) -> Graph:
+def generated(num_vertices: int, num_edges: int, num_features: int = NUM_FEATURES) -> Graph:
     """A random graph with random features."""
     generator = torch.Generator().manual_seed(0)
     src, dst = torch.randint(num_vertices, (2, num_edges), generator=generator)
     return Graph(
         topology=Topology.from_coo(src=src, dst=dst, num_src=num_vertices),
-        features=torch.randn(num_vertices, NUM_FEATURES, generator=generator),
+        features=torch.randn(num_vertices, num_features, generator=generator),
         labels=torch.randint(NUM_CLASSES, (num_vertices,), generator=generator),
         num_classes=NUM_CLASSES,
     )

@@ -102,6 +102,7 @@ def test_kill_at_random_instants(
     tmp_path: Path,
     server: ImportServer,
     source: Path,
+    counts_trials: bool,
     record_property: Callable[[str, object], None],
     *,
     replacing: bool,
@@ -109,7 +110,7 @@ def test_kill_at_random_instants(
     out = tmp_path / "g"
     # Runs to the end: the first compiles or loads kernels, the fastest is the measure of the instants.
     seconds = []
-    for attempt in range(5):
+    for attempt in range(3):
         began = time.perf_counter()
         server.start(source, out, "old", overwrite=attempt > 0)
         assert server.end() == 0
@@ -118,7 +119,7 @@ def test_kill_at_random_instants(
     expected = open_graph(out).topology.indices.tolist()
     instants = random.Random(3)
     killed = found_partial = 0
-    for attempt in range(16):
+    for attempt in range(num_attempts := 16 if counts_trials else 8):
         if not replacing and out.exists():
             for file in out.iterdir():
                 file.unlink()
@@ -142,9 +143,9 @@ def test_kill_at_random_instants(
         assert server.end() == 0
         assert dataset_info(out)["name"] == "next"
         assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
-    assert killed >= 6
+    assert killed >= num_attempts // 3
     record_property("trials", killed)
-    assert found_partial >= 3
+    assert found_partial >= num_attempts // 5
 
 
 def _assert_whole_or_closed(folder: Path, expected: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Kills training processes at random instants and resumes them; run by test_kill.py as a program of its own.
+"""Kills training processes at random instants, or while they write, and resumes them; run by test_kill.py as a program of its own.
 
 It imports everything once, then forks: a training process costs a fork, so hundreds of kills take seconds. One
 thread from the start, because a fork takes only the calling thread with it.
@@ -36,6 +36,8 @@ from tests.train.runs import TwoLayers, community_graph, seeded_model
 
 CHECKPOINT_EVERY = 2
 EPOCHS = 16
+AIMED = 4
+"One kill of so many comes while a file is written, which few random instants hit."
 
 
 class Model(nn.Module):
@@ -91,6 +93,13 @@ def wait(pid: int) -> bool:
         return False
     assert os.WEXITSTATUS(status) == 0, "a training process failed; its traceback is above"
     return True
+
+
+def wait_until_written(run_dir: Path, pid: int) -> None:
+    """Wait until the process writes a file of its run, or has ended."""
+    while not any(run_dir.glob("**/.tmp-*")):
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return
 
 
 def outcome(run_dir: Path) -> dict[str, Any]:
@@ -150,6 +159,8 @@ def main(folder: Path, num_kills: int, seed: int, name: str) -> None:
         while True:
             pid = start(run_dir, kind, graph, other_threads(config, draw))
             time.sleep(draw.uniform(0, 0.7 * run_s))
+            if kills % AIMED == AIMED - 1:
+                wait_until_written(run_dir, pid)
             os.kill(pid, signal.SIGKILL)
             if wait(pid):
                 break

@@ -37,7 +37,7 @@ if importlib.util.find_spec("triton") is not None:
     RUNS["gpu"] = gpu.run
 DEVICES = {"gpu": "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"}
 WHOLE = {name: by_source(topology) for name, topology in TOPOLOGIES.items()}
-ON_DEVICE = WHOLE | {"skewed": by_source(random_topology(29, 131))}
+ON_DEVICE = WHOLE | {"skewed": by_source(random_topology(19, 67))}
 "Topologies for Triton's interpreter, which takes milliseconds for an edge."
 
 
@@ -218,8 +218,8 @@ def on_a_device() -> Iterator[tuple[str, str, str, tuple[list[float], list[float
     ids=str,
 )
 def test_nan_infinity_and_ties(dialect: str, cut: str, at: str, numbers: tuple[list[float], list[float]]) -> None:
-    # The interpreter is slow.
-    for name in ("isolated vertices", "multi-edges", "one hub" if dialect == "gpu" else "skewed"):
+    # The interpreter is slow. Of a hub's graph all other vertices are isolated.
+    for name in ("multi-edges", "one hub") if dialect == "gpu" else ("isolated vertices", "multi-edges", "skewed"):
         topology = WHOLE[name]
         arrays = scored(topology, *numbers)
         assert_equals_whole(dialect, edge_reductions(at), topology, cut, 1e-10, arrays=arrays)
