@@ -26,9 +26,9 @@ def test_rates_are_by_seconds_and_threads() -> None:
 
 @pytest.mark.slow
 def test_a_tiny_graph_is_measured() -> None:
-    command = [sys.executable, "-m", "bench.sampling", *TINY, "--threads", "2", "--fanouts", "5,3", "2"]
+    command = [sys.executable, "-m", "bench.sampling", *TINY, "--threads", "2", "--fanouts", "5,3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| sagann")]
-    assert [row[0] for row in rows] == ["sagann:plain", "sagann:prepared"] * 2
+    assert [row[0] for row in rows] == ["sagann:plain", "sagann:prepared"]
     assert all(int(row[1].replace(",", "")) > 200 for row in rows)

@@ -171,7 +171,7 @@ def test_a_random_layer_equals_the_naive_one(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(expressions, expressions, st.sampled_from(VERTEX), ACCUMULATORS, topologies(), st.integers(0, 99))
 def test_a_random_layer_in_generated_kernels(
     message: Expression, score: Expression, vertex: Any, accumulator: str, topology: Topology, seed: int

@@ -157,7 +157,7 @@ def rows(topology: Topology, dim: int = 4) -> Tensor:
     return torch.randn(topology.num_src, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(drawn(), st.sampled_from(ORDERS), st.booleans())
 def test_a_random_typed_layer_equals_the_naive_one(
     layer_and_topology: tuple[Drawn, Topology], order: Any, fuse: bool
@@ -168,7 +168,7 @@ def test_a_random_typed_layer_equals_the_naive_one(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(drawn(), st.sampled_from(ORDERS))
 def test_a_random_typed_layer_in_generated_kernels(layer_and_topology: tuple[Drawn, Topology], order: Any) -> None:
     layer, topology = layer_and_topology

@@ -34,7 +34,7 @@ def test_lanes_that_move_though_all_values_are_as_wide(name: str) -> None:
     assert_equals_naive(MOVED[name], TOPOLOGIES["skewed"], rtol=1e-11)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(function=functions(), name=st.sampled_from(sorted(TOPOLOGIES)))
 def test_random_functions(function: EdgeFunction, name: str) -> None:
     assert_equals_naive(function, TOPOLOGIES[name], rtol=1e-11)
