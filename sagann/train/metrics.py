@@ -10,7 +10,6 @@ file: they are read slab by slab, and for ROC-AUC a few classes at a time.
 - macro-F1 averages over the classes that occur among labels or predictions (single-label), or over all classes, where an
   empty one counts 0 (multi-label).
 - MAE and RMSE are over all targets together. R2 is the mean over the targets that vary in the split; where none does, it is left out.
-- A mean loss beyond the range of its type, as of squares of large errors, is left out.
 """
 
 from __future__ import annotations
@@ -88,6 +87,14 @@ def evaluate_splits(
     return found
 
 
+def finite(metrics: Mapping[str, Metrics]) -> dict[str, Metrics]:
+    """The metrics of each split without those that are NaN or infinite, as the mean of squared errors beyond a type's range."""
+    return {
+        split: {name: value for name, value in found.items() if math.isfinite(value)}
+        for split, found in metrics.items()
+    }
+
+
 def measured_splits(graph: Graph) -> dict[str, Tensor]:
     """The masks of the splits that hold a vertex; of one split 'all' where the graph has no splits at all."""
     everything = torch.ones(graph.num_vertices, dtype=torch.bool, device=graph.topology.device)
@@ -128,9 +135,7 @@ def compute_metrics(
         return {}
     names = METRICS_OF[task] if names is None else names
     chosen, loss = Rows(outputs, rows, len(answers)), loss or default_loss(task)
-    found: Metrics = {}
-    if "loss" in names and loss.is_known and math.isfinite(mean := _mean_loss(chosen, answers, loss)):
-        found["loss"] = mean
+    found = {"loss": _mean_loss(chosen, answers, loss)} if "loss" in names and loss.is_known else {}
     measured = [name for name in names if name != "loss"]
     if not measured:
         return found

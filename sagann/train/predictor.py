@@ -27,7 +27,7 @@ from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.train.contract import Contract
 from sagann.train.losses import Loss, default_loss
-from sagann.train.metrics import Metrics, Rows, evaluate_splits, measured_splits, predict_classes
+from sagann.train.metrics import Metrics, Rows, evaluate_splits, finite, measured_splits, predict_classes
 from sagann.train.own_metrics import OwnMetrics, check_own_metrics, measure_own
 from sagann.train.preparation import PreparedGraph, features_as, parameter_dtype, prepared_by
 from sagann.train.streaming import Streaming
@@ -130,14 +130,14 @@ class Predictor:
     def evaluate(self, graph: Graph | PreparedGraph) -> dict[str, Metrics]:
         """Measure the model on each split of ``graph``: split to metric to value.
 
-        A graph without splits counts as one split, 'all'. Vertices without a label are left out.
+        A graph without splits counts as one split, 'all'. Vertices without a label are left out, and so are metrics that are NaN or infinite.
         """
         _require_graph(graph)
         with whole_files(_graph_of(graph)):
             self.contract.check_labels(_graph_of(graph))
             prepared = self._prepared(graph)
             outputs, measured = self._finite_logits(prepared), prepared.graph
-            found = evaluate_splits(outputs, measured, loss=self.mean_loss)
+            found = finite(evaluate_splits(outputs, measured, loss=self.mean_loss))
             for name, mask in measured_splits(measured).items() if self.own_metrics else ():
                 rows, answers = labelled_rows(measured, mask)
                 if len(rows):

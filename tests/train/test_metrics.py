@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from sagann.errors import InputError
 from sagann.train import TrainConfig, Trainer
-from sagann.train.metrics import METRICS_OF, compute_metrics, measuring_bytes, predict_classes
+from sagann.train.metrics import METRICS_OF, compute_metrics, finite, measuring_bytes, predict_classes
 from sagann.train.resources import reproducible
 from tests.train.runs import community_graph, predictor_of, seeded_model
 
@@ -260,11 +260,12 @@ def test_r2_of_constant_targets_is_left_out() -> None:
     assert compute_metrics(torch.ones(1, 1), torch.zeros(1, 1), task="regression", names=["r2"]) == {}
 
 
-def test_a_loss_beyond_its_types_range_is_left_out() -> None:
+def test_a_loss_beyond_its_types_range_is_infinite_and_left_out_of_what_is_finite() -> None:
     found = compute_metrics(torch.zeros(2, 1), torch.tensor([[1e38], [-1.0]]), task="regression")
-    assert "loss" not in found
+    assert found["loss"] == float("inf")
     assert found["rmse"] == pytest.approx(1e38 / 2**0.5)
     assert found["mae"] == pytest.approx(5e37)
+    assert finite({"test": found | {"r2": float("nan")}}) == {"test": {"mae": found["mae"], "rmse": found["rmse"]}}
 
 
 def test_slabs_of_chosen_rows_measure_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,11 +134,14 @@ def _is_folder_of_process(name: str) -> bool:
 
 def _remove_folders(parent: Path) -> None:
     """Remove the folders of processes that have ended: nobody holds their locks."""
-    for path in parent.glob(f"{_REMOVED_PREFIX}*"):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in parent.glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            _remove_if_stale(path)
+    # The last process to leave may remove the folder meanwhile.
+    with suppress(FileNotFoundError):
+        for path in parent.glob(f"{_REMOVED_PREFIX}*"):
+            shutil.rmtree(path, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        for path in parent.glob(f"{_PREFIX}*"):
+            with suppress(OSError):
+                _remove_if_stale(path)
 
 
 def _remove_if_stale(path: Path) -> None:

@@ -349,3 +349,19 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None
         host.get(block)
     with pytest.raises(SpillError, match="a spill file cannot be written"):
         host.put(block, {"": torch.ones(4)})
+
+
+def test_a_folder_that_another_process_removes_meanwhile_holds_nothing_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir, folder = os.scandir, tmp_path / "spill"
+    folder.mkdir()
+
+    def removed_before(path: Path) -> object:
+        if Path(path) == folder:
+            folder.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", removed_before)
+    remove_stale(folder)
+    assert not folder.exists()
