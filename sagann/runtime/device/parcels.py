@@ -31,8 +31,8 @@ class Parcel:
     Example:
         >>> packed = torch.arange(32, dtype=torch.float32)
         >>> parcel = Parcel([packed[:16], torch.tensor([7]), packed[16:].view(4, 4)])
-        >>> [len(run) for run in parcel.runs]
-        [128, 8]
+        >>> sorted(len(run) for run in parcel.runs)
+        [8, 128]
         >>> [tuple(tensor.shape) for tensor in parcel.views([run.clone() for run in parcel.runs])]
         [(16,), (1,), (4, 4)]
     """
@@ -41,7 +41,7 @@ class Parcel:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.runs: list[Tensor] = []
-        "Bytes that are copied as one: uint8 [n] each, in the memory of the tensors, or of a copy where one has gaps."
+        "Bytes that are copied as one, by address: uint8 [n] each, in the memory of the tensors, or of a copy where one has gaps."
         places: dict[int, _Place] = {}
         sources = [tensor.detach().contiguous() for tensor in tensors]
         begin = end = storage_at = -1
