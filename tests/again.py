@@ -4,6 +4,7 @@
 
 A test that fails beside others and passes alone is unstable: it is named at the end, and the run passes. A run fails where a test
 fails twice, where more than MOST_UNSTABLE tests fail at first, and where a process of pytest crashes or a file cannot be collected.
+Tests of a file whose set-up fails count as one: a fixture of the file fails all of them at once.
 
 As a plugin of pytest (``-p tests.again --failures FILE``), it writes the ids of the tests that failed, and whether anything else did.
 """
@@ -34,20 +35,22 @@ class Failures:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._ids: dict[str, None] = {}
+        self._causes: dict[str, str] = {}
+        "By id of a test that failed: the id, or its file where its set-up failed."
         self._others = False
         "Whether a process has crashed, or a file could not be collected."
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
-            self._ids[report.nodeid] = None
+            file, _, _ = report.nodeid.partition("::")
+            self._causes[report.nodeid] = file if report.when == "setup" else report.nodeid
             self._others |= report.when == _CRASH
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self._others |= report.failed
 
     def pytest_sessionfinish(self) -> None:
-        self._path.write_text(json.dumps({"ids": list(self._ids), "others": self._others}))
+        self._path.write_text(json.dumps({"causes": self._causes, "others": self._others}))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,9 +75,10 @@ def main(arguments: Sequence[str]) -> int:
         if code != pytest.ExitCode.TESTS_FAILED or not path.exists():
             return code
         found = json.loads(path.read_text())
-    ids, others = found["ids"], found["others"]
-    if others or not ids or len(ids) > MOST_UNSTABLE:
-        why = f"{len(ids)} tests failed, {MOST_UNSTABLE} at most run again"
+    ids, others = list(found["causes"]), found["others"]
+    num_causes = len(set(found["causes"].values()))
+    if others or not ids or num_causes > MOST_UNSTABLE:
+        why = f"{num_causes} tests or set-ups failed, {MOST_UNSTABLE} at most run again"
         if others:
             why = "a process crashed, or a file cannot be collected"
         _say(f"No test runs again: {why}.")

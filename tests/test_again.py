@@ -38,6 +38,14 @@ def folder():
 def test_with_setup(folder):
     pass
 """
+OF_MODULE = (
+    AT_SETUP.replace("@pytest.fixture", "@pytest.fixture(scope='module')")
+    + f"""
+@pytest.mark.parametrize('number', range({MOST_UNSTABLE + 1}))
+def test_another(folder, number):
+    pass
+"""
+)
 CRASHING = "import os\n\ndef test_crashing():\n    os._exit(1)\n"
 MANY = f"import pytest\n\n@pytest.mark.parametrize('number', range({MOST_UNSTABLE + 1}))\ndef test_many(number):\n    assert False\n"
 
@@ -74,6 +82,13 @@ def test_a_fixture_that_fails_once_is_unstable_too(tmp_path: Path) -> None:
     assert "==== UNSTABLE" in ended.stdout
 
 
+def test_the_tests_of_a_file_whose_set_up_fails_count_as_one(tmp_path: Path) -> None:
+    ended = run(tmp_path, OF_MODULE)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("::test_another[") >= MOST_UNSTABLE
+    assert "==== UNSTABLE" in ended.stdout
+
+
 def test_what_fails_twice_fails(tmp_path: Path) -> None:
     ended = run(tmp_path, STABLE, UNSTABLE)
     assert ended.returncode == 1
@@ -84,7 +99,7 @@ def test_what_fails_twice_fails(tmp_path: Path) -> None:
 def test_many_failures_have_a_cause_and_do_not_run_again(tmp_path: Path) -> None:
     ended = run(tmp_path, MANY)
     assert ended.returncode == 1
-    assert f"No test runs again: {MOST_UNSTABLE + 1} tests failed" in ended.stdout
+    assert f"No test runs again: {MOST_UNSTABLE + 1} tests or set-ups failed" in ended.stdout
 
 
 def test_a_crash_fails(tmp_path: Path) -> None:
