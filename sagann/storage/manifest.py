@@ -182,6 +182,10 @@ def _array(value: Any) -> ArraySpec:
         crc32=tuple(as_integer(checksum, "crc32") for checksum in as_list(item["crc32"])),
     )
     require_shape(spec.shape, spec.item_bytes)
+    if len(spec.crc32) != spec.num_parts:
+        raise ValueError(
+            f"there are {len(spec.crc32)} checksums of {spec.data_bytes} bytes, expected {spec.num_parts}"
+        )
     return spec
 
 

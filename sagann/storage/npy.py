@@ -66,6 +66,11 @@ class ArraySpec:
         return np.dtype(_STORED_AS[self.dtype]).itemsize
 
     @property
+    def num_parts(self) -> int:
+        """Number of parts that have a checksum each."""
+        return -(-self.data_bytes // CHECKSUM_BYTES)
+
+    @property
     def data_bytes(self) -> int:
         """Number of bytes of data, without the header."""
         return math.prod(self.shape) * self.item_bytes

@@ -57,13 +57,19 @@ def test_unknown_dtype_and_missing_field_are_refused(tmp_path: Path) -> None:
     save_graph(make_graph(), tmp_path / "g")
     file = tmp_path / "g" / "manifest.json"
     whole = json.loads(file.read_text())
-    for spoil in (lambda b: b["arrays"]["labels"].update(dtype="object"), lambda b: b.pop("num_classes")):
+    for spoil in (
+        lambda b: b["arrays"]["labels"].update(dtype="object"),
+        lambda b: b.pop("num_classes"),
+        lambda b: b["arrays"]["labels"].update(crc32=[1, 2]),
+        lambda b: b["arrays"]["labels"].update(crc32=[]),
+    ):
         body = json.loads(json.dumps(whole))
         spoil(body)
         del body["manifest_crc32"]
         body["manifest_crc32"] = _self_checksum(body)
         file.write_text(json.dumps(body))
         with pytest.raises(
-            DatasetError, match=r"unknown dtype 'object'|missing or has the wrong type: 'num_classes'"
+            DatasetError,
+            match=r"unknown dtype 'object'|missing or has the wrong type: 'num_classes'|there are [02] checksums of \d+ bytes, expected 1",
         ):
             open_graph(tmp_path / "g")
