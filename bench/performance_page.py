@@ -15,6 +15,8 @@ from bench.accuracy.report import values_of, verdicts
 from bench.contest import Record
 from bench.epochs.graphs import SHAPES
 from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
+from bench.performance_sections import damage_section, device_section, device_sentence, harm_section
+from bench.result_tables import read_table
 from bench.workers import RESULTS, ROOT
 
 PAGE = ROOT / "docs" / "performance.md"
@@ -61,17 +63,6 @@ SURE = """## How sure
 
 Every row is checked by the command beside it; tests check the same statements on small graphs.
 """
-DAMAGED = """## What damaged files do
-
-Files of every kind that a command reads were damaged at random: single bytes, words, and the structure with checksums made anew, for
-{hours:.1f} hours of the processor in sum (`make fuzz`). *Accepted* ends with exit code 0, *refused* with exit code 2 and one message that names the file.
-Anything else is a fault: a traceback, a hang, a crash, or memory without bound. The cases of faults that were found and corrected are in
-`tests/fuzz/corpus`, which `make test` replays.
-"""
-HARMED = """## What kills, faults and limits do
-
-Tests harm real processes; `make trials` counts what they tried. Each trial ended as the table says, but for those under *otherwise*.
-"""
 
 
 def main() -> None:
@@ -102,7 +93,7 @@ def render(results: Path) -> str:
         sure=_sure_sentence(contests),
         processors=" and ".join(dict.fromkeys(f"an {record['processor']}" for record in records)),
         measured_on=_measured_on(contests),
-        device=_device_sentence(results / "device.md"),
+        device=device_sentence(results / "device.md"),
         threads=_settings(results / "epochs.jsonl")["threads"],
     )
     parts = [
@@ -115,9 +106,9 @@ def render(results: Path) -> str:
         "",
         SURE,
         *_sure_table(contests, accuracies, streamed),
-        *_damage_section(results / "fuzz.json"),
-        *_harm_section(results / "trials.json"),
-        *_device_section(results / "device.md"),
+        *damage_section(results / "fuzz.json"),
+        *harm_section(results / "trials.json"),
+        *device_section(results / "device.md"),
     ]
     return "\n".join(parts) + "\n"
 
@@ -156,26 +147,6 @@ def with_table(readme: str, results: Path) -> str:
         cells = [row.task, *seconds, speed, f"{row.peaks['sagann'] / 2**20:.0f}", least]
         lines.append(f"| {' | '.join(cells)} |")
     return before + mark + "\n".join([*lines, "", ""]) + end + after
-
-
-def read_table(path: Path, column: str) -> list[dict[str, str]]:
-    """The rows of all tables of a file that have a certain column.
-
-    Args:
-        path: a file in Markdown; a missing file has no rows.
-        column: the column's heading.
-    """
-    found: list[dict[str, str]] = []
-    header: list[str] | None = None
-    for line in path.read_text().splitlines() if path.exists() else ():
-        cells = [cell.strip() for cell in line[1:-1].split("|")] if line.startswith("|") else None
-        if cells is None:
-            header = None
-        elif header is None:
-            header = cells
-        elif column in header and not line.startswith("|--"):
-            found.append(dict(zip(header, cells, strict=True)))
-    return found
 
 
 def _fast_table(rows: dict[str, list[Row]]) -> list[str]:
@@ -257,50 +228,6 @@ def _sure_table(
             f"library), host on disk | all {len(on_disk)} | `make streaming` |",
         ]
     return lines
-
-
-def _damage_section(path: Path) -> list[str]:
-    """The section on damaged files; none without its results."""
-    if not path.exists():
-        return []
-    found = json.loads(path.read_text())
-    names = ("cases", "accepted", "refused", "faults")
-    lines = ["", DAMAGED.format(hours=found["seconds"] / 3600), "| files | " + " | ".join(names) + " |"]
-    lines.append("|---|" + "--:|" * len(names))
-    for kind, counts in found["kinds"].items():
-        lines.append(f"| {kind} | " + " | ".join(f"{counts[name]:,}" for name in names) + " |")
-    return lines
-
-
-def _harm_section(path: Path) -> list[str]:
-    """The section on kills, faults and limits; none without its results."""
-    if not path.exists():
-        return []
-    lines = ["", HARMED, "| what was tried | times | what it did | otherwise |", "|---|--:|---|--:|"]
-    rows = json.loads(path.read_text())
-    return lines + [
-        f"| {row['tried']} | {row['times']:,} | {row['outcome']} | {row['otherwise']:,} |" for row in rows
-    ]
-
-
-def _device_section(path: Path) -> list[str]:
-    """The page of a device's figures as a section; none without it."""
-    if not path.exists():
-        return []
-    # Headings stand one level deeper.
-    return ["", *(f"#{line}" if line.startswith("#") else line for line in path.read_text().splitlines())]
-
-
-def _device_sentence(path: Path) -> str:
-    rows = read_table(path, "sagann s")
-    epochs = [float(row["is"]) for row in rows if row["what"].startswith("epoch") and row["is"] != "-"]
-    streamed = [float(row["is"]) for row in rows if row["what"].startswith("streamed") and row["is"] != "-"]
-    if not epochs or not streamed:
-        return "Nothing is measured on a CUDA device."
-    return (
-        f"[On a CUDA device](#on-a-cuda-device) an epoch in memory is {min(epochs):.1f} to {max(epochs):.1f} times as fast as PyG's best, "
-        f"and one\nwithin an eighth of its memory takes {min(streamed):.0f} to {max(streamed):.0f} times as long."
-    )
 
 
 def _fast_sentence(name: str, rows: Sequence[Row]) -> str:

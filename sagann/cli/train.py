@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -147,73 +148,64 @@ def plan(
         "--picture": picture is not None,
     }
     if "workers" in given:
-        for name, is_given in {
-            **for_streaming,
-            "--show kernels": show == "kernels",
-            "--memory": memory is not None,
-            "--device": device != "auto",
-            "--devices": devices is not None,
-            "--sample": "sample" in given,
-        }.items():
-            if is_given:
-                raise InputError(
-                    "workers train on the whole graph, in memory, on processors",
-                    value=f"{name}, with --workers",
-                    where="sagann plan",
-                    fix=f"Leave {name} out, or leave --workers out.",
-                )
+        _refuse(
+            {
+                **for_streaming,
+                "--show kernels": show == "kernels",
+                "--memory": memory is not None,
+                "--device": device != "auto",
+                "--devices": devices is not None,
+                "--sample": "sample" in given,
+            },
+            "workers train on the whole graph, in memory, on processors",
+            beside="with --workers",
+            fix="Leave {name} out, or leave --workers out.",
+        )
         from sagann.cli.plan_workers import show_workers
 
         show_workers(given, config, shared, learned=learned)
         return
-    for name, is_given in {"--learned": learned is not None, "--balance": "balance" in given}.items():
-        if is_given:
-            raise InputError(
-                "nothing is divided without workers",
-                value=f"{name}, and no --workers",
-                where="sagann plan",
-                fix=f"Add --workers 2, or leave {name} out.",
-            )
+    _refuse(
+        {"--learned": learned is not None, "--balance": "balance" in given},
+        "nothing is divided without workers",
+        beside="and no --workers",
+        fix="Add --workers 2, or leave {name} out.",
+    )
     if devices is not None:
-        for name, is_given in {
-            **for_streaming,
-            "--show kernels": show == "kernels",
-            "--memory": memory is not None,
-            "--device": device != "auto",
-        }.items():
-            if is_given and name != "--machine":
-                raise InputError(
-                    "trainers of another machine are predicted by rates alone",
-                    value=f"{name}, with --devices",
-                    where="sagann plan",
-                    fix=f"Leave {name} out, or leave --devices out for this machine.",
-                )
+        _refuse(
+            {
+                **for_streaming,
+                "--machine": False,
+                "--show kernels": show == "kernels",
+                "--memory": memory is not None,
+                "--device": device != "auto",
+            },
+            "trainers of another machine are predicted by rates alone",
+            beside="with --devices",
+            fix="Leave {name} out, or leave --devices out for this machine.",
+        )
         from sagann.cli.plan_hybrid import show_hybrid
 
         show_hybrid(given, config, shared, devices=devices, machine_file=machine)
         return
     if any(setting.name in given for setting in _SAMPLING):
-        for name, is_given in {**for_streaming, "--show kernels": show == "kernels"}.items():
-            if is_given:
-                raise InputError(
-                    "epochs of mini-batches are not streamed",
-                    value=f"{name}, with --sample",
-                    where="sagann plan",
-                    fix=f"Leave {name} out, or leave --sample out for an epoch of the whole graph.",
-                )
+        _refuse(
+            {**for_streaming, "--show kernels": show == "kernels"},
+            "epochs of mini-batches are not streamed",
+            beside="with --sample",
+            fix="Leave {name} out, or leave --sample out for an epoch of the whole graph.",
+        )
         from sagann.cli.plan_run import show_sampled
 
         show_sampled(given, config, shared, memory=memory, device_name=device)
         return
     if memory is None:
-        for name, is_given in {**for_streaming, "--device": device != "auto"}.items():
-            if is_given:
-                raise InputError(
-                    "nothing is streamed without a memory budget",
-                    value=f"{name}, and no --memory",
-                    where="sagann plan",
-                    fix=f"Add --memory 2GiB, or leave {name} out.",
-                )
+        _refuse(
+            {**for_streaming, "--device": device != "auto"},
+            "nothing is streamed without a memory budget",
+            beside="and no --memory",
+            fix="Add --memory 2GiB, or leave {name} out.",
+        )
         from sagann.cli.plan_run import show_programs
 
         show_programs(given, config, shared, with_source=show == "kernels")
@@ -246,3 +238,10 @@ def plan(
         device_name=device,
         picture=picture,
     )
+
+
+def _refuse(options: Mapping[str, bool], what: str, *, beside: str, fix: str) -> None:
+    """Raise for the first of ``options`` that is given; ``fix`` names it as {name}."""
+    for name, is_given in options.items():
+        if is_given:
+            raise InputError(what, value=f"{name}, {beside}", where="sagann plan", fix=fix.format(name=name))

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.performance_page import PAGE, README, SHOWN, read_table, render, with_table
+from bench.performance_page import PAGE, README, SHOWN, render, with_table
+from bench.result_tables import read_table
 from bench.workers import RESULTS
 
 ALONE = {

@@ -60,7 +60,7 @@ class Job:
     sampled_edges_per_s: float
     "Edges that one thread of the processor samples per second, measured beforehand, as in the paper."
     refinements: Refinements = field(default_factory=Refinements)
-    "What is counted beside the paper's equations."
+    "Which parts of an iteration are counted that the paper's equations leave out."
     prefetch: Prefetch = "two stages"
     "How far stages work ahead."
 

@@ -16,7 +16,7 @@ from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.packed import Layout
 from sagann.plan.hops import is_by_destination
 from sagann.plan.steps import Block
-from sagann.runtime.device.parcels import Parcel
+from sagann.runtime.device.parcels import Parcel, tensors_of
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Streams
 
@@ -63,16 +63,9 @@ class ChunkParcels:
 
     def _made(self, block: Block, edges: Edges) -> ChunkParcel:
         at = "dst" if is_by_destination(block.name) else "src"
-        cut, tensors = self._cut(block._replace(name=at), edges, at), []
-
-        def noted(tensor: Tensor) -> Tensor:
-            tensors.append(tensor)
-            return tensor
-
-        edges.mapped(noted)
-        if cut is not None:
-            cut.mapped(noted)
-        return ChunkParcel(edges, cut, at, Parcel(tensors))
+        cut = self._cut(block._replace(name=at), edges, at)
+        of_cut = [] if cut is None else tensors_of(cut)
+        return ChunkParcel(edges, cut, at, Parcel([*tensors_of(edges), *of_cut]))
 
     def _cut(self, block: Block, edges: Edges, at: str) -> Any:
         """The cut of edges at one end. It depends on the offsets alone, so forms with ids or picked rows share it."""
@@ -85,13 +78,7 @@ class ChunkParcels:
 
     def _packed(self, cut: Any) -> tuple[Any, Tensor]:
         """The same cut with its tensors side by side in pinned memory, and this memory."""
-        tensors: dict[str, Tensor] = {}
-
-        def noted(tensor: Tensor) -> Tensor:
-            tensors[str(len(tensors))] = tensor
-            return tensor
-
-        cut.mapped(noted)
+        tensors = {str(number): tensor for number, tensor in enumerate(tensors_of(cut))}
         layout = Layout(tensors)
         memory = self._pool.take(layout.num_bytes)
         views = layout.views(memory)

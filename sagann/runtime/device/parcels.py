@@ -79,6 +79,18 @@ def mapped(content: Any, move: Callable[[Tensor], Tensor]) -> Any:
     return content.mapped(move)
 
 
+def tensors_of(content: Any) -> list[Tensor]:
+    """The tensors of a block's content, in the order in which :func:`mapped` replaces them."""
+    found: list[Tensor] = []
+
+    def noted(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    mapped(content, noted)
+    return found
+
+
 def _address(tensor: Tensor) -> tuple[int, int]:
     return tensor.untyped_storage().data_ptr(), tensor.data_ptr()
 

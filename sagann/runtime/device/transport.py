@@ -31,7 +31,7 @@ from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.blocks.transport import BytesOf, Load, Transport
 from sagann.runtime.device.chunk_parcels import ChunkParcels
 from sagann.runtime.device.hosts import DeviceHost
-from sagann.runtime.device.parcels import ALIGNMENT, Parcel, mapped
+from sagann.runtime.device.parcels import ALIGNMENT, Parcel, mapped, tensors_of
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.recorder import EventRecorder
 from sagann.runtime.device.streams import Mark, Streams
@@ -155,19 +155,12 @@ class _Reader:
             known = self.sources.known_as(block)
             chunk = self.chunks.of(known, partial(self.sources.load, block), lasting=lies_pinned)
             return chunk.parcel, partial(chunk.landed, self.chunks.dialect)
-        content, travelling = self.sources.load(block), []
-
-        def noted(tensor: Tensor) -> Tensor:
-            if not self.streams.holds(tensor):
-                travelling.append(tensor)
-            return tensor
-
-        mapped(content, noted)
+        content = self.sources.load(block)
 
         def landed(view: Callable[[Tensor], Tensor]) -> Any:
             return mapped(content, lambda tensor: tensor if self.streams.holds(tensor) else view(tensor))
 
-        return Parcel(travelling), landed
+        return Parcel([tensor for tensor in tensors_of(content) if not self.streams.holds(tensor)]), landed
 
     def _copied(self, runs: Sequence[Tensor], memory: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Queue the copies of runs side by side into a block's memory, and where it has no room, into memory of their own."""

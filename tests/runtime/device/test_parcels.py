@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
@@ -38,7 +40,7 @@ forms = st.lists(st.tuples(shapes, st.sampled_from(TYPES)), min_size=1, max_size
 @settings(max_examples=100, deadline=None)
 @given(forms, st.randoms(use_true_random=False), st.booleans())
 def test_packed_tensors_travel_in_one_run_in_whatever_order_they_are_asked_for(
-    forms: list[tuple[tuple[int, ...], torch.dtype]], random: object, has_another: bool
+    forms: list[tuple[tuple[int, ...], torch.dtype]], random: Random, has_another: bool
 ) -> None:
     given = {str(number): torch.ones(shape).to(dtype) for number, (shape, dtype) in enumerate(forms)}
     layout = Layout(given)
@@ -47,7 +49,7 @@ def test_packed_tensors_travel_in_one_run_in_whatever_order_they_are_asked_for(
     memory = memory[-memory.data_ptr() % 4096 :]
     tensors = [view.copy_(given[name]) for name, view in layout.views(memory).items()]
     another = [torch.arange(7)] if has_another else []
-    random.shuffle(tensors)  # type: ignore[attr-defined]
+    random.shuffle(tensors)
     parcel = Parcel([*tensors, *another])
     assert_same(copied(parcel), [*tensors, *another])
     assert len([run for run in parcel.runs if len(run)]) <= 1 + has_another

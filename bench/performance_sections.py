@@ -1,0 +1,65 @@
+"""Sections of the page of performance that repeat what one file of results says: damaged files, faults, and a device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bench.result_tables import read_table
+
+DAMAGED = """## What damaged files do
+
+Files of every kind that a command reads were damaged at random: single bytes, words, and the structure with checksums made anew, for
+{hours:.1f} hours of the processor in sum (`make fuzz`). *Accepted* ends with exit code 0, *refused* with exit code 2 and one message that names the file.
+Anything else is a fault: a traceback, a hang, a crash, or memory without bound. The cases of faults that were found and corrected are in
+`tests/fuzz/corpus`, which `make test` replays.
+"""
+HARMED = """## What kills, faults and limits do
+
+Tests harm real processes; `make trials` counts what they tried. Each trial ended as the table says, but for those under *otherwise*.
+"""
+
+
+def damage_section(path: Path) -> list[str]:
+    """The section on damaged files; none without its results."""
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text())
+    names = ("cases", "accepted", "refused", "faults")
+    lines = ["", DAMAGED.format(hours=found["seconds"] / 3600), "| files | " + " | ".join(names) + " |"]
+    lines.append("|---|" + "--:|" * len(names))
+    for kind, counts in found["kinds"].items():
+        lines.append(f"| {kind} | " + " | ".join(f"{counts[name]:,}" for name in names) + " |")
+    return lines
+
+
+def harm_section(path: Path) -> list[str]:
+    """The section on kills, faults and limits; none without its results."""
+    if not path.exists():
+        return []
+    lines = ["", HARMED, "| what was tried | times | what it did | otherwise |", "|---|--:|---|--:|"]
+    rows = json.loads(path.read_text())
+    return lines + [
+        f"| {row['tried']} | {row['times']:,} | {row['outcome']} | {row['otherwise']:,} |" for row in rows
+    ]
+
+
+def device_section(path: Path) -> list[str]:
+    """The page of a device's figures as a section; none without it."""
+    if not path.exists():
+        return []
+    # Headings stand one level deeper.
+    return ["", *(f"#{line}" if line.startswith("#") else line for line in path.read_text().splitlines())]
+
+
+def device_sentence(path: Path) -> str:
+    """How fast and how slow epochs on a device are; that nothing is measured without its results."""
+    rows = read_table(path, "sagann s")
+    epochs = [float(row["is"]) for row in rows if row["what"].startswith("epoch") and row["is"] != "-"]
+    streamed = [float(row["is"]) for row in rows if row["what"].startswith("streamed") and row["is"] != "-"]
+    if not epochs or not streamed:
+        return "Nothing is measured on a CUDA device."
+    return (
+        f"[On a CUDA device](#on-a-cuda-device) an epoch in memory is {min(epochs):.1f} to {max(epochs):.1f} times as fast as PyG's best, "
+        f"and one\nwithin an eighth of its memory takes {min(streamed):.0f} to {max(streamed):.0f} times as long."
+    )
