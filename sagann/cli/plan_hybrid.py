@@ -114,7 +114,7 @@ def law_of(graph: Graph) -> DegreeLaw:
     topology = graph.topology
     in_degrees = torch.diff(torch.as_tensor(topology.indptr)).long()
     out_degrees = torch.bincount(torch.as_tensor(topology.indices).long(), minlength=topology.num_src)
-    return measured_law(in_degrees.tolist(), out_degrees.tolist())
+    return measured_law(in_degrees.numpy(), out_degrees.numpy())
 
 
 def sampled_edges_per_s(graph: Graph, fanouts: tuple[int, ...], batch_size: int, *, uncounted: int) -> float:
