@@ -63,6 +63,10 @@ class WorkerError(SagannError, RuntimeError):
     """A worker that does not answer; names its rank, and what the others were doing."""
 
 
+class TrainerError(SagannError, RuntimeError):
+    """A trainer in a process of its own that is gone, or that has failed; names it, the iteration, and what it did."""
+
+
 class MissingDependencyError(SagannError, ImportError):
     """A feature that needs a package of one of the extras."""
 

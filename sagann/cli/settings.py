@@ -184,6 +184,7 @@ _PANELS = {
     "Task and loss": "task loss class_weights",
     "Optimisation": "epochs optimizer lr weight_decay decay optimizer_options scheduler scheduler_options clip_norm seed",
     "Mini-batches": "sample batch_size sampling_threads batches_ahead hot score cache",
+    "Several trainers": "devices sharing link_rate",
     "Evaluation and early stopping": "monitor patience weights eval_every",
     "Workers": "workers worker_timeout balance",
 }
@@ -192,6 +193,9 @@ _METAVARS = {
     "split": "SPLIT",
     "model": "NAME|FILE.py:CLASS",
     "encoder": "auto|none|linear|embedding",
+    "devices": "host:N,accelerator:N,...",
+    "sharing": "joint|hyscale|static",
+    "link_rate": "BYTES_PER_S",
     "hot": "SIZE|PERCENT|auto",
     "score": "degree|rpr|wrpr|vip",
     "cache": "static|s3-fifo|look-ahead",

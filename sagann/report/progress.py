@@ -51,6 +51,7 @@ class ProgressReporter:
 
     A second line of a run with tiers shows the rows of the last epoch, the share of them that were hits, and the bytes of each tier.
     A second line of a run whose workers are balanced by cost shows each worker's share of the edges, its seconds, and what was predicted.
+    A second line of a run with several trainers shows each one's share of the seeds, its seconds, and how long it waited for the others.
     A long sampled epoch has a bar of its own below, with batches, edges and seeds per second, and the loss so far.
 
     A terminal gets live bars; a pipe or a file gets the messages, a line a minute, and the last state.
@@ -131,7 +132,9 @@ class ProgressReporter:
             # It draws, which would hold up short epochs.
             self._progress.reset(self._batches, visible=False)
         self._progress.update(
-            self._epochs, completed=record.epoch, state=f"{state}{_tiers(record)}{_parts(record)}"
+            self._epochs,
+            completed=record.epoch,
+            state=f"{state}{_tiers(record)}{_parts(record)}{_trainers(record)}",
         )
         self._log(f"epoch {record.epoch}/{self._info.epochs}  {state}".replace("\n", "  "))
 
@@ -207,6 +210,17 @@ def _parts(record: EpochRecord) -> str:
         "" if balance.predicted_s is None else f"  predicted {', '.join(map(short_seconds, balance.predicted_s))}"
     )
     return f"\nworkers  edges {shares}  {seconds}{predicted}{moved}"
+
+
+def _trainers(record: EpochRecord) -> str:
+    """A line with the shares of the trainers in an epoch, and how long each one propagated and waited; empty for one trainer."""
+    if (work := record.trainers) is None:
+        return ""
+    parts = [
+        f"{name} {share:.1%} of the seeds, {short_seconds(train_s)} and {short_seconds(idle_s)} idle"
+        for name, share, train_s, idle_s in zip(work.names, work.shares, work.train_s, work.idle_s, strict=True)
+    ]
+    return "\n" + "  ".join(parts[:_MOST_WORKERS])
 
 
 def _short(number: float) -> str:

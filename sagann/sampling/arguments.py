@@ -13,7 +13,7 @@ from sagann.graph.topology import Topology
 from sagann.ranges import RANGES
 
 # Purposes of random numbers (`key_of`): equal seeds of a run give different numbers for each.
-SHUFFLE, NEIGHBOURS, LINKS, MEASURED_LINKS = range(16, 20)
+SHUFFLE, NEIGHBOURS, LINKS, MEASURED_LINKS, TRAINERS = range(16, 21)
 
 
 def require_ids(ids: Tensor, num_vertices: int | None = None, *, where: str) -> None:

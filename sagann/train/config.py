@@ -82,6 +82,14 @@ class TrainConfig:
     batches_ahead: int | None = None
     """Most mini-batches that are made before the training step needs them; 0 makes each one when it is needed. None is 0 on a processor of
     one or two cores with all data in memory or in the page cache, else 4. It does not change the numbers."""
+    devices: str | None = None
+    """Who trains each mini-batch together: 'host' (the processor, in this process) at most once, and 'accelerator' for each process of its own, with
+    numbers of cores as 'host:2,accelerator:1'. Each trains a share of the seeds. None trains on the one device."""
+    sharing: str = "joint"
+    """How seeds and threads are shared out between the devices after each mini-batch: 'joint' (all at once, by measured speeds), 'hyscale' (the
+    paper's Algorithm 1) or 'static' (in proportion to the cores, never moved)."""
+    link_rate: float | None = None
+    "Bytes per second at which mini-batches are copied to an accelerator, above 0. None is as fast as memory is."
     hot: str | None = None
     """Size of the hot tier, the memory for rows of features that mini-batches read most: a size as '2GiB', a part of the rows as '10%', or
     'auto' for half of the free memory. Other rows are read from where they are. None is what the memory budget has room for, or no hot
@@ -149,12 +157,16 @@ class TrainConfig:
             if self.profile:
                 raise _refused("profile", True, "false where sample is set, for only a streamed epoch is profiled")
         if self.sample is None:
-            _require_defaults(self, (*_OF_SAMPLES, *_OF_TIERS), "sample is not set")
+            _require_defaults(self, (*_OF_SAMPLES, *_OF_TIERS, "devices"), "sample is not set")
         elif self.has_tiers:
             _check_tiers(self)
         elif any(getattr(self, name) != _default(name) for name in _OF_TIERS):
             _check_tiers(self)
             _require_defaults(self, _OF_TIERS, "neither hot nor memory is set")
+        if self.devices is None:
+            _require_defaults(self, _OF_DEVICES, "devices is not set")
+        else:
+            _check_devices(self)
         if self.profile and self.memory is None:
             raise _refused("profile", True, "false where no memory is set, for only a streamed epoch is profiled")
         if self.spill is not None:
@@ -223,6 +235,19 @@ def _check_tiers(config: TrainConfig) -> None:
             raise _refused(name, getattr(config, name), f"one of {', '.join(known)}")
 
 
+def _check_devices(config: TrainConfig) -> None:
+    # Imported here: most runs have one trainer.
+    from sagann.hybrid.devices import Devices
+    from sagann.plan.hybrid.policies import POLICIES
+
+    Devices.parse(str(config.devices), where="TrainConfig.devices")
+    if config.sharing not in POLICIES:
+        raise _refused("sharing", config.sharing, f"one of {', '.join(POLICIES)}")
+    if config.device not in ("auto", "cpu"):
+        raise _refused("device", config.device, "'auto' or 'cpu' where devices is set")
+    _require_defaults(config, ("hot", "memory"), "devices is set")
+
+
 def _are_fanouts(value: Any) -> bool:
     if value is None:
         return True
@@ -262,6 +287,8 @@ def _is_monitor(value: Any) -> bool:
 
 _OF_SAMPLES = ("batch_size", "sampling_threads", "batches_ahead")
 "Fields that only mini-batches read."
+_OF_DEVICES = ("sharing", "link_rate")
+"Fields that only several trainers read."
 _OF_TIERS = ("hot", "score", "cache")
 "Fields that only mini-batches with a hot tier read."
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
@@ -282,7 +309,12 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         for name in ("patience", "batches_ahead")
     ),
     (("lr",), lambda value: _is_number(value, above=True), "a finite number above 0"),
-    (("clip_norm",), lambda value: value is None or _is_number(value, above=True), "a finite number above 0"),
+    (
+        ("clip_norm", "link_rate"),
+        lambda value: value is None or _is_number(value, above=True),
+        "a finite number above 0",
+    ),
+    (("devices",), lambda value: value is None or isinstance(value, str), "a list as a string, or None"),
     (("weight_decay",), lambda value: _is_number(value, above=False), "a finite number of at least 0"),
     (("deterministic", "tensorboard", "profile"), lambda value: isinstance(value, bool), "true or false"),
     (("device",), _is_device, "'cpu', 'cuda', 'cuda:N' or 'auto'"),

@@ -21,6 +21,7 @@ from sagann.train.preparation import PreparedGraph
 if TYPE_CHECKING:
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.tiered import Traffic
+    from sagann.train.trainer_work import TrainerWork
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +45,8 @@ class EpochSource(Protocol):
     "The steps and copies of the last epoch as they ran; None where they are not recorded."
     traffic: Traffic | None
     "What each tier of features gave to the steps of the last epoch; None without tiers."
+    work: TrainerWork | None
+    "What each of several trainers did in the last epoch; None for one trainer."
 
     @property
     def num_batches(self) -> int:
@@ -59,6 +62,12 @@ class EpochSource(Protocol):
     def logits(self) -> Tensor:
         """The model's output for all vertices, without dropout and without gradient: [num_vertices, C]."""
 
+    def open(self) -> None:
+        """Start what the source needs besides this process."""
+
+    def close(self) -> None:
+        """End what :meth:`open` has started. A second call does nothing."""
+
 
 class WholeGraph:
     """The epoch source whose one step is the whole graph, in memory, streamed, or divided among workers.
@@ -73,6 +82,7 @@ class WholeGraph:
         self._profile = profile
         self.timeline: Recorder | None = None
         self.traffic: Traffic | None = None
+        self.work: TrainerWork | None = None
         rows, answers = labelled_rows(self._graph, self._graph.splits["train"])
         self._rows, self._answers = rows.to(predictor.device), answers.to(predictor.device)
         # The rows of an interval are looked up on the host, so that the lookup does not wait for the device.
@@ -93,6 +103,12 @@ class WholeGraph:
 
     def logits(self) -> Tensor:
         return self._predictor.logits(self._prepared)
+
+    def open(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
     def _loss(self) -> Tensor:
         if self._profile:

@@ -38,11 +38,15 @@ FREE_OPTIONS = (
     "profile",
     "sampling_threads",
     "batches_ahead",
+    "devices",
+    "sharing",
+    "link_rate",
     "hot",
     "score",
     "cache",
 )
-"""Training options that a resume may change: none of them changes the numbers of an epoch."""
+"""Training options that a resume may change: none of them changes the numbers of an epoch, but for rounding, and for the masks of
+dropout where other devices train."""
 
 
 _OF_LOSS = ("task", "loss", "class_weights")

@@ -16,7 +16,7 @@ from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import Graph
 from sagann.graph.checks import CHECKED_AT_ONCE
 from sagann.graph.feature_store import Features
-from sagann.graph.split import labelled_rows
+from sagann.graph.split import as_columns, labelled_rows
 from sagann.graph.task import without_others
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
@@ -286,6 +286,14 @@ class Predictor:
         logits = self._run(lambda: self.model(batch.blocks, batch.features), batch.features)
         device = batch.blocks[-1].device
         return self.contract.check_logits(logits, len(batch.seeds), device, type(self.model).__name__)
+
+    def loss_of_batch(self, batch: MiniBatch) -> Tensor:
+        """The mean loss of a mini-batch's seeds, with its gradient."""
+        answers = batch.labels
+        if answers is None:
+            assert batch.targets is not None
+            answers = as_columns(batch.targets)
+        return self.mean_loss(self.forward_batch(batch), answers)
 
     def _run(self, model: Callable[[], Tensor], features: Features | None) -> Tensor:
         """Run the model. A model that overwrites the features is a LayerError."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sagann.storage.json_fields import as_integer, as_number
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.metrics import Metrics
+from sagann.train.trainer_work import TrainerWork
 from sagann.train.worker_balance import WorkerBalance
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class EpochRecord:
     None for a run without tiers."""
     balance: WorkerBalance | None = None
     "Parts and seconds of the workers; None unless they are balanced by cost."
+    trainers: TrainerWork | None = None
+    "Shares and seconds of the trainers; None unless there are several."
 
     def to_json(self) -> dict[str, Any]:
         """The line as JSON values: metrics have names such as 'val/accuracy', counts of tiers names such as 'hot_rows', and numbers of
@@ -72,7 +75,8 @@ class EpochRecord:
         own = {name: getattr(self, name) for name in ("epoch", "loss", "epoch_s", "lr", "num_edges")}
         counts = {} if self.traffic is None else self.traffic.to_json()
         balance = {} if self.balance is None else self.balance.to_json()
-        return {**own, **counts, **balance, **flat}
+        trainers = {} if self.trainers is None else self.trainers.to_json()
+        return {**own, **counts, **balance, **trainers, **flat}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> EpochRecord:
@@ -92,6 +96,7 @@ class EpochRecord:
             metrics=metrics,
             traffic=_traffic_in(values),
             balance=WorkerBalance.from_json(values),
+            trainers=TrainerWork.from_json(values),
         )
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.graph import Graph
-from sagann.graph.split import as_columns
 from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
@@ -30,6 +29,7 @@ from sagann.train.tiers import TierPlan, device_tiered, is_in_memory, plan_tiers
 
 if TYPE_CHECKING:
     from sagann.runtime.recorder import Recorder
+    from sagann.train.trainer_work import TrainerWork
 
 
 class SampledEpochs:
@@ -60,6 +60,7 @@ class SampledEpochs:
         self._prepared = prepared
         self.timeline: Recorder | None = None
         self.traffic: Traffic | None = None
+        self.work: TrainerWork | None = None
         # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
         graph = prepared.graph.to("cpu")
         ahead = _stated_ahead(graph, config, predictor)
@@ -110,17 +111,20 @@ class SampledEpochs:
 
     def step(self, batch: MiniBatch) -> TrainStep:
         """The training step of a batch."""
-        return TrainStep(loss=partial(self._loss, batch), num_labelled=len(batch.seeds), num_edges=batch.num_edges)
+        return TrainStep(
+            loss=partial(self._predictor.loss_of_batch, batch),
+            num_labelled=len(batch.seeds),
+            num_edges=batch.num_edges,
+        )
 
     def logits(self) -> Tensor:
         return self._predictor.logits(self._prepared)
 
-    def _loss(self, batch: MiniBatch) -> Tensor:
-        answers = batch.labels
-        if answers is None:
-            assert batch.targets is not None
-            answers = as_columns(batch.targets)
-        return self._predictor.mean_loss(self._predictor.forward_batch(batch), answers)
+    def open(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def _stated_ahead(graph: Graph, config: TrainConfig, predictor: Predictor) -> int:

@@ -97,6 +97,7 @@ class TrainSession:
             metrics=metrics,
             traffic=self.source.traffic,
             balance=balance,
+            trainers=self.source.work,
         )
         self.epoch, self.progress = epoch, None
         self.history.append(record)

@@ -181,7 +181,7 @@ class Trainer:
         check_trainable(graph)
         if self.config.tensorboard and find_spec("tensorboard") is None:
             raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
-        device = resolve_device(self.config.device)
+        device = resolve_device("cpu" if self.config.devices else self.config.device)
         contract = Contract.of(graph)
         with whole_files(graph), seeded(self.config.seed, device):
             mean_loss = build_loss(
@@ -291,6 +291,8 @@ class Trainer:
             for reporter in reporters:
                 reporter.on_start(info)
             saver = None if folder is None else Saver(session, folder, run)
+            stack.callback(session.source.close)
+            session.source.open()
             self._train(session, saver, reporters, require_whole_files)
             result = self._finish(session, folder)
             for reporter in reporters:
@@ -394,6 +396,17 @@ class Trainer:
     def _epoch_source(self) -> EpochSource:
         if self.config.sample is None:
             return WholeGraph(self._predictor, self._prepared, profile=self.config.profile)
+        if self.config.devices is not None:
+            # Imported here: most runs have one trainer.
+            from sagann.train.hybrid_epochs import HybridEpochs
+
+            return HybridEpochs(
+                self._predictor,
+                self._prepared,
+                self.config,
+                model_config=self.model_config,
+                say=self._reporter.on_message,
+            )
         # Imported here: most runs do not sample, and it loads Numba.
         from sagann.train.sampled_epochs import SampledEpochs
 
@@ -523,7 +536,8 @@ class Trainer:
         """What an epoch is trained on, in words."""
         if self.config.sample is not None:
             fanouts = ",".join(map(str, self.config.sample))
-            return f"mini-batches of {self.config.batch_size} with {fanouts} neighbours"
+            by = "" if self.config.devices is None else f", by {self.config.devices}"
+            return f"mini-batches of {self.config.batch_size} with {fanouts} neighbours{by}"
         streaming, workers = self._predictor.streaming, self.workers
         within = "" if streaming is None else f", streamed within {format_bytes(streaming.memory_bytes)}"
         return f"the whole graph{within}" + ("" if workers is None else f", by {workers.size} workers")

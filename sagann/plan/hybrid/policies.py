@@ -44,15 +44,19 @@ Policy = Callable[[Assignment, Rates, Damping], tuple[Assignment, str]]
 "From the present assignment and smoothed rates to the next assignment, and the reason in words."
 
 
-def next_balance(policy: str, balance: Balance, times: StageTimes) -> Balance:
+def next_balance(
+    policy: str, balance: Balance, times: StageTimes, *, ran_with: Assignment | None = None
+) -> Balance:
     """One decision: what the next iteration's assignment is, given the measured seconds of this one.
 
     Args:
         policy: a name of :data:`POLICIES`.
         balance: as the last iteration left it.
-        times: measured seconds of the iteration that ran with ``balance.assignment``.
+        times: measured seconds of an iteration.
+        ran_with: the assignment of that iteration; None for ``balance.assignment``.
     """
-    rates = smoothed(balance.rates, rates_of(balance.assignment, times), balance.damping)
+    measured = rates_of(ran_with or balance.assignment, times)
+    rates = smoothed(balance.rates, measured, balance.damping)
     assignment, why = POLICIES[policy](balance.assignment, rates, balance.damping)
     return Balance(assignment=assignment, rates=rates, why=why, damping=balance.damping)
 
@@ -98,10 +102,16 @@ def hyscale(assignment: Assignment, rates: Rates, damping: Damping) -> tuple[Ass
 
 
 def joint(assignment: Assignment, rates: Rates, damping: Damping) -> tuple[Assignment, str]:
-    """The best seeds and threads by the rates, if they promise more than the band."""
+    """The best seeds and threads by the rates, if they promise more than the band, or if trainers do not end together.
+
+    A trainer with few seeds has more seconds for a seed than it would have with many, because each mini-batch costs something by itself: so
+    a move may gain more than it promises.
+    """
     wanted = balanced(assignment, rates)
-    now_s, then_s = rates.times(assignment).slowest, rates.times(wanted).slowest
-    if then_s >= now_s * (1 - damping.band):
+    times, then_s = rates.times(assignment), rates.times(wanted).slowest
+    now_s = times.slowest
+    are_together = abs(times.host_train - times.accelerator) <= damping.band * now_s
+    if then_s >= now_s * (1 - damping.band * are_together):
         return assignment, f"No other split promises {damping.band:.0%} less than {_told(now_s)}."
     return (
         wanted,

@@ -68,10 +68,17 @@ class CompiledEngine:
         self.dialect = dialect
         self.tile_edges = tile_edges
         self.lean = lean
+        self._invariant_bytes = invariant_bytes
         self.invariants = Invariants(0 if lean else invariant_bytes)
         self.options = options or CompilerOptions()
         self._naive = NaiveEngine()
         self._programs: WeakKeyDictionary[SagaLayer, dict[Key, LayerProgram | str]] = WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A pickle has the options, and nothing that was compiled or kept."""
+        options = {"dialect": self.dialect, "options": self.options, "lean": self.lean}
+        more = {"invariant_bytes": self._invariant_bytes, "tile_edges": self.tile_edges}
+        return _engine_with, ({**options, **more},)
 
     def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
         """Run a layer on checked input."""
@@ -248,6 +255,10 @@ class CompiledEngine:
 
     def _dialect(self, topology: Topology) -> Dialect:
         return dialect_for(topology.device.type, self.dialect)
+
+
+def _engine_with(arguments: Mapping[str, Any]) -> CompiledEngine:
+    return CompiledEngine(**arguments)
 
 
 def _first(rows: R, topology: Topology) -> R:

@@ -167,9 +167,9 @@ class MiniBatches:
         numbers = range(first, len(self))
         return Pipeline(numbers, making.stages, ahead=self.ahead, item=item, receive=making.receive)
 
-    def stages(self, epoch: int) -> BatchStages:
-        """What makes the batches of an epoch. Batches that were announced to the feature store before are withdrawn."""
-        ids = cut_seeds(
+    def seeds_of(self, epoch: int) -> Sequence[Tensor]:
+        """The seeds of each batch of an epoch, int64."""
+        return cut_seeds(
             self.seeds,
             self.batch_size,
             shuffle=self.shuffle,
@@ -177,6 +177,10 @@ class MiniBatches:
             epoch=epoch,
             drop_last=self.drop_last,
         )
+
+    def stages(self, epoch: int) -> BatchStages:
+        """What makes the batches of an epoch. Batches that were announced to the feature store before are withdrawn."""
+        ids = self.seeds_of(epoch)
 
         def sample(number: int) -> Sampled:
             return self.sampler.sample(ids[number], epoch=epoch, batch=number).prepare()
@@ -192,7 +196,7 @@ class MiniBatches:
                 Stage(name="load", work=self._load_announced, threads=self.threads, size_of=_size_of_batch)
             )
         else:
-            stages.append(Stage(name="load", work=self._load, threads=self.threads, size_of=_size_of_batch))
+            stages.append(Stage(name="load", work=self.load, threads=self.threads, size_of=_size_of_batch))
         if self.device.type == "cpu":
             return BatchStages(stages=tuple(stages), receive=lambda batch: batch)
         copies = DeviceCopies(Streams(self.device))
@@ -231,7 +235,8 @@ class MiniBatches:
         assert isinstance(self._features, AnnouncedFeatures)
         return self._batch(sampled, read_announced(self._features, number, len(sampled.src_ids)))
 
-    def _load(self, sampled: Sampled) -> MiniBatch:
+    def load(self, sampled: Sampled) -> MiniBatch:
+        """The batch of some sampled blocks, with the rows of its sources."""
         return self._batch(sampled, None if self._features is None else read_rows(self._features, sampled.src_ids))
 
     def _batch(self, sampled: Sampled, features: Tensor | None) -> MiniBatch:

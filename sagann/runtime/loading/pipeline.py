@@ -65,6 +65,8 @@ class Stage:
     "Number of threads that work on different items."
     size_of: Callable[[Any], Size] = _no_size
     "Size of a result, for the counters."
+    limit: Callable[[], int] | None = None
+    "Most threads that work at the same time, asked before each item; None for all of them."
 
 
 @dataclass(kw_only=True, slots=True)
@@ -130,6 +132,9 @@ class _State:
 
     def next_item(self, stage: int) -> tuple[int, Any] | None:
         """Position and input of the next item for a stage, the first one in order; None if there is none yet."""
+        limit = self.stages[stage].limit
+        if limit is not None and sum(at == stage for _, at in self.working) >= limit():
+            return None
         if stage == 0:
             if self.started == self.end or self.started == self.taken + self.ahead:
                 return None

@@ -1,0 +1,229 @@
+"""Two trainers of unequal speed: what balancing finds, against the best static split; and what it costs.
+
+``python -m bench.hybrid > bench/results/hybrid.md`` trains GraphSAGE by the processor on one core and by an accelerator in a process of its own on another
+core, which has a part of that core's time (a quota of a cgroup). For every quota and every rate of the link, policies begin with equal shares. After
+``--settle`` iterations, iterations are measured in turns with the best static split, which was found by search. The last table halves the
+accelerator's quota in the middle of an epoch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from bench.balance.__main__ import power_law
+from bench.held_back import held_back
+from bench.timing import median_ratio
+from sagann.hybrid.process_trainer import ProcessTrainer
+from sagann.nn import ModelConfig, build_model
+from sagann.plan.hybrid.assignment import HOST
+from sagann.runtime.processor import processor_name
+from sagann.train import TrainConfig
+from sagann.train.contract import Contract
+from sagann.train.epoch_source import EpochSource
+from sagann.train.hybrid_epochs import HybridEpochs
+from sagann.train.predictor import Predictor
+from sagann.train.preparation import PreparedGraph
+from sagann.train.sampled_epochs import SampledEpochs
+
+ACCELERATOR = "accelerator0"
+GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+REFINED = (0.05, 0.025)
+"Parts of the seeds that the processor trains: a grid, then steps around the best one."
+
+
+def main() -> None:
+    options = _options()
+    # The first core is this process's, the last one the accelerator's.
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[:1])
+    torch.set_num_threads(1)
+    graph = power_law(int(options.vertices), int(options.edges), options.features)
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(model="sage", hidden=options.hidden, dropout=0.0), graph)
+    predictor = Predictor(model, Contract.of(graph), device=torch.device("cpu"))
+    prepared = predictor.prepare(graph)
+    print(
+        f"# Two trainers of unequal speed\n\n`python -m bench.hybrid`; {processor_name()}, a core for each trainer. "
+        f"GraphSAGE, {options.hidden} wide, fanouts {options.sample}, batches of {options.batch_size} seeds; R-MAT, "
+        f"{graph.num_vertices:,} vertices, {graph.num_edges:,} edges, {options.features} features. Medians of {options.measured} iterations, in turns.\n"
+    )
+    bench = Bench(predictor, prepared, options, cores[-1:])
+    print(
+        "| quota of the accelerator, link | policy | processor's part of the seeds | iteration, ms | against the best static split | of both speeds alone | decisions that moved something |"
+    )
+    print("|:--|:--|--:|--:|--:|--:|--:|")
+    for quota, rate in itertools.product(options.quotas, options.rates):
+        for row in bench.settled(quota, rate):
+            print("|", " | ".join([f"{quota:g} of a core, {rate:g} GB/s", *row]), "|", flush=True)
+    print(
+        "\n## A trainer that becomes half as fast\n\n| policy | iterations until within 10% of its later median | the rest of the epoch, s | static over this |\n|:--|--:|--:|--:|"
+    )
+    for row in bench.slowed():
+        print("|", " | ".join(row), "|", flush=True)
+
+
+class Bench:
+    """The trainers of one model and graph."""
+
+    def __init__(
+        self, predictor: Predictor, prepared: PreparedGraph, options: argparse.Namespace, cores: list[int]
+    ) -> None:
+        self._predictor, self._prepared, self._options, self._cores = predictor, prepared, options, cores
+        self._optimizer = torch.optim.SGD(predictor.model.parameters(), lr=1e-4)
+        self._config = TrainConfig(
+            sample=tuple(map(int, options.sample.split(","))), batch_size=options.batch_size, sharing="joint"
+        )
+
+    def settled(self, quota: float, rate: float) -> Iterator[list[str]]:
+        """Rows of the policies after they have settled, with one quota and one rate."""
+        settle, measured = self._options.settle, self._options.measured
+        alone_s = statistics.median(
+            self._times(SampledEpochs(self._predictor, self._prepared, self._config), measured)
+        )
+        with self._running("accelerator:1", "static", quota, rate) as run:
+            accelerator_s = statistics.median(run(measured)[5:])
+        # Seeds a second of both, each by itself.
+        both_s = 1 / (1 / alone_s + 1 / accelerator_s)
+        for policy in ("joint", "hyscale"):
+            with self._running("host:1,accelerator:1", policy, quota, rate) as run:
+                run(settle)
+                settled = run.source.manager.assignment
+                moves = run.moves
+                best = self._best(run, settled.seeds[HOST] / settled.total)
+                found: dict[str, list[float]] = {"settled": [], "best": []}
+                for _ in range(3):
+                    for name, part in (("settled", settled.seeds[HOST] / settled.total), ("best", best)):
+                        run.fix(part)
+                        found[name] += run(measured // 3)[3:]
+            median_s = statistics.median(found["settled"])
+            part = settled.seeds[HOST] / settled.total
+            ratio = median_ratio(found["settled"], found["best"])
+            yield [
+                policy,
+                f"{part:.1%} (best {best:.1%})",
+                f"{median_s * 1e3:.0f}",
+                f"{ratio:.2f}",
+                f"{both_s / median_s:.2f}",
+                str(moves),
+            ]
+
+    def slowed(self) -> Iterator[list[str]]:
+        """Rows of the policies when the accelerator loses half of its core."""
+        static_s = 0.0
+        for policy in ("static", "joint", "hyscale"):
+            with self._running("host:1,accelerator:1", policy, 1.0, self._options.rates[-1]) as run:
+                run(self._options.settle)
+                with held_back(run.pid, 0.5):
+                    times = run(2 * self._options.measured)
+            later = statistics.median(times[len(times) // 2 :])
+            reached = next(at for at in range(len(times)) if statistics.median(times[at : at + 5]) <= 1.1 * later)
+            static_s = static_s or sum(times)
+            yield [policy, str(reached), f"{sum(times):.2f}", f"{static_s / sum(times):.2f}"]
+
+    def _best(self, run: Run, near: float) -> float:
+        """The processor's part of the seeds that makes the shortest iteration."""
+
+        def seconds(part: float) -> float:
+            run.fix(part)
+            return statistics.median(run(self._options.searched)[3:])
+
+        found = {part: seconds(part) for part in (*GRID, near)}
+        for step in REFINED:
+            best = min(found, key=found.__getitem__)
+            for part in (best - step, best + step):
+                if 0 < part < 1 and part not in found:
+                    found[part] = seconds(part)
+        return min(found, key=found.__getitem__)
+
+    @contextmanager
+    def _running(self, devices: str, policy: str, quota: float, rate: float) -> Iterator[Run]:
+        config = replace(self._config, devices=devices, sharing=policy, link_rate=rate * 1e9)
+        source = HybridEpochs(self._predictor, self._prepared, config)
+        with ExitStack() as stack:
+            stack.callback(source.close)
+            source.open()
+            trainer = source.trainers[ACCELERATOR]
+            assert isinstance(trainer, ProcessTrainer)
+            os.sched_setaffinity(trainer.pid, self._cores)
+            run = Run(source, self._times, trainer.pid)
+            stack.callback(run.close)
+            # What is compiled and imported.
+            run(5)
+            if quota < 1:
+                stack.enter_context(held_back(trainer.pid, quota))
+            yield run
+
+    def _times(self, source: EpochSource, count: int, first: Iterator[Any] | None = None) -> list[float]:
+        """Seconds of iterations, from one to the next."""
+        steps, times = first or _endless(source), []
+        since_s = time.perf_counter()
+        for step in itertools.islice(steps, count):
+            self._optimizer.zero_grad()
+            step.loss().backward()
+            self._optimizer.step()
+            now_s = time.perf_counter()
+            times.append(now_s - since_s)
+            since_s = now_s
+        return times
+
+
+class Run:
+    """Trainers that run; a call trains a number of iterations, and gives the seconds of each."""
+
+    def __init__(self, source: HybridEpochs, times: Callable[..., list[float]], pid: int) -> None:
+        self.source, self.pid = source, pid
+        self.moves = 0
+        self._times, self._steps = times, _endless(source)
+
+    def __call__(self, count: int) -> list[float]:
+        found = self._times(self.source, count, self._steps)
+        self.moves += self.source.manager.num_moves
+        self.source.manager.num_moves = 0
+        return found
+
+    def fix(self, part: float) -> None:
+        """Have the processor train a part of the seeds from now on."""
+        manager = self.source.manager
+        now = manager.assignment
+        host = min(max(round(part * now.total), 1), now.total - 1)
+        manager.start_from(replace(now, seeds={HOST: host, ACCELERATOR: now.total - host}), "static")
+
+    def close(self) -> None:
+        self._steps.close()
+
+
+def _endless(source: EpochSource) -> Any:
+    for epoch in itertools.count(1):
+        yield from source.steps(epoch)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vertices", type=float, default=2e5)
+    parser.add_argument("--edges", type=float, default=4e6)
+    parser.add_argument("--features", type=int, default=64)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--sample", default="15,10", help="fanouts")
+    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument(
+        "--quotas", type=float, nargs="+", default=[1.0, 0.5, 0.25], help="of a core, for the accelerator"
+    )
+    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 4.0, 16.0], help="of the link, in GB/s")
+    parser.add_argument("--settle", type=int, default=30, help="iterations in which a policy settles")
+    parser.add_argument("--measured", type=int, default=45, help="iterations that are measured")
+    parser.add_argument("--searched", type=int, default=12, help="iterations for each split that is tried")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Manager: who gets how many seeds and threads from the next iteration on. It asks a policy after each iteration.
+
+Iterations are prepared ahead, so a decision reaches the trainers some iterations later; what was measured always counts for the
+assignment that the iteration was prepared with.
+
+References:
+    Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-A (dynamic resource management).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads, split_by
+from sagann.plan.hybrid.policies import Balance, next_balance
+
+WARM_UP = 3
+"Iterations of full size that nothing is learned from: kernels are compiled, and files are read for the first time."
+
+
+@dataclass(kw_only=True, slots=True)
+class Work:
+    """What the trainers did in some iterations, in sum."""
+
+    iterations: int = 0
+    "Number of iterations."
+    seconds: float = 0.0
+    "Seconds from the launch of the trainers to the sum of their gradients."
+    edges: int = 0
+    "Sampled edges of all mini-batches."
+    sample_s: float = 0.0
+    "Seconds of sampling: those of a thread over the number of threads."
+    load_s: float = 0.0
+    "Seconds of loading features, likewise."
+    seeds: dict[str, int] = field(default_factory=dict)
+    "Seeds of each trainer, by name."
+    transfer_s: dict[str, float] = field(default_factory=dict)
+    "Seconds of the copies to each trainer that is not this process."
+    train_s: dict[str, float] = field(default_factory=dict)
+    "Seconds of each trainer's propagation."
+
+    def add(self, assignment: Assignment, times: StageTimes, *, seconds: float, edges: int) -> None:
+        """Count one iteration more."""
+        self.iterations += 1
+        self.seconds += seconds
+        self.edges += edges
+        self.sample_s += times.sample
+        self.load_s += times.load
+        for name, count in assignment.seeds.items():
+            self.seeds[name] = self.seeds.get(name, 0) + count
+        for sums, found in ((self.transfer_s, times.transfer), (self.train_s, times.train)):
+            for name, value in found.items():
+                sums[name] = sums.get(name, 0.0) + value
+
+
+class Manager:
+    """Shares out the seeds of each iteration, and the threads of the processor.
+
+    Args:
+        policy: a name of :data:`sagann.plan.hybrid.policies.POLICIES`. Without a trainer on the processor nothing is moved.
+        cores: cores of each trainer, by name; that of the processor first. Seeds are in proportion to them at first.
+        batch_size: number of seeds of an iteration.
+        uses_host: whether the processor trains.
+    """
+
+    def __init__(self, policy: str, cores: dict[str, int], *, batch_size: int, uses_host: bool) -> None:
+        weights = {name: float(number) for name, number in cores.items() if name != HOST or uses_host}
+        fewest = 1 if batch_size >= len(weights) else 0
+        seeds = {HOST: 0} | split_by(batch_size, weights, fewest=fewest)
+        spare = max(3, cores[HOST])
+        threads = Threads(sample=1, load=1, train=spare - 2)
+        self._policy = policy if uses_host and fewest else "static"
+        self._balance = Balance(assignment=Assignment(seeds=seeds, threads=threads))
+        self._cold = WARM_UP
+        self.work = Work()
+        "What was done since :meth:`begin`."
+        self.num_moves = 0
+        "Number of decisions that changed something, since :meth:`begin`."
+
+    @property
+    def assignment(self) -> Assignment:
+        """Seeds and threads of an iteration that is prepared now."""
+        return self._balance.assignment
+
+    def start_from(self, assignment: Assignment, policy: str) -> None:
+        """Begin anew with an assignment and a policy, as if nothing had been measured."""
+        self._balance, self._policy = Balance(assignment=assignment), policy
+
+    @property
+    def why(self) -> str:
+        """The last decision, in words."""
+        return self._balance.why
+
+    def share_out(self, num_seeds: int) -> Assignment:
+        """The assignment of an iteration with so many seeds: the last one of an epoch may have fewer."""
+        now = self.assignment
+        if num_seeds == now.total:
+            return now
+        return replace(now, seeds=split_by(num_seeds, {name: float(part) for name, part in now.seeds.items()}))
+
+    def begin(self) -> None:
+        """Count from here on."""
+        self.work, self.num_moves = Work(), 0
+
+    def learn(self, assignment: Assignment, times: StageTimes, *, seconds: float, edges: int) -> None:
+        """Take in what was measured of an iteration, and decide.
+
+        Args:
+            assignment: what the iteration was prepared with.
+            times: seconds of its stages.
+            seconds: from the launch of the trainers to the sum of their gradients.
+            edges: sampled edges of its mini-batches.
+        """
+        self.work.add(assignment, times, seconds=seconds, edges=edges)
+        before = self._balance
+        if assignment.total < before.assignment.total:
+            # A small batch has other seconds for a seed.
+            return
+        if self._cold:
+            self._cold -= 1
+            return
+        after = next_balance(self._policy, before, times, ran_with=assignment)
+        self.num_moves += after.assignment != before.assignment
+        self._balance = after

@@ -1,0 +1,227 @@
+"""ProcessTrainer: an accelerator as a process of its own, with its own cores and its own memory, which is reached at a stated rate.
+
+So two real and unequal trainers run on a machine without a GPU. The process is started by ``torch.multiprocessing``; mini-batches, weights and
+gradients lie in memory that both share, which the system frees when both have ended, however they end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import torch
+import torch.multiprocessing
+from torch import Tensor
+
+from sagann.byte_size import format_bytes
+from sagann.errors import InputError, TrainerError, first_line
+from sagann.hybrid.parcel import parcel_of
+from sagann.hybrid.served import Answer, Order, Replica, Start, flat_bytes, flat_views, serve
+from sagann.hybrid.trainer import Found, Share
+
+MOST_WAIT_S = 600.0
+"Seconds for which a trainer may compute an iteration, by default."
+_END_S = 5.0
+# Where the system keeps the memory that processes share.
+_SHARED = Path("/dev/shm")
+
+
+class ProcessTrainer:
+    """Trains in a process of its own, which starts at once.
+
+    Args:
+        name: of the trainer, in errors.
+        replica: gives the model and its loss; must be picklable, as ``torch.multiprocessing`` asks.
+        parameters: those of the model that is trained, here; in the order of the replica's.
+        cores: numbers of the cores that the process may use; none for all.
+        bytes_per_s: rate at which mini-batches are copied to it; None for as fast as memory is.
+        most_wait_s: seconds after which a trainer that does not answer is gone.
+    Raises:
+        InputError: there is no room for what both share.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        replica: Replica,
+        parameters: Sequence[Tensor],
+        *,
+        cores: Sequence[int] = (),
+        bytes_per_s: float | None = None,
+        most_wait_s: float = MOST_WAIT_S,
+    ) -> None:
+        self.name = name
+        self._parameters = tuple(parameters)
+        self._bytes_per_s, self._most_wait_s = bytes_per_s, most_wait_s
+        weights, gradients = (_shared(flat_bytes(self._parameters), name) for _ in range(2))
+        self._weights = tuple(flat_views(weights, self._parameters))
+        self._gradients = tuple(flat_views(gradients, self._parameters))
+        self._pieces: dict[int, Tensor] = {}
+        self._known: set[int] = set()
+        "Pieces that the process knows."
+        self._free: list[int] = []
+        self._numbers = itertools.count()
+        self._guard = threading.Lock()
+        "Guards the pieces, which are taken on the thread that sends and given back on the thread that trains."
+        self._launched: str | None = None
+        "The iteration that is computed."
+        start = Start(
+            replica=pickled(replica),
+            weights=weights,
+            gradients=gradients,
+            cores=tuple(cores),
+        )
+        context = torch.multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, start), name=f"sagann-{name}", daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def open(self) -> None:
+        self._answer("starting")
+
+    def send(self, share: Share) -> tuple[str, Order]:
+        since_s = time.perf_counter()
+        parcel = parcel_of(share)
+        number, memory = self._piece(parcel.num_bytes)
+        sum_of_bytes = parcel.write(memory)
+        if self._bytes_per_s is not None:
+            time.sleep(max(0.0, parcel.num_bytes / self._bytes_per_s - (time.perf_counter() - since_s)))
+        return share.iteration, Order(
+            text=parcel.text, num_bytes=parcel.num_bytes, checksum=sum_of_bytes, piece=number, memory=memory
+        )
+
+    def launch(self, sent: tuple[str, Order]) -> None:
+        iteration, order = sent
+        for memory, parameter in zip(self._weights, self._parameters, strict=True):
+            memory.copy_(parameter.detach())
+        if order.piece in self._known:
+            order = replace(order, memory=None)
+        self._known.add(order.piece)
+        self._launched = iteration
+        try:
+            self._pipe.send(order)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._gone(f"launching {iteration}") from error
+
+    def finish(self) -> Found:
+        assert self._launched is not None
+        iteration, self._launched = self._launched, None
+        answer = self._answer(f"propagating {iteration}")
+        pairs = zip(self._gradients, answer.has_gradient, strict=True)
+        gradients = tuple(memory if has_gradient else None for memory, has_gradient in pairs)
+        return Found(
+            loss=torch.tensor(answer.loss, dtype=torch.float64), gradients=gradients, seconds=answer.seconds
+        )
+
+    def release(self, sent: tuple[str, Order]) -> None:
+        _, order = sent
+        with self._guard:
+            self._free.append(order.piece)
+
+    def begin(self) -> None:
+        with self._guard:
+            self._free = list(self._pieces)
+
+    def close(self) -> None:
+        self._pipe.close()
+        # The pipe's end ends the process, unless it computes.
+        self._process.join(0.2)
+        for end in (self._process.terminate, self._process.kill):
+            if self._process.is_alive():
+                end()
+                self._process.join(_END_S)
+
+    def _answer(self, doing: str) -> Answer:
+        """What the process answers; waits for it."""
+        ready = wait([self._pipe, self._process.sentinel], timeout=self._most_wait_s)
+        if not ready:
+            raise TrainerError(
+                f"trainer '{self.name}' does not answer",
+                value=f"no answer within {self._most_wait_s:g} s while {doing}",
+                where=f"process {self.pid}",
+                fix="See whether the process is stopped or its machine is short of memory, and continue with --resume.",
+            )
+        try:
+            answer: Answer = self._pipe.recv()
+        except (EOFError, ConnectionResetError) as error:
+            raise self._gone(doing) from error
+        if answer.error:
+            raise TrainerError(
+                f"trainer '{self.name}' has failed while {doing}",
+                value=answer.error,
+                where=f"process {self.pid}",
+                fix="Do what that error says; without --devices it comes with its line.",
+            )
+        return answer
+
+    def _gone(self, doing: str) -> TrainerError:
+        """The error of a process that has ended."""
+        self._process.join(_END_S)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            why = f"ended by {signal.Signals(-code).name}"
+        else:
+            why = f"ended with exit code {code}"
+        starts = doing == "starting"
+        return TrainerError(
+            f"trainer '{self.name}' is gone",
+            value=f"{why} while {doing}",
+            where=f"process {self.pid}",
+            fix="Call the training below `if __name__ == '__main__':`, because the process imports the program."
+            if starts
+            else "Continue with --resume, and with other --devices if it happens again; SIGKILL often means that memory ran out.",
+        )
+
+    def _piece(self, num_bytes: int) -> tuple[int, Tensor]:
+        """Number and memory of a piece that is free, the smallest that is large enough, or a new one."""
+        with self._guard:
+            fitting = [number for number in self._free if len(self._pieces[number]) >= num_bytes]
+            if fitting:
+                number = min(fitting, key=lambda each: len(self._pieces[each]))
+                self._free.remove(number)
+                return number, self._pieces[number]
+            number = next(self._numbers)
+            # Batches differ in size; a piece that is too small takes memory until the end.
+            self._pieces[number] = _shared(num_bytes + num_bytes // 4, self.name)
+            return number, self._pieces[number]
+
+
+def _shared(num_bytes: int, name: str) -> Tensor:
+    """Memory that processes share: uint8 [num_bytes]."""
+    if _SHARED.is_dir() and (room := shutil.disk_usage(_SHARED).free) < num_bytes:
+        # Beyond that, writing would end the process by a signal.
+        raise InputError(
+            "the memory that processes share is full",
+            value=f"{format_bytes(num_bytes)} wanted, {format_bytes(room)} free in {_SHARED}",
+            where=f"trainer '{name}'",
+            fix="Lower the batch size or the batches ahead, or give the container more (docker run --shm-size).",
+        )
+    return torch.empty(num_bytes, dtype=torch.uint8).share_memory_()
+
+
+def pickled(value: object) -> bytes:
+    """What another process needs, pickled; an InputError where it cannot be."""
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
+        raise InputError(
+            "the model or its loss cannot be sent to another process",
+            value=first_line(error),
+            where="TrainConfig.devices",
+            fix="Define its classes and functions at the top of a module, or train in this process alone, without devices.",
+        ) from error

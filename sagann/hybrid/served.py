@@ -1,0 +1,149 @@
+"""Served: what runs in the process of an accelerator. It has the model, its own cores and its own memory, which the trainer fills.
+
+It answers one message at a time: a share in, a gradient out. It ends with its parent: the pipe between them then has an end.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import SagannError, in_one_line
+from sagann.hybrid.parcel import checksum, share_in
+from sagann.hybrid.trainer import LossOf, propagate
+from sagann.runtime.loading import MiniBatch
+from sagann.sampling.sampled import Sampled
+
+Replica = Callable[[], tuple[nn.Module, LossOf]]
+"Gives the model of a process, and the loss that runs it."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order:
+    """What a process is told to train."""
+
+    text: bytes
+    "The parcel's text, of a :class:`~sagann.hybrid.trainer.Share`."
+    num_bytes: int
+    "Bytes of the parcel."
+    checksum: int
+    "Checksum of the parcel."
+    piece: int
+    "Number of the piece of memory that the parcel lies in."
+    memory: Tensor | None
+    "That piece, where the process does not know it yet."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a process tells of an order."""
+
+    error: str = ""
+    "What went wrong; empty where nothing did."
+    loss: float = 0.0
+    "The loss, times the weight of the share."
+    has_gradient: tuple[bool, ...] = ()
+    "For each parameter, whether the loss depends on it. The gradients lie in the memory that both processes share."
+    seconds: float = 0.0
+    "Seconds of the propagation."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """What a process begins with."""
+
+    replica: bytes
+    "The :data:`Replica`, pickled."
+    weights: Tensor
+    "Memory of the weights: uint8, shared. The model's parameters view it."
+    gradients: Tensor
+    "Memory of the gradients: uint8, shared."
+    cores: tuple[int, ...]
+    "Cores that the process may use; none for all."
+
+
+def serve(pipe: Connection, start: Start) -> None:
+    """Train what comes through a pipe until it ends."""
+    # Ctrl-C in a terminal reaches all processes; the first one ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        try:
+            trained = _Trained(start)
+        except BaseException as error:  # noqa: BLE001 - the other process must hear of it.
+            pipe.send(Answer(error=_said(error)))
+            return
+        pipe.send(Answer())
+        while True:
+            order: Order = pipe.recv()
+            pipe.send(trained.answer(order))
+
+
+def flat_views(memory: Tensor, like: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Tensors of the forms of others, one after another in a piece of memory."""
+    end = 0
+    for each in like:
+        begin, end = end, end + -(-each.nbytes // 16) * 16
+        yield memory[begin : begin + each.nbytes].view(each.dtype).view(each.shape)
+
+
+def flat_bytes(like: Sequence[Tensor]) -> int:
+    """Bytes of the memory that :func:`flat_views` needs."""
+    return max(16, sum(-(-each.nbytes // 16) * 16 for each in like))
+
+
+class _Trained:
+    """The model of this process."""
+
+    def __init__(self, start: Start) -> None:
+        if start.cores:
+            os.sched_setaffinity(0, start.cores)
+            torch.set_num_threads(len(start.cores))
+        model, self._loss_of = pickle.loads(start.replica)()
+        self._parameters = tuple(model.parameters())
+        for parameter, memory in zip(self._parameters, flat_views(start.weights, self._parameters), strict=True):
+            parameter.data = memory
+        self._gradients = tuple(flat_views(start.gradients, self._parameters))
+        self._pieces: dict[int, Tensor] = {}
+
+    def answer(self, order: Order) -> Answer:
+        """Train a share; whatever goes wrong is in the answer."""
+        try:
+            if order.memory is not None:
+                self._pieces[order.piece] = order.memory
+            piece = self._pieces[order.piece]
+            found = checksum(piece, order.num_bytes)
+            if found != order.checksum:
+                return Answer(
+                    error=f"the transfer of its mini-batch is damaged: checksum {found:08x}, expected {order.checksum:08x}"
+                )
+            share = share_in(order.text, piece)
+            _prepare(share.batch)
+            torch.manual_seed(share.seed)
+            result = propagate(self._loss_of, self._parameters, share)
+            for memory, gradient in zip(self._gradients, result.gradients, strict=True):
+                if gradient is not None:
+                    memory.copy_(gradient)
+            return Answer(
+                loss=result.loss.item(),
+                has_gradient=tuple(gradient is not None for gradient in result.gradients),
+                seconds=result.seconds,
+            )
+        except BaseException as error:  # noqa: BLE001 - the other process must hear of it.
+            return Answer(error=_said(error))
+
+
+def _prepare(batch: MiniBatch) -> None:
+    """Divide the blocks of a batch into work items for this process's threads."""
+    Sampled(blocks=batch.blocks, src_ids=batch.src_ids, seeds=batch.seeds).prepare()
+
+
+def _said(error: BaseException) -> str:
+    return str(error) if isinstance(error, SagannError) else in_one_line(error)

@@ -1,0 +1,147 @@
+"""SharedBatches: the iterations of an epoch, each divided among the trainers, sampled, loaded and transferred ahead of them.
+
+The seeds of an iteration, and the edges that each vertex of a hop picks, are drawn before they are shared out: they depend on the run's seed, the
+epoch and the batch alone. So the trainers together compute the loss of the whole mini-batch, whatever their shares are. A vertex that
+several trainers need is sampled, loaded and transferred for each of them.
+
+References:
+    Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-B (two-stage feature prefetch): loading and transfer are stages of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from sagann.graph.random_numbers import key_of
+from sagann.hybrid.manager import Manager
+from sagann.hybrid.trainer import Share, Trainer
+from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes
+from sagann.runtime.loading import MiniBatch, MiniBatches, Pipeline
+from sagann.runtime.loading.pipeline import Stage
+from sagann.sampling.arguments import TRAINERS
+from sagann.sampling.sampled import Sampled
+
+AHEAD = 2
+"Iterations that are prepared ahead, by default: one in the trainers' memory, one on its way."
+
+
+@dataclass(kw_only=True, slots=True)
+class Iteration:
+    """An iteration on its way to the trainers."""
+
+    epoch: int
+    "Number of its epoch."
+    number: int
+    "Its number in the epoch."
+    assignment: Assignment
+    "What it was divided by."
+    sampled: dict[str, Sampled] = field(default_factory=dict)
+    "Sampled blocks of each trainer that has a seed."
+    sent: dict[str, Any] = field(default_factory=dict)
+    "What each trainer launches."
+    num_edges: int = 0
+    "Edges of all mini-batches."
+    sample_s: float = 0.0
+    "Seconds that a thread sampled."
+    load_s: float = 0.0
+    "Seconds that a thread loaded features."
+    transfer_s: dict[str, float] = field(default_factory=dict)
+    "Seconds of the copies to each trainer that is not this process."
+
+    @property
+    def name(self) -> str:
+        """For errors, as 'epoch 1, batch 0'."""
+        return f"epoch {self.epoch}, batch {self.number}"
+
+    @property
+    def num_seeds(self) -> int:
+        """Number of seeds of all trainers."""
+        return self.assignment.total
+
+    def times(self, train_s: Mapping[str, float]) -> StageTimes:
+        """Seconds of the stages, given those of the trainers."""
+        threads = self.assignment.threads
+        return StageTimes(
+            sample=self.sample_s / threads.sample,
+            load=self.load_s / threads.load,
+            transfer=self.transfer_s,
+            train=dict.fromkeys(self.assignment.seeds, 0.0) | dict(train_s),
+        )
+
+
+class SharedBatches:
+    """Divides the mini-batches of a graph among trainers.
+
+    Args:
+        minibatches: gives seeds, sampler and features.
+        manager: says who gets how many seeds.
+        trainers: by name; that of the processor, if it trains, first.
+        ahead: most iterations that are prepared before the trainers need them; 0 prepares each one when it is needed.
+    """
+
+    def __init__(
+        self, minibatches: MiniBatches, manager: Manager, trainers: Mapping[str, Trainer], *, ahead: int = AHEAD
+    ) -> None:
+        self._minibatches, self._manager, self._trainers, self._ahead = minibatches, manager, trainers, ahead
+
+    def iterations(self, epoch: int, *, first: int = 0) -> Pipeline[Iteration]:
+        """The iterations of an epoch from a given one on."""
+        seeds, manager = self._minibatches.seeds_of(epoch), self._manager
+        for trainer in self._trainers.values():
+            trainer.begin()
+
+        def sample(number: int) -> Iteration:
+            since_s = time.perf_counter()
+            assignment = manager.share_out(len(seeds[number]))
+            iteration = Iteration(epoch=epoch, number=number, assignment=assignment)
+            parts = seeds[number].split(list(assignment.seeds.values()))
+            for name, ids in zip(assignment.seeds, parts, strict=True):
+                if len(ids):
+                    sampled = self._minibatches.sampler.sample(ids, epoch=epoch, batch=number)
+                    # A process divides its blocks by itself.
+                    iteration.sampled[name] = sampled.prepare() if name == HOST else sampled
+                    iteration.num_edges += sampled.num_edges
+            iteration.sample_s = time.perf_counter() - since_s
+            return iteration
+
+        def load(iteration: Iteration) -> Iteration:
+            since_s = time.perf_counter()
+            for name, sampled in iteration.sampled.items():
+                iteration.sent[name] = self._share(iteration, name, self._minibatches.load(sampled))
+            iteration.sampled.clear()
+            iteration.load_s = time.perf_counter() - since_s
+            return iteration
+
+        most = manager.assignment.threads.total
+        stages = [
+            Stage(name="sample", work=sample, threads=most, limit=lambda: manager.assignment.threads.sample),
+            Stage(name="load", work=load, threads=most, limit=lambda: manager.assignment.threads.load),
+            *(
+                Stage(name=f"transfer to {name}", work=partial(self._transfer, name))
+                for name in self._trainers
+                if name != HOST
+            ),
+        ]
+        numbers = range(first, len(seeds))
+        return Pipeline(numbers, stages, ahead=self._ahead, item=f"epoch {epoch}, batch")
+
+    def _share(self, iteration: Iteration, name: str, batch: MiniBatch) -> Share:
+        place = list(iteration.assignment.seeds).index(name)
+        key = key_of(self._minibatches.sampler.seed, TRAINERS, iteration.epoch, iteration.number, place)
+        return Share(
+            batch=batch,
+            weight=len(batch.seeds) / iteration.num_seeds,
+            seed=int(key) >> 1,
+            iteration=iteration.name,
+        )
+
+    def _transfer(self, name: str, iteration: Iteration) -> Iteration:
+        if name in iteration.sent:
+            since_s = time.perf_counter()
+            iteration.sent[name] = self._trainers[name].send(iteration.sent[name])
+            iteration.transfer_s[name] = time.perf_counter() - since_s
+        return iteration

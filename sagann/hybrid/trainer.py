@@ -1,0 +1,130 @@
+"""Trainer: whoever computes the gradient of a share of each iteration's seeds; and the one that is this process.
+
+An iteration is the handshake of the paper's figure 5: mini-batches are ready and their features loaded; :meth:`Trainer.send` transfers
+a share; :meth:`Trainer.launch` starts its propagation with the weights of the model as they are; :meth:`Trainer.finish` waits for
+its gradient. What calls them knows no device.
+
+References:
+    Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. III and figure 5.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sagann.runtime.loading import MiniBatch
+
+LossOf = Callable[[MiniBatch], Tensor]
+"The mean loss of a mini-batch's seeds, with its gradient."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """What a trainer trains in an iteration."""
+
+    batch: MiniBatch
+    "The mini-batch of the trainer's seeds."
+    weight: float
+    "Its seeds, as a part of all seeds of the iteration."
+    seed: int
+    "Seed of the random numbers of a trainer that is not in this process."
+    iteration: str
+    "The iteration, for errors: 'epoch 1, batch 0'."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What a trainer has found."""
+
+    loss: Tensor
+    "Mean loss of its seeds times the weight of its share: one number on the host, without gradient."
+    gradients: tuple[Tensor | None, ...]
+    "The gradient of that by each parameter, on the host; None for a parameter that the loss does not depend on. Valid until the next launch."
+    seconds: float
+    "Seconds of its propagation, forward and backward."
+
+
+class Trainer(Protocol):
+    """One of those who train together."""
+
+    def open(self) -> None:
+        """Wait until the trainer is ready.
+
+        Raises:
+            TrainerError: it cannot start.
+        """
+
+    def send(self, share: Share) -> Any:
+        """Transfer a share; called on a thread of its own, in the order of the iterations."""
+
+    def launch(self, sent: Any) -> None:
+        """Start the propagation of a share that was sent, with the model's present weights. Returns as early as it can."""
+
+    def finish(self) -> Found:
+        """Wait for the propagation, or compute it now.
+
+        Raises:
+            TrainerError: the trainer is gone, or has failed.
+        """
+
+    def release(self, sent: Any) -> None:
+        """Reuse the memory of a share that is not launched again."""
+
+    def begin(self) -> None:
+        """Drop all shares that were sent and not released, as those of an epoch that was left early."""
+
+    def close(self) -> None:
+        """Let go of processes and memory. A second call does nothing."""
+
+
+def propagate(loss_of: LossOf, parameters: Sequence[Tensor], share: Share) -> Found:
+    """Compute a share's part of the loss, and its gradient by the parameters."""
+    since_s = time.perf_counter()
+    loss = loss_of(share.batch) * share.weight
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    # A model that is cut off from its parameters has no gradient at all.
+    found = torch.autograd.grad(loss, trained, allow_unused=True) if loss.requires_grad else [None] * len(trained)
+    of_trained = iter(found)
+    gradients = tuple(next(of_trained) if parameter.requires_grad else None for parameter in parameters)
+    return Found(loss=loss.detach().cpu(), gradients=gradients, seconds=time.perf_counter() - since_s)
+
+
+class HostTrainer:
+    """The processor, in this process: computes when it is asked for its gradient, so that other trainers have started before.
+
+    Args:
+        loss_of: the loss, with the gradient of the model that is trained.
+        parameters: the model's.
+    """
+
+    def __init__(self, loss_of: LossOf, parameters: Sequence[Tensor]) -> None:
+        self._loss_of, self._parameters = loss_of, parameters
+        self._share: Share | None = None
+
+    def open(self) -> None:
+        pass
+
+    def send(self, share: Share) -> Share:
+        return share
+
+    def launch(self, sent: Share) -> None:
+        self._share = sent
+
+    def finish(self) -> Found:
+        assert self._share is not None
+        return propagate(self._loss_of, self._parameters, self._share)
+
+    def release(self, sent: Share) -> None:
+        self._share = None
+
+    def begin(self) -> None:
+        self._share = None
+
+    def close(self) -> None:
+        self._share = None

@@ -1,0 +1,230 @@
+"""HybridEpochs: the epoch source whose mini-batches are trained by the processor and accelerators together.
+
+Its steps are those of :class:`~sagann.train.sampled_epochs.SampledEpochs`, with the same seeds and the same sampled edges: the loss of a step is
+that of the whole mini-batch, and only its computation is shared out.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import InputError
+from sagann.hybrid.devices import Devices
+from sagann.hybrid.manager import Manager
+from sagann.hybrid.process_trainer import ProcessTrainer, pickled
+from sagann.hybrid.shared_batches import AHEAD, Iteration, SharedBatches
+from sagann.hybrid.synchronise import synchronised
+from sagann.hybrid.trainer import HostTrainer, LossOf, Trainer
+from sagann.nn.user_model import class_in_file, load_class
+from sagann.plan.hybrid.assignment import HOST
+from sagann.plan.hybrid.predict import accelerator_names
+from sagann.runtime.loading import MiniBatches
+from sagann.runtime.tiered import Traffic
+from sagann.saga.engine import current_engine, set_engine
+from sagann.train.config import TrainConfig
+from sagann.train.contract import Contract
+from sagann.train.epoch_source import TrainStep
+from sagann.train.losses import Loss
+from sagann.train.predictor import Predictor
+from sagann.train.preparation import PreparedGraph
+from sagann.train.trainer_work import TrainerWork
+
+if TYPE_CHECKING:
+    from sagann.nn import ModelConfig
+    from sagann.runtime.recorder import Recorder
+
+
+class HybridEpochs:
+    """The epoch source of ``TrainConfig.devices``.
+
+    Args:
+        predictor: has the model, and evaluates it.
+        prepared: the graph as the model reads it.
+        config: how to train; ``sample`` and ``devices`` are set.
+        model_config: names the file of a user's model, which accelerators load; None for a module that was passed.
+        say: is told who trains.
+    Raises:
+        InputError: the model cannot be sent to another process, or the graph cannot be shared out.
+        TrainerError: an accelerator does not start.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        prepared: PreparedGraph,
+        config: TrainConfig,
+        *,
+        model_config: ModelConfig | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        assert config.sample is not None
+        assert config.devices is not None
+        _require_shareable(predictor.model, prepared)
+        self._predictor, self._prepared, self._config = predictor, prepared, config
+        self._model_file = None if model_config is None else class_in_file(model_config.model)
+        self._say = say
+        self.timeline: Recorder | None = None
+        self.traffic: Traffic | None = None
+        self.work: TrainerWork | None = None
+        self._devices = Devices.parse(config.devices, where="TrainConfig.devices")
+        self._minibatches = MiniBatches(
+            prepared.graph,
+            fanouts=config.sample,
+            batch_size=config.batch_size,
+            seeds="train",
+            seed=config.seed,
+        )
+        names = accelerator_names(len(self._devices.accelerator_cores))
+        cores = {HOST: self._devices.threads()} | dict(zip(names, self._devices.accelerator_cores, strict=True))
+        self.manager = Manager(
+            config.sharing,
+            cores,
+            batch_size=min(config.batch_size, len(self._minibatches.seeds)),
+            uses_host=self._devices.uses_host,
+        )
+        self._parameters = tuple(predictor.model.parameters())
+        self._threads = torch.get_num_threads()
+        self.trainers: Mapping[str, Trainer] = {}
+
+    @property
+    def num_batches(self) -> int:
+        return len(self._minibatches)
+
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        self.manager.begin()
+        ahead = AHEAD if self._config.batches_ahead is None else self._config.batches_ahead
+        batches = SharedBatches(self._minibatches, self.manager, self.trainers, ahead=ahead)
+        try:
+            with batches.iterations(epoch, first=first) as iterations:
+                for iteration in iterations:
+                    yield TrainStep(
+                        loss=partial(self._loss, iteration),
+                        num_labelled=iteration.num_seeds,
+                        num_edges=iteration.num_edges,
+                    )
+                    for name, sent in iteration.sent.items():
+                        self.trainers[name].release(sent)
+        finally:
+            # Evaluation has all threads.
+            torch.set_num_threads(self._threads)
+        self.work = self._work()
+
+    def logits(self) -> Tensor:
+        return self._predictor.logits(self._prepared)
+
+    def open(self) -> None:
+        if not self.trainers:
+            self.trainers = self._started()
+
+    def close(self) -> None:
+        for trainer in self.trainers.values():
+            trainer.close()
+        self.trainers = {}
+
+    def _loss(self, iteration: Iteration) -> Tensor:
+        """The loss of an iteration, which all trainers compute now."""
+        since_s = time.perf_counter()
+        threads = iteration.assignment.threads.train
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+        for name, sent in iteration.sent.items():
+            self.trainers[name].launch(sent)
+        found = {name: self.trainers[name].finish() for name in iteration.sent}
+        loss = synchronised(found, self._parameters, iteration.name)
+        self.manager.learn(
+            iteration.assignment,
+            iteration.times({name: each.seconds for name, each in found.items()}),
+            seconds=time.perf_counter() - since_s,
+            edges=iteration.num_edges,
+        )
+        return loss
+
+    def _work(self) -> TrainerWork:
+        """What the trainers did since the epoch began."""
+        work, names = self.manager.work, tuple(self.trainers)
+        train_s = tuple(work.train_s.get(name, 0.0) for name in names)
+        return TrainerWork(
+            names=names,
+            seeds=tuple(work.seeds.get(name, 0) for name in names),
+            train_s=train_s,
+            idle_s=tuple(max(0.0, work.seconds - each) for each in train_s),
+            transfer_s=tuple(work.transfer_s.get(name, 0.0) for name in names),
+            sample_s=work.sample_s,
+            load_s=work.load_s,
+            num_moves=self.manager.num_moves,
+        )
+
+    def _started(self) -> dict[str, Trainer]:
+        """The trainers, that of the processor first."""
+        trainers = dict[str, Trainer]()
+        if self._devices.uses_host:
+            trainers[HOST] = HostTrainer(self._predictor.loss_of_batch, self._parameters)
+        cores = self._devices.cores()
+        self._say(f"Starting {', '.join(accelerator_names(len(cores)))} ...")
+        replica = _Replica.of(self._predictor, self._model_file)
+        try:
+            for name, own in zip(accelerator_names(len(cores)), cores, strict=True):
+                trainers[name] = ProcessTrainer(
+                    name, replica, self._parameters, cores=own, bytes_per_s=self._config.link_rate
+                )
+            for trainer in trainers.values():
+                trainer.open()
+        except BaseException:
+            for trainer in trainers.values():
+                with suppress(Exception):
+                    trainer.close()
+            raise
+        return trainers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Replica:
+    """A model in another process, with its loss."""
+
+    model_file: tuple[Path, str] | None
+    "File and class of a user's model; the file is executed before ``pickled`` is read."
+    pickled: bytes
+    "Model, contract, loss and engine."
+
+    @classmethod
+    def of(cls, predictor: Predictor, model_file: tuple[Path, str] | None) -> _Replica:
+        """The replica of a predictor's model. A model that cannot be pickled is an InputError."""
+        parts = (predictor.model, predictor.contract, predictor.mean_loss, current_engine())
+        return cls(model_file=model_file, pickled=pickled(parts))
+
+    def __call__(self) -> tuple[nn.Module, LossOf]:
+        if self.model_file is not None:
+            load_class(*self.model_file)
+        model: nn.Module
+        contract: Contract
+        loss: Loss
+        model, contract, loss, engine = pickle.loads(self.pickled)
+        set_engine(engine)
+        model.train()
+        return model, Predictor(model, contract, device=torch.device("cpu"), loss=loss).loss_of_batch
+
+
+def _require_shareable(model: nn.Module, prepared: PreparedGraph) -> None:
+    """Refuse what trainers cannot compute apart: means over a mini-batch, and edge data that learn."""
+    # Imported here: it loads the compiler of whole models.
+    from sagann.compiler.capture import require_no_batch_norm
+
+    require_no_batch_norm(model, how="trained by several trainers")
+    for name, rows in prepared.graph.topology.edge_data.items():
+        if rows.requires_grad:
+            raise InputError(
+                "edge data that learn are not shared out",
+                value=f"'{name}' has a gradient",
+                where="TrainConfig.devices",
+                fix="Train in this process alone, without devices.",
+            )

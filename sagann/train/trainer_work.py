@@ -1,0 +1,80 @@
+"""TrainerWork: what each of several trainers did in an epoch, a part of its record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sagann.storage.json_fields import as_integer, as_list, as_number, as_texts
+
+_NAMES = "trainers"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainerWork:
+    """The work of an epoch's mini-batches by several trainers; after a resume within the epoch, of those since then."""
+
+    names: tuple[str, ...]
+    "Names of the trainers."
+    seeds: tuple[int, ...]
+    "Seeds of each trainer, in sum."
+    train_s: tuple[float, ...]
+    "Seconds of each trainer's propagation, forward and backward."
+    idle_s: tuple[float, ...]
+    "Seconds for which each trainer waited for the others' gradients, from its launch on."
+    transfer_s: tuple[float, ...]
+    "Seconds of the copies to each trainer; 0 for the processor."
+    sample_s: float
+    "Seconds of sampling: those of a thread over the number of threads."
+    load_s: float
+    "Seconds of loading features, likewise."
+    num_moves: int
+    "How often seeds or threads were moved."
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Share of the seeds of each trainer."""
+        total = sum(self.seeds)
+        return tuple(count / total if total else 0.0 for count in self.seeds)
+
+    def to_json(self) -> dict[str, Any]:
+        """The values as part of a line of metrics.jsonl: lists with an entry for each trainer."""
+        return {
+            _NAMES: list(self.names),
+            "trainer_seeds": list(self.seeds),
+            "trainer_s": list(self.train_s),
+            "trainer_idle_s": list(self.idle_s),
+            "transfer_s": list(self.transfer_s),
+            "sample_s": self.sample_s,
+            "load_s": self.load_s,
+            "trainer_moves": self.num_moves,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> TrainerWork | None:
+        """The inverse of :meth:`to_json`; None for a line of a run with one trainer.
+
+        A KeyError, TypeError or ValueError where a value is missing, or no number of its kind.
+        """
+        if _NAMES not in values:
+            return None
+
+        def seconds(name: str) -> tuple[float, ...]:
+            return tuple(as_number(each, name) for each in as_list(values[name]))
+
+        found = cls(
+            names=as_texts(values[_NAMES]),
+            seeds=tuple(as_integer(each, "num_vertices") for each in as_list(values["trainer_seeds"])),
+            train_s=seconds("trainer_s"),
+            idle_s=seconds("trainer_idle_s"),
+            transfer_s=seconds("transfer_s"),
+            sample_s=as_number(values["sample_s"], "sample_s"),
+            load_s=as_number(values["load_s"], "load_s"),
+            num_moves=as_integer(values["trainer_moves"], "num_vertices"),
+        )
+        if {len(each) for each in (found.seeds, found.train_s, found.idle_s, found.transfer_s)} != {
+            len(found.names)
+        }:
+            raise ValueError(f"numbers of other trainers than the {len(found.names)} that {_NAMES} states")
+        return found

@@ -1,0 +1,115 @@
+"""Who gets how many seeds and threads, before and after iterations were measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sagann.hybrid.manager import WARM_UP, Manager
+from sagann.plan.hybrid.assignment import Assignment, StageTimes
+
+
+def manager_of(policy: str = "joint", *, batch_size: int = 100, uses_host: bool = True) -> Manager:
+    return Manager(policy, {"host": 1, "accelerator0": 3}, batch_size=batch_size, uses_host=uses_host)
+
+
+def times_of(assignment: Assignment, seed_s: dict[str, float]) -> StageTimes:
+    """Seconds of trainers that take so long for a seed."""
+    train = {name: count * seed_s[name] for name, count in assignment.seeds.items()}
+    return StageTimes(sample=1e-4, load=1e-4, transfer={"accelerator0": 1e-5}, train=train)
+
+
+def run(manager: Manager, seed_s: dict[str, float], iterations: int) -> None:
+    for _ in range(iterations):
+        assignment = manager.assignment
+        times = times_of(assignment, seed_s)
+        manager.learn(assignment, times, seconds=times.slowest, edges=10)
+
+
+def test_seeds_begin_in_proportion_to_cores() -> None:
+    # Beside a seed for each.
+    assert manager_of().assignment.seeds == {"host": 26, "accelerator0": 74}
+    assert manager_of(uses_host=False).assignment.seeds == {"host": 0, "accelerator0": 100}
+
+
+def test_every_trainer_has_a_seed_if_there_are_enough() -> None:
+    assert min(manager_of(batch_size=2).assignment.seeds.values()) == 1
+    assert sum(manager_of(batch_size=1).assignment.seeds.values()) == 1
+
+
+@pytest.mark.parametrize("policy", ["joint", "hyscale"])
+def test_seeds_follow_measured_speeds(policy: str) -> None:
+    manager = manager_of(policy)
+    run(manager, {"host": 1e-3, "accelerator0": 4e-3}, 30)
+    assert manager.assignment.seeds["host"] == pytest.approx(80, abs=4)
+    assert manager.num_moves > 0
+    assert manager.why
+    # The accelerator becomes as fast as the host.
+    run(manager, {"host": 1e-3, "accelerator0": 1e-3}, 30)
+    assert manager.assignment.seeds["host"] == pytest.approx(50, abs=3)
+
+
+def test_static_moves_nothing_and_neither_does_a_manager_without_host() -> None:
+    for manager in (manager_of("static"), manager_of(uses_host=False)):
+        before = manager.assignment
+        run(manager, {"host": 1e-3, "accelerator0": 9e-3}, 5)
+        assert manager.assignment == before
+        assert manager.num_moves == 0
+
+
+def test_a_small_iteration_keeps_the_shares_and_teaches_nothing() -> None:
+    manager = manager_of()
+    small = manager.share_out(8)
+    assert small.seeds == {"host": 2, "accelerator0": 6}
+    assert small.threads == manager.assignment.threads
+    before = manager.assignment
+    manager.learn(small, times_of(small, {"host": 1.0, "accelerator0": 1e-3}), seconds=2.0, edges=1)
+    assert manager.assignment == before
+    assert manager.work.seeds == {"host": 2, "accelerator0": 6}
+
+
+def test_what_was_measured_counts_for_the_assignment_it_was_measured_with() -> None:
+    manager = manager_of()
+    # Prepared before the first decision, and measured after it.
+    early = manager.assignment
+    run(manager, {"host": 1e-3, "accelerator0": 1e-3}, WARM_UP + 1)
+    decided = manager.assignment
+    assert decided != early
+    times = times_of(early, {"host": 1e-3, "accelerator0": 1e-3})
+    manager.learn(early, times, seconds=times.slowest, edges=1)
+    assert manager.assignment == decided
+
+
+def test_work_is_counted_from_begin_on() -> None:
+    manager = manager_of("static")
+    run(manager, {"host": 1e-3, "accelerator0": 2e-3}, 3)
+    work = manager.work
+    assert (work.iterations, work.edges) == (3, 30)
+    assert work.seeds == {"host": 78, "accelerator0": 222}
+    assert work.train_s["accelerator0"] == pytest.approx(3 * 0.148)
+    assert work.seconds == pytest.approx(3 * 0.148)
+    manager.begin()
+    assert manager.work.iterations == 0
+
+
+def test_iterations_that_compile_teach_nothing() -> None:
+    manager = manager_of()
+    before = manager.assignment
+    run(manager, {"host": 1e-3, "accelerator0": 5.0}, WARM_UP)
+    assert manager.assignment == before
+    assert manager.work.iterations == WARM_UP
+    run(manager, {"host": 1e-3, "accelerator0": 1e-3}, 2)
+    assert manager.assignment.seeds["host"] == pytest.approx(50, abs=3)
+
+
+def test_a_trainer_that_was_slow_with_few_seeds_gets_more() -> None:
+    manager = manager_of()
+    # Each mini-batch costs 20 ms by itself.
+    manager.start_from(replace(manager.assignment, seeds={"host": 96, "accelerator0": 4}), "joint")
+    for _ in range(60):
+        assignment = manager.assignment
+        train = {name: 0.02 + count * 1e-3 for name, count in assignment.seeds.items()}
+        times = StageTimes(sample=1e-4, load=1e-4, transfer={}, train=train)
+        manager.learn(assignment, times, seconds=times.slowest, edges=1)
+    assert manager.assignment.seeds["host"] == pytest.approx(50, abs=5)

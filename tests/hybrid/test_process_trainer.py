@@ -1,0 +1,160 @@
+"""A trainer in a process of its own: its gradient, and every way in which it may fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sagann.errors import InputError, TrainerError
+from sagann.hybrid import process_trainer
+from sagann.hybrid.process_trainer import ProcessTrainer, pickled
+from sagann.hybrid.trainer import Found, Share, propagate
+from tests.hybrid.replicas import Replica, shares_of
+
+PARAMETERS = tuple(Replica()()[0].parameters())
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Iterator[ProcessTrainer]:
+    """A trainer whose masks are dropped, on one core."""
+    cores = sorted(os.sched_getaffinity(0))[:1] if hasattr(os, "sched_getaffinity") else ()
+    found = ProcessTrainer("accelerator0", Replica(dropout=0.5), PARAMETERS, cores=cores)
+    found.open()
+    yield found
+    found.close()
+    assert not is_running(found.pid)
+
+
+@pytest.fixture
+def doomed() -> Iterator[ProcessTrainer]:
+    """A trainer that does not survive its test."""
+    found = ProcessTrainer("accelerator0", Replica(), PARAMETERS)
+    found.open()
+    yield found
+    found.close()
+    assert not is_running(found.pid)
+
+
+def train(trainer: ProcessTrainer, share: Share) -> Found:
+    sent = trainer.send(share)
+    trainer.launch(sent)
+    found = trainer.finish()
+    trainer.release(sent)
+    return found
+
+
+def is_running(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_process_finds_what_this_process_finds_with_the_weights_of_each_launch(doomed: ProcessTrainer) -> None:
+    model, loss_of = Replica()()
+    for share in [*shares_of(13, 7), *shares_of(20)]:
+        with torch.no_grad():
+            for parameter, of_trained in zip(model.parameters(), PARAMETERS, strict=True):
+                parameter.copy_(of_trained.mul_(1.5))
+        found, expected = train(doomed, share), propagate(loss_of, list(model.parameters()), share)
+        assert found.loss.item() == pytest.approx(expected.loss.item(), rel=1e-6)
+        assert found.seconds > 0
+        for ours, theirs in zip(found.gradients, expected.gradients, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_masks_depend_on_the_seed_of_the_share_alone(trainer: ProcessTrainer) -> None:
+    losses = [train(trainer, shares_of(20, seed=seed)[0]).loss.item() for seed in (1, 2, 1)]
+    assert losses[0] == losses[2] != losses[1]
+
+
+def test_copies_take_as_long_as_the_rate_says(trainer: ProcessTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "_bytes_per_s", 20_000.0)
+    since_s = time.perf_counter()
+    _, order = trainer.send(shares_of(20)[0])
+    assert time.perf_counter() - since_s >= order.num_bytes / 20_000.0
+
+
+def test_pieces_are_used_again(trainer: ProcessTrainer) -> None:
+    (share,) = shares_of(20)
+    trainer.begin()
+    for _ in range(4):
+        train(trainer, share)
+    before = len(trainer._pieces)
+    for _ in range(before + 1):
+        trainer.send(share)
+    # Shares that were sent and not launched, as of an epoch that was left.
+    trainer.begin()
+    for _ in range(before + 1):
+        trainer.send(share)
+    assert len(trainer._pieces) == before + 1
+
+
+def test_a_damaged_transfer_is_refused(trainer: ProcessTrainer) -> None:
+    (share,) = shares_of(20)
+    iteration, order = trainer.send(share)
+    assert order.memory is not None
+    order.memory[order.num_bytes // 2] += 1
+    trainer.launch((iteration, order))
+    with pytest.raises(TrainerError, match=r"propagating epoch 0, batch 0.*transfer of its mini-batch is damaged"):
+        trainer.finish()
+
+
+def test_an_error_of_the_process_is_told(trainer: ProcessTrainer) -> None:
+    with pytest.raises(
+        TrainerError, match=r"'accelerator0' has failed while propagating epoch 0, batch 0.*no such number"
+    ):
+        train(trainer, shares_of(1, 19)[0])
+
+
+def test_full_shared_memory_is_refused_before_it_is_touched(
+    trainer: ProcessTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not process_trainer._SHARED.is_dir():
+        pytest.skip("this system keeps shared memory elsewhere")
+    full = process_trainer.shutil.disk_usage("/")._replace(free=100)
+    monkeypatch.setattr(process_trainer.shutil, "disk_usage", lambda path: full)
+    monkeypatch.setattr(trainer, "_free", [])
+    with pytest.raises(InputError, match=r"memory that processes share is full.*100 B free"):
+        trainer.send(shares_of(20)[0])
+
+
+def test_a_process_that_exits_is_named_with_what_it_did(doomed: ProcessTrainer) -> None:
+    with pytest.raises(TrainerError, match=r"is gone.*exit code 3 while propagating epoch 0, batch 0"):
+        train(doomed, shares_of(2, 18)[0])
+
+
+def test_a_process_that_is_killed_is_named(doomed: ProcessTrainer) -> None:
+    slow, share = shares_of(3, 17)
+    doomed.launch(doomed.send(slow))
+    os.kill(doomed.pid, signal.SIGKILL)
+    with pytest.raises(TrainerError, match=r"is gone.*ended by SIGKILL while propagating epoch 0, batch 0"):
+        doomed.finish()
+    with pytest.raises(TrainerError, match="is gone"):
+        train(doomed, share)
+
+
+def test_a_process_that_is_stopped_is_no_hang(doomed: ProcessTrainer) -> None:
+    os.kill(doomed.pid, signal.SIGSTOP)
+    doomed._most_wait_s = 0.5
+    with pytest.raises(TrainerError, match=r"does not answer.*within 0.5 s while propagating epoch 0, batch 0"):
+        train(doomed, shares_of(20)[0])
+
+
+def test_a_model_that_cannot_be_made_there_is_an_error_of_the_start() -> None:
+    trainer = ProcessTrainer("accelerator0", Replica(starts=False), PARAMETERS)
+    with pytest.raises(TrainerError, match=r"has failed while starting.*there is no such model"):
+        trainer.open()
+    trainer.close()
+
+
+def test_a_model_that_cannot_be_pickled_is_refused() -> None:
+    model = nn.Linear(1, 1)
+    model.register_forward_hook(lambda *given: None)
+    with pytest.raises(InputError, match="cannot be sent to another process"):
+        pickled(model)

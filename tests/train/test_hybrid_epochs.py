@@ -1,0 +1,309 @@
+"""Hybrid epochs: whoever trains, the loss and the gradient are those of the whole mini-batch."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import InputError, LayerError, TrainerError
+from sagann.graph import Graph
+from sagann.hybrid.parcel import parcel_of, share_in
+from sagann.hybrid.trainer import Found, HostTrainer, Share
+from sagann.nn import ModelConfig, build_model
+from sagann.saga.layer import count_hops
+from sagann.train import EpochProgress, Reporter, TrainConfig, Trainer
+from sagann.train.hybrid_epochs import HybridEpochs
+from sagann.train.predictor import Predictor
+from sagann.train.sampled_epochs import SampledEpochs
+from tests.graphs import labelled_graph
+from tests.train.runs import (
+    assert_same_bits,
+    community_graph,
+    numbers_of,
+    predictor_of,
+    sparse_graph,
+    trainer_of,
+    values_graph,
+    weights_of,
+)
+from tests.zoo import DISTINCT
+
+HYBRID: dict[str, Any] = {"sample": (4, 3), "batch_size": 12, "epochs": 3, "weights": "last"}
+DEVICES = "host:1,accelerator:1"
+
+
+class ParcelTrainer(HostTrainer):
+    """An accelerator in this process: with a replica of the model, whose weights it copies, and with parcels."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.original = predictor.model
+        self.replica = copy.deepcopy(predictor.model)
+        replica = Predictor(self.replica, predictor.contract, device=predictor.device, loss=predictor.mean_loss)
+        super().__init__(replica.loss_of_batch, list(self.replica.parameters()))
+
+    def send(self, share: Share) -> Any:
+        parcel = parcel_of(share)
+        piece = torch.empty(parcel.num_bytes, dtype=torch.uint8)
+        parcel.write(piece)
+        return share_in(parcel.text, piece)
+
+    def launch(self, sent: Share) -> None:
+        self.replica.train()
+        with torch.no_grad():
+            for ours, theirs in zip(self.replica.parameters(), self.original.parameters(), strict=True):
+                ours.copy_(theirs)
+        super().launch(sent)
+
+    def finish(self) -> Found:
+        torch.manual_seed(0)
+        return super().finish()
+
+
+def with_parcels(source: HybridEpochs, predictor: Predictor) -> HybridEpochs:
+    """The source with accelerators in this process."""
+    host = {"host": HostTrainer(predictor.loss_of_batch, list(predictor.model.parameters()))}
+    names = [f"accelerator{number}" for number in range(len(source._devices.accelerator_cores))]
+    source.trainers = {
+        **(host if source._devices.uses_host else {}),
+        **{name: ParcelTrainer(predictor) for name in names},
+    }
+    return source
+
+
+def epoch_of(source: Any, parameters: list[nn.Parameter]) -> tuple[list[float], list[Tensor]]:
+    """The losses of the steps of an epoch, and the sum of their gradients."""
+    losses, total = [], [torch.zeros_like(parameter) for parameter in parameters]
+    for step in source.steps(2):
+        loss = step.loss()
+        losses.append(loss.item())
+        for summed, part in zip(
+            total, torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True), strict=True
+        ):
+            summed.add_(part)
+    return losses, total
+
+
+@pytest.mark.parametrize(
+    "devices", ["host,accelerator", "host:1,accelerator:3,accelerator:1", "accelerator,accelerator:2"]
+)
+@pytest.mark.parametrize("name", DISTINCT)
+def test_losses_and_gradients_are_the_whole_batchs(name: str, devices: str) -> None:
+    graph = labelled_graph(types=2 if name in ("ggnn", "rgcn") else 0)
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(model=name, hidden=16, dropout=0.0), graph).double()
+    predictor = predictor_of(model, graph)
+    prepared = predictor.prepare(graph)
+    parameters = list(model.parameters())
+    options: dict[str, Any] = {"sample": (3,) * count_hops(model), "batch_size": 9}
+    expected_losses, expected = epoch_of(SampledEpochs(predictor, prepared, TrainConfig(**options)), parameters)
+    source = HybridEpochs(predictor, prepared, TrainConfig(devices=devices, **options))
+    losses, found = epoch_of(with_parcels(source, predictor), parameters)
+    assert losses == pytest.approx(expected_losses, rel=1e-11)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("graph", [sparse_graph(), values_graph(num_targets=2), community_graph(multi_label=True)])
+def test_every_task_and_sparse_features(graph: Graph) -> None:
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph)
+    predictor = predictor_of(model, graph)
+    prepared, parameters = predictor.prepare(graph), list(model.parameters())
+    expected, _ = epoch_of(
+        SampledEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12)), parameters
+    )
+    source = HybridEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12, devices=DEVICES))
+    losses, _ = epoch_of(with_parcels(source, predictor), parameters)
+    assert losses == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7])
+def test_batches_with_fewer_seeds_than_trainers(batch_size: int) -> None:
+    graph = community_graph()
+    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
+    prepared, parameters = predictor.prepare(graph), list(predictor.model.parameters())
+    options: dict[str, Any] = {"sample": (4, 3), "batch_size": batch_size}
+    expected, _ = epoch_of(SampledEpochs(predictor, prepared, TrainConfig(**options)), parameters)
+    devices = "host:1,accelerator:1,accelerator:1"
+    source = HybridEpochs(predictor, prepared, TrainConfig(devices=devices, **options))
+    losses, _ = epoch_of(with_parcels(source, predictor), parameters)
+    assert losses == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_epoch_goes_on_in_the_middle() -> None:
+    graph = community_graph()
+    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
+    config = TrainConfig(sample=(4, 3), batch_size=7, devices=DEVICES)
+    source = with_parcels(HybridEpochs(predictor, predictor.prepare(graph), config), predictor)
+    whole = [step.loss().item() for step in source.steps(1)]
+    steps = source.steps(1, first=2)
+    assert next(steps).loss().item() == pytest.approx(whole[2], rel=1e-6)
+    # Left early: the shares that were sent are dropped.
+    steps.close()
+    assert [step.loss().item() for step in source.steps(1, first=3)] == pytest.approx(whole[3:], rel=1e-6)
+    assert source.work is not None
+    assert sum(source.work.seeds) == 30 - 3 * 7
+
+
+def test_threads_of_this_process_come_back() -> None:
+    graph = community_graph()
+    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
+    before = torch.get_num_threads()
+    config = TrainConfig(sample=(4, 3), batch_size=7, devices="host:9,accelerator:1")
+    source = with_parcels(HybridEpochs(predictor, predictor.prepare(graph), config), predictor)
+    for step in source.steps(1):
+        step.loss()
+        assert torch.get_num_threads() == 7
+        break
+    assert torch.get_num_threads() == before
+
+
+def test_a_run_with_a_process_is_the_run_without_and_leaves_nothing(tmp_path: Path) -> None:
+    config = ModelConfig(model="gat", hidden=8, dropout=0.0)
+    alone = trainer_of(config, **HYBRID).fit()
+    result = trainer_of(config, run_dir=tmp_path / "run", devices=DEVICES, link_rate=1e8, **HYBRID).fit()
+    for ours, theirs in zip(result.history, alone.history, strict=True):
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
+        assert ours.metrics["val"]["loss"] == pytest.approx(theirs.metrics["val"]["loss"], rel=1e-4)
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert line["trainers"] == ["host", "accelerator0"]
+    assert sum(line["trainer_seeds"]) == 30
+    assert min(line["trainer_s"]) > 0
+    assert line["transfer_s"][0] == 0 < line["transfer_s"][1]
+    assert not children()
+
+
+def children() -> list[int]:
+    """Processes that this one has started by spawning, and that still run."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+            command = (status.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == os.getpid() and fields[0] != "Z" and b"spawn_main" in command:
+            found.append(int(status.parent.name))
+    return found
+
+
+class Kills(Reporter):
+    """Kills the accelerator after a number of batches."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def on_batch(self, progress: EpochProgress) -> None:
+        self.left -= 1
+        if not self.left:
+            (accelerator,) = children()
+            os.kill(accelerator, signal.SIGKILL)
+
+
+def test_a_run_whose_accelerator_is_killed_goes_on_without_it_and_with_another(tmp_path: Path) -> None:
+    options = {**HYBRID, "epochs": 4, "checkpoint_every": 1}
+    model = ModelConfig(model="sage", hidden=8, dropout=0.5)
+    expected = trainer_of(model, devices=DEVICES, sharing="static", **options).fit()
+    killed = trainer_of(
+        model, run_dir=tmp_path / "run", reporter=Kills(5), devices=DEVICES, sharing="static", **options
+    )
+    with pytest.raises(TrainerError, match=r"trainer 'accelerator0' is gone.*SIGKILL.*epoch 3, batch 1"):
+        killed.fit()
+    assert not children()
+    # The same devices and shares: the bits of the run without the kill.
+    again = trainer_of(model, run_dir=tmp_path / "run", devices=DEVICES, sharing="static", **options)
+    found = [without_work(line) for line in numbers_of(again.resume())]
+    assert found == [without_work(line) for line in numbers_of(expected)]
+    # With the trainers that are left.
+    alone = trainer_of(model, run_dir=tmp_path / "run", **{**options, "epochs": 5})
+    assert alone.resume().epochs == 5
+
+
+def without_work(line: dict[str, Any]) -> dict[str, Any]:
+    kept = ("epoch", "loss", "lr", "num_edges")
+    return {name: value for name, value in line.items() if name in kept or "/" in name}
+
+
+def test_the_same_shares_give_the_same_bits() -> None:
+    model = ModelConfig(model="sage", hidden=8, dropout=0.5)
+    first, second = (trainer_of(model, devices=DEVICES, sharing="static", **HYBRID) for _ in range(2))
+    first.fit()
+    second.fit()
+    assert_same_bits(weights_of(first.model), weights_of(second.model))
+
+
+def test_a_model_file_is_loaded_by_the_process(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom sagann import SagaLayer\n\n\nclass Mine(SagaLayer):\n"
+        "    def __init__(self, in_dim, out_dim):\n        super().__init__()\n"
+        "        self.map = torch.nn.Linear(2 * in_dim, out_dim)\n\n"
+        "    def apply_edge(self, edge):\n        return edge.src\n\n"
+        "    def apply_vertex(self, vertex, accum):\n        return self.map(torch.cat([vertex, accum], dim=1))\n"
+    )
+    result = trainer_of(
+        ModelConfig(model=f"{tmp_path / 'mine.py'}:Mine", hidden=8), devices=DEVICES, **HYBRID
+    ).fit()
+    assert result.history[-1].trainers is not None
+
+
+@dataclass
+class LocalLoss:
+    """A loss that cannot be pickled."""
+
+    def __post_init__(self) -> None:
+        self.function = lambda outputs, answers: torch.nn.functional.cross_entropy(
+            outputs, answers, reduction="none"
+        )
+
+    def __call__(self, outputs: Tensor, answers: Tensor) -> Tensor:
+        return self.function(outputs, answers)
+
+
+def test_a_loss_that_cannot_travel_is_refused() -> None:
+    config = TrainConfig(devices=DEVICES, **HYBRID)
+    trainer = Trainer(ModelConfig(hidden=8), community_graph(), config, loss=LocalLoss(), progress=False)
+    with pytest.raises(InputError, match="cannot be sent to another process"):
+        trainer.fit()
+
+
+def test_batch_norm_is_refused() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gnn = build_model(ModelConfig(model="sage", hidden=8), community_graph())
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, hops: Any, x: Tensor) -> Tensor:
+            return self.norm(self.gnn(hops, x))
+
+    with pytest.raises(LayerError, match="trained by several trainers"):
+        trainer_of(Normed(), devices=DEVICES, **HYBRID).fit()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"devices": DEVICES}, "devices.*None where sample is not set"),
+        ({"sample": (4, 3), "devices": "host"}, "no list of trainers"),
+        ({"sample": (4, 3), "devices": 3}, "devices is refused"),
+        ({"sample": (4, 3), "sharing": "static"}, "sharing.*joint where devices is not set"),
+        ({"sample": (4, 3), "link_rate": 1e9}, "link_rate.*None where devices is not set"),
+        ({"sample": (4, 3), "devices": DEVICES, "sharing": "fair"}, "one of static, hyscale, joint"),
+        ({"sample": (4, 3), "devices": DEVICES, "link_rate": 0}, "a finite number above 0"),
+        ({"sample": (4, 3), "devices": DEVICES, "device": "cuda"}, "'auto' or 'cpu' where devices is set"),
+        ({"sample": (4, 3), "devices": DEVICES, "hot": "10%"}, "hot.*None where devices is set"),
+        ({"sample": (4, 3), "devices": DEVICES, "memory": "1GiB"}, "memory.*None where devices is set"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TrainConfig(**options)
