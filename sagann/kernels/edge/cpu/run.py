@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from sagann.kernels.edge import naive
+from sagann.kernels.edge.canonical import canonical_names, renamed
 from sagann.kernels.edge.cpu.emit import emit
 from sagann.kernels.edge.cpu.expressions import Form
 from sagann.kernels.edge.cpu.launch import compile_source, launch
@@ -106,12 +107,18 @@ def _kernel_of(function: EdgeFunction, form: Form) -> _Kernel:
     kernels = _KERNELS.setdefault(function, {})
     if form not in kernels:
         verify(function)
-        kernels[form] = _Kernel(address=compile_source(emit(function, form)), results=tuple(results_of(function)))
+        names = canonical_names(function)
+        in_order = frozenset(names[name] for name in form.in_order)
+        source = emit(renamed(function, names), replace(form, in_order=in_order))
+        kernels[form] = _Kernel(address=compile_source(source), results=tuple(results_of(function)))
     return kernels[form]
 
 
 def source_of(function: EdgeFunction, *, continued: bool = False) -> str:
-    """The source of a function's kernel for arrays of the stated types and 32-bit ids."""
+    """The source of a function's kernel for arrays of the stated types and 32-bit ids, with the function's own names.
+
+    A kernel that runs is compiled from this source with :func:`~sagann.kernels.edge.canonical.canonical_names`.
+    """
     stored = tuple(KINDS[given.dtype] for given in function.inputs)
     form = Form(index_kind="i4", id_kind="i4", stored=stored, into_id_kind="i4" if continued else None)
     return emit(function, form)

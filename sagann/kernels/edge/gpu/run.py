@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 
 from sagann.kernels.edge import naive
+from sagann.kernels.edge.canonical import canonical_names, renamed
 from sagann.kernels.edge.function import EdgeFunction, verify
 from sagann.kernels.edge.gpu.cut import Cut, cut_of
 from sagann.kernels.edge.gpu.emit import emit
@@ -103,8 +104,10 @@ def kernel_of(function: EdgeFunction, in_order: frozenset[str] = frozenset(), *,
     kernels = _KERNELS.setdefault(function, {})
     if (in_order, continued) not in kernels:
         verify(function)
+        names = canonical_names(function)
+        ordered = frozenset(names[name] for name in in_order)
         module = import_source(
-            emit(function, in_order, continued=continued),
+            emit(renamed(function, names), ordered, continued=continued),
             library_hash(f"triton {triton.__version__}", Path(__file__).parent),
         )
         kernels[in_order, continued] = Kernel(

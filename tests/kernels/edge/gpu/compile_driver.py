@@ -22,6 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.knobs import nvidia
 
+from sagann.kernels.edge.canonical import canonical_names, renamed
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import merge
 from sagann.kernels.edge.gpu.run import kernel_of
@@ -104,6 +105,7 @@ def report(
 
 def compile_function(name: str, function: EdgeFunction, *, continued: bool = False) -> None:
     """Compile a function's kernel as it is launched for contiguous arrays."""
+    function = renamed(function, canonical_names(function))
     kernel = kernel_of(function, continued=continued)
     types = signature_of(function, kernel.entry.arg_names, kernel.results)
     aligned = {arg for arg, kind in types.items() if kind.startswith("*")}
