@@ -16,7 +16,7 @@ SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
 # Threads of OpenMP that wait leave their core to the other test processes.
 TOGETHER := OMP_WAIT_POLICY=passive $(BIN)/python -m tests.again -q $(SHARED)
 
-.PHONY: help setup demo test quick lint format types layers doctest docs accuracy epochs streaming performance fuzz trials clean
+.PHONY: help setup demo test thorough quick lint format types layers doctest docs accuracy epochs streaming performance fuzz trials clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -33,12 +33,16 @@ demo: $(STAMP)  ## Train a GCN on the embedded graph and show what it learned.
 	$(BIN)/sagann train --data demo --model gcn --encoder linear --hidden 64 --epochs 60 \
 		--seed 0 --out $(RUN_DIR) --overwrite
 
-test: $(STAMP)  ## Run the whole test suite; what measures time runs last, alone. What fails runs once more, alone.
+test: $(STAMP)  ## Run the tests of every change; what measures time runs last, alone. What fails runs once more, alone.
+	$(TOGETHER) --durations=15 -m "not alone and not thorough"
+	$(BIN)/python -m tests.again -q -m "alone and not thorough"
+
+thorough: $(STAMP)  ## Run all tests (about an hour): before a release, after changes of compiler, engines, storage.
 	$(TOGETHER) --durations=15 -m "not alone"
 	$(BIN)/python -m tests.again -q -m alone
 
 quick: $(STAMP)  ## Run the tests that take under a few seconds each.
-	$(TOGETHER) -m "not slow and not alone"
+	$(TOGETHER) -m "not slow and not alone and not thorough"
 
 lint: $(STAMP)  ## Lint and check the format.
 	$(BIN)/ruff check .

@@ -21,6 +21,7 @@ from sagann.kernels.memory import Pool
 from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.spec import verify
 from sagann.plan.steps import Plan, Step
+from tests.cover import mark_the_rest
 from tests.forks import in_group
 from tests.shared import Fill, SharedFolder, filled_once, shared_root
 from tests.trials import note_kinds, pytest_addoption as pytest_addoption, pytest_configure as pytest_configure
@@ -43,9 +44,11 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run files with slow tests first: a long test that starts last leaves the other processes idle."""
+    """Leave cases to `make thorough`, and run files with slow tests first: one that starts last leaves other processes idle."""
     note_kinds(items)
+    mark_the_rest(items)
     with_slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in with_slow)
 

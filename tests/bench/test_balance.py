@@ -24,7 +24,7 @@ def test_the_search_comes_near_the_best_share() -> None:
 
 
 @pytest.mark.distributed
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_unequal_workers_are_measured(tmp_path: Path) -> None:
     graph = power_law(300, 3000, 8)
     save_graph(graph, tmp_path / "graph")

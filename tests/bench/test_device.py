@@ -29,7 +29,7 @@ TINY = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.peers
 def test_one_table_of_epochs_gathers_and_streamed_epochs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -38,7 +38,7 @@ def test_ratios_are_those_of_the_pipeline() -> None:
     assert stages_of({"other": turns["other"]}) == []
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_tiny_graph_is_measured() -> None:
     assert task_named("sage:5,3").fanouts == (5, 3)
     command = [sys.executable, "-m", "bench.minibatches", *TINY, "--tasks", "gat:4,4,2"]

@@ -39,6 +39,7 @@ def test_a_table_of_bytes_without_running(
     assert float(row["times column"]) > 1.2
 
 
+@pytest.mark.thorough
 def test_epochs_are_run_where_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     given = ["--datasets", "tiny", "--models", "gated-gcn", "--hidden", "16", "--threads", "1", "--run"]
     assert orders.main([*given, "--rounds", "1", "--work", str(tmp_path)]) == 0

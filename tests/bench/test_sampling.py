@@ -24,7 +24,7 @@ def test_rates_are_by_seconds_and_threads() -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_tiny_graph_is_measured() -> None:
     command = [sys.executable, "-m", "bench.sampling", *TINY, "--threads", "2", "--fanouts", "5,3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -85,7 +85,7 @@ def test_losses_that_differ_are_found() -> None:
     assert not checked([result("sagann", ()), result("pyg", ())])[0]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_whole_command_at_a_tiny_scale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     limited(1 << 40, tmp_path).close()
     machine = tmp_path / "machine.toml"

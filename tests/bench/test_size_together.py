@@ -43,7 +43,7 @@ def test_the_page_says_who_lived_and_what_each_held(tmp_path: Path) -> None:
     assert "The workers do not train" in report(task(tmp_path), together(ended(), losses=()))[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.distributed
 def test_two_workers_train_a_tiny_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with limited(UNLIMITED, tmp_path):

@@ -103,7 +103,7 @@ def test_a_budget_that_cannot_be_met_is_raised_to_the_least_that_can(specificati
     assert within(streamed.budget_bytes, model, graph, None).budget_bytes == streamed.budget_bytes
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_process_answers_the_same(specification: dict) -> None:
     with Worker(streaming.COMMAND, specification) as worker:
         first = worker.ask({"first": 2})

@@ -12,7 +12,7 @@ from tests.bench.test_orders import rows_of
 from tests.plan.machines import ROUND
 
 
-@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("runs", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_a_table_of_every_way(runs: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     machine = tmp_path / "machine.toml"
     machine.write_text(ROUND.to_toml())

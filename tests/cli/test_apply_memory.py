@@ -22,7 +22,7 @@ MIB = 1 << 20
 NUM_VERTICES = 125_000
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.tries("limit")
 def test_evaluation_predictions_and_embeddings_survive_a_hard_limit(
     limited: Callable[[int], Sequence[str]],

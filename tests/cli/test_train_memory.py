@@ -29,7 +29,7 @@ def epochs_of(run: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.tries("limit")
 def test_a_tiered_run_survives_a_hard_limit_smaller_than_its_features(
     limited: Callable[[int], Sequence[str]],

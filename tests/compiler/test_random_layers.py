@@ -170,7 +170,7 @@ def test_a_random_layer_equals_the_naive_one(
     check(message, score, vertex, accumulator, topology, seed, engine)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @settings(max_examples=20)
 @given(expressions, expressions, st.sampled_from(VERTEX), ACCUMULATORS, topologies(), st.integers(0, 99))
 def test_a_random_layer_in_generated_kernels(

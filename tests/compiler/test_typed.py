@@ -167,7 +167,7 @@ def test_a_random_typed_layer_equals_the_naive_one(
     assert_compiles_right(layer, topology, rows(topology), engine=CompiledEngine(dialect="naive", options=options))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @settings(max_examples=12)
 @given(drawn(), st.sampled_from(ORDERS))
 def test_a_random_typed_layer_in_generated_kernels(layer_and_topology: tuple[Drawn, Topology], order: Any) -> None:

@@ -17,7 +17,7 @@ from tests.fuzz.cases import Case
 from tests.fuzz.target import ROOT, Findings, added, fuzz, is_long_work, table
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(1200)
 def test_some_seconds_without_a_fault(tmp_path: Path) -> None:
     findings = fuzz(25, seed=0, corpus=tmp_path)

@@ -167,6 +167,7 @@ def test_a_hub_that_is_cut_into_work_items(name: str) -> None:
     assert_right(name, graph(9000), in_memory(CompiledEngine()), torch.float32)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("num_intervals", [1, 2, 3, 7])
 @pytest.mark.parametrize("name", NAMES)
 def test_streamed(name: str, num_intervals: int) -> None:

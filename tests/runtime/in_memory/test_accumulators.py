@@ -148,6 +148,7 @@ def rows(topology: Topology, width: int, dtype: torch.dtype = torch.float64) -> 
     )
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", odd_topologies())
 @pytest.mark.parametrize("accumulator", [*OF_ROWS, *SEVERAL])
 def test_odd_graphs(accumulator: str | tuple[str, ...], name: str) -> None:
@@ -155,6 +156,7 @@ def test_odd_graphs(accumulator: str | tuple[str, ...], name: str) -> None:
     assert_right(accumulator, topology, rows(topology, 5), RUNS, 1e-10)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("width", [1, 15, 17, 65])
 @pytest.mark.parametrize("accumulator", ["var", "std", "mul", *SEVERAL[:1]])
 def test_odd_widths(accumulator: str | tuple[str, ...], width: int) -> None:
@@ -170,6 +172,7 @@ def test_a_hub_that_is_cut_into_work_items(accumulator: str) -> None:
     assert_right(accumulator, topology, x, [in_memory(), streamed(2)], 1e-9)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("accumulator", ["var", "std", "mul", *SEVERAL[:1]])
 def test_half_precision(accumulator: str | tuple[str, ...], dtype: torch.dtype) -> None:

@@ -78,7 +78,7 @@ def test_a_streamed_epoch_stays_within_a_budget_that_it_exceeds_in_memory(tmp_pa
     assert not (tmp_path / "spill").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.tries("limit")
 def test_every_program_survives_a_hard_limit_that_kills_it_in_memory(

@@ -61,6 +61,7 @@ def assert_streams_right(
         assert_close(ours, theirs, scale=scale)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", DISTINCT)
 @pytest.mark.parametrize("count", [1, 3])
 def test_every_model_of_the_zoo(name: str, count: int) -> None:
@@ -394,6 +395,7 @@ def test_the_fastest_memory_policy_gives_the_numbers_of_the_default(
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize(
     ("name", "place"),
     [
@@ -471,6 +473,7 @@ class Bare(SagaLayer):
         return (value.sum(-1), value) if self.accumulator == "softmax" else value
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax"])
 @pytest.mark.parametrize("place", PLACES)
 def test_states_of_every_accumulator_are_moved(
