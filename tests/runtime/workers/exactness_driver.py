@@ -1,6 +1,6 @@
 """Losses, gradients and logits of every model at 1, 2 and 3 workers; run by test_worker_part.py as a program of its own.
 
-python -m tests.runtime.workers.exactness_driver FOLDER
+python -m tests.runtime.workers.exactness_driver FOLDER TYPE
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -144,40 +143,41 @@ def numbers_of(model: nn.Module, graph: Graph, workers: Workers | None) -> Numbe
 
 
 def all_numbers(
-    workers: Workers | None, dtypes: tuple[torch.dtype, ...], names: Collection[str] | None = None
+    workers: Workers | None, dtype: torch.dtype, names: Collection[str] | None = None
 ) -> dict[str, Numbers]:
-    """What every case of these names gives; of every case by default."""
+    """What every case of these names gives in a type; every case by default."""
     found = {}
-    for dtype in dtypes:
-        for name, build, graph, engine in cases():
-            if names is not None and name not in names:
-                continue
-            torch.manual_seed(5)
-            model = build().to(dtype)
-            graph = replace(graph, features=graph.features.to(dtype))
-            with using_engine(engine):
-                found[f"{name}, {dtype}"] = numbers_of(model, graph, workers)
+    for name, build, graph, engine in cases():
+        if names is not None and name not in names:
+            continue
+        torch.manual_seed(5)
+        model = build().to(dtype)
+        graph = replace(graph, features=graph.features.to(dtype))
+        with using_engine(engine):
+            found[name] = numbers_of(model, graph, workers)
     return found
 
 
-SINGLE, DOUBLE = (torch.float32,), (torch.float64,)
 AGAIN = ("gcn", "gat", "README", "README, in tiles", "several", "one hub, empty parts")
 "Cases that run twice."
-RUNS = {"2, first": (2, SINGLE, None), "2, again": (2, SINGLE, AGAIN), "3": (3, DOUBLE, None)}
-"Number of workers, types and cases of each run."
+RUNS: dict[torch.dtype, dict[str, tuple[int, Collection[str] | None]]] = {
+    torch.float32: {"2, first": (2, None), "2, again": (2, AGAIN)},
+    torch.float64: {"3": (3, None)},
+}
+"For each type, the number of workers and the cases of each run; None for every case."
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, dtype: torch.dtype) -> None:
     torch.set_num_threads(1)
     # What is compiled here, every fork has.
-    torch.save(all_numbers(None, SINGLE + DOUBLE), folder / "alone.pt")
-    for name, (size, dtypes, names) in RUNS.items():
+    torch.save(all_numbers(None, dtype), folder / "alone.pt")
+    for name, (size, names) in RUNS[dtype].items():
 
-        def save(workers: Workers, name: str = name, given: Any = (dtypes, names)) -> None:
-            torch.save(all_numbers(workers, *given), folder / f"{name}, worker {workers.rank}.pt")
+        def save(workers: Workers, name: str = name, given: Collection[str] | None = names) -> None:
+            torch.save(all_numbers(workers, dtype, given), folder / f"{name}, worker {workers.rank}.pt")
 
         run_workers(save, size)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), getattr(torch, sys.argv[2]))

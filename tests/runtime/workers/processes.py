@@ -16,9 +16,9 @@ from sagann.runtime.workers import Workers, join_workers
 from tests.forks import fork
 
 
-def run_driver(name: str, folder: Path, *, package: str = "tests.runtime.workers") -> None:
+def run_driver(name: str, folder: Path, *arguments: str, package: str = "tests.runtime.workers") -> None:
     """Run a driver of a package as a program of its own, which writes into ``folder``. What it has started ends with it."""
-    command = [sys.executable, "-m", f"{package}.{name}", str(folder)]
+    command = [sys.executable, "-m", f"{package}.{name}", str(folder), *arguments]
     # GNU OpenMP would end the processes that run parallel kernels after a fork.
     one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "NUMBA_THREADING_LAYER": "workqueue"}
     process = subprocess.Popen(command, start_new_session=True, env=os.environ | one_thread)
