@@ -13,7 +13,7 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -41,8 +41,9 @@ REFINED = (0.05, 0.025)
 "Parts of the seeds that the processor trains: a grid, then steps around the best one."
 
 
-def main() -> None:
-    options = _options()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the tables."""
+    options = _options(arguments)
     # The first core is this process's, the last one the accelerator's.
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[:1])
@@ -207,7 +208,7 @@ def _endless(source: EpochSource) -> Any:
         yield from source.steps(epoch)
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vertices", type=float, default=2e5)
     parser.add_argument("--edges", type=float, default=4e6)
@@ -222,7 +223,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--settle", type=int, default=30, help="iterations in which a policy settles")
     parser.add_argument("--measured", type=int, default=45, help="iterations that are measured")
     parser.add_argument("--searched", type=int, default=12, help="iterations for each split that is tried")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
