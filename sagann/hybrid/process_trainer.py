@@ -12,7 +12,8 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -82,7 +83,8 @@ class ProcessTrainer:
         context = torch.multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, start), name=f"sagann-{name}", daemon=True)
-        self._process.start()
+        with _interrupts_ignored():
+            self._process.start()
         theirs.close()
 
     @property
@@ -199,6 +201,20 @@ class ProcessTrainer:
             # Batches differ in size; a piece that is too small takes memory until the end.
             self._pieces[number] = _shared(num_bytes + num_bytes // 4, self.name)
             return number, self._pieces[number]
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Inside the ``with`` block Ctrl-C is ignored, and by a process that starts there from its first instruction on."""
+    if threading.current_thread() is not threading.main_thread():
+        # Python lets the first thread alone decide.
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _shared(num_bytes: int, name: str) -> Tensor:

@@ -124,6 +124,17 @@ def test_full_shared_memory_is_refused_before_it_is_touched(
         trainer.send(shares_of(20)[0])
 
 
+def test_ctrl_c_while_a_process_starts_is_this_processs_alone() -> None:
+    trainer = ProcessTrainer("accelerator0", Replica(), PARAMETERS)
+    try:
+        # As a terminal sends it to all processes.
+        os.kill(trainer.pid, signal.SIGINT)
+        trainer.open()
+    finally:
+        trainer.close()
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
 def test_a_process_that_exits_is_named_with_what_it_did(doomed: ProcessTrainer) -> None:
     with pytest.raises(TrainerError, match=r"is gone.*exit code 3 while propagating epoch 0, batch 0"):
         train(doomed, shares_of(2, 18)[0])
