@@ -15,7 +15,13 @@ from bench.accuracy.report import values_of, verdicts
 from bench.contest import Record
 from bench.epochs.graphs import SHAPES
 from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
-from bench.performance_sections import damage_section, device_section, device_sentence, harm_section
+from bench.performance_sections import (
+    damage_section,
+    device_section,
+    device_sentence,
+    harm_section,
+    minibatch_section,
+)
 from bench.result_tables import read_table
 from bench.workers import RESULTS, ROOT
 
@@ -106,6 +112,7 @@ def render(results: Path) -> str:
         "",
         SURE,
         *_sure_table(contests, accuracies, streamed),
+        *minibatch_section(results),
         *damage_section(results / "fuzz.json"),
         *harm_section(results / "trials.json"),
         *device_section(results / "device.md"),

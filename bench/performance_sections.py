@@ -1,12 +1,28 @@
-"""Sections of the page of performance that repeat what one file of results says: damaged files, faults, and a device."""
+"""Sections of the page of performance that repeat what files of results say: mini-batches, damaged files, faults, and a device."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from bench.result_tables import read_table
+from bench.result_tables import captioned_tables, read_table
 
+MINIBATCHES = """## Mini-batches
+
+Times as fast as the faster of PyG (with torch-sparse) and DGL, each with its best variant, in one run, in alternation. The pages in
+`bench/results` say where the seconds go. [Mini-batches](minibatches.md) says how to train this way.
+"""
+SAMPLED = (
+    ("sampling.md", "sagann / it", "edges sampled per second and core", "`python -m bench.sampling`"),
+    ("minibatches.md", "it / sagann", "sampled epochs in memory", "`python -m bench.minibatches`"),
+    (
+        "minibatches_on_disk.md",
+        "it / sagann",
+        "sampled batches, features on disk, a limit of a quarter of them",
+        "`python -m bench.minibatches.on_disk`",
+    ),
+)
+"Files of results, the column of ratios, what is measured, and the command."
 DAMAGED = """## What damaged files do
 
 Files of every kind that a command reads were damaged at random: single bytes, words, and the structure with checksums made anew, for
@@ -18,6 +34,24 @@ HARMED = """## What kills, faults and limits do
 
 Tests harm real processes; `make trials` counts what they tried. Each trial ended as the table says, but for those under *otherwise*.
 """
+
+
+def minibatch_section(results: Path) -> list[str]:
+    """The section on mini-batches; none without any of its results.
+
+    Args:
+        results: folder of the benchmarks' files.
+    """
+    rows = []
+    for name, column, what, command in SAMPLED:
+        for caption, table in captioned_tables(results / name, column):
+            peers = [row for row in table if not row["contestant"].startswith("sagann") and row[column] != "-"]
+            if peers:
+                best = min(peers, key=lambda row: float(row[column]))
+                case = caption.removesuffix(":") if caption.endswith(":") else "2-layer SAGE"
+                rows.append(f"| {what} | {case} | {best['contestant']} | **{best[column]}** | {command} |")
+    header = ["| measured | case | the faster peer | times as fast | command |", "|---|---|---|--:|---|"]
+    return ["", MINIBATCHES, *header, *rows] if rows else []
 
 
 def damage_section(path: Path) -> list[str]:

@@ -12,14 +12,27 @@ def read_table(path: Path, column: str) -> list[dict[str, str]]:
         path: a file in Markdown; a missing file has no rows.
         column: the column's heading.
     """
-    found: list[dict[str, str]] = []
+    return [row for _, rows in captioned_tables(path, column) for row in rows]
+
+
+def captioned_tables(path: Path, column: str) -> list[tuple[str, list[dict[str, str]]]]:
+    """The tables of a file that have a certain column: for each the line of text before it, and its rows.
+
+    Args:
+        path: a file in Markdown; a missing file has no tables.
+        column: the column's heading.
+    """
+    found: list[tuple[str, list[dict[str, str]]]] = []
     header: list[str] | None = None
+    caption = ""
     for line in path.read_text().splitlines() if path.exists() else ():
         cells = [cell.strip() for cell in line[1:-1].split("|")] if line.startswith("|") else None
         if cells is None:
-            header = None
+            header, caption = None, line.strip() or caption
         elif header is None:
             header = cells
+            if column in header:
+                found.append((caption, []))
         elif column in header and not line.startswith("|--"):
-            found.append(dict(zip(header, cells, strict=True)))
+            found[-1][1].append(dict(zip(header, cells, strict=True)))
     return found

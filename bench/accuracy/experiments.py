@@ -48,8 +48,9 @@ class Experiment:
 
     @property
     def key(self) -> str:
-        """A name for results: dataset, model and depth."""
-        return f"{self.dataset}/{self.model.model}-{self.model.layers}"
+        """A name for results: dataset, model and depth, and whether it is trained on mini-batches."""
+        sampled = "-sampled" if "sample" in self.train else ""
+        return f"{self.dataset}/{self.model.model}-{self.model.layers}{sampled}"
 
     def train_config(self, seed: int) -> TrainConfig:
         """The settings of one run."""
@@ -173,4 +174,20 @@ def _others() -> list[Experiment]:
     ]
 
 
-EXPERIMENTS = (*_planetoid(), *_others(), *_residual())
+def _sampled() -> list[Experiment]:
+    """Mini-batches of sampled neighbours, against PyG's NeighborLoader with the same fanouts."""
+    model = ModelConfig(model="sage", hidden=32, encoder="linear")
+    rows: list[tuple[str, Prepare, dict[str, Any]]] = [
+        ("pubmed", _bag_of_words, {"batch_size": 20, "epochs": 50}),
+        ("amazon_computers", _undirected_per_class, {"batch_size": 64, "epochs": 50}),
+        ("coauthor_cs", _per_class, {"batch_size": 64, "epochs": 40}),
+        ("facebook10", _as_it_is, {"batch_size": 1024, "epochs": 10, "weight_decay": 0.0}),
+    ]
+    common = {"sample": (10, 10), "eval_every": 5, "lr": 0.01, "weight_decay": 5e-4}
+    return [
+        Experiment(dataset=dataset, model=model, prepare=prepare, train=common | settings, section="sampled")
+        for dataset, prepare, settings in rows
+    ]
+
+
+EXPERIMENTS = (*_planetoid(), *_others(), *_residual(), *_sampled())

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterator
 from itertools import pairwise
 
+import scipy.sparse
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import roc_auc_score
@@ -17,11 +19,19 @@ from torch import Tensor, nn
 from bench.accuracy.experiments import Experiment
 from sagann.graph import Graph
 from sagann.nn import ModelConfig
+from sagann.train import TrainConfig
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch_geometric import EdgeIndex
+    from torch_geometric.data import Data
+    from torch_geometric.loader import NeighborLoader
     from torch_geometric.nn import GATConv, GCNConv, RGCNConv, SAGEConv
+
+Inputs = tuple[Tensor | None, Tensor, Tensor | None]
+"Features, edges, and the types of edges."
+Step = tuple[Inputs, Tensor, Tensor]
+"The model's inputs, the rows of its outputs that a step trains, and their labels."
 
 
 class Encoder(nn.Module):
@@ -122,11 +132,13 @@ def run_twin(experiment: Experiment, graph: Graph, seed: int) -> float:
     metric = (train.monitor or "val/accuracy").partition("/")[2]
     assert graph.labels is not None
     best, weights = -1.0, model.state_dict()
+    batches = WholeGraph(inputs, graph) if train.sample is None else SampledBatches(inputs, graph, train)
     for epoch in range(1, train.epochs + 1):
         model.train()
-        optimizer.zero_grad()
-        _loss(model(*inputs), graph.labels, graph.splits["train"]).backward()
-        optimizer.step()
+        for batch, seeds, labels in batches:
+            optimizer.zero_grad()
+            _loss(model(*batch)[seeds], labels).backward()
+            optimizer.step()
         if monitored and (epoch % train.eval_every == 0 or epoch == train.epochs):
             value = _measure(_predict(model, inputs), graph, "val", metric)
             if value > best:
@@ -136,25 +148,65 @@ def run_twin(experiment: Experiment, graph: Graph, seed: int) -> float:
     return 100 * _measure(_predict(model, inputs), graph, "test", experiment.metric)
 
 
-def _inputs(graph: Graph, *, dense: bool) -> tuple[Tensor | None, Tensor, Tensor | None]:
-    topology = graph.topology
-    edges = torch.stack([topology.indices.long(), topology.edge_dst().long()])
+class WholeGraph:
+    """An epoch of one step: the model's inputs, the rows of its outputs that are trained, and their labels."""
+
+    def __init__(self, inputs: Inputs, graph: Graph) -> None:
+        assert graph.labels is not None
+        mask = graph.splits["train"]
+        self._step = inputs, mask, graph.labels[mask]
+
+    def __iter__(self) -> Iterator[Step]:
+        yield self._step
+
+
+class SampledBatches:
+    """Epochs of PyG's NeighborLoader. Rows of sparse features are taken by SciPy."""
+
+    def __init__(self, inputs: Inputs, graph: Graph, train: TrainConfig) -> None:
+        assert train.sample is not None
+        assert graph.labels is not None
+        x = inputs[0]
+        assert x is not None
+        self._rows = scipy.sparse.csr_matrix((x.values(), x.col_indices(), x.crow_indices()), shape=tuple(x.shape))
+        self._labels = graph.labels
+        data = Data(edge_index=_edges(graph), num_nodes=graph.num_vertices)
+        self._loader = NeighborLoader(
+            data, list(train.sample), input_nodes=graph.splits["train"], batch_size=train.batch_size, shuffle=True
+        )
+
+    def __iter__(self) -> Iterator[Step]:
+        for batch in self._loader:
+            rows = self._rows[batch.n_id.numpy()]
+            arrays = (torch.from_numpy(array).long() for array in (rows.indptr, rows.indices))
+            x = torch.sparse_csr_tensor(*arrays, torch.from_numpy(rows.data), size=rows.shape)
+            seeds = torch.arange(batch.batch_size)
+            yield (x, batch.edge_index, None), seeds, self._labels[batch.n_id[seeds]]
+
+
+def _inputs(graph: Graph, *, dense: bool) -> Inputs:
+    edges = _edges(graph)
     size = (graph.num_vertices, graph.num_vertices)
-    edge_type = topology.edge_data.get("type")
+    edge_type = graph.topology.edge_data.get("type")
     # PyG's fast form where it may be used: sorted by destination.
     edge_index = edges if edge_type is not None else EdgeIndex(edges, sparse_size=size, sort_order="col")
     x = graph.features.to_dense() if dense and graph.features is not None else graph.features
     return x, edge_index, None if edge_type is None else edge_type.long()
 
 
-def _loss(logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+def _edges(graph: Graph) -> Tensor:
+    """Sources and destinations, int64 [2, num_edges], ordered by destination."""
+    return torch.stack([graph.topology.indices.long(), graph.topology.edge_dst().long()])
+
+
+def _loss(logits: Tensor, labels: Tensor) -> Tensor:
     if labels.ndim == 2:
-        return F.binary_cross_entropy_with_logits(logits[mask], labels[mask].float())
-    return F.cross_entropy(logits[mask], labels[mask])
+        return F.binary_cross_entropy_with_logits(logits, labels.float())
+    return F.cross_entropy(logits, labels)
 
 
 @torch.no_grad()
-def _predict(model: nn.Module, inputs: tuple[Tensor | None, Tensor, Tensor | None]) -> Tensor:
+def _predict(model: nn.Module, inputs: Inputs) -> Tensor:
     model.eval()
     return model(*inputs)
 

@@ -9,6 +9,8 @@ import pytest
 
 from bench.minibatches.__main__ import rows_of, stages_of, task_named
 from bench.minibatches.forecast import Round, row_of
+from bench.minibatches.on_disk import Turn, rows_of as disk_rows_of, tiers_of
+from bench.size.limit import Ended
 from bench.workers import ROOT
 from sagann.plan.pipeline import PipelinedEpoch, PipelineStage, StageWork, simulate_epoch
 from sagann.runtime.tiered.counters import TierCounts
@@ -82,3 +84,36 @@ def test_a_tiny_epoch_is_foretold_and_measured() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("| tiny | gat | 8 |")
+
+
+def _turn(told: dict[str, object], *, kills: int = 0) -> Turn:
+    ended = Ended(status=0, output="", errors="", seconds=9.0, own_bytes=2**30, kills=kills, hits=0)
+    return Turn(ended=ended, told=told)
+
+
+def test_a_batch_from_disk_is_compared_and_who_is_killed_has_no_figures() -> None:
+    work = {"batches": 4, "edges": 4000, "rows": 800, "ready_s": 7.0}
+    sagann = work | {
+        "seconds": 2.0,
+        "stages": {"sample": 0.5, "train": 1.5},
+        "tiers": {"hot": 3 * 2**20, "cold": 2**20},
+        "reads": 1000,
+        "read_bytes": 2**21,
+        "hit_rate": 0.75,
+        "forecast_s": 2.2,
+        "forecast_bytes": 2**22,
+    }
+    turns = {
+        "sagann": [_turn(sagann)],
+        "pyg": [_turn(work | {"batches": 1, "seconds": 5.0})],
+        "dgl": [_turn({}, kills=1)],
+    }
+    assert disk_rows_of(turns)[2:] == [
+        "| sagann | ok | 4 | 0.50 | 1.0 | 1,000 | 200 | 7 | 1024 |",
+        "| pyg | ok | 1 | 5.00 | 10.0 | 4,000 | 800 | 7 | 1024 |",
+        "| dgl | killed | - | - | - | - | - | - | 1024 |",
+    ]
+    told = "\n".join(tiers_of(turns))
+    assert "3 MiB hot, 1 MiB cold; 1,000 reads of 2 MiB" in told
+    assert "Forecast of these batches: 2.20 s and 4 MiB; measured 2.00 s and 4 MiB" in told
+    assert tiers_of(turns | {"sagann": [_turn({}, kills=1)]}) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.performance_page import PAGE, README, SHOWN, render, with_table
+from bench.performance_sections import minibatch_section
 from bench.result_tables import read_table
 from bench.workers import RESULTS
 
@@ -173,3 +174,14 @@ def test_figures_of_a_device_stand_in_a_section_of_their_own(tmp_path: Path) -> 
     assert "\n## On a CUDA device\n\n### Epochs\n\n| what" in page
     assert "an epoch in memory is 2.0 to 2.0 times as fast as PyG's best" in page
     assert "takes 9 to 9 times as long" in page
+
+
+def test_the_faster_peer_of_each_table_of_minibatches_counts(tmp_path: Path) -> None:
+    assert minibatch_section(tmp_path) == []
+    (tmp_path / "minibatches.md").write_text(
+        "sage, fanouts 5, 5:\n\n| contestant | s / epoch | it / sagann |\n|---|--:|--:|\n| sagann:ahead | 1.0 | 1.00 |\n"
+        "| pyg:loader | 3.0 | 3.00 |\n| dgl:graphbolt | 2.0 | 2.00 |\n"
+    )
+    assert minibatch_section(tmp_path)[-1] == (
+        "| sampled epochs in memory | sage, fanouts 5, 5 | dgl:graphbolt | **2.00** | `python -m bench.minibatches` |"
+    )

@@ -1,0 +1,194 @@
+"""Sampled epochs with features on disk, inside a hard limit of memory: ``python -m bench.minibatches.on_disk --work FOLDER``.
+
+The graph is R-MAT with random features and labels. The limit is a part of the features' bytes, or stated, and holds for all memory of a
+process and for the page cache of the files that it reads. Every contestant trains the same model by Adam on as many batches as it is
+given, in a process and a control group of its own; before each turn the system's cache drops the files. "s / batch" is the median over the
+turns. "ready" is everything before the first batch: imports, the graph, and for sagann the score, the hot tier, a forecast and a batch
+that compiles. Peers get fewer batches where theirs take minutes. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.epochs.__main__ import commit
+from bench.size.limit import Ended, Limit, drop_cached
+from bench.workers import ROOT, THREAD_VARIABLES
+from sagann.byte_size import format_bytes, parse_bytes
+from sagann.runtime.processor import processor_name
+
+LIMIT_SHARE = 4
+"The features have so many times the bytes of the limit, unless it is stated."
+HOT_SHARE = 4
+"The limit has so many times the bytes of sagann's hot tier, unless its size is stated."
+NUM_CLASSES = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """One run of a contestant."""
+
+    ended: Ended
+    "How its process ended."
+    told: dict[str, Any]
+    "What its worker printed; empty where it was ended first."
+
+
+def main() -> int:
+    """Generate, let the contestants train in turns, report; 0 where sagann lives."""
+    options = _options()
+    folder = dataset_of(options)
+    feature_bytes = (folder / "features.npy").stat().st_size
+    limit_bytes = options.limit or feature_bytes // LIMIT_SHARE
+    hot_bytes = options.hot or limit_bytes // HOT_SHARE
+    print(f"`python -m bench.minibatches.on_disk {' '.join(sys.argv[1:])}` at {commit()}; {processor_name()}.\n")
+    print(
+        f"R-MAT, {int(options.vertices):,} vertices, {int(options.edges):,} edges; {format_bytes(feature_bytes)} of features, a limit of "
+        f"{format_bytes(limit_bytes)}, a hot tier of {format_bytes(hot_bytes)}. {len(options.sample)}-layer SAGE, hidden {options.hidden}, "
+        f"fanouts {', '.join(map(str, options.sample))}, batches of {options.batch_size} seeds, {options.threads} threads; {options.rounds} rounds.\n"
+    )
+    turns: dict[str, list[Turn]] = {name: [] for name in contestants_of(options)}
+    for _ in range(options.rounds):
+        for name in turns:
+            turns[name].append(_run(name, folder, limit_bytes, hot_bytes, options))
+    print("\n".join([*rows_of(turns), "", *tiers_of(turns)]))
+    for name, each in turns.items():
+        for turn in each:
+            if turn.ended.outcome not in ("ok", "killed"):
+                print(f"{name}: {turn.ended.errors.strip()}", file=sys.stderr)
+    return 0 if all(turn.told for turn in turns["sagann"]) else 1
+
+
+def contestants_of(options: argparse.Namespace) -> list[str]:
+    """Who runs."""
+    return ["sagann", *([] if options.alone else ["pyg"]), *(["dgl"] if options.dgl and not options.alone else [])]
+
+
+def _run(name: str, folder: Path, limit_bytes: int, hot_bytes: int, options: argparse.Namespace) -> Turn:
+    asked = {
+        "system": name,
+        "folder": str(folder.absolute()),
+        "threads": options.threads,
+        "batches": options.batches if name == "sagann" else options.peer_batches,
+        "batch_size": options.batch_size,
+        "fanouts": options.sample,
+        "hot_bytes": hot_bytes,
+        "model": "sage",
+        "layers": len(options.sample),
+        "hidden": options.hidden,
+        "heads": 8,
+        "dropout": 0.0,
+        "encoder": False,
+        "variant": "",
+        "classes": NUM_CLASSES,
+    }
+    script = ["-m", "bench.minibatches.on_disk_worker"]
+    command = (
+        [options.dgl, str(ROOT / "bench/standalone/dgl_on_disk.py")] if name == "dgl" else [sys.executable, *script]
+    )
+    environment = dict.fromkeys(THREAD_VARIABLES, str(options.threads)) | {"PYTHONPATH": str(ROOT)}
+    drop_cached(folder)
+    with Limit(f"sagann-on-disk-{os.getpid()}-{name}", limit_bytes) as limit:
+        ended = limit.run([*command, json.dumps(asked)], environment)
+    lines = [line for line in ended.output.splitlines() if line.startswith("{")]
+    return Turn(ended=ended, told=json.loads(lines[-1]) if lines else {})
+
+
+def rows_of(turns: dict[str, list[Turn]]) -> list[str]:
+    """A row for each contestant."""
+    ours = _batch_s(turns["sagann"])
+    rows = [
+        "| contestant | outcome | batches | s / batch | it / sagann | edges / batch | rows / batch | ready s | held MiB |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, each in turns.items():
+        ended, seconds = each[-1].ended, _batch_s(each)
+        cells = [name, ended.outcome]
+        if seconds is None:
+            cells += ["-"] * 6
+        else:
+            told = each[-1].told
+            cells += [
+                str(told["batches"]),
+                f"{seconds:.2f}",
+                f"{seconds / ours:.1f}" if ours else "-",
+                f"{told['edges'] / told['batches']:,.0f}",
+                f"{told['rows'] / told['batches']:,.0f}",
+                f"{told['ready_s']:.0f}",
+            ]
+        rows.append(f"| {' | '.join([*cells, f'{ended.own_bytes / 2**20:.0f}'])} |")
+    return rows
+
+
+def tiers_of(turns: dict[str, list[Turn]]) -> list[str]:
+    """What sagann read of each tier, its stages, and its forecast beside what was measured."""
+    found = [turn.told for turn in turns["sagann"] if turn.told]
+    if not found:
+        return []
+    told = found[-1]
+    mebibytes = {name: told["tiers"][name] / 2**20 for name in told["tiers"]}
+    stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in told["stages"].items())
+    epoch_s, forecast_s = (median(each[name] for each in found) for name in ("seconds", "forecast_s"))
+    return [
+        f"sagann's {told['batches']} batches: {', '.join(f'{value:,.0f} MiB {name}' for name, value in mebibytes.items())}; {told['reads']:,} "
+        f"reads of {told['read_bytes'] / 2**20:,.0f} MiB with the gaps between rows; {told['hit_rate']:.1%} of the rows from the hot tier. Work of "
+        f"the stages: {stages}.",
+        "",
+        f"Forecast of these batches: {forecast_s:.2f} s and {told['forecast_bytes'] / 2**20:,.0f} MiB; measured {epoch_s:.2f} s and "
+        f"{sum(mebibytes.values()):,.0f} MiB (median of {len(found)} turns; bytes of the last).",
+    ]
+
+
+def _batch_s(turns: Sequence[Turn]) -> float | None:
+    """Median seconds of a batch, over the turns that came to their end."""
+    seconds = [turn.told["seconds"] / turn.told["batches"] for turn in turns if turn.told]
+    return median(seconds) if seconds else None
+
+
+def dataset_of(options: argparse.Namespace) -> Path:
+    """The folder of the graph, generated where it is not there yet."""
+    folder: Path = options.work / f"on-disk-{int(options.vertices)}-{options.features}"
+    if not folder.exists():
+        counts = {"vertices": options.vertices, "edges": options.edges, "features": options.features}
+        given = [word for name, count in counts.items() for word in (f"--{name}", str(int(count)))]
+        command = ["-m", "sagann", "data", "generate", "rmat", str(folder), *given, "--classes", str(NUM_CLASSES)]
+        subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    return folder
+
+
+def _options() -> argparse.Namespace:
+    def size(text: str) -> int:
+        return parse_bytes(text, where="size")
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder for the graph, which stays; on a disk")
+    parser.add_argument("--vertices", type=float, default=6e6)
+    parser.add_argument("--edges", type=float, default=48e6)
+    parser.add_argument("--features", type=int, default=256)
+    parser.add_argument("--sample", type=int, nargs="+", default=[25, 10], help="fanouts")
+    parser.add_argument("--batch-size", type=int, default=1024, help="seeds of a batch")
+    parser.add_argument("--batches", type=int, default=32, help="batches that sagann trains")
+    parser.add_argument("--peer-batches", type=int, default=1, help="batches that each peer trains")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--limit", type=size, help="of each control group; a quarter of the features by default")
+    parser.add_argument("--hot", type=size, help="size of sagann's hot tier; a quarter of the limit by default")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--alone", action="store_true", help="sagann without its peers")
+    parser.add_argument("--dgl", help="Python of an environment with DGL")
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    return options
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,142 @@
+"""Trains some batches with features on disk, as sagann or as PyG, and prints a line of JSON; started by :mod:`bench.minibatches.on_disk`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from bench.standalone.large import open_dataset, say, specification
+from bench.standalone.minibatches import Batch, SampledTraining
+
+STARTED_S = time.monotonic()
+AHEAD = 4
+"Batches that sagann makes ahead."
+
+
+def seeds_of(asked: dict[str, Any], num_vertices: int) -> torch.Tensor:
+    """The training vertices: those of the first batches of an order that is the same for all contestants."""
+    order = torch.randperm(num_vertices, generator=torch.Generator().manual_seed(0))
+    return order[: asked["batches"] * asked["batch_size"]].sort().values
+
+
+def train_sagann(asked: dict[str, Any]) -> None:
+    """Foretell an epoch, then train it through a hot tier."""
+    from sagann import MiniBatches, ModelConfig, TrainConfig, Trainer
+    from sagann.nn import build_model
+    from sagann.runtime.tiered import TieredFeatures
+    from sagann.storage import load_graph
+    from sagann.tiering import hottest, score_vertices
+
+    graph = load_graph(asked["folder"], verify=False)
+    is_train = torch.zeros(graph.num_vertices, dtype=torch.bool)
+    is_train[seeds_of(asked, graph.num_vertices)] = True
+    graph = replace(graph, splits={"train": is_train})
+    named = ModelConfig(model="sage", layers=asked["layers"], hidden=asked["hidden"], dropout=0.0, encoder="none")
+    fanouts, batch_size = tuple(asked["fanouts"]), asked["batch_size"]
+    config = TrainConfig(
+        sample=fanouts,
+        batch_size=batch_size,
+        device="cpu",
+        hot=str(asked["hot_bytes"]),
+        batches_ahead=AHEAD,
+        lr=1e-3,
+    )
+    forecast = Trainer(named, graph, config, validate=False, progress=False).foretell()
+    score = score_vertices(graph, "vip", fanouts=fanouts, batch_size=batch_size)
+    assert graph.features is not None
+    order = hottest(score)
+    del score
+    store = TieredFeatures(graph.features, hot=asked["hot_bytes"], cache="look-ahead", hottest=order)
+    del order
+    graph = replace(graph, features=store)
+    minibatches = MiniBatches(graph, fanouts=fanouts, batch_size=batch_size, ahead=AHEAD)
+    model = build_model(named, graph)
+    counted = {"rows": 0, "stages": {}}
+
+    def batches(epoch: int) -> Iterator[Batch]:
+        with minibatches.batches(epoch) as found:
+            for number, batch in enumerate(found):
+                assert batch.labels is not None
+                counted["rows"] += len(batch.src_ids)
+                num_edges = sum(block.num_edges for block in batch.blocks)
+                yield Batch(partial(model, batch.blocks, batch.features), batch.labels, num_edges)
+                if epoch == 0 and number == 0:
+                    break
+            counted["stages"] = {each.name: each.busy_s for each in found.counters[:-1]}
+
+    training = SampledTraining(model, batches)
+    # The first batch compiles.
+    training.epoch()
+    before, counted["rows"], ready_s = store.traffic(), 0, time.monotonic() - STARTED_S
+    told = training.epoch()
+    traffic = store.traffic() - before
+    say(
+        **told,
+        batches=asked["batches"],
+        rows=counted["rows"],
+        ready_s=ready_s,
+        stages=counted["stages"] | {"train": told["step_s"]},
+        tiers={"hot": traffic.hot.num_bytes, "cold": traffic.cold.num_bytes},
+        reads=traffic.cold_reads,
+        read_bytes=traffic.cold_read_bytes,
+        hit_rate=traffic.hit_rate,
+        forecast_s=forecast.seconds,
+        forecast_bytes=forecast.num_bytes,
+    )
+
+
+def train_pyg(asked: dict[str, Any]) -> None:
+    """PyG's NeighborLoader over a sparse matrix of torch-sparse, its leanest form; features are rows of a NumPy map."""
+    import numpy as np
+    from torch_geometric.data import Data
+    from torch_geometric.loader import NeighborLoader
+    from torch_sparse import SparseTensor
+
+    from bench.epochs.pyg_worker import Model
+
+    dataset = open_dataset(asked["folder"])
+    mapped = np.load(f"{asked['folder']}/features.npy", mmap_mode="r")
+    num_vertices = len(dataset.labels)
+    adjacency = SparseTensor(
+        rowptr=dataset.indptr.clone(),
+        col=dataset.indices.long(),
+        sparse_sizes=(num_vertices, num_vertices),
+        is_sorted=True,
+        trust_data=True,
+    )
+    loader = NeighborLoader(
+        Data(adj_t=adjacency, num_nodes=num_vertices),
+        asked["fanouts"],
+        input_nodes=seeds_of(asked, num_vertices),
+        batch_size=asked["batch_size"],
+        shuffle=True,
+    )
+    model: nn.Module = Model(asked, mapped.shape[1], asked["classes"])
+    num_rows = 0
+
+    def batches(epoch: int) -> Iterator[Batch]:
+        nonlocal num_rows
+        for batch in loader:
+            num_rows += len(batch.n_id)
+            x = torch.from_numpy(mapped[batch.n_id.numpy()])
+            destinations, sources, _ = batch.adj_t.coo()
+            edges = torch.stack([sources, destinations])
+            labels = dataset.labels[batch.n_id[: batch.batch_size]]
+            yield Batch(
+                lambda x=x, edges=edges, size=batch.batch_size: model(x, edges, None)[:size], labels, edges.shape[1]
+            )
+
+    training = SampledTraining(model, batches)
+    ready_s = time.monotonic() - STARTED_S
+    say(**training.epoch(), batches=asked["batches"], rows=num_rows, ready_s=ready_s)
+
+
+if __name__ == "__main__":
+    specified = specification()
+    {"sagann": train_sagann, "pyg": train_pyg}[specified["system"]](specified)
