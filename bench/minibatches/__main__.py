@@ -26,8 +26,8 @@ from bench.epochs.graphs import write_weights
 from bench.standalone.stored import Stored, write_stored
 from bench.workers import ROOT, Worker, WorkerEndedError
 from sagann.graph import Topology, rmat_edges
-from sagann.runtime.processor import num_cores
 from sagann.nn import ModelConfig
+from sagann.runtime.processor import num_cores
 
 NUM_CLASSES = 40
 REHEARSAL = (3000, 30_000)
