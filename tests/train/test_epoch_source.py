@@ -20,7 +20,7 @@ class Halves:
 
     def __init__(self, model, graph):
         self.model, self.graph, self.num_batches = model, graph, 2
-        self.timeline = self.traffic = None
+        self.timeline = self.traffic = self.work = None
         labelled = graph.splits["train"].nonzero().squeeze(1)
         self.batches = [labelled[:3], labelled[3:]]
 
