@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from sagann.errors import InputError, TrainerError
 from sagann.hybrid import process_trainer
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
 from sagann.hybrid.trainer import Found, Share, propagate
+from tests.hybrid.processes import is_running
 from tests.hybrid.replicas import Replica, shares_of
 
 PARAMETERS = tuple(Replica()()[0].parameters())
@@ -48,11 +48,6 @@ def train(trainer: ProcessTrainer, share: Share) -> Found:
     found = trainer.finish()
     trainer.release(sent)
     return found
-
-
-def is_running(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_a_process_finds_what_this_process_finds_with_the_weights_of_each_launch(doomed: ProcessTrainer) -> None:

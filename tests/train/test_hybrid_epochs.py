@@ -6,6 +6,10 @@ import copy
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,7 @@ from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
 from sagann.train.sampled_epochs import SampledEpochs
 from tests.graphs import labelled_graph
+from tests.hybrid.processes import is_running, spawned_by
 from tests.train.runs import (
     assert_same_bits,
     community_graph,
@@ -179,21 +184,7 @@ def test_a_run_with_a_process_is_the_run_without_and_leaves_nothing(tmp_path: Pa
     assert sum(line["trainer_seeds"]) == 30
     assert min(line["trainer_s"]) > 0
     assert line["transfer_s"][0] == 0 < line["transfer_s"][1]
-    assert not children()
-
-
-def children() -> list[int]:
-    """Processes that this one has started by spawning, and that still run."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rpartition(")")[2].split()
-            command = (status.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if int(fields[1]) == os.getpid() and fields[0] != "Z" and b"spawn_main" in command:
-            found.append(int(status.parent.name))
-    return found
+    assert not spawned_by(os.getpid())
 
 
 class Kills(Reporter):
@@ -205,7 +196,7 @@ class Kills(Reporter):
     def on_batch(self, progress: EpochProgress) -> None:
         self.left -= 1
         if not self.left:
-            (accelerator,) = children()
+            (accelerator,) = spawned_by(os.getpid())
             os.kill(accelerator, signal.SIGKILL)
 
 
@@ -218,7 +209,7 @@ def test_a_run_whose_accelerator_is_killed_goes_on_without_it_and_with_another(t
     )
     with pytest.raises(TrainerError, match=r"trainer 'accelerator0' is gone.*SIGKILL.*epoch 3, batch 1"):
         killed.fit()
-    assert not children()
+    assert not spawned_by(os.getpid())
     # The same devices and shares: the bits of the run without the kill.
     again = trainer_of(model, run_dir=tmp_path / "run", devices=DEVICES, sharing="static", **options)
     found = [without_work(line) for line in numbers_of(again.resume())]
@@ -226,6 +217,40 @@ def test_a_run_whose_accelerator_is_killed_goes_on_without_it_and_with_another(t
     # With the trainers that are left.
     alone = trainer_of(model, run_dir=tmp_path / "run", **{**options, "epochs": 5})
     assert alone.resume().epochs == 5
+
+
+@pytest.mark.slow
+def test_an_accelerator_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    options = ["--sample", "10,5", "--batch-size", "16", "--epochs", "100000", "--devices", DEVICES]
+    command = [
+        sys.executable,
+        "-m",
+        "sagann",
+        "train",
+        "demo",
+        "--model",
+        "sage",
+        *options,
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        lines = tmp_path / "run" / "metrics.jsonl"
+        assert within(120, lambda: lines.exists() and lines.stat().st_size > 0)
+        (accelerator,) = spawned_by(parent.pid)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert within(30, lambda: not is_running(accelerator))
+
+
+def within(seconds: float, holds: Callable[[], bool]) -> bool:
+    """Whether something becomes true in some seconds."""
+    deadline_s = time.monotonic() + seconds
+    while not (found := holds()) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    return found
 
 
 def without_work(line: dict[str, Any]) -> dict[str, Any]:
