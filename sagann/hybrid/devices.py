@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from itertools import islice
 
 from sagann.errors import InputError
 from sagann.plan.hybrid.assignment import HOST
@@ -80,9 +81,8 @@ class Devices:
         if not hasattr(os, "sched_setaffinity"):
             # Elsewhere the system divides the cores.
             return [() for _ in self.accelerator_cores]
-        free = sorted(os.sched_getaffinity(0), reverse=True)
-        places = iter(free)
-        return [tuple(next(places) for _ in range(count)) for count in self.accelerator_cores]
+        free = iter(sorted(os.sched_getaffinity(0), reverse=True))
+        return [tuple(islice(free, count)) for count in self.accelerator_cores]
 
     def threads(self) -> int:
         """Cores of the processor's own tasks."""

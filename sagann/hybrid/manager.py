@@ -73,7 +73,7 @@ class Manager:
         self._balance = Balance(assignment=Assignment(seeds=seeds, threads=threads))
         self._cold = WARM_UP
         self.work = Work()
-        "What was done since :meth:`begin`."
+        "Seeds, edges and seconds of all trainers since :meth:`begin`."
         self.num_moves = 0
         "Number of decisions that changed something, since :meth:`begin`."
 

@@ -21,13 +21,6 @@ from sagann.hybrid.trainer import Share
 from sagann.storage.crc32 import crc32
 
 _ALIGNED_BYTES = 64
-_DTYPES = {
-    str(dtype): dtype
-    for dtype in (
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-    )
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,12 +84,12 @@ class _Pickler(pickle.Pickler):
             return tuple(map(self._place, parts)), obj.shape[1]
         return (self._place(obj),), None
 
-    def _place(self, array: Tensor) -> tuple[int, str, tuple[int, ...]]:
+    def _place(self, array: Tensor) -> tuple[int, torch.dtype, tuple[int, ...]]:
         offset = -(-self.end // _ALIGNED_BYTES) * _ALIGNED_BYTES
         self.arrays.append(array.detach().contiguous())
         self.offsets.append(offset)
         self.end = offset + array.nbytes
-        return offset, str(array.dtype), tuple(array.shape)
+        return offset, array.dtype, tuple(array.shape)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -106,7 +99,7 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: Any) -> Tensor:
         places, num_columns = pid
-        arrays = [_view(self._piece, offset, _DTYPES[dtype], shape) for offset, dtype, shape in places]
+        arrays = [_view(self._piece, *place) for place in places]
         return arrays[0] if num_columns is None else csr_tensor(*arrays, num_columns=num_columns)
 
 

@@ -47,7 +47,7 @@ class Answer:
     """What a process tells of an order."""
 
     error: str = ""
-    "What went wrong; empty where nothing did."
+    "Message of the error that ended the propagation; empty without an error."
     loss: float = 0.0
     "The loss, times the weight of the share."
     has_gradient: tuple[bool, ...] = ()

@@ -38,11 +38,11 @@ class Iteration:
     number: int
     "Its number in the epoch."
     assignment: Assignment
-    "What it was divided by."
+    "Seeds of each trainer, and threads of the processor, with which the iteration was prepared."
     sampled: dict[str, Sampled] = field(default_factory=dict)
     "Sampled blocks of each trainer that has a seed."
     sent: dict[str, Any] = field(default_factory=dict)
-    "What each trainer launches."
+    "Each trainer's share, by name: before its transfer the share, then what the trainer's ``send`` has returned."
     num_edges: int = 0
     "Edges of all mini-batches."
     sample_s: float = 0.0
