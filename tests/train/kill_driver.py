@@ -97,9 +97,18 @@ def wait(pid: int) -> bool:
 
 def wait_until_written(run_dir: Path, pid: int) -> None:
     """Wait until the process writes a file of its run, or has ended."""
-    while not any(run_dir.glob("**/.tmp-*")):
+    while not _has_unfinished(run_dir):
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return
+
+
+def _has_unfinished(run_dir: Path) -> bool:
+    """Whether the run has a file that is being written, or was when its process ended."""
+    try:
+        return any(run_dir.glob("**/.tmp-*"))
+    except FileNotFoundError:
+        # An old checkpoint was removed while its folder was read.
+        return False
 
 
 def outcome(run_dir: Path) -> dict[str, Any]:
@@ -168,7 +177,7 @@ def main(folder: Path, num_kills: int, seed: int, name: str) -> None:
             trained, saved = check_after_kill(run_dir)
             lost = max(lost, trained - saved.epoch)
             within += saved.batch > 0
-            unsaved += bool(list(run_dir.glob("**/.tmp-*")))
+            unsaved += _has_unfinished(run_dir)
         assert outcome(run_dir) == expected, f"{run_dir} differs from the uninterrupted run"
     report = {
         "kills": kills,
