@@ -193,7 +193,7 @@ _METAVARS = {
     "split": "SPLIT",
     "model": "NAME|FILE.py:CLASS",
     "encoder": "auto|none|linear|embedding",
-    "devices": "host:N,accelerator:N,...",
+    "devices": "auto|host:N,cuda:N,accelerator:N,...",
     "sharing": "joint|hyscale|static",
     "link_rate": "BYTES_PER_S",
     "hot": "SIZE|PERCENT|auto",

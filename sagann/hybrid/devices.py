@@ -1,6 +1,7 @@
-"""Devices: who trains, as a list such as 'host:2,accelerator:1'.
+"""Devices: who trains, as a list such as 'host:2,cuda:0,accelerator:1'.
 
-'host' is the processor, in this process; each 'accelerator' is a process of its own. A number after a colon is that of its cores.
+'host' is the processor, in this process; 'cuda:N' is a CUDA device; each 'accelerator' is a process of its own. The number after 'host:' or
+'accelerator:' is that of its cores.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ import re
 from dataclasses import dataclass
 from itertools import islice
 
+import torch
+
 from sagann.errors import InputError
 from sagann.plan.hybrid.assignment import HOST
-from sagann.plan.hybrid.predict import ACCELERATOR
+from sagann.plan.hybrid.predict import ACCELERATOR, accelerator_names
 from sagann.ranges import RANGES
+from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
 
-_DEVICE = re.compile(rf"({HOST}|{ACCELERATOR})(?::(\d{{1,9}}))?")
+AUTO = "auto"
+"Names the processor and all CUDA devices."
+_CUDA = "cuda"
+_DEVICE = re.compile(rf"({HOST}|{_CUDA}|{ACCELERATOR})(?::(\d{{1,9}}))?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,30 +34,38 @@ class Devices:
     "Whether the processor trains, too. It always samples and loads."
     host_cores: int | None
     "Cores of the processor's own tasks; None for all that no accelerator has."
-    accelerator_cores: tuple[int, ...]
-    "Cores of each accelerator."
+    cuda: tuple[str, ...] = ()
+    "Names of the CUDA devices, with their index."
+    accelerator_cores: tuple[int, ...] = ()
+    "Cores of each accelerator in a process of its own."
 
     @classmethod
     def parse(cls, text: str, *, where: str) -> Devices:
-        """The devices that a text names.
+        """The devices that a text names. Whether this machine has them is not asked, but for 'auto'.
 
         Raises:
-            InputError: the text has another form, names the host twice or no accelerator, or a number of cores is out of range.
+            InputError: the text has another form, names the host twice, a CUDA device twice or the host alone, or a number of cores is out of range;
+                or 'auto' finds no CUDA device.
         Example:
-            >>> Devices.parse("host:1,accelerator:2,accelerator", where="devices").accelerator_cores
-            (2, 1)
+            >>> devices = Devices.parse("host:1,cuda:0,accelerator:2,accelerator", where="devices")
+            >>> devices.cuda, devices.accelerator_cores
+            (('cuda:0',), (2, 1))
         """
+        if text.strip() == AUTO:
+            return cls(uses_host=True, host_cores=None, cuda=_all_cuda(where))
         found = [_DEVICE.fullmatch(each.strip()) for each in text.split(",")]
         named = [(each[1], each[2]) for each in found if each is not None]
-        hosts = [cores for name, cores in named if name == HOST]
-        if len(named) < len(found) or len(hosts) > 1 or len(hosts) == len(named):
+        hosts = [number for name, number in named if name == HOST]
+        cuda = [f"{name}:{int(number or 0)}" for name, number in named if name == _CUDA]
+        if len(named) < len(found) or len(hosts) > 1 or len(hosts) == len(named) or len(set(cuda)) < len(cuda):
             raise InputError(
                 "no list of trainers",
                 value=f"'{text:.100}'",
                 where=where,
-                fix=f"Write '{HOST}' at most once, and '{ACCELERATOR}' for each accelerator, with numbers of cores: {HOST}:2,{ACCELERATOR}:1.",
+                fix=f"Write '{HOST}' at most once, '{_CUDA}:0' and so on for CUDA devices, and '{ACCELERATOR}' for each process of its own, with numbers "
+                f"of cores: {HOST},{_CUDA}:0 or {HOST}:2,{ACCELERATOR}:1. '{AUTO}' names the processor and all CUDA devices.",
             )
-        numbers = [int(cores) for _, cores in named if cores is not None]
+        numbers = [int(number) for name, number in named if number is not None and name != _CUDA]
         if any(number not in RANGES["threads"] for number in numbers):
             raise InputError(
                 "number of cores is out of range",
@@ -61,8 +76,26 @@ class Devices:
         return cls(
             uses_host=bool(hosts),
             host_cores=int(hosts[0]) if hosts and hosts[0] is not None else None,
-            accelerator_cores=tuple(int(cores or 1) for name, cores in named if name == ACCELERATOR),
+            cuda=tuple(cuda),
+            accelerator_cores=tuple(int(number or 1) for name, number in named if name == ACCELERATOR),
         )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the trainers besides the processor: CUDA devices first."""
+        return (*self.cuda, *accelerator_names(len(self.accelerator_cores)))
+
+    def cuda_devices(self, *, where: str) -> list[torch.device]:
+        """The CUDA devices. One that PyTorch does not see is an InputError."""
+        return [device_named(name, where=where) for name in self.cuda]
+
+    def weights(self) -> dict[str, int]:
+        """How seeds are shared out at first, by name, with the processor first: by cores. A CUDA device counts as all cores of the processor."""
+        return {
+            HOST: self.threads(),
+            **dict.fromkeys(self.cuda, self.threads()),
+            **dict(zip(accelerator_names(len(self.accelerator_cores)), self.accelerator_cores, strict=True)),
+        }
 
     def cores(self) -> list[tuple[int, ...]]:
         """Numbers of the cores of each accelerator, from the last ones of this process.
@@ -87,3 +120,15 @@ class Devices:
     def threads(self) -> int:
         """Cores of the processor's own tasks."""
         return self.host_cores or max(1, num_cores() - sum(self.accelerator_cores))
+
+
+def _all_cuda(where: str) -> tuple[str, ...]:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        raise InputError(
+            "no CUDA device for the processor to train with",
+            value=f"'{AUTO}', and PyTorch sees none",
+            where=where,
+            fix=f"Leave devices out, or give an accelerator in a process of its own some cores: {HOST}:2,{ACCELERATOR}:1.",
+        )
+    return tuple(f"{_CUDA}:{index}" for index in range(count))

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from sagann.byte_size import format_bytes
 from sagann.errors import InputError, TrainerError, first_line
+from sagann.hybrid.flat_memory import flat_bytes, flat_views
 from sagann.hybrid.parcel import parcel_of
-from sagann.hybrid.served import Answer, Order, Replica, Start, flat_bytes, flat_views, serve
+from sagann.hybrid.served import Answer, Order, Replica, Start, serve
 from sagann.hybrid.trainer import Found, Share
 
 MOST_WAIT_S = 600.0
@@ -48,6 +49,8 @@ class ProcessTrainer:
     Raises:
         InputError: there is no room for what both share.
     """
+
+    divides_blocks = True
 
     def __init__(
         self,

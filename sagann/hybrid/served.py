@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.errors import SagannError, in_one_line
+from sagann.hybrid.flat_memory import flat_views
 from sagann.hybrid.parcel import checksum, share_in
 from sagann.hybrid.trainer import LossOf, propagate
 from sagann.runtime.loading import MiniBatch
@@ -84,19 +85,6 @@ def serve(pipe: Connection, start: Start) -> None:
         while True:
             order: Order = pipe.recv()
             pipe.send(trained.answer(order))
-
-
-def flat_views(memory: Tensor, like: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Tensors of the forms of others, one after another in a piece of memory."""
-    end = 0
-    for each in like:
-        begin, end = end, end + -(-each.nbytes // 16) * 16
-        yield memory[begin : begin + each.nbytes].view(each.dtype).view(each.shape)
-
-
-def flat_bytes(like: Sequence[Tensor]) -> int:
-    """Bytes of the memory that :func:`flat_views` needs."""
-    return max(16, sum(-(-each.nbytes // 16) * 16 for each in like))
 
 
 class _Trained:

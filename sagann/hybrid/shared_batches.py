@@ -102,8 +102,8 @@ class SharedBatches:
             for name, ids in zip(assignment.seeds, parts, strict=True):
                 if len(ids):
                     sampled = self._minibatches.sampler.sample(ids, epoch=epoch, batch=number)
-                    # A process divides its blocks by itself.
-                    iteration.sampled[name] = sampled.prepare() if name == HOST else sampled
+                    divides = self._trainers[name].divides_blocks
+                    iteration.sampled[name] = sampled if divides else sampled.prepare()
                     iteration.num_edges += sampled.num_edges
             iteration.sample_s = time.perf_counter() - since_s
             return iteration

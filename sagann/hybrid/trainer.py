@@ -53,6 +53,9 @@ class Found:
 class Trainer(Protocol):
     """One of those who train together."""
 
+    divides_blocks: bool
+    "Whether the trainer makes by itself what a step needs of sampled blocks beyond their in-edges; else the thread that samples does."
+
     def open(self) -> None:
         """Wait until the trainer is ready.
 
@@ -86,13 +89,20 @@ class Trainer(Protocol):
 def propagate(loss_of: LossOf, parameters: Sequence[Tensor], share: Share) -> Found:
     """Compute a share's part of the loss, and its gradient by the parameters."""
     since_s = time.perf_counter()
+    loss, gradients = differentiated(loss_of, parameters, share)
+    return Found(loss=loss.cpu(), gradients=gradients, seconds=time.perf_counter() - since_s)
+
+
+def differentiated(
+    loss_of: LossOf, parameters: Sequence[Tensor], share: Share
+) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+    """A share's part of the loss, and its gradient by each parameter, where the parameters lie; without waiting for a device."""
     loss = loss_of(share.batch) * share.weight
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     # A model that is cut off from its parameters has no gradient at all.
     found = torch.autograd.grad(loss, trained, allow_unused=True) if loss.requires_grad else [None] * len(trained)
     of_trained = iter(found)
-    gradients = tuple(next(of_trained) if parameter.requires_grad else None for parameter in parameters)
-    return Found(loss=loss.detach().cpu(), gradients=gradients, seconds=time.perf_counter() - since_s)
+    return loss.detach(), tuple(next(of_trained) if parameter.requires_grad else None for parameter in parameters)
 
 
 class HostTrainer:
@@ -102,6 +112,8 @@ class HostTrainer:
         loss_of: the loss, with the gradient of the model that is trained.
         parameters: the model's.
     """
+
+    divides_blocks = False
 
     def __init__(self, loss_of: LossOf, parameters: Sequence[Tensor]) -> None:
         self._loss_of, self._parameters = loss_of, parameters

@@ -83,13 +83,14 @@ class TrainConfig:
     """Most mini-batches that are made before the training step needs them; 0 makes each one when it is needed. None is 0 on a processor of
     one or two cores with all data in memory or in the page cache, else 4. It does not change the numbers."""
     devices: str | None = None
-    """Who trains each mini-batch together: 'host' (the processor, in this process) at most once, and 'accelerator' for each process of its own, with
-    numbers of cores as 'host:2,accelerator:1'. Each trains a share of the seeds. None trains on the one device."""
+    """Who trains each mini-batch together: 'host' (the processor, in this process) at most once, 'cuda:N' for a CUDA device, and 'accelerator' for each
+    process of its own. Processor and processes may state their cores: 'host:2,accelerator:1'. 'auto' is the processor and all CUDA devices. Each trains a
+    share of the seeds. None trains on the one device."""
     sharing: str = "joint"
     """How seeds and threads are shared out between the devices after each mini-batch: 'joint' (all at once, by measured speeds), 'hyscale' (the
     paper's Algorithm 1) or 'static' (in proportion to the cores, never moved)."""
     link_rate: float | None = None
-    "Bytes per second at which mini-batches are copied to an accelerator, above 0. None is as fast as memory is."
+    "Bytes per second at which mini-batches are copied to an accelerator in a process of its own, above 0. None is as fast as memory is."
     hot: str | None = None
     """Size of the hot tier, the memory for rows of features that mini-batches read most: a size as '2GiB', a part of the rows as '10%', or
     'auto' for half of the free memory. Other rows are read from where they are. None is what the memory budget has room for, or no hot

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.errors import InputError
+from sagann.hybrid.cuda_trainer import CudaTrainer
 from sagann.hybrid.devices import Devices
 from sagann.hybrid.manager import Manager
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
@@ -28,6 +29,7 @@ from sagann.hybrid.trainer import HostTrainer, LossOf, Trainer
 from sagann.nn.user_model import class_in_file, load_class
 from sagann.plan.hybrid.assignment import HOST
 from sagann.plan.hybrid.predict import accelerator_names
+from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatches
 from sagann.runtime.tiered import Traffic
 from sagann.saga.engine import current_engine, set_engine
@@ -37,6 +39,7 @@ from sagann.train.epoch_source import TrainStep
 from sagann.train.losses import Loss
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
+from sagann.train.trainable import copy_of_model
 from sagann.train.trainer_work import TrainerWork
 
 if TYPE_CHECKING:
@@ -84,11 +87,9 @@ class HybridEpochs:
             seeds="train",
             seed=config.seed,
         )
-        names = accelerator_names(len(self._devices.accelerator_cores))
-        cores = {HOST: self._devices.threads()} | dict(zip(names, self._devices.accelerator_cores, strict=True))
         self.manager = Manager(
             config.sharing,
-            cores,
+            self._devices.weights(),
             batch_size=min(config.batch_size, len(self._minibatches.seeds)),
             uses_host=self._devices.uses_host,
         )
@@ -139,11 +140,14 @@ class HybridEpochs:
             torch.set_num_threads(threads)
         for name, sent in iteration.sent.items():
             self.trainers[name].launch(sent)
+        launch_s = time.perf_counter() - since_s
         found = {name: self.trainers[name].finish() for name in iteration.sent}
         loss = synchronised(found, self._parameters, iteration.name)
+        # The processor begins when it has launched the others.
+        train_s = {name: each.seconds + launch_s * (name == HOST) for name, each in found.items()}
         self.manager.learn(
             iteration.assignment,
-            iteration.times({name: each.seconds for name, each in found.items()}),
+            iteration.times(train_s),
             seconds=time.perf_counter() - since_s,
             edges=iteration.num_edges,
         )
@@ -170,10 +174,13 @@ class HybridEpochs:
         if self._devices.uses_host:
             trainers[HOST] = HostTrainer(self._predictor.loss_of_batch, self._parameters)
         cores = self._devices.cores()
-        self._say(f"Starting {', '.join(accelerator_names(len(cores)))} ...")
-        replica = _Replica.of(self._predictor, self._model_file)
+        self._say(f"Starting {', '.join(self._devices.names)} ...")
         try:
+            for device in self._devices.cuda_devices(where="TrainConfig.devices"):
+                trainers[str(device)] = self._on_cuda(device)
+            replica = _Replica.of(self._predictor, self._model_file) if cores else None
             for name, own in zip(accelerator_names(len(cores)), cores, strict=True):
+                assert replica is not None
                 trainers[name] = ProcessTrainer(
                     name, replica, self._parameters, cores=own, bytes_per_s=self._config.link_rate
                 )
@@ -185,6 +192,12 @@ class HybridEpochs:
                     trainer.close()
             raise
         return trainers
+
+    def _on_cuda(self, device: torch.device) -> CudaTrainer:
+        """A CUDA device as a trainer, with a copy of the model."""
+        known = self._predictor
+        replica = Predictor(copy_of_model(known.model), known.contract, device=device, loss=known.mean_loss)
+        return CudaTrainer(str(device), replica.model, replica.loss_of_batch, self._parameters, Streams(device))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

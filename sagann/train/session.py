@@ -144,8 +144,8 @@ class TrainSession:
         def closure() -> Tensor:
             nonlocal in_model
             in_model = True
-            loss = self._loss_and_gradients(step, epoch)
-            losses.append(loss.item())
+            loss, value = self._loss_and_gradients(step, epoch)
+            losses.append(value)
             in_model = False
             return loss
 
@@ -157,7 +157,8 @@ class TrainSession:
             raise torch_refuses("optimizer", type(self.optimizer).__name__, error) from error
         return losses[0]
 
-    def _loss_and_gradients(self, step: TrainStep, epoch: int) -> Tensor:
+    def _loss_and_gradients(self, step: TrainStep, epoch: int) -> tuple[Tensor, float]:
+        """The loss of a step, whose gradients are now those of the parameters, and its value."""
         self.optimizer.zero_grad()
         # Also gradients of parameters that the optimizer does not step: they would add up.
         self.model.zero_grad()
@@ -171,9 +172,11 @@ class TrainSession:
                     where=where,
                     fix="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
                 )
-            _check_finite(loss.item(), f"training loss of epoch {epoch}", self.config)
             loss.backward()
             step.complete_gradients()
+            # Read where all work of the step is queued: a CUDA device does not wait for the host.
+            value = loss.item()
+            _check_finite(value, f"training loss of epoch {epoch}", self.config)
         except RuntimeError as error:
             if "deterministic" in str(error):
                 raise InputError(
@@ -193,7 +196,7 @@ class TrainSession:
         if self.config.clip_norm is not None:
             trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
             nn.utils.clip_grad_norm_(trained, self.config.clip_norm)
-        return loss.detach()
+        return loss.detach(), value
 
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
         task = task_of(self.graph)

@@ -1,12 +1,13 @@
-"""What can be trained: answers to learn, and the features and hops that mini-batches and workers need."""
+"""What can be trained: answers to learn, the features and hops that mini-batches and workers need, and models that can be copied."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 from torch import nn
 
-from sagann.errors import InputError
+from sagann.errors import InputError, first_line
 from sagann.graph import Graph
 from sagann.saga.layer import count_hops
 
@@ -56,3 +57,16 @@ def check_trainable(graph: Graph) -> None:
             where=where,
             fix="Give the graph a bool mask 'train' of vertices with a label or targets.",
         )
+
+
+def copy_of_model(model: nn.Module) -> nn.Module:
+    """A copy with weights of its own. A model that cannot be copied is an InputError."""
+    try:
+        return copy.deepcopy(model)
+    except (TypeError, RuntimeError) as error:
+        raise InputError(
+            "the model cannot be copied",
+            value=first_line(error),
+            where=f"model {type(model).__name__}",
+            fix="Make it work with copy.deepcopy: keep locks, files and results with a gradient out of its attributes.",
+        ) from error

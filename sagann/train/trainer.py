@@ -8,7 +8,6 @@ order, and a checkpoint holds weights, optimizer, scheduler, random generators a
 
 from __future__ import annotations
 
-import copy
 import os
 import statistics
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.byte_size import format_bytes
-from sagann.errors import CheckpointError, InputError, MissingDependencyError, first_line, require_type
+from sagann.errors import CheckpointError, InputError, MissingDependencyError, require_type
 from sagann.graph import Graph, for_task
 from sagann.graph.task import left_out, task_of
 from sagann.graph.validate import validate_labels
@@ -71,7 +70,7 @@ from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
 from sagann.train.start import continue_run, start_run
 from sagann.train.streaming import OWN_FOLDER, Streaming, remove_spilled
-from sagann.train.trainable import check_sampled, check_trainable
+from sagann.train.trainable import check_sampled, check_trainable, copy_of_model
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
@@ -445,7 +444,7 @@ class Trainer:
             stack.enter_context(whole_files(self._prepared.graph))
             known = self._predictor
             predictor = Predictor(
-                _copy_of_model(self.model), known.contract, device=self.device, loss=known.mean_loss
+                copy_of_model(self.model), known.contract, device=self.device, loss=known.mean_loss
             )
             source = RehearsedEpochs(predictor, self._prepared, self.config)
             source.try_out()
@@ -607,15 +606,3 @@ class Trainer:
             "device": str(self.device),
             **{split: result.metrics.get(split, {}) for split in ("train", "val", "test")},
         }
-
-
-def _copy_of_model(model: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(model)
-    except (TypeError, RuntimeError) as error:
-        raise InputError(
-            "the model cannot be copied",
-            value=first_line(error),
-            where=f"model {type(model).__name__}",
-            fix="Make it work with copy.deepcopy: keep locks, files and results with a gradient out of its attributes.",
-        ) from error

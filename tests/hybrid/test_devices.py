@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 
 from sagann.errors import InputError
 from sagann.hybrid.devices import Devices
@@ -18,10 +19,35 @@ def test_names_and_cores() -> None:
     assert (alone.uses_host, alone.host_cores, alone.accelerator_cores) == (False, None, (1,))
 
 
+def test_cuda_devices_come_before_processes_and_count_as_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Devices.parse("accelerator:2,cuda:3,host:5,cuda", where="here")
+    assert found.names == ("cuda:3", "cuda:0", "accelerator0")
+    assert found.weights() == {"host": 5, "cuda:3": 5, "cuda:0": 5, "accelerator0": 2}
+    assert Devices.parse("cuda", where="here").uses_host is False
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=r"no such device.*cuda:3.*PyTorch sees 0"):
+        found.cuda_devices(where="here")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_auto_is_the_processor_and_all_cuda_devices(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    if count:
+        found = Devices.parse("auto", where="here")
+        assert (found.uses_host, found.names) == (True, ("cuda:0", "cuda:1"))
+        return
+    with pytest.raises(InputError, match="no CUDA device for the processor to train with"):
+        Devices.parse("auto", where="here")
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "",
+        "auto,host",
+        "cuda:0,cuda",
+        "cuda:x,host",
         "host",
         "host:1",
         "host,host,accelerator",

@@ -60,3 +60,18 @@ def test_every_way_to_train_has_the_losses_of_the_processor(model: str, way: str
 def test_sparse_features_stay_sparse_and_are_looked_at_where_they_lie(encoder: str, way: str) -> None:
     config = ModelConfig(model="gcn", hidden=16, encoder=encoder)
     assert_as_on_the_processor(sparse_graph(), config, *WAYS[way])
+
+
+@pytest.mark.parametrize("devices", ["auto", "cuda:0", "host:2,cuda:0,accelerator:1"])
+@pytest.mark.parametrize("model", ["gcn", "gat", "sage"])
+def test_processor_and_device_together_have_the_losses_of_one_processor(model: str, devices: str) -> None:
+    config = ModelConfig(model=model, hidden=64, dropout=0.0)
+    graph = community_graph(3000)
+    expected = numbers_of(trained(graph, config, "cpu", **SAMPLED))
+    result = trained(graph, config, "auto", devices=devices, **SAMPLED)
+    for epoch, (ours, theirs) in enumerate(zip(numbers_of(result), expected, strict=True)):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=RELATIVE), epoch
+    work = result.history[-1].trainers
+    assert work is not None
+    assert min(work.seeds) > 0
+    assert min(work.train_s) > 0

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError, TrainerError
 from sagann.graph import Graph
+from sagann.hybrid.cuda_trainer import CudaTrainer
 from sagann.hybrid.parcel import parcel_of, share_in
 from sagann.hybrid.trainer import Found, HostTrainer, Share
 from sagann.nn import ModelConfig, build_model
@@ -30,6 +31,7 @@ from sagann.train.predictor import Predictor
 from sagann.train.sampled_epochs import SampledEpochs
 from tests.graphs import labelled_graph
 from tests.hybrid.processes import is_running, spawned_by
+from tests.runtime.device.late_streams import LateStreams
 from tests.train.runs import (
     assert_same_bits,
     community_graph,
@@ -73,13 +75,24 @@ class ParcelTrainer(HostTrainer):
         return super().finish()
 
 
+def simulated(predictor: Predictor) -> CudaTrainer:
+    """A CUDA device that is none: its copies are as late as they may be."""
+    copied = Predictor(
+        copy.deepcopy(predictor.model), predictor.contract, device=predictor.device, loss=predictor.mean_loss
+    )
+    parameters = list(predictor.model.parameters())
+    return CudaTrainer("cuda", copied.model, copied.loss_of_batch, parameters, LateStreams())  # type: ignore[arg-type]
+
+
 def with_parcels(source: HybridEpochs, predictor: Predictor) -> HybridEpochs:
     """The source with accelerators in this process."""
     host = {"host": HostTrainer(predictor.loss_of_batch, list(predictor.model.parameters()))}
-    names = [f"accelerator{number}" for number in range(len(source._devices.accelerator_cores))]
     source.trainers = {
         **(host if source._devices.uses_host else {}),
-        **{name: ParcelTrainer(predictor) for name in names},
+        **{
+            name: simulated(predictor) if name.startswith("cuda") else ParcelTrainer(predictor)
+            for name in source._devices.names
+        },
     }
     return source
 
@@ -98,7 +111,13 @@ def epoch_of(source: Any, parameters: list[nn.Parameter]) -> tuple[list[float], 
 
 
 @pytest.mark.parametrize(
-    "devices", ["host,accelerator", "host:1,accelerator:3,accelerator:1", "accelerator,accelerator:2"]
+    "devices",
+    [
+        "host,accelerator",
+        "host:1,accelerator:3,accelerator:1",
+        "accelerator,accelerator:2",
+        "accelerator,host,cuda:1,cuda",
+    ],
 )
 @pytest.mark.parametrize("name", DISTINCT)
 def test_losses_and_gradients_are_the_whole_batchs(name: str, devices: str) -> None:
@@ -117,8 +136,9 @@ def test_losses_and_gradients_are_the_whole_batchs(name: str, devices: str) -> N
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.parametrize("devices", [DEVICES, "host,cuda"])
 @pytest.mark.parametrize("graph", [sparse_graph(), values_graph(num_targets=2), community_graph(multi_label=True)])
-def test_every_task_and_sparse_features(graph: Graph) -> None:
+def test_every_task_and_sparse_features(graph: Graph, devices: str) -> None:
     torch.manual_seed(0)
     model = build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph)
     predictor = predictor_of(model, graph)
@@ -126,7 +146,7 @@ def test_every_task_and_sparse_features(graph: Graph) -> None:
     expected, _ = epoch_of(
         SampledEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12)), parameters
     )
-    source = HybridEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12, devices=DEVICES))
+    source = HybridEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12, devices=devices))
     losses, _ = epoch_of(with_parcels(source, predictor), parameters)
     assert losses == pytest.approx(expected, rel=1e-5)
 
@@ -298,6 +318,13 @@ def test_a_loss_that_cannot_travel_is_refused() -> None:
     trainer = Trainer(ModelConfig(hidden=8), community_graph(), config, loss=LocalLoss(), progress=False)
     with pytest.raises(InputError, match="cannot be sent to another process"):
         trainer.fit()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() > 63, reason="there is such a device")
+def test_a_cuda_device_that_is_not_there_is_refused_before_anything_starts() -> None:
+    with pytest.raises(InputError, match=r"no such device.*'cuda:63'.*PyTorch sees"):
+        trainer_of(ModelConfig(model="sage", hidden=8), devices="host,cuda:63,accelerator", **HYBRID).fit()
+    assert not spawned_by(os.getpid())
 
 
 def test_batch_norm_is_refused() -> None:

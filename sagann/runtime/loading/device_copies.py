@@ -1,8 +1,9 @@
 """DeviceCopies: mini-batches go to a CUDA device beside the training step.
 
-All arrays of a batch are packed into one piece of pinned memory, and travel in one copy, on a stream of their own. Features whose hot rows lie
+All arrays of a batch are packed into one piece of pinned memory, and travel in one copy, on a stream of their own. With them go the cuts of the
+passes over its blocks, which the host makes: a training step that made them would wait for the device at every pass. Features whose hot rows lie
 on the device do not travel: after the copy, the same stream gathers them. The stream that computes waits for that stream; no thread of the
-host does. The orders of copies are tested without a device; the speed has not been measured.
+host does.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-B: the second stage of the prefetch, from the host's memory to the device's.
@@ -13,9 +14,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
+from sagann.kernels.dialects import Dialect, dialect_for
 from sagann.runtime.device.streams import Mark, Streams
 from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.tiered.device_features import DeviceFeatures, FarRows
@@ -44,10 +47,14 @@ class DeviceCopies:
     Args:
         streams: queues of the device.
         features: gives the rows of batches that are sent with far rows.
+        dialect: kernels that will run on the blocks; None for the fastest ones of the device.
     """
 
-    def __init__(self, streams: Streams, features: DeviceFeatures | None = None) -> None:
+    def __init__(
+        self, streams: Streams, features: DeviceFeatures | None = None, *, dialect: Dialect | None = None
+    ) -> None:
         self._streams, self._features = streams, features
+        self._dialect: Any = dialect or dialect_for(streams.device.type)
         self._pieces: deque[tuple[Tensor | None, Mark | None]] = deque([(None, None)] * NUM_PIECES)
         "Pieces of pinned memory, each with the mark after its last copy; the one that was used first is the first."
 
@@ -63,6 +70,9 @@ class DeviceCopies:
         batch.mapped(keep)
         if far is not None:
             far.mapped(keep)
+        cuts = self._cuts(batch)
+        for _, _, cut in cuts:
+            cut.mapped(keep)
         offsets = [0]
         for array in arrays:
             offsets.append(offsets[-1] + -(-array.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES)
@@ -84,7 +94,20 @@ class DeviceCopies:
             return array.to(memory.device) if array.requires_grad else _view(memory, next(places), array)
 
         sent = Sent(batch=batch.mapped(moved), memory=memory, mark=copied)
-        return sent if far is None else self._gathered(sent, far.mapped(moved), memory[offsets[-1] :])
+        moved_far = None if far is None else far.mapped(moved)
+        for number, at, cut in cuts:
+            self._dialect.set_cut(sent.batch.blocks[number], at, cut.mapped(moved))
+        return sent if moved_far is None else self._gathered(sent, moved_far, memory[offsets[-1] :])
+
+    def _cuts(self, batch: MiniBatch) -> list[tuple[int, str, Any]]:
+        """The cuts of the passes over a batch's blocks: number of the block, end, cut. None where the kernels know no cuts."""
+        if not hasattr(self._dialect, "set_cut"):
+            return []
+        return [
+            (number, at, self._dialect.cut_of(block, at))
+            for number, block in enumerate(batch.blocks)
+            for at in ("dst", "src")
+        ]
 
     def _gathered(self, sent: Sent, far: FarRows, memory: Tensor) -> Sent:
         """Gather the features of a batch that is on its way, behind its copy."""

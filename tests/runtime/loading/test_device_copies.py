@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from sagann.graph.rows import csr_tensor, offsets_of
+from sagann.kernels.dialects import dialect_for
+from sagann.nn import ModelConfig, build_model
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.device_copies import NUM_PIECES, DeviceCopies
 from sagann.runtime.tiered import DeviceFeatures
+from tests.cuda import waits_refused
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
+from tests.train.runs import community_graph
 
 
 def batches_of(**changes: object) -> list[MiniBatch]:
@@ -104,3 +110,34 @@ def test_batches_on_a_device_are_those_of_the_host() -> None:
         for ours, theirs in zip(arrays_of(batch), arrays_of(found), strict=True):
             assert theirs.is_cuda
             assert torch.equal(ours, theirs.cpu())
+
+
+def test_cuts_of_the_passes_travel_with_a_batch() -> None:
+    pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
+    dialect: Any = dialect_for("cuda", "gpu")
+    (batch, *_) = batches_of()
+    copies = DeviceCopies(LateStreams(), dialect=dialect)  # type: ignore[arg-type]
+    found = copies.receive(copies.send(batch))
+    for ours, theirs in zip(found.blocks, batch.blocks, strict=True):
+        for at in ("dst", "src"):
+            _, cut = ours.derived(("edge pass", "gpu", at), lambda: pytest.fail("the block has no cut"))
+            expected = dialect.cut_of(theirs, at)
+            assert torch.equal(cut.items, expected.items)
+            assert cut.used_rows == expected.used_rows
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
+def test_a_training_step_never_waits_for_the_device(model: str) -> None:
+    graph = community_graph(3000)
+    trained = build_model(ModelConfig(model=model, hidden=16, dropout=0.5), graph)
+    prepared = trained.prepare(graph)
+    trained.to("cuda")
+    minibatches = MiniBatches(prepared, fanouts=[3, 2], batch_size=64, ahead=0, device="cuda")
+    for number, batch in zip(range(4), minibatches, strict=False):
+        torch.cuda.synchronize()
+        # Kernels are compiled in the first steps.
+        with waits_refused() if number > 1 else nullcontext():
+            loss = torch.nn.functional.cross_entropy(trained(batch.blocks, batch.features), batch.labels)
+            loss.backward()

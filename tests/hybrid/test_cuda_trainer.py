@@ -1,0 +1,138 @@
+"""A CUDA device as a trainer: its gradient, its queues, and its errors. Without a device copies are as late as they may be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import LayerError, TrainerError
+from sagann.hybrid.cuda_trainer import CudaTrainer
+from sagann.hybrid.trainer import Found, LossOf, Share, propagate
+from sagann.runtime.device.streams import Streams
+from sagann.runtime.loading import MiniBatch
+from tests.cuda import waits_refused
+from tests.hybrid.replicas import Replica, shares_of
+from tests.runtime.device.late_streams import LateStreams
+
+PLACES = [
+    "simulated",
+    pytest.param(
+        "cuda:0",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+        ],
+    ),
+]
+
+
+def trainer_on(place: str, model: nn.Module, loss_of: LossOf, parameters: list[nn.Parameter]) -> CudaTrainer:
+    """A trainer with a copy of a model."""
+    if place == "simulated":
+        return CudaTrainer("cuda:0", model, loss_of, parameters, LateStreams())  # type: ignore[arg-type]
+    device = torch.device(place)
+    return CudaTrainer(place, model.to(device), loss_of, parameters, Streams(device))
+
+
+def train(trainer: CudaTrainer, share: Share) -> Found:
+    sent = trainer.send(share)
+    trainer.launch(sent)
+    found = trainer.finish()
+    trainer.release(sent)
+    return found
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_it_finds_what_the_processor_finds_with_the_weights_of_each_launch(place: str) -> None:
+    model, loss_of = Replica()()
+    copied, its_loss = Replica()()
+    parameters = list(model.parameters())
+    trainer = trainer_on(place, copied, its_loss, parameters)
+    trainer.open()
+    for share in [*shares_of(13, 7), *shares_of(20)]:
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.mul_(1.5)
+        found, expected = train(trainer, share), propagate(loss_of, parameters, share)
+        assert found.loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
+        assert found.loss.device.type == "cpu"
+        assert found.seconds > 0
+        for ours, theirs in zip(found.gradients, expected.gradients, strict=True):
+            assert ours is not None
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    trainer.close()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_shares_are_sent_ahead_and_dropped(place: str) -> None:
+    model, loss_of = Replica()()
+    copied, its_loss = Replica()()
+    trainer = trainer_on(place, copied, its_loss, list(model.parameters()))
+    shares = shares_of(6, 5, 5, 4)
+    sent = [trainer.send(share) for share in shares]
+    expected = [propagate(loss_of, list(model.parameters()), share).loss.item() for share in shares]
+    losses = []
+    for each in sent[:2]:
+        trainer.launch(each)
+        losses.append(trainer.finish().loss.item())
+    # An epoch that is left early.
+    trainer.launch(sent[2])
+    trainer.begin()
+    losses.append(train(trainer, shares[3]).loss.item())
+    assert losses == pytest.approx([*expected[:2], expected[3]], rel=1e-5)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_masks_depend_on_the_seed_of_the_share_alone_and_leave_the_generators(place: str) -> None:
+    model, its_loss = Replica(dropout=0.5)()
+    trainer = trainer_on(place, model, its_loss, list(Replica()()[0].parameters()))
+    torch.manual_seed(5)
+    before, on_device = torch.get_rng_state(), torch.cuda.get_rng_state() if place != "simulated" else None
+    losses = [train(trainer, shares_of(20, seed=seed)[0]).loss.item() for seed in (1, 2, 1)]
+    assert losses[0] == losses[2] != losses[1]
+    assert torch.equal(torch.get_rng_state(), before)
+    if on_device is not None:
+        assert torch.equal(torch.cuda.get_rng_state(), on_device)
+
+
+def test_a_parameter_without_gradient_has_none() -> None:
+    model, loss_of = Replica()()
+    first, *_ = model.parameters()
+    first.requires_grad_(False)
+    trainer = trainer_on("simulated", model, loss_of, list(Replica()()[0].parameters()))
+    found = train(trainer, shares_of(20)[0])
+    assert found.gradients[0] is None
+    assert all(gradient is not None for gradient in found.gradients[1:])
+
+
+def test_errors_of_pytorch_name_trainer_and_iteration_and_others_stay() -> None:
+    model, _ = Replica()()
+    raised: list[Exception] = [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")]
+
+    def loss_of(batch: MiniBatch) -> Tensor:
+        raise raised[0]
+
+    trainer = trainer_on("simulated", model, loss_of, list(model.parameters()))
+    with pytest.raises(
+        TrainerError, match=r"trainer 'cuda:0' has failed while propagating epoch 0, batch 0.*Tried"
+    ):
+        train(trainer, shares_of(20)[0])
+    raised[0] = LayerError("no such layer", value="0", where="here", fix="Write one.")
+    with pytest.raises(LayerError, match="no such layer"):
+        train(trainer, shares_of(20)[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_host_waits_for_nothing_until_it_asks_for_the_gradient() -> None:
+    model, its_loss = Replica(dropout=0.5)()
+    trainer = trainer_on("cuda:0", model, its_loss, list(Replica()()[0].parameters()))
+    shares = shares_of(13, 7)
+    for share in shares:
+        train(trainer, share)
+    sent = [trainer.send(share) for share in shares]
+    torch.cuda.synchronize()
+    with waits_refused():
+        trainer.launch(sent[0])
+    assert trainer.finish().loss.isfinite()
