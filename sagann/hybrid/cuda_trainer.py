@@ -10,7 +10,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -69,6 +69,9 @@ class CudaTrainer:
     def open(self) -> None:
         pass
 
+    def making_rows(self) -> AbstractContextManager[None]:
+        return self._copies.making_rows()
+
     def send(self, share: Share) -> tuple[Share, Sent]:
         with self._naming(f"copying {share.iteration}"):
             return share, self._copies.send(share.batch)
@@ -104,6 +107,7 @@ class CudaTrainer:
 
     def begin(self) -> None:
         self._launched = None
+        self._copies.withdraw()
 
     def close(self) -> None:
         self._launched = None

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -98,6 +98,9 @@ class ProcessTrainer:
 
     def open(self) -> None:
         self._answer("starting")
+
+    def making_rows(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def send(self, share: Share) -> tuple[str, Order]:
         since_s = time.perf_counter()

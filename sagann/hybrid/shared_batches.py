@@ -111,7 +111,9 @@ class SharedBatches:
         def load(iteration: Iteration) -> Iteration:
             since_s = time.perf_counter()
             for name, sampled in iteration.sampled.items():
-                iteration.sent[name] = self._share(iteration, name, self._minibatches.load(sampled))
+                with self._trainers[name].making_rows():
+                    batch = self._minibatches.load(sampled)
+                iteration.sent[name] = self._share(iteration, name, batch)
             iteration.sampled.clear()
             iteration.load_s = time.perf_counter() - since_s
             return iteration

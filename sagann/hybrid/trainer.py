@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,6 +63,9 @@ class Trainer(Protocol):
         Raises:
             TrainerError: it cannot start.
         """
+
+    def making_rows(self) -> AbstractContextManager[None]:
+        """Inside the ``with`` block, on any thread, rows of features are made where :meth:`send` reads them best."""
 
     def send(self, share: Share) -> Any:
         """Transfer a share; called on a thread of its own, in the order of the iterations."""
@@ -121,6 +125,9 @@ class HostTrainer:
 
     def open(self) -> None:
         pass
+
+    def making_rows(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def send(self, share: Share) -> Share:
         return share

@@ -59,6 +59,10 @@ class Streams:
         """Make the host wait until the mark is passed."""
         mark.synchronize()
 
+    def is_passed(self, mark: Mark) -> bool:
+        """Whether the mark is passed already."""
+        return mark.query()
+
     def seconds(self, first: Mark, last: Mark) -> float:
         """Seconds between two marks that are passed."""
         return float(first.elapsed_time(last)) / 1e3

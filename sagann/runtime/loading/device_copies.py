@@ -1,6 +1,7 @@
 """DeviceCopies: mini-batches go to a CUDA device beside the training step.
 
-All arrays of a batch are packed into one piece of pinned memory, and travel in one copy, on a stream of their own. With them go the cuts of the
+Rows of features are made in pinned memory (:meth:`DeviceCopies.making_rows`), from where the device copies them. The other arrays of a batch are
+packed into one piece of pinned memory, and travel in one copy, on a stream of their own. With them go the cuts of the
 passes over its blocks, which the host makes: a training step that made them would wait for the device at every pass. Features whose hot rows lie
 on the device do not travel: after the copy, the same stream gathers them. The stream that computes waits for that stream; no thread of the
 host does.
@@ -11,20 +12,25 @@ References:
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from sagann.graph.large_arrays import made_by
 from sagann.kernels.dialects import Dialect, dialect_for
+from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Mark, Streams
 from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.tiered.device_features import DeviceFeatures, FarRows
 
-NUM_PIECES = 2
-"Pieces of pinned memory: one is filled while the other one is copied."
+# Batches differ in size, and pinning takes far longer than a copy.
+_MOST_TIMES = 1.5
 # Memory of the device is given in pieces that are aligned so.
 _ALIGNED_BYTES = 256
 
@@ -47,16 +53,40 @@ class DeviceCopies:
     Args:
         streams: queues of the device.
         features: gives the rows of batches that are sent with far rows.
+        pool: pinned memory, which may outlive this object; None for memory of its own.
         dialect: kernels that will run on the blocks; None for the fastest ones of the device.
     """
 
     def __init__(
-        self, streams: Streams, features: DeviceFeatures | None = None, *, dialect: Dialect | None = None
+        self,
+        streams: Streams,
+        features: DeviceFeatures | None = None,
+        *,
+        pool: PinnedPool | None = None,
+        dialect: Dialect | None = None,
     ) -> None:
         self._streams, self._features = streams, features
+        self._pool = pool or pinned_pool(streams)
         self._dialect: Any = dialect or dialect_for(streams.device.type)
-        self._pieces: deque[tuple[Tensor | None, Mark | None]] = deque([(None, None)] * NUM_PIECES)
-        "Pieces of pinned memory, each with the mark after its last copy; the one that was used first is the first."
+        self._lent: dict[int, Tensor] = {}
+        "Pinned memory of rows that were not sent yet, by address."
+
+    def making_rows(self) -> AbstractContextManager[None]:
+        """Inside the ``with`` block, feature stores make rows in pinned memory, on any thread. Such rows are sent once."""
+        return made_by(self._rows)
+
+    def _rows(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        num_bytes = prod(shape) * dtype.itemsize
+        if not num_bytes:
+            return torch.empty(shape, dtype=dtype)
+        piece = self._pool.take(num_bytes)
+        self._lent[piece.data_ptr()] = piece
+        return piece[:num_bytes].view(dtype).view(*shape)
+
+    def withdraw(self) -> None:
+        """Take back the memory of rows that will not be sent."""
+        while self._lent:
+            self._pool.give(self._lent.popitem()[1])
 
     def send(self, batch: MiniBatch, far: FarRows | None = None) -> Sent:
         """Start the copy of a batch, and the gathering of its features if it comes with far rows; returns before they are done."""
@@ -67,28 +97,39 @@ class DeviceCopies:
             arrays.extend([] if array.requires_grad else [array])
             return array
 
+        # Before the arrays are counted: a cut may make the out-edges of a block.
+        cuts = self._cuts(batch)
         batch.mapped(keep)
         if far is not None:
             far.mapped(keep)
-        cuts = self._cuts(batch)
         for _, _, cut in cuts:
             cut.mapped(keep)
-        offsets = [0]
-        for array in arrays:
-            offsets.append(offsets[-1] + -(-array.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES)
-        piece = self._piece(offsets[-1])
-        for array, offset in zip(arrays, offsets[:-1], strict=True):
-            _view(piece, offset, array).copy_(array)
+        pinned = {number: self._lent.pop(array.data_ptr(), None) for number, array in enumerate(arrays)}
+        # Arrays that are packed come first.
+        offsets, end = {}, 0
+        for number in sorted(pinned, key=lambda each: pinned[each] is not None):
+            offsets[number] = end
+            end += -(-arrays[number].nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
+        packed_bytes = min((offsets[number] for number, piece in pinned.items() if piece is not None), default=end)
+        packed = self._pool.take(packed_bytes)
+        for number, array in enumerate(arrays):
+            if pinned[number] is None:
+                _view(packed, offsets[number], array).copy_(array)
         gathered_bytes = 0
         if far is not None:
             assert self._features is not None
             gathered_bytes = len(batch.src_ids) * self._features.row_bytes
         with self._streams.on("load"):
-            memory = self._streams.empty(offsets[-1] + gathered_bytes)
-            self._streams.copy(memory[: offsets[-1]], piece[: offsets[-1]])
+            memory = self._streams.empty(end + gathered_bytes)
+            self._streams.copy(memory[:packed_bytes], packed[:packed_bytes])
+            for number, piece in pinned.items():
+                if piece is not None:
+                    self._streams.copy(_view(memory, offsets[number], arrays[number]), arrays[number])
             copied = self._streams.mark("load")
-        self._pieces.append((piece, copied))
-        places = iter(offsets)
+        for piece in (packed, *pinned.values()):
+            if piece is not None:
+                self._pool.give(piece, copied)
+        places = iter([offsets[number] for number in range(len(arrays))])
 
         def moved(array: Tensor) -> Tensor:
             return array.to(memory.device) if array.requires_grad else _view(memory, next(places), array)
@@ -97,7 +138,7 @@ class DeviceCopies:
         moved_far = None if far is None else far.mapped(moved)
         for number, at, cut in cuts:
             self._dialect.set_cut(sent.batch.blocks[number], at, cut.mapped(moved))
-        return sent if moved_far is None else self._gathered(sent, moved_far, memory[offsets[-1] :])
+        return sent if moved_far is None else self._gathered(sent, moved_far, memory[end:])
 
     def _cuts(self, batch: MiniBatch) -> list[tuple[int, str, Any]]:
         """The cuts of the passes over a batch's blocks: number of the block, end, cut. None where the kernels know no cuts."""
@@ -125,15 +166,10 @@ class DeviceCopies:
         self._streams.hand_over(sent.memory)
         return sent.batch
 
-    def _piece(self, num_bytes: int) -> Tensor:
-        """The piece that was used first, once its copy is done; a larger one if it is too small."""
-        piece, mark = self._pieces.popleft()
-        if mark is not None:
-            self._streams.finish(mark)
-        if piece is None or len(piece) < num_bytes:
-            # Batches differ in size, and pinning takes far longer than a copy.
-            piece = self._streams.pinned(num_bytes + num_bytes // 4)
-        return piece
+
+def pinned_pool(streams: Streams) -> PinnedPool:
+    """Pinned memory for batches, which differ in size."""
+    return PinnedPool(streams, most_times=_MOST_TIMES)
 
 
 def _view(memory: Tensor, offset: int, like: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,8 +25,9 @@ from sagann.graph.checks import wrong_form
 from sagann.graph.feature_store import AnnouncedFeatures, feature_store, read_announced, read_rows
 from sagann.graph.split import labelled_rows
 from sagann.ranges import require_integer
+from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Streams
-from sagann.runtime.loading.device_copies import DeviceCopies, Sent
+from sagann.runtime.loading.device_copies import DeviceCopies, Sent, pinned_pool
 from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
 from sagann.runtime.places import device_named
@@ -126,6 +128,8 @@ class MiniBatches:
         if isinstance(self._features, DeviceFeatures):
             require_same_device(self._features, self.device, "MiniBatches.device")
         self._next_epoch = 0
+        self._queues: tuple[Streams, PinnedPool] | None = None
+        "Queues and pinned memory of batches that are copied to a device."
         self._announcing, self._announced = threading.Lock(), itertools.count()
         if not len(self):
             raise InputError(
@@ -188,6 +192,8 @@ class MiniBatches:
         stages = [Stage(name="sample", work=sample, threads=self.threads, size_of=_size_of_sampled)]
         if isinstance(self._features, DeviceFeatures):
             return self._stages_of_device(stages, self._features)
+        copies = None if self.device.type == "cpu" else self._copies()
+        load = self.load if copies is None else partial(_in_pinned_memory, copies, self.load)
         if isinstance(self._features, AnnouncedFeatures):
             # Of a loop that was left early.
             self._features.withdraw()
@@ -196,19 +202,18 @@ class MiniBatches:
                 Stage(name="load", work=self._load_announced, threads=self.threads, size_of=_size_of_batch)
             )
         else:
-            stages.append(Stage(name="load", work=self.load, threads=self.threads, size_of=_size_of_batch))
-        if self.device.type == "cpu":
+            stages.append(Stage(name="load", work=load, threads=self.threads, size_of=_size_of_batch))
+        if copies is None:
             return BatchStages(stages=tuple(stages), receive=lambda batch: batch)
-        copies = DeviceCopies(Streams(self.device))
         stages.append(Stage(name="copy", work=copies.send, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes)))
         return BatchStages(stages=tuple(stages), receive=copies.receive)
 
     def _stages_of_device(self, stages: Sequence[Stage], features: DeviceFeatures) -> BatchStages:
         """Stages of batches whose features the device gathers: the processor loads only those rows that the device cannot read."""
-        copies = DeviceCopies(Streams(self.device), features)
+        copies = self._copies(features)
 
         def load(sampled: Sampled) -> tuple[MiniBatch, FarRows]:
-            return self._batch(sampled, None), features.pick(sampled.src_ids)
+            return self._batch(sampled, None), _in_pinned_memory(copies, features.pick, sampled.src_ids)
 
         def size_of(loaded: tuple[MiniBatch, FarRows]) -> Size:
             batch, _ = loaded
@@ -220,6 +225,14 @@ class MiniBatches:
         loading = Stage(name="load", work=load, threads=self.threads, size_of=size_of)
         copying = Stage(name="copy", work=copy, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes))
         return BatchStages(stages=(*stages, loading, copying), receive=copies.receive)
+
+    def _copies(self, features: DeviceFeatures | None = None) -> DeviceCopies:
+        """Copies to the device, by the queues and the pinned memory of the epochs before."""
+        if self._queues is None:
+            streams = Streams(self.device)
+            self._queues = streams, pinned_pool(streams)
+        streams, pool = self._queues
+        return DeviceCopies(streams, features, pool=pool)
 
     def _announce(self, sampled: Sampled) -> tuple[int, Sampled]:
         """Tell the feature store which rows a batch reads; the batch with its number in the store."""
@@ -265,6 +278,12 @@ def useful_ahead(graph: Graph, device: torch.device) -> int:
         return AHEAD
     arrays = [graph.topology.indptr, graph.topology.indices, graph.features]
     return 0 if all(array is None or is_at_hand(array) for array in arrays) else AHEAD
+
+
+def _in_pinned_memory(copies: DeviceCopies, read: Callable[[Any], Any], what: Any) -> Any:
+    """What ``read`` gives, with rows of features where a device copies them by itself."""
+    with copies.making_rows():
+        return read(what)
 
 
 def _seeds_of(graph: Graph, seeds: str | Tensor) -> Tensor:

@@ -90,6 +90,10 @@ class LateStreams:
         with self._lock:
             self._run(mark)
 
+    def is_passed(self, mark: LateMark) -> bool:
+        with self._lock:
+            return mark.lane == "compute" or self._done[mark.lane] >= mark.count
+
     def seconds(self, first: LateMark, last: LateMark) -> float:
         return last.at_s - first.at_s
 

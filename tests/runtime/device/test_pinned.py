@@ -22,6 +22,24 @@ def test_pieces_of_one_size_are_used_again() -> None:
     assert streams.pinned_bytes == len(first) + len(second)
 
 
+def test_a_piece_is_free_once_its_copy_is_done_and_fits_somewhat_less() -> None:
+    streams = LateStreams()
+    pool = PinnedPool(streams, most_times=1.5)
+    piece, into = pool.take(12 * 4096), streams.empty(8)
+    streams.wait("load", streams.mark("compute"))
+    with streams.on("load"):
+        streams.copy(into, piece[:8])
+        mark = streams.mark("load")
+    pool.give(piece, mark)
+    second = pool.take(9 * 4096)
+    assert second.data_ptr() != piece.data_ptr()
+    streams.finish(mark)
+    assert pool.take(9 * 4096).data_ptr() == piece.data_ptr()
+    pool.give(piece)
+    # A third of it would be wasted.
+    assert len(pool.take(7 * 4096)) == 7 * 4096
+
+
 def test_within_a_limit_the_oldest_piece_is_waited_for() -> None:
     streams = LateStreams()
     pool = PinnedPool(streams, most_bytes=3 * 4096)
