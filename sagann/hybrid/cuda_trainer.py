@@ -21,7 +21,7 @@ from sagann.errors import SagannError, TrainerError, first_line
 from sagann.hybrid.flat_memory import flat_bytes, flat_views
 from sagann.hybrid.trainer import Found, LossOf, Share, differentiated
 from sagann.runtime.device.streams import Mark, Streams
-from sagann.runtime.loading.device_copies import DeviceCopies, Sent
+from sagann.runtime.loading.device_copies import DeviceCopies, Packed, Sent
 
 
 class _Launched(NamedTuple):
@@ -72,9 +72,13 @@ class CudaTrainer:
     def making_rows(self) -> AbstractContextManager[None]:
         return self._copies.making_rows()
 
-    def send(self, share: Share) -> tuple[Share, Sent]:
+    def pack(self, share: Share) -> tuple[Share, Packed]:
+        return share, self._copies.pack(share.batch)
+
+    def send(self, packed: tuple[Share, Packed]) -> tuple[Share, Sent]:
+        share, batch = packed
         with self._naming(f"copying {share.iteration}"):
-            return share, self._copies.send(share.batch)
+            return share, self._copies.send(batch)
 
     def launch(self, sent: tuple[Share, Sent]) -> None:
         share, arrival = sent

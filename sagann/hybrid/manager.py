@@ -68,7 +68,9 @@ class Manager:
         fewest = 1 if batch_size >= len(weights) else 0
         seeds = {HOST: 0} | split_by(batch_size, weights, fewest=fewest)
         spare = max(3, cores[HOST])
-        threads = Threads(sample=1, load=1, train=spare - 2)
+        # A processor that does not train samples and loads with all its threads but the one that launches.
+        each = 1 if uses_host else (spare - 1) // 2
+        threads = Threads(sample=each, load=each, train=spare - 2 * each)
         self._policy = policy if uses_host and fewest else "static"
         self._balance = Balance(assignment=Assignment(seeds=seeds, threads=threads))
         self._cold = WARM_UP

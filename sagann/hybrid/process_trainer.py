@@ -102,6 +102,9 @@ class ProcessTrainer:
     def making_rows(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def pack(self, share: Share) -> Share:
+        return share
+
     def send(self, share: Share) -> tuple[str, Order]:
         since_s = time.perf_counter()
         parcel = parcel_of(share)

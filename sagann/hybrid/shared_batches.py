@@ -42,7 +42,7 @@ class Iteration:
     sampled: dict[str, Sampled] = field(default_factory=dict)
     "Sampled blocks of each trainer that has a seed."
     sent: dict[str, Any] = field(default_factory=dict)
-    "Each trainer's share, by name: before its transfer the share, then what the trainer's ``send`` has returned."
+    "Each trainer's share, by name: what the trainer's ``pack`` has returned, and after the transfer what its ``send`` has."
     num_edges: int = 0
     "Edges of all mini-batches."
     sample_s: float = 0.0
@@ -111,9 +111,10 @@ class SharedBatches:
         def load(iteration: Iteration) -> Iteration:
             since_s = time.perf_counter()
             for name, sampled in iteration.sampled.items():
-                with self._trainers[name].making_rows():
+                trainer = self._trainers[name]
+                with trainer.making_rows():
                     batch = self._minibatches.load(sampled)
-                iteration.sent[name] = self._share(iteration, name, batch)
+                iteration.sent[name] = trainer.pack(self._share(iteration, name, batch))
             iteration.sampled.clear()
             iteration.load_s = time.perf_counter() - since_s
             return iteration

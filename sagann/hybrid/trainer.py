@@ -1,8 +1,8 @@
 """Trainer: whoever computes the gradient of a share of each iteration's seeds; and the one that is this process.
 
-An iteration is the handshake of the paper's figure 5: mini-batches are ready and their features loaded; :meth:`Trainer.send` transfers
-a share; :meth:`Trainer.launch` starts its propagation with the weights of the model as they are; :meth:`Trainer.finish` waits for
-its gradient. What calls them knows no device.
+An iteration is the handshake of the paper's figure 5: mini-batches are ready and their features loaded; :meth:`Trainer.pack` and
+:meth:`Trainer.send` transfer a share; :meth:`Trainer.launch` starts its propagation with the weights of the model as they are;
+:meth:`Trainer.finish` waits for its gradient. What calls them knows no device.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. III and figure 5.
@@ -65,9 +65,12 @@ class Trainer(Protocol):
         """
 
     def making_rows(self) -> AbstractContextManager[None]:
-        """Inside the ``with`` block, on any thread, rows of features are made where :meth:`send` reads them best."""
+        """Inside the ``with`` block, on any thread, rows of features are made where :meth:`pack` wants them."""
 
-    def send(self, share: Share) -> Any:
+    def pack(self, share: Share) -> Any:
+        """Make a share ready for :meth:`send`, on any thread."""
+
+    def send(self, packed: Any) -> Any:
         """Transfer a share; called on a thread of its own, in the order of the iterations."""
 
     def launch(self, sent: Any) -> None:
@@ -129,8 +132,11 @@ class HostTrainer:
     def making_rows(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def send(self, share: Share) -> Share:
+    def pack(self, share: Share) -> Share:
         return share
+
+    def send(self, packed: Share) -> Share:
+        return packed
 
     def launch(self, sent: Share) -> None:
         self._share = sent

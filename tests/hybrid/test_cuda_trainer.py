@@ -36,7 +36,7 @@ def trainer_on(place: str, model: nn.Module, loss_of: LossOf, parameters: list[n
 
 
 def train(trainer: CudaTrainer, share: Share) -> Found:
-    sent = trainer.send(share)
+    sent = trainer.send(trainer.pack(share))
     trainer.launch(sent)
     found = trainer.finish()
     trainer.release(sent)
@@ -70,7 +70,7 @@ def test_shares_are_sent_ahead_and_dropped(place: str) -> None:
     copied, its_loss = Replica()()
     trainer = trainer_on(place, copied, its_loss, list(model.parameters()))
     shares = shares_of(6, 5, 5, 4)
-    sent = [trainer.send(share) for share in shares]
+    sent = [trainer.send(trainer.pack(share)) for share in shares]
     expected = [propagate(loss_of, list(model.parameters()), share).loss.item() for share in shares]
     losses = []
     for each in sent[:2]:
@@ -131,7 +131,7 @@ def test_the_host_waits_for_nothing_until_it_asks_for_the_gradient() -> None:
     shares = shares_of(13, 7)
     for share in shares:
         train(trainer, share)
-    sent = [trainer.send(share) for share in shares]
+    sent = [trainer.send(trainer.pack(share)) for share in shares]
     torch.cuda.synchronize()
     with waits_refused():
         trainer.launch(sent[0])

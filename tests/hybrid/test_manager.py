@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sagann.hybrid.manager import WARM_UP, Manager
-from sagann.plan.hybrid.assignment import Assignment, StageTimes
+from sagann.plan.hybrid.assignment import Assignment, StageTimes, Threads
 
 
 def manager_of(policy: str = "joint", *, batch_size: int = 100, uses_host: bool = True) -> Manager:
@@ -31,6 +31,17 @@ def test_seeds_begin_in_proportion_to_cores() -> None:
     # Beside a seed for each.
     assert manager_of().assignment.seeds == {"host": 26, "accelerator0": 74}
     assert manager_of(uses_host=False).assignment.seeds == {"host": 0, "accelerator0": 100}
+
+
+def test_a_processor_that_does_not_train_samples_and_loads_with_all_threads() -> None:
+    cores = {"host": 16, "cuda:0": 16}
+    found = Manager("joint", cores, batch_size=100, uses_host=False).assignment.threads
+    assert found == Threads(sample=7, load=7, train=2)
+    assert Manager("joint", cores, batch_size=100, uses_host=True).assignment.threads == Threads(
+        sample=1, load=1, train=14
+    )
+    cores["host"] = 1
+    assert Manager("joint", cores, batch_size=100, uses_host=False).assignment.threads.total == 3
 
 
 def test_every_trainer_has_a_seed_if_there_are_enough() -> None:

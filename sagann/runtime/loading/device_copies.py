@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,8 +47,37 @@ class Sent:
     "Passed when the batch is complete."
 
 
+class _Run(NamedTuple):
+    """Bytes that are one copy."""
+
+    offset: int
+    "Where they begin in the memory of the device."
+    array: Tensor
+    "In pinned memory, contiguous."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Packed:
+    """A batch in pinned memory."""
+
+    batch: MiniBatch
+    "The batch, as it was packed."
+    far: FarRows | None
+    "Rows that no device can read, if features are to be gathered."
+    cuts: list[tuple[int, str, Any]]
+    "Cuts of the passes over blocks: number of the block, end, cut."
+    runs: list[_Run]
+    "What is copied."
+    pieces: list[Tensor]
+    "Pinned memory that is free when the copies are done."
+    offsets: list[int]
+    "Where each array of batch, far rows and cuts begins in the memory of the device, in the order of ``mapped``."
+    num_bytes: int
+    "Bytes of all of them there."
+
+
 class DeviceCopies:
-    """Copies batches to a device. :meth:`send` runs on one thread, :meth:`receive` on the thread that computes.
+    """Copies batches to a device. :meth:`pack` runs on any thread, :meth:`send` on one, :meth:`receive` on the thread that computes.
 
     Args:
         streams: queues of the device.
@@ -69,10 +98,10 @@ class DeviceCopies:
         self._pool = pool or pinned_pool(streams)
         self._dialect: Any = dialect or dialect_for(streams.device.type)
         self._lent: dict[int, Tensor] = {}
-        "Pinned memory of rows that were not sent yet, by address."
+        "Pinned memory of rows that were not packed yet, by address."
 
     def making_rows(self) -> AbstractContextManager[None]:
-        """Inside the ``with`` block, feature stores make rows in pinned memory, on any thread. Such rows are sent once."""
+        """Inside the ``with`` block, feature stores make rows in pinned memory, on any thread. Such rows are packed once."""
         return made_by(self._rows)
 
     def _rows(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -84,12 +113,12 @@ class DeviceCopies:
         return piece[:num_bytes].view(dtype).view(*shape)
 
     def withdraw(self) -> None:
-        """Take back the memory of rows that will not be sent."""
+        """Take back the memory of rows that will not be packed."""
         while self._lent:
             self._pool.give(self._lent.popitem()[1])
 
-    def send(self, batch: MiniBatch, far: FarRows | None = None) -> Sent:
-        """Start the copy of a batch, and the gathering of its features if it comes with far rows; returns before they are done."""
+    def pack(self, batch: MiniBatch, far: FarRows | None = None) -> Packed:
+        """Pack a batch, with the rows that no device can read if its features are to be gathered, for :meth:`send`; on any thread."""
         arrays: list[Tensor] = []
 
         def keep(array: Tensor) -> Tensor:
@@ -104,41 +133,53 @@ class DeviceCopies:
             far.mapped(keep)
         for _, _, cut in cuts:
             cut.mapped(keep)
-        pinned = {number: self._lent.pop(array.data_ptr(), None) for number, array in enumerate(arrays)}
-        # Arrays that are packed come first.
-        offsets, end = {}, 0
-        for number in sorted(pinned, key=lambda each: pinned[each] is not None):
+        lent = {number: self._lent.pop(array.data_ptr(), None) for number, array in enumerate(arrays)}
+        # Arrays that lie in pinned memory already come last.
+        offsets, end = dict[int, int](), 0
+        for number in sorted(lent, key=lambda each: lent[each] is not None):
             offsets[number] = end
             end += -(-arrays[number].nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES
-        packed_bytes = min((offsets[number] for number, piece in pinned.items() if piece is not None), default=end)
-        packed = self._pool.take(packed_bytes)
+        own = {number: piece for number, piece in lent.items() if piece is not None}
+        num_bytes = min((offsets[number] for number in own), default=end)
+        piece = self._pool.take(num_bytes)
         for number, array in enumerate(arrays):
-            if pinned[number] is None:
-                _view(packed, offsets[number], array).copy_(array)
+            if number not in own:
+                _view(piece, offsets[number], array).copy_(array)
+        runs = [_Run(0, piece[:num_bytes]), *(_Run(offsets[number], arrays[number]) for number in own)]
+        return Packed(
+            batch=batch,
+            far=far,
+            cuts=cuts,
+            runs=runs,
+            pieces=[piece, *own.values()],
+            offsets=[offsets[number] for number in range(len(arrays))],
+            num_bytes=end,
+        )
+
+    def send(self, packed: Packed) -> Sent:
+        """Start the copy of a batch, and the gathering of its features if it comes with far rows; returns before they are done."""
+        batch, far = packed.batch, packed.far
         gathered_bytes = 0
         if far is not None:
             assert self._features is not None
             gathered_bytes = len(batch.src_ids) * self._features.row_bytes
         with self._streams.on("load"):
-            memory = self._streams.empty(end + gathered_bytes)
-            self._streams.copy(memory[:packed_bytes], packed[:packed_bytes])
-            for number, piece in pinned.items():
-                if piece is not None:
-                    self._streams.copy(_view(memory, offsets[number], arrays[number]), arrays[number])
+            memory = self._streams.empty(packed.num_bytes + gathered_bytes)
+            for run in packed.runs:
+                self._streams.copy(_view(memory, run.offset, run.array), run.array)
             copied = self._streams.mark("load")
-        for piece in (packed, *pinned.values()):
-            if piece is not None:
-                self._pool.give(piece, copied)
-        places = iter([offsets[number] for number in range(len(arrays))])
+        for piece in packed.pieces:
+            self._pool.give(piece, copied)
+        places = iter(packed.offsets)
 
         def moved(array: Tensor) -> Tensor:
             return array.to(memory.device) if array.requires_grad else _view(memory, next(places), array)
 
         sent = Sent(batch=batch.mapped(moved), memory=memory, mark=copied)
         moved_far = None if far is None else far.mapped(moved)
-        for number, at, cut in cuts:
+        for number, at, cut in packed.cuts:
             self._dialect.set_cut(sent.batch.blocks[number], at, cut.mapped(moved))
-        return sent if moved_far is None else self._gathered(sent, moved_far, memory[end:])
+        return sent if moved_far is None else self._gathered(sent, moved_far, memory[packed.num_bytes :])
 
     def _cuts(self, batch: MiniBatch) -> list[tuple[int, str, Any]]:
         """The cuts of the passes over a batch's blocks: number of the block, end, cut. None where the kernels know no cuts."""

@@ -13,7 +13,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,12 +26,12 @@ from sagann.graph.split import labelled_rows
 from sagann.ranges import require_integer
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Streams
-from sagann.runtime.loading.device_copies import DeviceCopies, Sent, pinned_pool
+from sagann.runtime.loading.device_copies import DeviceCopies, Packed, pinned_pool
 from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
 from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
-from sagann.runtime.tiered.device_features import DeviceFeatures, FarRows, require_same_device
+from sagann.runtime.tiered.device_features import DeviceFeatures, require_same_device
 from sagann.sampling import NeighborSampler, Sampled
 from sagann.sampling.arguments import require_distinct
 from sagann.sampling.batches import cut_seeds
@@ -193,18 +192,25 @@ class MiniBatches:
         if isinstance(self._features, DeviceFeatures):
             return self._stages_of_device(stages, self._features)
         copies = None if self.device.type == "cpu" else self._copies()
-        load = self.load if copies is None else partial(_in_pinned_memory, copies, self.load)
         if isinstance(self._features, AnnouncedFeatures):
             # Of a loop that was left early.
             self._features.withdraw()
             stages.append(Stage(name="announce", work=self._announce))
-            stages.append(
-                Stage(name="load", work=self._load_announced, threads=self.threads, size_of=_size_of_batch)
-            )
+            read: Callable[[Any], MiniBatch] = self._load_announced
         else:
-            stages.append(Stage(name="load", work=load, threads=self.threads, size_of=_size_of_batch))
+            read = self.load
         if copies is None:
+            stages.append(Stage(name="load", work=read, threads=self.threads, size_of=_size_of_batch))
             return BatchStages(stages=tuple(stages), receive=lambda batch: batch)
+
+        def load(sampled: Any) -> Packed:
+            with copies.making_rows():
+                batch = read(sampled)
+            return copies.pack(batch)
+
+        stages.append(
+            Stage(name="load", work=load, threads=self.threads, size_of=lambda packed: _size_of_batch(packed.batch))
+        )
         stages.append(Stage(name="copy", work=copies.send, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes)))
         return BatchStages(stages=tuple(stages), receive=copies.receive)
 
@@ -212,18 +218,17 @@ class MiniBatches:
         """Stages of batches whose features the device gathers: the processor loads only those rows that the device cannot read."""
         copies = self._copies(features)
 
-        def load(sampled: Sampled) -> tuple[MiniBatch, FarRows]:
-            return self._batch(sampled, None), _in_pinned_memory(copies, features.pick, sampled.src_ids)
+        def load(sampled: Sampled) -> Packed:
+            with copies.making_rows():
+                far = features.pick(sampled.src_ids)
+            return copies.pack(self._batch(sampled, None), far)
 
-        def size_of(loaded: tuple[MiniBatch, FarRows]) -> Size:
-            batch, _ = loaded
-            return Size(rows=len(batch.src_ids), num_bytes=len(batch.src_ids) * features.row_bytes)
-
-        def copy(loaded: tuple[MiniBatch, FarRows]) -> Sent:
-            return copies.send(*loaded)
+        def size_of(packed: Packed) -> Size:
+            num_rows = len(packed.batch.src_ids)
+            return Size(rows=num_rows, num_bytes=num_rows * features.row_bytes)
 
         loading = Stage(name="load", work=load, threads=self.threads, size_of=size_of)
-        copying = Stage(name="copy", work=copy, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes))
+        copying = Stage(name="copy", work=copies.send, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes))
         return BatchStages(stages=(*stages, loading, copying), receive=copies.receive)
 
     def _copies(self, features: DeviceFeatures | None = None) -> DeviceCopies:
@@ -278,12 +283,6 @@ def useful_ahead(graph: Graph, device: torch.device) -> int:
         return AHEAD
     arrays = [graph.topology.indptr, graph.topology.indices, graph.features]
     return 0 if all(array is None or is_at_hand(array) for array in arrays) else AHEAD
-
-
-def _in_pinned_memory(copies: DeviceCopies, read: Callable[[Any], Any], what: Any) -> Any:
-    """What ``read`` gives, with rows of features where a device copies them by itself."""
-    with copies.making_rows():
-        return read(what)
 
 
 def _seeds_of(graph: Graph, seeds: str | Tensor) -> Tensor:

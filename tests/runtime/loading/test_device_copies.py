@@ -50,7 +50,7 @@ def test_batches_arrive_unchanged_although_copies_are_late(features: str) -> Non
     batches = batches_of(features=changed)
     streams = LateStreams()
     copies = DeviceCopies(streams)  # type: ignore[arg-type]
-    sent = [copies.send(batch) for batch in batches]
+    sent = [copies.send(copies.pack(batch)) for batch in batches]
     assert len(sent) > 2
     for batch, arrival in zip(batches, sent, strict=True):
         found = copies.receive(arrival)
@@ -72,7 +72,10 @@ def test_features_are_gathered_behind_the_copy_of_their_ids(refuse_at: int | Non
     copies = DeviceCopies(LateStreams(), store)  # type: ignore[arg-type]
     fars = [store.pick(batch.src_ids) for batch in batches]
     assert any(len(far.positions) for far in fars) == (refuse_at is not None)
-    sent = [copies.send(replace(batch, features=None), far) for batch, far in zip(batches, fars, strict=True)]
+    sent = [
+        copies.send(copies.pack(replace(batch, features=None), far))
+        for batch, far in zip(batches, fars, strict=True)
+    ]
     for batch, arrival in zip(batches, sent, strict=True):
         for ours, theirs in zip(arrays_of(batch), arrays_of(copies.receive(arrival)), strict=True):
             assert torch.equal(ours, theirs)
@@ -84,8 +87,8 @@ def test_pinned_memory_is_used_again() -> None:
     copies = DeviceCopies(streams)  # type: ignore[arg-type]
     (batch, *_) = batches_of()
     for _ in range(10):
-        copies.receive(copies.send(batch))
-    num_bytes = copies.send(batch).memory.nbytes
+        copies.receive(copies.send(copies.pack(batch)))
+    num_bytes = copies.send(copies.pack(batch)).memory.nbytes
     assert num_bytes <= streams.pinned_bytes <= num_bytes + 4096
 
 
@@ -101,7 +104,7 @@ def test_rows_made_in_pinned_memory_are_copied_from_there_and_the_memory_is_used
             batches.append(minibatches.load(sampled))
         assert batches[-1].features is not None
         assert streams.is_pinned(batches[-1].features)
-        sent.append(copies.send(batches[-1]))
+        sent.append(copies.send(copies.pack(batches[-1])))
     for batch, arrival in zip(batches, sent, strict=True):
         assert graph.features is not None
         expected = replace(batch, features=graph.features[batch.src_ids])
@@ -127,7 +130,7 @@ def test_edge_data_that_learn_keep_their_gradient() -> None:
     weight = torch.rand(graph.num_edges, requires_grad=True)
     (batch, *_) = batches_of(topology=graph.topology.with_edge_data(weight=weight))
     copies = DeviceCopies(LateStreams())  # type: ignore[arg-type]
-    found = copies.receive(copies.send(batch))
+    found = copies.receive(copies.send(copies.pack(batch)))
     found.blocks[0].edge_data["weight"].sum().backward()
     assert weight.grad is not None
     assert int(weight.grad.count_nonzero()) == found.blocks[0].num_edges
@@ -139,7 +142,7 @@ def test_batches_on_a_device_are_those_of_the_host() -> None:
     host = batches_of()
     copies = DeviceCopies(Streams(torch.device("cuda", 0)))
     for batch in host:
-        found = copies.receive(copies.send(batch))
+        found = copies.receive(copies.send(copies.pack(batch)))
         for ours, theirs in zip(arrays_of(batch), arrays_of(found), strict=True):
             assert theirs.is_cuda
             assert torch.equal(ours, theirs.cpu())
@@ -150,7 +153,7 @@ def test_cuts_of_the_passes_travel_with_a_batch() -> None:
     dialect: Any = dialect_for("cuda", "gpu")
     (batch, *_) = batches_of()
     copies = DeviceCopies(LateStreams(), dialect=dialect)  # type: ignore[arg-type]
-    found = copies.receive(copies.send(batch))
+    found = copies.receive(copies.send(copies.pack(batch)))
     for ours, theirs in zip(found.blocks, batch.blocks, strict=True):
         for at in ("dst", "src"):
             _, cut = ours.derived(("edge pass", "gpu", at), lambda: pytest.fail("the block has no cut"))
