@@ -16,6 +16,7 @@ from bench.contest import Record
 from bench.epochs.graphs import SHAPES
 from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
 from bench.performance_sections import (
+    DEVICE_PAGES,
     damage_section,
     device_section,
     device_sentence,
@@ -115,7 +116,7 @@ def render(results: Path) -> str:
         *minibatch_section(results),
         *damage_section(results / "fuzz.json"),
         *harm_section(results / "trials.json"),
-        *device_section(results / "device.md"),
+        *(line for name in DEVICE_PAGES for line in device_section(results / name)),
     ]
     return "\n".join(parts) + "\n"
 

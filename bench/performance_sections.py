@@ -1,4 +1,4 @@
-"""Sections of the page of performance that repeat what files of results say: mini-batches, damaged files, faults, and a device."""
+"""Sections of the page of performance that repeat what files of results say: mini-batches, damaged files, faults, and devices."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ SAMPLED = (
     ),
 )
 "Files of results, the column of ratios, what is measured, and the command."
+DEVICE_PAGES = ("device.md", "minibatches_cuda.md", "cold_bytes_device.md")
+"Files of results that were measured on a CUDA device, each a section."
 DAMAGED = """## What damaged files do
 
 Files of every kind that a command reads were damaged at random: single bytes, words, and the structure with checksums made anew, for
@@ -79,7 +81,7 @@ def harm_section(path: Path) -> list[str]:
 
 
 def device_section(path: Path) -> list[str]:
-    """The page of a device's figures as a section; none without it."""
+    """A page of a device's figures as a section; none without it."""
     if not path.exists():
         return []
     # Headings stand one level deeper.

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from bench.device.clock import free
+from bench.device.clock import device_name, free
 from bench.device.contests import HEADER, Line, Measure, epochs, gathers, streamed
 from bench.epochs.__main__ import commit
 from bench.epochs.graphs import SHAPES, graph_of, stored_graph, write_graph, write_weights
@@ -47,7 +47,7 @@ def main(given: Sequence[str] | None = None) -> int:
         arguments.out,
         [
             f"`python -m {' '.join(['bench.device', *(sys.argv[1:] if given is None else given)])}` at {commit()}; "
-            f"{_name(device)}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}. Two layers, hidden "
+            f"{device_name(device)}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}. Two layers, hidden "
             f"{arguments.hidden}, no dropout; seconds are medians of {arguments.rounds} rounds in alternation.",
             "",
             HEADER,
@@ -111,10 +111,6 @@ def _specification(arguments: argparse.Namespace, model: str, folder: Path) -> d
         "sparse": False,
         "folder": str(folder),
     }
-
-
-def _name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor"
 
 
 def _first(error: BaseException) -> str:

@@ -5,6 +5,8 @@ trains the same batches of seeds by Adam. The contestants take turns of one epoc
 libraries pick different numbers of edges: PyG samples a vertex once, and not again for every hop.
 
 The second table of each task has sagann's stages: seconds of an epoch on the calling thread, stage by stage, and the epoch with the pipeline.
+
+With ``--device cuda`` models are trained on a device, and other contestants take their turns: see :mod:`bench.minibatches.on_device`.
 """
 
 from __future__ import annotations
@@ -13,75 +15,40 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-
 from bench.contest import Contestant
-from bench.epochs.graphs import write_weights
-from bench.standalone.stored import Stored, write_stored
+from bench.minibatches import on_device
+from bench.minibatches.tasks import TASKS, described, specification_of, task_named, write_graph, write_task
 from bench.workers import ROOT, Worker, WorkerEndedError
-from sagann.graph import Topology, rmat_edges
-from sagann.nn import ModelConfig
 from sagann.runtime.processor import num_cores
 
-NUM_CLASSES = 40
-REHEARSAL = (3000, 30_000)
-"Vertices and edges of the graph on which workers compile and import."
 Turns = Mapping[str, Sequence[Mapping[str, Any]]]
 "For each contestant, what its worker said of each epoch."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """A model, and how it is sampled."""
-
-    model: str
-    "Name in the zoo."
-    fanouts: tuple[int, ...]
-    "Number of in-edges that a destination of each hop gives; the first one is that of the hop nearest the seeds."
-
-    @property
-    def name(self) -> str:
-        """Name in the table and on the command line."""
-        return f"{self.model}:{','.join(map(str, self.fanouts))}"
-
-
-TASKS = (
-    Task(model="sage", fanouts=(25, 10)),
-    Task(model="gat", fanouts=(25, 10)),
-    Task(model="sage", fanouts=(15, 10, 5)),
-)
-
-
-def main() -> None:
-    """Print two tables for each task."""
-    options = _options()
+def main(given: Sequence[str] | None = None) -> int:
+    """Print two tables for each task; the exit status."""
+    options = parsed(given)
+    if options.device is not None:
+        return on_device.main(options, sys.argv[1:] if given is None else given)
     with TemporaryDirectory(prefix="sagann_minibatches_", dir=options.work) as name:
         folder = Path(name)
-        graph = generated(int(options.vertices), int(options.edges), options.features, int(options.seeds))
-        write_stored(folder, graph)
-        write_stored(folder / "rehearsal", generated(*REHEARSAL, options.features, options.batch_size))
-        print(
-            f"R-MAT, {int(options.vertices):,} vertices, {int(options.edges):,} edges, {options.features} features; "
-            f"{int(options.seeds):,} seeds in batches of {options.batch_size}; hidden {options.hidden}; "
-            f"{options.threads} threads; {options.rounds} rounds.\n"
-        )
+        write_graph(folder, options)
+        print(f"{described(options)}\n")
         for task in options.tasks:
-            config = ModelConfig(
-                model=task.model, layers=len(task.fanouts), hidden=options.hidden, dropout=0.0, encoder="none"
-            )
-            write_weights(folder, [config], options.features, NUM_CLASSES)
-            print(f"{task.model}, fanouts {', '.join(map(str, task.fanouts))}:\n")
+            write_task(folder, task, options)
+            print(f"{task.caption}:\n")
             turns = measure(contestants_of(options.dgl), specification_of(task, options, folder), options.rounds)
             print("\n".join([*rows_of(turns), "", *stages_of(turns), ""]), flush=True)
+    return 0
 
 
-def _options() -> argparse.Namespace:
+def parsed(given: Sequence[str] | None) -> argparse.Namespace:
+    """The options of a command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vertices", type=float, default=1e6)
     parser.add_argument("--edges", type=float, default=20e6)
@@ -90,7 +57,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=float, default=16_384, help="training vertices")
     parser.add_argument("--batch-size", type=int, default=1024, help="seeds of a batch")
     parser.add_argument("--rounds", type=int, default=5, help="epochs of every contestant")
-    parser.add_argument("--threads", type=int, default=2, help="threads of every contestant")
+    parser.add_argument(
+        "--threads", type=int, help="threads of every contestant; 2, or with --device those of all cores"
+    )
     parser.add_argument("--dgl", help="Python of an environment with DGL")
     parser.add_argument(
         "--work", type=Path, help="folder for the graph; the system's for temporary files by default"
@@ -98,30 +67,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--tasks", type=task_named, nargs="+", default=TASKS, help="models and fanouts, such as sage:15,10,5"
     )
-    return parser.parse_args()
-
-
-def task_named(text: str) -> Task:
-    """The task that MODEL:FANOUTS names."""
-    model, _, fanouts = text.partition(":")
-    return Task(model=model, fanouts=tuple(map(int, fanouts.split(","))))
-
-
-def generated(num_vertices: int, num_edges: int, num_features: int, num_seeds: int) -> Stored:
-    """A power-law graph with random features, labels and training vertices."""
-    src, dst = rmat_edges(num_vertices, num_edges, seed=0)
-    topology = Topology.from_coo(src=src, dst=dst, num_src=num_vertices)
-    generator = torch.Generator().manual_seed(0)
-    order = torch.randperm(num_vertices, generator=generator)
-    return Stored(
-        indptr=topology.indptr,
-        src=topology.indices,
-        features=torch.randn(num_vertices, num_features, generator=generator),
-        labels=torch.randint(NUM_CLASSES, (num_vertices,), generator=generator),
-        train=order[:num_seeds].sort().values,
-        val=order[num_seeds : num_seeds + 1],
-        num_classes=NUM_CLASSES,
-    )
+    on_device.add_options(parser)
+    options = parser.parse_args(given)
+    if options.threads is None:
+        options.threads = 2 if options.device is None else num_cores()
+    return options
 
 
 def contestants_of(dgl: str | None) -> list[Contestant]:
@@ -141,22 +91,6 @@ def contestants_of(dgl: str | None) -> list[Contestant]:
         for system in commands
         for variant in variants[system]
     ]
-
-
-def specification_of(task: Task, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """What a worker is told, besides its variant."""
-    return {
-        "model": task.model,
-        "fanouts": list(task.fanouts),
-        "layers": len(task.fanouts),
-        "hidden": options.hidden,
-        "heads": 8,
-        "dropout": 0.0,
-        "encoder": False,
-        "batch_size": options.batch_size,
-        "threads": options.threads,
-        "folder": str(folder),
-    }
 
 
 def measure(
@@ -211,4 +145,4 @@ def stages_of(turns: Turns) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from bench.epochs.graphs import graph_of
 from bench.standalone.minibatches import REQUESTS, Batch, SampledTraining
@@ -15,34 +17,53 @@ from bench.standalone.training import read_weights
 from sagann import MiniBatches
 from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
-from sagann.runtime.loading import StageCounters
+from sagann.runtime.loading import MiniBatch, StageCounters
 
+PROCESSOR = torch.device("cpu")
 OPTIONS: dict[str, dict[str, int]] = {"ahead": {"ahead": 4}, "calling": {"ahead": 0}}
 
 
 class Training(SampledTraining):
-    """The usual loop over MiniBatches."""
+    """The usual loop over MiniBatches.
 
-    def __init__(self, specification: dict, graph: Graph) -> None:
+    Args:
+        specification: of the model and the batches.
+        graph: as the model wants it.
+        device: where the model is trained.
+        options: of MiniBatches; those of the variant by default.
+    """
+
+    def __init__(
+        self,
+        specification: dict,
+        graph: Graph,
+        *,
+        device: torch.device = PROCESSOR,
+        options: Mapping[str, int] | None = None,
+    ) -> None:
         model = build_model(config_of(specification), graph)
         model.load_state_dict(read_weights(Path(specification["folder"]), specification["model"]))
-        minibatches = MiniBatches(
+        self.model = model.to(device)
+        self.minibatches = MiniBatches(
             graph,
             fanouts=specification["fanouts"],
             batch_size=specification["batch_size"],
-            **OPTIONS[specification["variant"]],
+            device=device,
+            **(OPTIONS[specification["variant"]] if options is None else options),
         )
         self.counters: tuple[StageCounters, ...] = ()
+        super().__init__(self.model, self._batches_of)
 
-        def batches(epoch: int) -> Iterator[Batch]:
-            with minibatches.batches(epoch) as found:
-                for batch in found:
-                    assert batch.labels is not None
-                    num_edges = sum(block.num_edges for block in batch.blocks)
-                    yield Batch(partial(model, batch.blocks, batch.features), batch.labels, num_edges)
-                self.counters = found.counters
+    def _batches_of(self, epoch: int) -> Iterator[Batch]:
+        with self.minibatches.batches(epoch) as found:
+            yield from map(self.batch_of, found)
+            self.counters = found.counters
 
-        super().__init__(model, batches)
+    def batch_of(self, batch: MiniBatch) -> Batch:
+        """A batch as all contestants have it."""
+        assert batch.labels is not None
+        num_edges = sum(block.num_edges for block in batch.blocks)
+        return Batch(partial(self.model, batch.blocks, batch.features), batch.labels, num_edges)
 
     def epoch(self) -> dict[str, Any]:
         """One epoch, with the seconds of work of each stage."""

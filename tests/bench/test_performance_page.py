@@ -176,6 +176,13 @@ def test_figures_of_a_device_stand_in_a_section_of_their_own(tmp_path: Path) -> 
     assert "takes 9 to 9 times as long" in page
 
 
+@pytest.mark.parametrize("name", ["minibatches_cuda.md", "cold_bytes_device.md"])
+def test_other_pages_of_a_device_are_sections_too(tmp_path: Path, name: str) -> None:
+    write_results(tmp_path)
+    (tmp_path / name).write_text("# Rows on a CUDA device\n\nA sentence.\n")
+    assert "\n\n## Rows on a CUDA device\n\nA sentence.\n" in render(tmp_path)
+
+
 def test_the_faster_peer_of_each_table_of_minibatches_counts(tmp_path: Path) -> None:
     assert minibatch_section(tmp_path) == []
     (tmp_path / "minibatches.md").write_text(
