@@ -16,8 +16,9 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from bench.device.clock import device_name, free
+from bench.device.clock import free
 from bench.device.contests import HEADER, Line, Measure, epochs, gathers, streamed
+from bench.device.place import device_name
 from bench.epochs.__main__ import commit
 from bench.epochs.graphs import SHAPES, graph_of, stored_graph, write_graph, write_weights
 from bench.epochs.pyg_worker import VARIANTS

@@ -10,11 +10,6 @@ from statistics import median
 import torch
 
 
-def device_name(device: torch.device) -> str:
-    """The device's name for tables."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor"
-
-
 def finish(device: torch.device) -> None:
     """Wait for all work of the device."""
     if device.type == "cuda":

@@ -11,27 +11,23 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
-from bench.device.clock import device_name
+from bench.device.place import where
 from bench.epochs.__main__ import commit
 from bench.minibatches.device_page import Measured, page_of, summary_of, tables_of
 from bench.minibatches.tasks import Task, described, specification_of, write_graph, write_task
 from bench.workers import Worker, WorkerEndedError
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
-from sagann.runtime.processor import num_cores, processor_name
 
 MOST_WAIT_S = 240.0
 "Longest wait for an answer of a process, in seconds."
 MODULES = {"sagann": "bench.minibatches.device_worker", "pyg": "bench.minibatches.device_pyg_worker"}
-PACKAGES = ("triton", "torch_geometric", "pyg-lib", "torch-sparse")
-"Packages whose versions the page states, where they are installed."
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -185,17 +181,3 @@ def _noted(who: str, end: WorkerEndedError) -> str:
 
 def _last_line(text: str) -> str:
     return (text.strip().splitlines() or [""])[-1].replace("|", "/")
-
-
-def where(device: torch.device) -> str:
-    """The device, the host, and versions."""
-    versions = []
-    for package in PACKAGES:
-        try:
-            versions.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return (
-        f"{device_name(device)}, {num_cores()} cores of {processor_name()}; PyTorch {torch.__version__}, CUDA {torch.version.cuda}, "
-        f"{', '.join(versions)}."
-    )

@@ -290,3 +290,32 @@ def test_a_tiny_graph_is_measured_and_what_a_processor_cannot_is_said(tmp_path: 
     assert "- `sagann:hot 10%` did not run: rows are hot on a CUDA device alone.\n" in said
     assert "| pyg:1 workers | " in said or "neither is installed" in said
     assert "the processor, " in said
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_tiny_graph_is_measured_on_a_device(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    asked = [
+        "--device",
+        "cuda",
+        "--hot",
+        "0%",
+        "10%",
+        "--sampling-threads",
+        "1",
+        "2",
+        "--tasks",
+        "sage:5,3",
+        "gat:4,3",
+    ]
+    assert script.main([*TINY, *asked, "--workers", "1", "--out", str(page)]) == 0
+    said = page.read_text()
+    for name in ("copied", "hot 0%", "hot 10%", "copied, 2 threads", "hot 0%, 2 threads", "hot 10%, 2 threads"):
+        assert said.count(f"| sagann:{name} | ") == (4 if "threads" in name else 6)
+    cells = [line.strip("| ").split(" | ") for line in said.splitlines() if line.startswith("| sagann")]
+    rows = [row for row in cells if len(row) == 7]
+    for task in (rows[:6], rows[6:]):
+        assert len(task) == 6
+        assert len({row[4] for row in task}) == 1
+        assert all(float(row[5]) == pytest.approx(float(task[0][5]), abs=0.002) for row in task)

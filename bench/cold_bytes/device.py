@@ -1,0 +1,221 @@
+"""Seconds of giving a CUDA device the rows of sampled batches: ``python -m bench.cold_bytes.device --out bench/results/cold_bytes_device.md``.
+
+Rows are those that the batches of a sampled epoch of a power-law graph read. A ``DeviceFeatures`` with several parts of hot rows is compared
+with rows that the processor gathers into pinned memory and copies, and with features that lie on the device as a whole. Contestants take
+turns of an epoch of batches, and a turn ends when the device is done. With ``--device cpu`` the processor stands for the device, to try
+the script out. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from bench.cold_bytes.sampled_epochs import Case, add_arguments, cases, numbers
+from bench.device.clock import alternate
+from bench.device.host_devices import HostDevices
+from bench.device.place import where
+from bench.epochs.__main__ import commit
+from sagann.errors import InputError
+from sagann.runtime.places import device_named
+from sagann.runtime.processor import num_cores
+from sagann.runtime.tiered import CudaDevices, DeviceFeatures
+from sagann.tiering import hottest
+
+COPY = "contiguous copies of as many bytes"
+EXPLAINED = """\
+- `rows(ids)`: a call of `DeviceFeatures.rows` for each batch, from ids in the host's memory. `its kernel`: the gather alone, with ids on the
+  device and memory that is there.
+- `index_select, copy`: the processor gathers a batch into pinned memory, on so many threads, which is copied while the next batch is gathered.
+- `index_select on the device`: all features lie there; PyTorch takes the rows.
+- `not pinned`: the driver refused to pin the memory, so that the processor gathers the rows that are not hot.
+- *bus*: bytes that cross the bus, over the seconds; *of copies*: that rate over the rate of contiguous copies from pinned memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way of giving the device its rows."""
+
+    rows: Callable[[int], Tensor]
+    "Queues the rows of a batch, by its number; gives them: [n, F] on the device."
+    hot_share: float | None
+    "Part of the rows that lie on the device; None where that is not the question."
+    bus_share: float
+    "Part of the rows that cross the bus."
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Print a table for every graph; 1 where there is no device."""
+    options = _options(given)
+    try:
+        device = device_named(options.device)
+    except InputError as error:
+        sys.stderr.write(f"There is nothing to measure. {error}\n")
+        return 1
+    lines = [
+        "# Rows of features for a CUDA device",
+        "",
+        f"`python -m bench.cold_bytes.device {' '.join(sys.argv[1:] if given is None else given)}` at {commit()}; {where(device)}",
+        "",
+        f"Fanouts {', '.join(map(str, options.fanouts))}; rows of {4 * options.width} bytes; medians of {options.rounds} rounds.",
+        "",
+        EXPLAINED,
+    ]
+    for case in cases(options):
+        batches = [torch.from_numpy(ids) for ids in case.batches(options.fanouts, range(options.epochs))]
+        num_bytes = sum(map(len, batches)) * 4 * options.width
+        ways = ways_of(case, batches, options, device)
+        seconds = measured(ways, len(batches), options, device)
+        lines += [
+            "",
+            f"{case.name}, {len(batches)} batches, {num_bytes / 2**20:,.0f} MiB:",
+            "",
+            *rows_of(ways, seconds, num_bytes),
+        ]
+    print("\n".join(lines))
+    if options.out is not None:
+        options.out.write_text("\n".join([*lines, ""]))
+    return 0
+
+
+def ways_of(
+    case: Case, batches: Sequence[Tensor], options: argparse.Namespace, device: torch.device
+) -> dict[str, Way]:
+    """All ways, by name.
+
+    Raises:
+        AssertionError: two ways give different rows.
+    """
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(case.topology.num_src, options.width, generator=generator)
+    found = {COPY: copied(features, batches, device)}
+    order = hottest(case.score("vip", options.fanouts))
+    for part in options.hot:
+        # Memory is pinned by one store alone.
+        store = DeviceFeatures(features.clone(), part, devices=devices_of(device), hottest=order)
+        found |= of_store(store, f"{part:.0%} hot", batches)
+    for threads in dict.fromkeys((1, options.threads)):
+        found[f"index_select, copy; {threads} threads"] = gathered_by_host(features, batches, threads, device)
+    resident = features.to(device)
+    found["index_select on the device"] = Way(
+        rows=lambda number: resident.index_select(0, batches[number].to(device)), hot_share=1.0, bus_share=0.0
+    )
+    for name, way in found.items():
+        if name != COPY:
+            assert torch.equal(way.rows(0).cpu(), features[batches[0]]), f"{name} gives other rows"
+    return found
+
+
+def devices_of(device: torch.device) -> CudaDevices | HostDevices:
+    """What a feature store asks of the device."""
+    return CudaDevices([device]) if device.type == "cuda" else HostDevices()
+
+
+def of_store(store: DeviceFeatures, name: str, batches: Sequence[Tensor]) -> dict[str, Way]:
+    """The rows of a store, and its kernel alone."""
+    device = store.device
+    fars = [store.pick(ids).mapped(lambda array: array.to(device)) for ids in batches]
+    tiers = store.tiers()
+    total = sum(tier.rows for tier in tiers.values())
+    hot_share = tiers["device"].rows / total
+    ids_there = [ids.to(device) for ids in batches]
+    out = torch.empty(max(map(len, batches)), *store.row_shape, dtype=store.dtype, device=device)
+
+    def gather(number: int) -> Tensor:
+        rows = out[: len(batches[number])]
+        store.gather(ids_there[number], fars[number], rows)
+        return rows
+
+    name += "" if store.is_in_place else ", not pinned"
+    whole = Way(rows=lambda number: store.rows(batches[number]), hot_share=hot_share, bus_share=1 - hot_share)
+    # Far rows are on the device already.
+    kernel = Way(rows=gather, hot_share=hot_share, bus_share=tiers["in place"].rows / total)
+    return {f"{name}, rows(ids)": whole, f"{name}, its kernel": kernel}
+
+
+def copied(features: Tensor, batches: Sequence[Tensor], device: torch.device) -> Way:
+    """Copies of the first rows, as many as a batch has, which lie in pinned memory side by side."""
+    most = max(map(len, batches))
+    source = _pinned((most, features.shape[1]), device)
+    source.copy_(features[:most] if most <= len(features) else features[torch.arange(most) % len(features)])
+    target = torch.empty(source.shape, device=device)
+
+    def rows(number: int) -> Tensor:
+        count = len(batches[number])
+        return target[:count].copy_(source[:count], non_blocking=True)
+
+    return Way(rows=rows, hot_share=None, bus_share=1.0)
+
+
+def gathered_by_host(features: Tensor, batches: Sequence[Tensor], threads: int, device: torch.device) -> Way:
+    """The processor gathers a batch into pinned memory of its own, and the device copies it beside the next batch's gather."""
+    pieces = [_pinned((len(ids), features.shape[1]), device) for ids in batches]
+    target = torch.empty(max(map(len, batches)), features.shape[1], device=device)
+
+    def rows(number: int) -> Tensor:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        piece = torch.index_select(features, 0, batches[number], out=pieces[number])
+        torch.set_num_threads(before)
+        return target[: len(piece)].copy_(piece, non_blocking=True)
+
+    return Way(rows=rows, hot_share=0.0, bus_share=1.0)
+
+
+def _pinned(shape: tuple[int, int], device: torch.device) -> Tensor:
+    return torch.empty(shape, pin_memory=device.type == "cuda")
+
+
+def measured(
+    ways: Mapping[str, Way], num_batches: int, options: argparse.Namespace, device: torch.device
+) -> dict[str, float]:
+    """Median seconds of all batches, by the name of the way."""
+
+    def epoch(way: Way) -> None:
+        for number in range(num_batches):
+            way.rows(number)
+
+    runs = {name: partial(epoch, way) for name, way in ways.items()}
+    taken = alternate(runs, rounds=options.rounds, at_least_s=options.at_least, device=device)
+    return {name: median(seconds) for name, seconds in taken.items()}
+
+
+def rows_of(ways: Mapping[str, Way], seconds: Mapping[str, float], num_bytes: int) -> list[str]:
+    """A row of the table for each way."""
+    copies_per_s = num_bytes / seconds[COPY]
+    rows = ["| way | ms | GB/s | rows on the device | bus, GB/s | of copies |", "|---|--:|--:|--:|--:|--:|"]
+    for name, way in ways.items():
+        rate = num_bytes / seconds[name]
+        cells = [name, f"{seconds[name] * 1e3:.2f}", f"{rate / 1e9:.1f}"]
+        cells += ["-" if way.hot_share is None else f"{way.hot_share:.1%}"]
+        bus_per_s = way.bus_share * rate
+        cells += [f"{bus_per_s / 1e9:.1f}", f"{bus_per_s / copies_per_s:.2f}"] if way.bus_share else ["-", "-"]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def _options(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.set_defaults(rmat=[(1_000_000, 20_000_000)], labelled=0.016384, epochs=1)
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu; default cuda")
+    parser.add_argument("--fanouts", type=numbers, default=(25, 10))
+    parser.add_argument("--width", type=int, default=128, help="features, of 4 bytes each")
+    parser.add_argument("--hot", type=float, nargs="+", default=[0.0, 0.1, 0.5, 1.0], help="parts of hot rows")
+    parser.add_argument("--threads", type=int, default=num_cores(), help="most threads of the processor's gather")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each in alternation")
+    parser.add_argument("--at-least", type=float, default=0.1, help="seconds of a turn; shorter runs are repeated")
+    parser.add_argument("--out", type=Path, help="write the page there too")
+    return parser.parse_args(given)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
