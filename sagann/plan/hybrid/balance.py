@@ -4,8 +4,9 @@
 another. Both go a part of the way to equal times, and do nothing where times differ by less than a band. The paper does not print how
 far they go.
 
-``balanced`` is ours: the seeds and threads with which the slowest stage is fastest, all at once. Its rule: all trainers end together, so
-seeds are in proportion to speeds; what is left to find is how many threads train. Every number of them is tried.
+``balanced`` is ours: the seeds and threads with which the slowest stage is fastest, all at once. Its rule: all trainers end together, after T
+seconds. A trainer that needs a + b n seconds for n seeds has (T - a) / b of them, or none if a is T or more. What is left to find is how
+many threads train. Every number of them is tried.
 
 All are pure: an assignment and times in, an assignment out.
 
@@ -15,15 +16,17 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sagann.plan.hybrid.assignment import HOST, Assignment, Threads, split_by, split_evenly
-from sagann.plan.hybrid.rates import Damping, Rates
+from sagann.plan.hybrid.costs import Cost, Damping
+from sagann.plan.hybrid.rates import Rates
 
 # Fewer seconds for a seed than any clock measures are none.
 _LEAST_S = 1e-15
 FEWEST_SEEDS = 1
-"Seeds that every trainer keeps, so that its speed stays known."
+"Seeds of a trainer that was never measured, and those that every trainer keeps in Algorithm 1: so its speed becomes known, or stays so."
 
 
 def balance_work(assignment: Assignment, host_s: float, accelerator_s: float, damping: Damping) -> Assignment:
@@ -82,18 +85,20 @@ def balance_thread(
 
 
 def balanced(assignment: Assignment, rates: Rates, *, uses_host: bool = True) -> Assignment:
-    """The assignment whose slowest stage is fastest, where seconds are in proportion to seeds and threads.
+    """The assignment whose slowest stage is fastest, by the costs of the trainers. A trainer that would be the slowest stage with few seeds gets none.
 
     Args:
         assignment: the present one, for its totals and trainers.
-        rates: seconds of each stage for a seed.
+        rates: seconds of each stage for a seed, and costs of the trainers.
         uses_host: whether the processor trains; otherwise it gets no seed, and one thread.
     """
     total, num_threads = assignment.total, assignment.threads.total
-    seconds = {name: rate for name, rate in rates.train.items() if rate > _LEAST_S}
-    by_accelerators = sum(1 / each for name, each in seconds.items() if name != HOST)
-    host = 1 / seconds[HOST] if uses_host and HOST in seconds else 0.0
+    trainers = assignment.seeds if uses_host else assignment.accelerators
     samples_both = assignment.host_sampled is not None and min(rates.sample_accelerator, rates.sample) > _LEAST_S
+
+    def costs(threads: Threads) -> dict[str, Cost]:
+        found = {name: rates.cost(name, threads.train) for name in trainers}
+        return {name: cost for name, cost in found.items() if cost is not None}
 
     def sample_s(threads: int) -> float:
         if not samples_both:
@@ -101,8 +106,9 @@ def balanced(assignment: Assignment, rates: Rates, *, uses_host: bool = True) ->
         return total / (threads / rates.sample + 1 / rates.sample_accelerator)
 
     def slowest(threads: Threads) -> float:
-        speed = by_accelerators + host * threads.train
-        return max(total / speed if speed else 0.0, sample_s(threads.sample), rates.load * total / threads.load)
+        return max(
+            seconds_together(costs(threads), total), sample_s(threads.sample), rates.load * total / threads.load
+        )
 
     candidates = [
         _divided(train, num_threads - train, rates, at)
@@ -114,17 +120,48 @@ def balanced(assignment: Assignment, rates: Rates, *, uses_host: bool = True) ->
     threads = min(
         candidates, key=lambda each: (slowest(each), abs(each.train - now.train), abs(each.load - now.load))
     )
-    weights = {name: 1 / seconds[name] if name in seconds else 0.0 for name in assignment.seeds}
-    weights[HOST] = host * threads.train
-    if not uses_host:
-        seeds = {HOST: 0} | split_by(total, {name: weights[name] for name in assignment.accelerators})
+    known = costs(threads)
+    if known:
+        seeds = {name: 0 if name in known else FEWEST_SEEDS for name in trainers}
+        seeds |= split_together(known, total - sum(seeds.values()))
     else:
-        seeds = split_by(total, weights, fewest=FEWEST_SEEDS)
+        seeds = split_by(total, dict.fromkeys(trainers, 1.0))
     sampled = assignment.host_sampled
     if samples_both:
         speeds = {HOST: threads.sample / rates.sample, "": 1 / rates.sample_accelerator}
         sampled = split_by(total, speeds, fewest=FEWEST_SEEDS)[HOST]
-    return Assignment(seeds=seeds, threads=threads, host_sampled=sampled)
+    return Assignment(seeds={HOST: 0} | seeds, threads=threads, host_sampled=sampled)
+
+
+def seconds_together(costs: Mapping[str, Cost], total: int) -> float:
+    """Seconds after which trainers end who share ``total`` seeds and end together; 0 without trainers."""
+    ends_s = speed = seeds_late = 0.0
+    for cost in sorted(costs.values(), key=lambda each: each.fixed_s):
+        if speed and cost.fixed_s >= ends_s:
+            # The others have ended before this one could begin with a seed.
+            break
+        speed += 1 / cost.seed_s
+        seeds_late += cost.fixed_s / cost.seed_s
+        ends_s = (total + seeds_late) / speed
+    return ends_s
+
+
+def split_together(costs: Mapping[str, Cost], total: int) -> dict[str, int]:
+    """``total`` seeds as shares with which trainers end together, as nearly as whole numbers can.
+
+    Example:
+        >>> fast, slow = Cost(fixed_s=0.0, seed_s=1.0), Cost(fixed_s=4.0, seed_s=1.0)
+        >>> split_together({"host": fast, "accelerator0": slow}, 10)
+        {'host': 7, 'accelerator0': 3}
+    """
+    ends_s = seconds_together(costs, total)
+    shares = {name: max(0, int((ends_s - cost.fixed_s) / cost.seed_s)) for name, cost in costs.items()}
+    while sum(shares.values()) > total:
+        # Rounding of the seconds.
+        shares[max(shares, key=shares.__getitem__)] -= 1
+    while sum(shares.values()) < total:
+        shares[min(shares, key=lambda name: costs[name].of(shares[name] + 1))] += 1
+    return shares
 
 
 def _divided(train: int, rest: int, rates: Rates, up: int) -> Threads:

@@ -2,7 +2,8 @@
 
 - ``static``: nothing changes.
 - ``hyscale``: Algorithm 1. It finds the slowest stage and moves seeds or threads to it.
-- ``joint``: seeds and threads for which the slowest stage is expected to be the fastest, all at once (:func:`~sagann.plan.hybrid.balance.balanced`).
+- ``joint``: seeds and threads for which the slowest stage is expected to be the fastest, all at once (:func:`~sagann.plan.hybrid.balance.balanced`),
+  by what a mini-batch and each seed of it cost every trainer (:mod:`sagann.plan.hybrid.costs`).
 
 A policy sees smoothed seconds (:mod:`sagann.plan.hybrid.rates`). Every decision says in words what was moved and why. To add a policy, add a
 function with the arguments of :data:`Policy` to :data:`POLICIES`.
@@ -20,7 +21,8 @@ from dataclasses import dataclass, field
 
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes
 from sagann.plan.hybrid.balance import balance_sampling, balance_thread, balance_work, balanced
-from sagann.plan.hybrid.rates import Damping, Rates, rates_of, smoothed
+from sagann.plan.hybrid.costs import Damping
+from sagann.plan.hybrid.rates import Rates, rates_of, smoothed
 
 _CPU_STAGES = {"T_SC": "sample", "T_Load": "load", "T_TC": "train"}
 _TASKS = {"sample": "sampling", "load": "loading", "train": "training"}
@@ -102,21 +104,23 @@ def hyscale(assignment: Assignment, rates: Rates, damping: Damping) -> tuple[Ass
 
 
 def joint(assignment: Assignment, rates: Rates, damping: Damping) -> tuple[Assignment, str]:
-    """The best seeds and threads by the rates, if they promise more than the band, or if trainers do not end together.
+    """The best seeds and threads by the costs of the trainers, if they promise more than the band, or if trainers do not end together.
 
-    A trainer with few seeds has more seconds for a seed than it would have with many, because each mini-batch costs something by itself: so
-    a move may gain more than it promises.
+    While all shares that were measured are nearly equal, the fixed parts of costs are not known, and a move may gain more than it promises.
     """
     wanted = balanced(assignment, rates)
-    times, then_s = rates.times(assignment), rates.times(wanted).slowest
+    times, then_s = rates.expected(assignment), rates.expected(wanted).slowest
     now_s = times.slowest
-    are_together = abs(times.host_train - times.accelerator) <= damping.band * now_s
+    trained = [times.train[name] for name, seeds in assignment.seeds.items() if seeds]
+    are_together = max(trained) - min(trained) <= damping.band * now_s
     if then_s >= now_s * (1 - damping.band * are_together):
         return assignment, f"No other split promises {damping.band:.0%} less than {_told(now_s)}."
-    return (
-        wanted,
-        f"{_changed(assignment, wanted)}: an iteration is expected at {_told(then_s)}, after {_told(now_s)}.",
-    )
+    said = f"{_changed(assignment, wanted)}: an iteration is expected at {_told(then_s)}, after {_told(now_s)}."
+    for name, seeds in wanted.seeds.items():
+        cost = rates.cost(name, wanted.threads.train)
+        if assignment.seeds[name] and not seeds and cost is not None:
+            said += f" {'The processor' if name == HOST else name} trains nothing: one seed takes it {_told(cost.of(1))}."
+    return wanted, said
 
 
 POLICIES: Mapping[str, Policy] = {"static": static, "hyscale": hyscale, "joint": joint}

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sagann.plan.hybrid.assignment import HOST, Assignment, Threads
-from sagann.plan.hybrid.balance import balance_sampling, balance_thread, balance_work, balanced
-from sagann.plan.hybrid.rates import Damping, Rates
+from sagann.plan.hybrid.balance import (
+    balance_sampling,
+    balance_thread,
+    balance_work,
+    balanced,
+    seconds_together,
+    split_together,
+)
+from sagann.plan.hybrid.costs import Cost, CostFit, Damping
+from sagann.plan.hybrid.rates import Rates
 from tests.plan.hybrid.settings import FIRST, SECOND, assignment
 
 seconds = st.floats(0, 1e3)
@@ -78,7 +86,50 @@ def test_the_joint_optimum_keeps_totals(before: Assignment, known: Rates, uses_h
     after = balanced(before, known, uses_host=uses_host)
     require_same_totals(before, after)
     assert uses_host or after.seeds[HOST] == 0
-    assert not uses_host or min(after.seeds.values()) >= 1
+    # A trainer that nothing is known of gets a seed, so that something becomes known.
+    trainers = before.seeds if uses_host else before.accelerators
+    assert all(after.seeds[name] for name in trainers if not known.cost(name, 1))
+
+
+costs = st.builds(Cost, fixed_s=st.floats(0, 1e3), seed_s=st.floats(1e-3, 1e3))
+
+
+@given(by_name=st.dictionaries(st.sampled_from("abcdef"), costs, min_size=1), total=st.integers(1, 300))
+def test_trainers_end_together(by_name: dict[str, Cost], total: int) -> None:
+    shares = split_together(by_name, total)
+    assert sum(shares.values()) == total
+    assert min(shares.values()) >= 0
+    ends = {name: cost.of(shares[name]) for name, cost in by_name.items()}
+    slowest = max(ends, key=ends.__getitem__)
+    assert ends[slowest] >= seconds_together(by_name, total) * (1 - 1e-9)
+    # No seed of the slowest one ends earlier anywhere else.
+    for name, cost in by_name.items():
+        assert name == slowest or cost.of(shares[name] + 1) >= ends[slowest] * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("fixed", [(0.0, 0.0), (0.3, 0.1), (0.05, 2.0), (5.0, 0.0)])
+@pytest.mark.parametrize("ratio", [1, 2, 4])
+def test_shares_with_fixed_costs_are_those_of_a_search(fixed: tuple[float, float], ratio: int) -> None:
+    by_name = {
+        HOST: Cost(fixed_s=fixed[0], seed_s=0.01),
+        FIRST: Cost(fixed_s=fixed[1] / ratio, seed_s=0.01 / ratio),
+    }
+
+    def slowest(host: int) -> float:
+        return max(by_name[HOST].of(host), by_name[FIRST].of(200 - host))
+
+    shares = split_together(by_name, 200)
+    assert slowest(shares[HOST]) == pytest.approx(min(map(slowest, range(201))))
+
+
+def test_threads_go_where_the_costs_say() -> None:
+    # A fixed part of the processor's is in thread-seconds, too.
+    fits = {HOST: CostFit.of(100, 8.0), FIRST: CostFit.of(100, 1.0)}
+    known = Rates(sample=0.002, sample_accelerator=0, load=0.002, train={}, fits=fits)
+    found = balanced(assignment(50, 50, sample=3, load=3, train=6), known)
+    assert found.threads.train == 10
+    times = known.expected(found)
+    assert times.host_train == pytest.approx(times.accelerator, rel=0.05)
 
 
 def test_work_goes_a_part_of_the_way_to_equal_times() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import random
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from bench.hyscale.contest import CLOSE, HORIZON, NOISE, RATIOS, TOTAL, run, settled_after, times_best
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads
+from sagann.plan.hybrid.costs import Cost, Damping
 from sagann.plan.hybrid.policies import Balance, next_balance
-from sagann.plan.hybrid.rates import Damping
 from tests.plan.hybrid.settings import FIRST, assignment
 
 # Algorithm 1 ends where no single move helps: with few cores, where one thread is much, and beside a fast accelerator. Joint decisions end
@@ -119,3 +124,101 @@ def test_joint_says_what_it_expects() -> None:
     again = next_balance("joint", found, found.rates.times(found.assignment)) if found.rates else found
     assert again.assignment == found.assignment
     assert again.why.startswith("No other split promises 3% less than")
+
+
+# Trainers whose seconds are a + b n; parts of the seconds that the processor's seeds would take alone.
+SEEDS = 1000
+FIXED = [(0.0, 0.0), (0.3, 0.3), (0.6, 0.6), (0.5, 0.0), (0.0, 0.5), (1.5, 0.0)]
+"Fixed parts of the processor and of the accelerator."
+DELAY = 3
+"Iterations that are prepared before a decision reaches them, as in a run."
+
+
+def trainers(fixed: tuple[float, float], ratio: float) -> dict[str, Cost]:
+    """The processor, and an accelerator that is ``ratio`` times as fast but for what they differ in by fixed parts."""
+    return {
+        HOST: Cost(fixed_s=fixed[0], seed_s=1 / SEEDS),
+        FIRST: Cost(fixed_s=fixed[1] / ratio, seed_s=1 / SEEDS / ratio),
+    }
+
+
+def slowest_s(costs: dict[str, Cost], host: int) -> float:
+    return max(costs[HOST].of(host), costs[FIRST].of(SEEDS - host))
+
+
+def over_best(
+    costs_at: Callable[[int], dict[str, Cost]], iterations: int, *, seed: int, host: int = SEEDS // 2
+) -> list[float]:
+    """True seconds of the iterations that ``joint`` shares out, each over those of the best static split, from a number of the processor's seeds."""
+    generator = random.Random(seed)
+    first = assignment(host, SEEDS - host, sample=1, load=1, train=1)
+    balance, prepared, found = Balance(assignment=first), [first] * DELAY, []
+    best = cache(lambda costs: min(slowest_s(dict(costs), each) for each in range(SEEDS + 1)))
+    for number in range(iterations):
+        prepared.append(balance.assignment)
+        ran, costs = prepared.pop(0), costs_at(number)
+        train = {
+            name: costs[name].of(seeds) * math.exp(generator.gauss(0.0, NOISE)) for name, seeds in ran.seeds.items()
+        }
+        times = StageTimes(sample=1e-6, load=1e-6, train=train)
+        balance = next_balance("joint", balance, times, ran_with=ran)
+        found.append(slowest_s(costs, ran.seeds[HOST]) / best(tuple(costs.items())))
+    return found
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("fixed", FIXED)
+def test_learns_what_a_minibatch_costs_by_itself(fixed: tuple[float, float], ratio: int) -> None:
+    costs = trainers(fixed, ratio)
+    for seed in range(5):
+        assert mean(over_best(lambda _: costs, 2 * HORIZON, seed=seed)[HORIZON:]) < CLOSE
+
+
+@pytest.mark.parametrize("ratio", RATIOS)
+@pytest.mark.parametrize("fixed", FIXED)
+def test_rebalances_a_trainer_that_halves_its_speed(fixed: tuple[float, float], ratio: int) -> None:
+    before, after = trainers(fixed, ratio), trainers(fixed, ratio)
+    after[FIRST] = after[FIRST].times(2.0)
+    found = [
+        mean(
+            over_best(lambda number: before if number < HORIZON else after, 3 * HORIZON, seed=seed)[HORIZON + 20 :]
+        )
+        for seed in range(5)
+    ]
+    assert mean(found) < CLOSE
+
+
+@pytest.mark.parametrize("host", [10, SEEDS - 10])
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_few_seeds_do_not_make_a_trainer_slow_for_ever(ratio: int, host: int) -> None:
+    # By seconds for a seed, the one with ten seeds is 30 times as slow as the other.
+    costs = trainers((0.3, 0.3), ratio)
+    for seed in range(5):
+        assert mean(over_best(lambda _: costs, 2 * HORIZON, seed=seed, host=host)[HORIZON:]) < CLOSE
+
+
+def test_a_trainer_that_is_slow_by_itself_is_left_out_and_tried_again() -> None:
+    slow, fast = trainers((0.0, 3.0), 1), trainers((0.0, 0.1), 1)
+    found = over_best(lambda number: slow if number < 100 else fast, 1000, seed=1)
+    assert mean(found[HORIZON:100]) < CLOSE
+    # Only while it was not tried is the best split another one.
+    assert mean(found[-100:]) < CLOSE
+
+
+def test_says_who_trains_nothing() -> None:
+    costs = trainers((0.0, 3.0), 1)
+    split = assignment(500, 500, sample=1, load=1, train=1)
+    balance = Balance(assignment=split)
+    said = []
+    for _ in range(HORIZON):
+        ran = balance.assignment
+        times = StageTimes(
+            sample=1e-6, load=1e-6, train={name: costs[name].of(seeds) for name, seeds in ran.seeds.items()}
+        )
+        balance = next_balance("joint", balance, times)
+        said.append(balance.why)
+    assert any(re.search(r"accelerator0 trains nothing: one seed takes it \d\S* s\.$", each) for each in said)

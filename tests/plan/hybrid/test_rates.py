@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sagann.plan.hybrid.assignment import HOST, StageTimes, Threads
-from sagann.plan.hybrid.rates import Damping, rates_of, smoothed
+from sagann.plan.hybrid.costs import Damping
+from sagann.plan.hybrid.rates import rates_of, smoothed
 from tests.plan.hybrid.settings import FIRST, assignment
 
 SPLIT = assignment(100, 300, host_sampled=200)

@@ -1,0 +1,125 @@
+"""Cost: the seconds of a trainer for an iteration, as a fixed part and a part for each seed; and how they are learned.
+
+Seconds for a seed are no constant. A mini-batch costs something by itself, and half of the seeds reach more than half of the vertices, because
+a vertex that several seeds reach counts once. So a trainer with few seeds looks slower than it is. A straight line through the measured
+pairs of seeds and seconds knows both parts: least squares of relative errors, in which
+
+- earlier measurements weigh less and less (``Damping.keeps``);
+- a fixed part above 0 must be shown by the data (``Damping.prior``): while all measured shares are nearly equal, the line goes through 0 and
+  has the seconds for a seed;
+- before each measurement, the earlier ones are moved towards it as a whole (``Damping.level``), by the same factor. So a trainer that
+  becomes half as fast is not taken for one whose fixed part has grown;
+- a trainer without seeds is not measured. It is believed to become a little faster with each iteration (``Damping.hope``), and is tried again.
+
+A line through the present point says how far to move: trainers whose seconds are equal stay as they are, whatever the fixed parts are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+_LEAST_SLOPE = 1e-3
+"Least seconds for a seed, as a part of those of the line through 0."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Damping:
+    """How much one iteration counts, and what is too little to act on."""
+
+    weight: float = 0.25
+    "Part of a measurement in the moving average of seconds for a seed, above 0, at most 1."
+    clip: float = 2.0
+    "A measurement counts at most as that many times what is expected, and at least as that part; at least 1."
+    band: float = 0.03
+    "Relative difference below which nothing is moved (hysteresis)."
+    gain: float = 0.5
+    "Part of the way to equal times that one decision of Algorithm 1 goes, above 0, at most 1."
+    keeps: float = 0.9
+    "Part of its weight that a measurement keeps in the line when another one is added, from 0 to 1."
+    prior: float = 0.3
+    "How many measurements the belief is worth that a trainer has no fixed part, above 0."
+    level: float = 0.15
+    "Part of the way, in logarithms, that the line moves to each measurement as a whole, from 0 to 1."
+    hope: float = 0.998
+    "Part of its seconds that a trainer without seeds is believed to need after an iteration more, from 0 to 1."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """Seconds of a trainer for an iteration."""
+
+    fixed_s: float
+    "Seconds of a mini-batch, however few seeds it has; at least 0."
+    seed_s: float
+    "Seconds for each of its seeds, above 0."
+
+    def of(self, seeds: float) -> float:
+        """Seconds for a number of seeds; a trainer without seeds needs none."""
+        return self.fixed_s + self.seed_s * seeds if seeds else 0.0
+
+    def times(self, factor: float) -> Cost:
+        """The cost of a trainer that needs ``factor`` times as long."""
+        return Cost(fixed_s=factor * self.fixed_s, seed_s=factor * self.seed_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostFit:
+    """The line through the measured pairs (n seeds, y seconds) of a trainer: fixed_s + seed_s n = y, in relative errors.
+
+    With u = 1 / y and v = n / y it minimises the weighted sum of (fixed_s u + seed_s v - 1)^2, and a term for the prior. All pairs have n >= 1
+    and y > 0.
+    """
+
+    uu: float
+    "Weighted sum of u^2."
+    uv: float
+    "Weighted sum of u v."
+    vv: float
+    "Weighted sum of v^2."
+    u: float
+    "Weighted sum of u."
+    v: float
+    "Weighted sum of v."
+    weight: float
+    "Sum of the weights."
+    seeds: int
+    "Seeds of the last measurement."
+    seconds: float
+    "Seconds of the last measurement."
+
+    @classmethod
+    def of(cls, seeds: int, seconds: float) -> CostFit:
+        """The line through 0 and one measurement."""
+        u, v = 1 / seconds, seeds / seconds
+        return cls(uu=u * u, uv=u * v, vv=v * v, u=u, v=v, weight=1.0, seeds=seeds, seconds=seconds)
+
+    def cost(self, damping: Damping) -> Cost:
+        """The line: that of least squares, as far as the fixed part is not below 0 and the part for a seed is above 0."""
+        through_zero_s = self.v / self.vv
+        uu = self.uu * (1 + damping.prior / self.weight)
+        # By the inequality of Cauchy and Schwarz, the determinant is above 0 with any prior.
+        determinant = uu * self.vv - self.uv * self.uv
+        fixed_s = (self.u * self.vv - self.v * self.uv) / determinant
+        if fixed_s <= 0:
+            return Cost(fixed_s=0.0, seed_s=through_zero_s)
+        seed_s = max((self.v - fixed_s * self.uv) / self.vv, _LEAST_SLOPE * through_zero_s)
+        return Cost(fixed_s=max(0.0, self.u - seed_s * self.uv) / uu, seed_s=seed_s)
+
+    def slower(self, factor: float) -> CostFit:
+        """The line of a trainer that has needed ``factor`` times as long in every iteration."""
+        once, twice = 1 / factor, 1 / factor**2
+        return replace(
+            self, uu=twice * self.uu, uv=twice * self.uv, vv=twice * self.vv, u=once * self.u, v=once * self.v
+        )
+
+    def after(self, measured: CostFit, damping: Damping) -> CostFit:
+        """The line with the last measurement of another one, too."""
+        expected_s = self.cost(damping).of(measured.seeds)
+        seconds = min(max(measured.seconds, expected_s / damping.clip), expected_s * damping.clip)
+        before = self.slower((seconds / expected_s) ** damping.level)
+        new = CostFit.of(measured.seeds, seconds)
+        sums = {
+            name: damping.keeps * getattr(before, name) + getattr(new, name)
+            for name in ("uu", "uv", "vv", "u", "v", "weight")
+        }
+        return CostFit(**sums, seeds=measured.seeds, seconds=measured.seconds)

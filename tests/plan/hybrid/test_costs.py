@@ -1,0 +1,89 @@
+"""The cost of a trainer is learned from noisy seconds: its fixed part, its part for a seed, and a speed that changes."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, strategies as st
+
+from sagann.plan.hybrid.costs import Cost, CostFit, Damping
+
+DAMPING = Damping()
+TRUE = Cost(fixed_s=0.030, seed_s=1e-4)
+
+
+def fitted(
+    seeds: Sequence[int], seconds: Callable[[int], float], *, noise: float = 0.0, damping: Damping = DAMPING
+) -> CostFit:
+    """The fit of measurements with so many seeds each."""
+    generator = random.Random(1)
+    pairs = [(each, seconds(each) * math.exp(generator.gauss(0.0, noise))) for each in seeds]
+    fit = CostFit.of(*pairs[0])
+    for pair in pairs[1:]:
+        fit = fit.after(CostFit.of(*pair), damping)
+    return fit
+
+
+def test_one_measurement_is_seconds_for_a_seed() -> None:
+    assert CostFit.of(50, 2.0).cost(DAMPING) == Cost(fixed_s=0.0, seed_s=0.04)
+
+
+def test_equal_shares_are_seconds_for_a_seed() -> None:
+    found = fitted([200] * 30, TRUE.of).cost(DAMPING)
+    assert found.fixed_s == pytest.approx(0.0, abs=1e-9)
+    assert found.seed_s == pytest.approx(TRUE.of(200) / 200)
+
+
+def test_nearly_equal_shares_with_noise_have_a_small_fixed_part() -> None:
+    found = fitted([198, 202] * 20, TRUE.of, noise=0.1).cost(DAMPING)
+    assert found.fixed_s < 0.2 * TRUE.of(200)
+    assert found.of(200) == pytest.approx(TRUE.of(200), rel=0.1)
+
+
+def test_different_shares_give_both_parts() -> None:
+    found = fitted([100, 300, 500] * 20, TRUE.of, damping=Damping(prior=1e-6)).cost(Damping(prior=1e-6))
+    assert found.fixed_s == pytest.approx(TRUE.fixed_s, rel=0.02)
+    assert found.seed_s == pytest.approx(TRUE.seed_s, rel=0.02)
+    # The prior takes some of the fixed part, never of the seconds in the middle of what was measured.
+    found = fitted([100, 300, 500] * 20, TRUE.of, noise=0.1).cost(DAMPING)
+    assert 0.5 * TRUE.fixed_s < found.fixed_s < 1.2 * TRUE.fixed_s
+    assert found.of(300) == pytest.approx(TRUE.of(300), rel=0.1)
+
+
+def test_a_trainer_that_becomes_half_as_fast_keeps_its_form() -> None:
+    fit = fitted([100, 300] * 20, TRUE.of)
+    before = fit.cost(DAMPING)
+    for _ in range(15):
+        fit = fit.after(CostFit.of(300, 2 * TRUE.of(300)), DAMPING)
+    now = fit.cost(DAMPING)
+    assert now.of(300) == pytest.approx(2 * TRUE.of(300), rel=0.05)
+    assert now.fixed_s <= 2.2 * before.fixed_s
+
+
+def test_a_pause_of_one_iteration_moves_little() -> None:
+    fit = fitted([100, 300] * 20, TRUE.of)
+    paused = fit.after(CostFit.of(300, 100 * TRUE.of(300)), DAMPING)
+    assert paused.cost(DAMPING).of(300) < 1.3 * TRUE.of(300)
+    assert paused.cost(DAMPING) == fit.after(CostFit.of(300, 50 * TRUE.of(300)), DAMPING).cost(DAMPING)
+
+
+def test_a_trainer_is_slower_as_a_whole() -> None:
+    fit = fitted([100, 300] * 20, TRUE.of, noise=0.1)
+    cost, slower = fit.cost(DAMPING), fit.slower(3.0).cost(DAMPING)
+    assert slower.fixed_s == pytest.approx(3 * cost.fixed_s)
+    assert slower.seed_s == pytest.approx(3 * cost.seed_s)
+
+
+@given(pairs=st.lists(st.tuples(st.integers(1, 4096), st.floats(1e-6, 1e3)), min_size=1, max_size=40))
+def test_whatever_is_measured_costs_are_ones(pairs: list[tuple[int, float]]) -> None:
+    fit = CostFit.of(*pairs[0])
+    for pair in pairs[1:]:
+        fit = fit.after(CostFit.of(*pair), DAMPING)
+    found = fit.cost(DAMPING)
+    assert found.fixed_s >= 0
+    assert found.seed_s > 0
+    assert math.isfinite(found.fixed_s + found.seed_s)
+    assert found.of(0) == 0
