@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -43,6 +44,9 @@ _LINE_EVERY_S = 60.0
 _MOST_WORKERS = 4
 "Number of workers up to which the part of each one is shown."
 
+_NOTE_WIDTH = 70
+"Most characters in a line of a note below a bar."
+
 _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -51,7 +55,8 @@ class ProgressReporter:
 
     A second line of a run with tiers shows the rows of the last epoch, the share of them that were hits, and the bytes of each tier.
     A second line of a run whose workers are balanced by cost shows each worker's share of the edges, its seconds, and what was predicted.
-    A second line of a run with several trainers shows each one's share of the seeds, its seconds, and how long it waited for the others.
+    A second line of a run with several trainers shows each one's share of the seeds, its seconds, and how long it waited for the others; below
+    stands the last decision about their shares.
     A long sampled epoch has a bar of its own below, with batches, edges and seeds per second, and the loss so far.
 
     A terminal gets live bars; a pipe or a file gets the messages, a line a minute, and the last state.
@@ -108,7 +113,7 @@ class ProgressReporter:
             description=name,
             total=progress.num_batches,
             completed=progress.batch,
-            state=state,
+            state=f"{state}{_note(progress.note)}",
             visible=True,
         )
         # The time that is left is known within the first epoch.
@@ -220,7 +225,12 @@ def _trainers(record: EpochRecord) -> str:
         f"{name} {share:.1%} of the seeds, {short_seconds(train_s)} and {short_seconds(idle_s)} idle"
         for name, share, train_s, idle_s in zip(work.names, work.shares, work.train_s, work.idle_s, strict=True)
     ]
-    return "\n" + "  ".join(parts[:_MOST_WORKERS])
+    return "\n" + "  ".join(parts[:_MOST_WORKERS]) + _note(work.why)
+
+
+def _note(text: str) -> str:
+    """Lines below the numbers of a bar, short enough for a terminal; empty for no text."""
+    return "".join(f"\n{each}" for each in textwrap.wrap(text, _NOTE_WIDTH))
 
 
 def _short(number: float) -> str:

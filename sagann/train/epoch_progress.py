@@ -38,6 +38,8 @@ class EpochProgress:
     "Number of edges that their forward passes have walked, of all hops together."
     train_s: float = 0.0
     "Seconds of training, without checkpoints and reports; those before a resume count too."
+    note: str = ""
+    "What the last step says beside the numbers, as how trainers share the seeds; empty for nothing, and after a resume."
 
     @property
     def is_whole(self) -> bool:
@@ -54,6 +56,7 @@ class EpochProgress:
             num_labelled=num_labelled,
             num_edges=self.num_edges + step.num_edges,
             train_s=train_s,
+            note=step.note,
         )
 
     def state_dict(self) -> dict[str, Any]:

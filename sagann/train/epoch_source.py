@@ -36,6 +36,8 @@ class TrainStep:
     "Number of edges that a forward pass of the step walks, of all hops together."
     complete_gradients: Callable[[], None] = lambda: None
     "Called after the backward pass of the loss: adds the gradients that other workers have found."
+    note: str = ""
+    "What a progress bar says beside the numbers; empty for nothing."
 
 
 class EpochSource(Protocol):

@@ -112,6 +112,7 @@ class HybridEpochs:
                         loss=partial(self._loss, iteration),
                         num_labelled=iteration.num_seeds,
                         num_edges=iteration.num_edges,
+                        note=self.manager.why,
                     )
                     for name, sent in iteration.sent.items():
                         self.trainers[name].release(sent)
@@ -166,6 +167,7 @@ class HybridEpochs:
             sample_s=work.sample_s,
             load_s=work.load_s,
             num_moves=self.manager.num_moves,
+            why=self.manager.why,
         )
 
     def _started(self) -> dict[str, Trainer]:

@@ -184,12 +184,15 @@ class TensorBoardReporter(Reporter):
 
     def on_epoch(self, record: EpochRecord) -> None:
         for name, value in record.to_json().items():
-            if name != "epoch" and value is not None:
-                tag = name if "/" in name else f"run/{name}"
-                for number, one in enumerate(value if isinstance(value, list) else [value]):
-                    self._writer.add_scalar(
-                        f"{tag}/{number}" if isinstance(value, list) else tag, one, record.epoch
-                    )
+            if name == "epoch" or value is None:
+                continue
+            tag = name if "/" in name else f"run/{name}"
+            for number, one in enumerate(value if isinstance(value, list) else [value]):
+                place = f"{tag}/{number}" if isinstance(value, list) else tag
+                if isinstance(one, str):
+                    self._writer.add_text(place, one, record.epoch)
+                else:
+                    self._writer.add_scalar(place, one, record.epoch)
 
     def close(self) -> None:
         """Close the events file."""

@@ -31,6 +31,8 @@ class TrainerWork:
     "Seconds of loading features, likewise."
     num_moves: int
     "How often seeds or threads were moved."
+    why: str = ""
+    "The last decision about seeds and threads, in words; empty in a line that was written without."
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -49,6 +51,7 @@ class TrainerWork:
             "sample_s": self.sample_s,
             "load_s": self.load_s,
             "trainer_moves": self.num_moves,
+            "trainer_why": self.why,
         }
 
     @classmethod
@@ -72,6 +75,7 @@ class TrainerWork:
             sample_s=as_number(values["sample_s"], "sample_s"),
             load_s=as_number(values["load_s"], "load_s"),
             num_moves=as_integer(values["trainer_moves"], "num_vertices"),
+            why=as_texts([values.get("trainer_why", "")])[0],
         )
         if {len(each) for each in (found.seeds, found.train_s, found.idle_s, found.transfer_s)} != {
             len(found.names)

@@ -14,6 +14,7 @@ from sagann.storage.importer import silent
 from sagann.train import EpochProgress, EpochRecord, RunInfo, TrainConfig, Trainer
 from sagann.train.worker_balance import WorkerBalance
 from tests.train.runs import community_graph, seeded_model
+from tests.train.test_trainer_work import WORK
 
 INFO = RunInfo(
     model="gcn",
@@ -207,3 +208,18 @@ def test_of_many_workers_the_ends_are_shown():
     )
     text = shown(records=[many])
     assert "6 workers  edges 5.0% to 25.0%  1.00 s to 6.00 s  at most 3.00 s predicted" in text
+
+
+def test_shares_of_trainers_and_the_last_decision_stand_below_the_numbers():
+    text = shown(records=[replace(record(1, 0.25), trainers=WORK)])
+    assert (
+        "host 75.0% of the seeds, 1.50 s and 0 ms idle  accelerator0 25.0% of the seeds, 500 ms and 1.00 s" in text
+    )
+    # In lines that fit a terminal.
+    assert "2 seeds go to the processor: an iteration is expected at 1 s, after 2" in text
+
+
+def test_a_long_epoch_shows_what_was_decided():
+    assert "3 seeds go to the processor" in shown(
+        records=[replace(within(1, 300, 2.0), note="3 seeds go to the processor")]
+    )

@@ -19,6 +19,14 @@ def step_of(num_labelled: int, num_edges: int) -> TrainStep:
     return TrainStep(loss=lambda: torch.zeros(()), num_labelled=num_labelled, num_edges=num_edges)
 
 
+def test_the_note_is_that_of_the_last_step() -> None:
+    progress = EpochProgress(epoch=2, num_batches=3).after(step_of(3, 10), loss=1.0, train_s=0.5)
+    assert progress.note == ""
+    noted = TrainStep(loss=lambda: torch.zeros(()), num_labelled=1, num_edges=1, note="nothing is moved")
+    assert progress.after(noted, loss=1.0, train_s=0.5).note == "nothing is moved"
+    assert "note" not in progress.state_dict()
+
+
 def test_every_batch_counts_as_often_as_it_has_labelled_vertices() -> None:
     progress = EpochProgress(epoch=2, num_batches=2)
     progress = progress.after(step_of(3, 10), loss=1.0, train_s=0.5)

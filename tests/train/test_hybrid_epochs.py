@@ -204,6 +204,7 @@ def test_a_run_with_a_process_is_the_run_without_and_leaves_nothing(tmp_path: Pa
     assert sum(line["trainer_seeds"]) == 30
     assert min(line["trainer_s"]) > 0
     assert line["transfer_s"][0] == 0 < line["transfer_s"][1]
+    assert line["trainer_why"].endswith(".")
     assert not spawned_by(os.getpid())
 
 

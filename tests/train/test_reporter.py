@@ -10,7 +10,9 @@ import pytest
 from sagann.errors import MissingDependencyError
 from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.train import EpochRecord
+from sagann.train.reporter import TensorBoardReporter
 from tests.train.runs import trainer_of
+from tests.train.test_trainer_work import WORK
 
 
 def test_every_epoch_is_in_the_events(tmp_path):
@@ -136,3 +138,16 @@ def test_a_line_without_a_number_of_edges_is_read():
     assert EpochRecord.from_json(line).num_edges == 0
     with pytest.raises(TypeError, match=r"expected an integer from 0 to .* for num_edges"):
         EpochRecord.from_json({**line, "num_edges": -1})
+
+
+def test_numbers_and_words_of_several_trainers_are_events(tmp_path):
+    pytest.importorskip("tensorboard")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    events = TensorBoardReporter(tmp_path, first_epoch=1)
+    events.on_epoch(EpochRecord(epoch=1, loss=0.5, epoch_s=0.2, lr=0.3, trainers=WORK))
+    events.close()
+    found = EventAccumulator(str(tmp_path)).Reload()
+    assert found.Scalars("run/trainer_seeds/1")[0].value == WORK.seeds[1]
+    assert found.Tensors("run/trainer_why/text_summary")[0].tensor_proto.string_val == [WORK.why.encode()]

@@ -20,6 +20,7 @@ WORK = TrainerWork(
     sample_s=0.1,
     load_s=0.2,
     num_moves=3,
+    why="2 seeds go to the processor: an iteration is expected at 1 s, after 2 s.",
 )
 RECORD = EpochRecord(epoch=3, loss=0.1, epoch_s=0.2, lr=0.3, trainers=WORK)
 
@@ -30,6 +31,12 @@ def line() -> dict[str, Any]:
 
 def test_a_line_and_back() -> None:
     assert EpochRecord.from_json(line()) == RECORD
+
+
+def test_a_line_without_a_decision_is_read() -> None:
+    values = line()
+    del values["trainer_why"]
+    assert EpochRecord.from_json(values).trainers == replace(WORK, why="")
 
 
 def test_shares_are_those_of_seeds() -> None:
@@ -52,6 +59,7 @@ def test_a_line_of_one_trainer_has_no_work() -> None:
         ({"transfer_s": "0"}, TypeError),
         ({"trainers": "host"}, TypeError),
         ({"trainer_moves": 1.5}, TypeError),
+        ({"trainer_why": 1}, TypeError),
     ],
 )
 def test_damage_is_seen(damage: dict[str, Any], error: type[Exception]) -> None:
