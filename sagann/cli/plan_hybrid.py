@@ -1,8 +1,11 @@
-"""The work of ``sagann plan --sample --devices``: hybrid training on a machine of which only the rates are known."""
+"""The work of ``sagann plan --sample --devices``: hybrid training on a machine of which only the rates are known, or on this one."""
 
 from __future__ import annotations
 
+import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,11 +15,12 @@ from sagann.cli.prepare import training_graph
 from sagann.cli.run_settings import RunSettings, chosen_settings, read_text
 from sagann.errors import InputError
 from sagann.graph import Graph
+from sagann.hybrid.devices import Devices
 from sagann.machines import NAMES, published_machine
 from sagann.plan.hybrid.assignment import HOST
 from sagann.plan.hybrid.degrees import DegreeLaw, measured_law
 from sagann.plan.hybrid.iterations import Job
-from sagann.plan.hybrid.predict import ACCELERATOR, accelerator_names, best_split, with_accelerators
+from sagann.plan.hybrid.predict import ACCELERATOR, accelerator_names, best_split, with_accelerators, with_processes
 from sagann.plan.hybrid.work import Widths
 from sagann.plan.machine import Machine
 from sagann.report.hybrid_plan_text import hybrid_plan_text
@@ -34,10 +38,15 @@ def show_hybrid(
 ) -> None:
     """Print what the performance model predicts for the best split of seeds and threads."""
     terminal = shared.terminal()
+    if machine_file is None:
+        # They are trainers of this machine: then the settings check them.
+        given = {**given, "devices": devices}
     settings = chosen_settings(given, file, of_run=is_of_run(file))
-    uses_host, count = trainers_in(devices)
-    machine = machine_named(machine_file)
     fanouts = _checked(settings)
+    if machine_file is None:
+        described = described_here(devices, link_rate=settings.train.link_rate, say=terminal.say)
+    else:
+        described = described_in(machine_file, devices)
     graph = training_graph(settings.data, task=settings.train.task, seed=settings.train.seed, say=terminal.say)
     terminal.say("Sampling a few mini-batches ...")
     job = Job(
@@ -55,17 +64,18 @@ def show_hybrid(
         sampled_edges_per_s=sampled_edges_per_s(graph, fanouts, settings.train.batch_size, uncounted=uncounted),
     )
     total = min(settings.train.batch_size, job.num_train)
+    count = described.count
     found, more = (
         best_split(
-            with_accelerators(machine, each),
+            machine,
             job,
             total=total,
             accelerators=accelerator_names(each),
-            uses_host=uses_host,
+            uses_host=described.uses_host,
         )
-        if total > each
+        if machine is not None and total > each
         else None
-        for each in (count, count + 1)
+        for machine, each in ((described.machine, count), (described.more, count + 1))
     )
     if found is None:
         raise InputError(
@@ -74,7 +84,69 @@ def show_hybrid(
             where="--batch-size",
             fix="Raise it, or name fewer accelerators in --devices.",
         )
-    terminal.show(hybrid_plan_text(found, machine=machine.name, more=more))
+    terminal.show(hybrid_plan_text(found, machine=described.machine.name, more=more))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Described:
+    """A machine and its trainers."""
+
+    machine: Machine
+    "The machine with the accelerators that are asked for."
+    more: Machine | None
+    "The machine with one more accelerator; None where no core is left for it."
+    count: int
+    "Number of accelerators that are asked for."
+    uses_host: bool
+    "Whether the processor trains, too."
+
+
+def described_in(file: Path, devices: str) -> Described:
+    """The machine of a file, or a published one by its name, with accelerators that are all as its first one."""
+    uses_host, count = trainers_in(devices)
+    if str(file) in NAMES and not file.exists():
+        machine = published_machine(str(file))
+    else:
+        machine = Machine.from_toml(read_text(file, what="machine file"), where=str(file))
+    now, more = (with_accelerators(machine, each) for each in (count, count + 1))
+    return Described(machine=now, more=more, count=count, uses_host=uses_host)
+
+
+def described_here(
+    devices: str,
+    *,
+    link_rate: float | None,
+    say: Callable[[str], None],
+    measured: Callable[[Path], Machine] | None = None,
+) -> Described:
+    """This machine, measured, with accelerators that are processes on cores of their own.
+
+    Args:
+        devices: who trains, as for ``sagann train``.
+        link_rate: bytes per second of copies to an accelerator; None for as fast as memory is.
+        say: is told what is measured.
+        measured: gives the rates, given a folder whose disk is measured; None for a probe of this machine.
+    """
+    # Imported here: it loads Numba.
+    from sagann.runtime.forecasting.probe import probe
+
+    trainers = Devices.parse(devices, where="--devices")
+    trainers.cores()
+    own, cores = trainers.threads(), trainers.accelerator_cores
+    say("Measuring this machine ...")
+    with tempfile.TemporaryDirectory() as folder:
+        machine = (measured or probe)(Path(folder))
+    name = (
+        f"this one, {machine.name}, measured; {own} of {machine.num_cores} cores for the processor's tasks, "
+        f"{', '.join(map(str, cores))} for {', '.join(accelerator_names(len(cores)))}, each with the processor's rates by its share of the cores"
+    )
+    left = own - cores[-1]
+    return Described(
+        machine=replace(with_processes(machine, own, cores, bytes_per_s=link_rate), name=name),
+        more=with_processes(machine, left, (*cores, cores[-1]), bytes_per_s=link_rate) if left > 0 else None,
+        count=len(cores),
+        uses_host=trainers.uses_host,
+    )
 
 
 def trainers_in(devices: str) -> tuple[bool, int]:
@@ -93,20 +165,6 @@ def trainers_in(devices: str) -> tuple[bool, int]:
             fix=f"Write '{HOST}' at most once, and '{ACCELERATOR}' for each accelerator, as {HOST},{ACCELERATOR},{ACCELERATOR}.",
         )
     return HOST in names, count
-
-
-def machine_named(file: Path | None) -> Machine:
-    """The machine of a file, or a published one by its name."""
-    if file is None:
-        raise InputError(
-            "no machine with accelerators is named",
-            value="--devices, and no --machine",
-            where="sagann plan",
-            fix=f"Add --machine with a file, or with one of {', '.join(NAMES)}.",
-        )
-    if str(file) in NAMES and not file.exists():
-        return published_machine(str(file))
-    return Machine.from_toml(read_text(file, what="machine file"), where=str(file))
 
 
 def law_of(graph: Graph) -> DegreeLaw:

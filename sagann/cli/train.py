@@ -59,13 +59,17 @@ _DIVISION = ("workers", "balance")
 # Options of `sagann train` that the plan of an epoch of mini-batches depends on.
 _SAMPLING = tuple(setting for setting in SETTINGS if setting.panel == "Mini-batches")
 _TRAINING = ("task", "optimizer", "clip_norm", "seed")
+# Options of `sagann train` with several trainers that their prediction depends on.
+_TRAINERS = ("link_rate",)
 
 
 @command(
     *(
         setting
         for setting in SETTINGS
-        if setting.section in ("data", "model") or setting in _SAMPLING or setting.name in (*_TRAINING, *_DIVISION)
+        if setting.section in ("data", "model")
+        or setting in _SAMPLING
+        or setting.name in (*_TRAINING, *_DIVISION, *_TRAINERS)
     ),
     first="data",
 )
@@ -108,8 +112,8 @@ def plan(
     devices: Annotated[
         str | None,
         option(
-            "With --sample: predict training on these trainers of --machine together, by rates alone.",
-            "host,accelerator,...",
+            "With --sample: predict training on these trainers together, by rates alone: of --machine, or processes of this machine.",
+            "host:N,accelerator:N,...",
             default="none",
         ),
     ] = None,
@@ -135,7 +139,7 @@ def plan(
     With --memory, say instead how an epoch is streamed: into how many intervals the graph is cut, how much memory it
     takes, what is copied, and how long it will take. With --sample, say how long an epoch of mini-batches will take, which
     bytes it reads, and what holds it up; a few batches are trained for that. With --devices, predict it for a processor and
-    accelerators that train together on a machine that is described. With --workers, say how the graph is divided
+    accelerators that train together, on this machine or on one that is described. With --workers, say how the graph is divided
     among them, and what a run has learned of their seconds.
 
     Example: sagann plan --data demo --model gat
@@ -180,9 +184,15 @@ def plan(
                 "--memory": memory is not None,
                 "--device": device != "auto",
             },
-            "trainers of another machine are predicted by rates alone",
+            "several trainers are predicted by rates alone",
             beside="with --devices",
-            fix="Leave {name} out, or leave --devices out for this machine.",
+            fix="Leave {name} out, or leave --devices out for one trainer.",
+        )
+        _refuse(
+            {"--link-rate": machine is not None and "link_rate" in given},
+            "a machine that is described states the rates of its links",
+            beside="with --machine",
+            fix="Leave {name} out and state bytes_per_s of the links in the file, or leave --machine out for this machine.",
         )
         from sagann.cli.plan_hybrid import show_hybrid
 

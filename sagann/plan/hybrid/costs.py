@@ -9,7 +9,8 @@ pairs of seeds and seconds knows both parts: least squares of relative errors, i
   has the seconds for a seed;
 - before each measurement, the earlier ones are moved towards it as a whole (``Damping.level``), by the same factor. So a trainer that
   becomes half as fast is not taken for one whose fixed part has grown;
-- a trainer without seeds is not measured. It is believed to become a little faster with each iteration (``Damping.hope``), and is tried again.
+- a trainer without seeds is not measured. It is believed to become a little faster with each iteration (``Damping.hope``), and is tried again;
+  the more often that was in vain, the later.
 
 A line through the present point says how far to move: trainers whose seconds are equal stay as they are, whatever the fixed parts are.
 """
@@ -18,6 +19,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+_MOST_HALVED = 2
+"Most times that hope is halved."
 _LEAST_SLOPE = 1e-3
 "Least seconds for a seed, as a part of those of the line through 0."
 
@@ -40,8 +43,9 @@ class Damping:
     "How many measurements the belief is worth that a trainer has no fixed part, above 0."
     level: float = 0.15
     "Part of the way, in logarithms, that the line moves to each measurement as a whole, from 0 to 1."
-    hope: float = 0.998
-    "Part of its seconds that a trainer without seeds is believed to need after an iteration more, from 0 to 1."
+    hope: float = 0.997
+    """Part of its seconds that a trainer is believed to need after an iteration more that gave it no seeds, from 0 to 1. Each time that it has none
+    again, what is missing to 1 is halved, at most twice."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +90,10 @@ class CostFit:
     "Seeds of the last measurement."
     seconds: float
     "Seconds of the last measurement."
+    rests: int = 0
+    "How often the trainer had no seeds, for one iteration or several in a row."
+    is_resting: bool = False
+    "Whether it had none in the last iteration."
 
     @classmethod
     def of(cls, seeds: int, seconds: float) -> CostFit:
@@ -122,4 +130,10 @@ class CostFit:
             name: damping.keeps * getattr(before, name) + getattr(new, name)
             for name in ("uu", "uv", "vv", "u", "v", "weight")
         }
-        return CostFit(**sums, seeds=measured.seeds, seconds=measured.seconds)
+        return CostFit(**sums, seeds=measured.seeds, seconds=measured.seconds, rests=self.rests)
+
+    def rested(self, damping: Damping) -> CostFit:
+        """The line after an iteration without seeds."""
+        rests = self.rests + (not self.is_resting)
+        hope = 1 - (1 - damping.hope) / 2 ** min(rests - 1, _MOST_HALVED)
+        return replace(self.slower(hope), rests=rests, is_resting=True)

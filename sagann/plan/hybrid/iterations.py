@@ -40,6 +40,8 @@ from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
 Prefetch = Literal["none", "one stage", "two stages"]
 "How loading and copying work ahead of propagation."
 _SAMPLE, _PROPAGATE = 0, 3
+_TASKS = 3
+"Tasks of the processor: sampling, loading and training."
 _MEMORY = "host.memory"
 # Enough that loading, copying and training never wait for room in the host's memory.
 _IN_HOST = 4
@@ -85,13 +87,16 @@ class IterationWork:
     "Seconds of propagation of each trainer with seeds."
     num_edges: float
     "Edges of all mini-batches."
+    host_is_full: bool = False
+    "Whether the processor has fewer cores than tasks. Its trainer's seconds, or those of loading, then include what all tasks take of its cores."
 
 
 def iteration_work(machine: Machine, job: Job, assignment: Assignment) -> IterationWork:
     """The work of each stage, from the counts of the mini-batches and the rates of the machine.
 
     Where loading and the processor's trainer share memory, each runs at half its rate while the other is beside it. So both take longer by
-    the memory seconds of the shorter one.
+    the memory seconds of the shorter one. A processor with fewer cores than its three tasks has none to spare: its trainer, or loading
+    without one, then ends when all tasks have had their seconds.
     """
     # Trainers with as many seeds have like mini-batches.
     sizes = {seeds: job.counts(seeds) for seeds in set(assignment.seeds.values()) if seeds}
@@ -114,15 +119,24 @@ def iteration_work(machine: Machine, job: Job, assignment: Assignment) -> Iterat
         delay_s = min(load_bytes / machine.copy_bytes, gathered_bytes(counts[HOST], widths) / machine.gather_bytes)
         load_s += delay_s
         propagate_s[HOST] += delay_s
+    sample_s = edges / (job.sampled_edges_per_s * threads.sample)
+    copied = {name: copied_bytes(each, widths, refinements) for name, each in counts.items() if name != HOST}
+    is_full = machine.num_cores < _TASKS
+    if is_full:
+        busy_s = threads.sample * sample_s + threads.load * load_s + sum(copied.values()) / machine.copy_bytes
+        if HOST in counts:
+            busy_s += threads.train * propagate_s[HOST]
+            propagate_s[HOST] = max(propagate_s[HOST], busy_s / machine.num_cores)
+        else:
+            load_s = max(load_s, busy_s / machine.num_cores)
     return IterationWork(
-        sample_s=edges / (job.sampled_edges_per_s * threads.sample),
+        sample_s=sample_s,
         load_bytes=load_bytes,
         load_bytes_per_s=load_bytes / load_s,
-        copied_bytes={
-            name: copied_bytes(each, widths, refinements) for name, each in counts.items() if name != HOST
-        },
+        copied_bytes=copied,
         propagate_s=propagate_s,
         num_edges=edges,
+        host_is_full=is_full,
     )
 
 
@@ -168,10 +182,10 @@ def machine_of(machine: Machine, assignment: Assignment, work: IterationWork) ->
 
 
 def resource_seconds(work: IterationWork, assignment: Assignment, step: Step) -> tuple[float, float]:
-    """Seconds of a step, and the number of cores that it keeps busy; 0 for an accelerator, which has its own."""
+    """Seconds of a step, and the number of cores that it takes from others: 0 for an accelerator, which has its own, and where seconds say it already."""
     if step.number == _SAMPLE:
-        return work.sample_s, assignment.threads.sample
-    cores = assignment.threads.train if step.owner == HOST else 0
+        return work.sample_s, 0 if work.host_is_full else assignment.threads.sample
+    cores = assignment.threads.train if step.owner == HOST and not work.host_is_full else 0
     return work.propagate_s[step.owner], cores
 
 

@@ -9,6 +9,7 @@ is exact where seconds are in proportion to seeds, and is repeated because with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sagann.errors import InputError
@@ -23,7 +24,7 @@ from sagann.plan.hybrid.iterations import (
     stage_times,
 )
 from sagann.plan.hybrid.rates import rates_of
-from sagann.plan.machine import Machine
+from sagann.plan.machine import Link, Machine
 from sagann.plan.simulate import simulate
 
 _SIMULATED = 16
@@ -147,6 +148,38 @@ def with_accelerators(machine: Machine, count: int) -> Machine:
         machine,
         devices=dict.fromkeys(names, machine.devices[first]),
         links=kept | {f"{name}.copy_in": machine.links[f"{first}.copy_in"] for name in names},
+    )
+
+
+def with_processes(
+    machine: Machine, host_cores: int, accelerator_cores: Sequence[int], *, bytes_per_s: float | None = None
+) -> Machine:
+    """A machine whose accelerators are processes on its own cores.
+
+    A process computes and sums over edges at the machine's rates, by its share of the cores; the processor has the rates of the cores that it
+    keeps.
+
+    Args:
+        machine: rates of all cores together.
+        host_cores: cores of the processor's own tasks, at least 1.
+        accelerator_cores: cores of each process.
+        bytes_per_s: rate at which mini-batches are copied to a process; None for that of copies in memory.
+    """
+
+    def of(cores: int) -> dict[str, float]:
+        share = min(1.0, cores / machine.num_cores)
+        return {"matmul_flops": share * machine.matmul_flops, "gather_bytes": share * machine.gather_bytes}
+
+    names = accelerator_names(len(accelerator_cores))
+    link = Link(bytes_per_s=min(bytes_per_s or machine.copy_bytes, machine.copy_bytes))
+    own = of(host_cores)
+    return replace(
+        machine,
+        num_cores=host_cores,
+        matmul_flops=own["matmul_flops"],
+        gather_bytes=own["gather_bytes"],
+        devices={name: of(cores) for name, cores in zip(names, accelerator_cores, strict=True)},
+        links={f"{name}.copy_in": link for name in names},
     )
 
 

@@ -110,7 +110,7 @@ def smoothed(before: Rates | None, measured: Rates, damping: Damping) -> Rates:
     train = {**before.train, **measured.train}
     fits = dict(measured.fits)
     for name, fit in before.fits.items():
-        fits[name] = fit.after(fits[name], damping) if name in fits else fit.slower(damping.hope)
+        fits[name] = fit.after(fits[name], damping) if name in fits else fit.rested(damping)
     return replace(
         measured,
         sample=average(before.sample, measured.sample),

@@ -77,6 +77,20 @@ def test_a_trainer_is_slower_as_a_whole() -> None:
     assert slower.seed_s == pytest.approx(3 * cost.seed_s)
 
 
+def test_a_trainer_without_seeds_is_believed_to_become_faster_but_ever_less() -> None:
+    fit = CostFit.of(100, 1.0)
+    factors = []
+    for _ in range(8):
+        rested = fit.rested(DAMPING)
+        factors.append(rested.cost(DAMPING).of(100) / fit.cost(DAMPING).of(100))
+        # Two iterations in a row are one rest.
+        again = rested.rested(DAMPING).cost(DAMPING).of(100) / rested.cost(DAMPING).of(100)
+        assert again == pytest.approx(factors[-1])
+        fit = rested.after(CostFit.of(100, 1.0), DAMPING)
+    assert factors[:3] == pytest.approx([0.997, 0.9985, 0.99925])
+    assert factors[-1] == pytest.approx(factors[2])
+
+
 @given(pairs=st.lists(st.tuples(st.integers(1, 4096), st.floats(1e-6, 1e3)), min_size=1, max_size=40))
 def test_whatever_is_measured_costs_are_ones(pairs: list[tuple[int, float]]) -> None:
     fit = CostFit.of(*pairs[0])

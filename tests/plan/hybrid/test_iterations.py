@@ -16,6 +16,8 @@ from sagann.plan.hybrid.iterations import (
     resource_seconds,
     stage_times,
 )
+from sagann.plan.hybrid.predict import predict
+from sagann.plan.hybrid.work import synchronisation_bytes
 from sagann.plan.machine import Link
 from sagann.plan.simulate import simulate
 from sagann.plan.spec import verify
@@ -136,3 +138,23 @@ def test_threads_that_are_more_than_the_cores_slow_each_other_down() -> None:
     work = iteration_work(machine(), job(), split)
     lengths = [end - start for start, end in spans(found, HOST)]
     assert max(lengths) > work.propagate_s[HOST] * 1.01
+
+
+def test_a_processor_with_fewer_cores_than_threads_has_none_to_spare() -> None:
+    split = assignment(100, 200, sample=1, load=1, train=1)
+    roomy, full = (stage_times(machine(num_cores=cores), job(), split) for cores in (3, 1))
+    # At 3 cores a thread has a third of the rates of propagation, at one core all of them.
+    copied_s = 200 * 121 * 100 / 1e9
+    assert full.host_train == pytest.approx(roomy.sample + roomy.load + roomy.host_train / 3 + copied_s)
+    assert (full.sample, full.load) == (roomy.sample, roomy.load)
+    # Without a trainer on the processor, loading waits for sampling.
+    alone = assignment(0, 300, sample=1, load=1, train=1)
+    roomy, full = (stage_times(machine(num_cores=cores), job(), alone) for cores in (3, 1))
+    assert full.load == pytest.approx(roomy.sample + roomy.load + 300 * 121 * 100 / 1e9)
+
+
+def test_a_full_processor_is_simulated_once() -> None:
+    given, split = job(), assignment(100, 200, sample=1, load=1, train=1)
+    found = predict(machine(num_cores=1), given, split)
+    synchronise_s = synchronisation_bytes(given.widths) / 1e8
+    assert found.iteration_s == pytest.approx(found.times.host_train + synchronise_s, rel=0.01)
