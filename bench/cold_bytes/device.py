@@ -23,7 +23,7 @@ from bench.cold_bytes.sampled_epochs import Case, add_arguments, cases, numbers
 from bench.device.clock import alternate
 from bench.device.host_devices import HostDevices
 from bench.device.place import where
-from bench.epochs.__main__ import commit
+from bench.epochs.__main__ import command_line, commit
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
@@ -54,7 +54,8 @@ class Way:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Print a table for every graph; 1 where there is no device."""
-    options = _options(given)
+    asked = sys.argv[1:] if given is None else given
+    options = _options(asked)
     try:
         device = device_named(options.device)
     except InputError as error:
@@ -63,7 +64,7 @@ def main(given: Sequence[str] | None = None) -> int:
     lines = [
         "# Rows of features for a CUDA device",
         "",
-        f"`python -m bench.cold_bytes.device {' '.join(sys.argv[1:] if given is None else given)}` at {commit()}; {where(device)}",
+        f"`{command_line('bench.cold_bytes.device', asked)}` at {commit()}; {where(device)}",
         "",
         f"Fanouts {', '.join(map(str, options.fanouts))}; rows of {4 * options.width} bytes; medians of {options.rounds} rounds.",
         "",
@@ -202,7 +203,7 @@ def rows_of(ways: Mapping[str, Way], seconds: Mapping[str, float], num_bytes: in
     return rows
 
 
-def _options(given: Sequence[str] | None) -> argparse.Namespace:
+def _options(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
     parser.set_defaults(rmat=[(1_000_000, 20_000_000)], labelled=0.016384, epochs=1)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from bench.device.place import where
-from bench.epochs.__main__ import commit
+from bench.epochs.__main__ import command_line, commit
 from bench.minibatches.device_page import Measured, page_of, summary_of, tables_of
 from bench.minibatches.tasks import Task, described, specification_of, write_graph, write_task
 from bench.workers import Worker, WorkerEndedError
@@ -59,7 +59,7 @@ def main(options: argparse.Namespace, given: Sequence[str]) -> int:
             tasks[task.name] = specification_of(task, options, folder / str(number))
         contest = Contest(contestants, tasks, folder, device, options.threads, stack)
         header = [
-            f"`python -m bench.minibatches {' '.join(given)}` at {commit()}; {where(device)}",
+            f"`{command_line('bench.minibatches', given)}` at {commit()}; {where(device)}",
             described(options),
         ]
         for task in options.tasks:

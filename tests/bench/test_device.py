@@ -11,6 +11,7 @@ pytest.importorskip("torch_geometric", reason="PyG is not installed: pip install
 
 from bench.device import __main__ as script
 from bench.device.clock import alternate
+from bench.device.place import where
 
 CPU = torch.device("cpu")
 TINY = [
@@ -97,3 +98,10 @@ def test_contestants_take_turns() -> None:
     found = alternate(contestants, rounds=2, at_least_s=0.0, device=CPU)
     assert order == [*"aabb", *"abab"]
     assert all(len(seconds) == 2 for seconds in found.values())
+
+
+def test_a_page_states_device_host_and_versions() -> None:
+    said = where(CPU)
+    assert said.startswith("the processor, ")
+    assert f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, " in said
+    assert "torch_geometric 2." in said
