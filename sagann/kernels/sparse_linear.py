@@ -135,7 +135,8 @@ def _edges(x: Tensor, at: End) -> PassEdges:
 
 def _grouped(x: Tensor, at: End) -> PassEdges:
     num_rows, num_features = x.shape
-    indptr, indices, values = x.crow_indices(), x.col_indices(), x.values()
+    # The values are a view that keeps the rows alive, and edges are kept for as long as the rows are.
+    indptr, indices, values = x.crow_indices(), x.col_indices(), x.values().detach()
     if at == "dst":
         data = {_VALUE: values}
         return PassEdges(at=at, indptr=indptr, indices=indices, num_others=num_features, edge_data=data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor
@@ -43,3 +45,13 @@ def test_groups_are_kept_for_constant_rows_and_bounded_for_others(
     assert torch.equal(gradient(), whole)
     # They were grouped by the first call.
     assert grouped == []
+
+
+def test_rows_that_are_gone_leave_nothing() -> None:
+    weight = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
+    for _ in range(3):
+        rows = sparse(9, 6)
+        sparse_linear.sparse_linear(rows, weight, None, Mask(p=0.5, seed=1, first=0)).sum().backward()
+        gone = weakref.ref(rows)
+        del rows
+        assert gone() is None
