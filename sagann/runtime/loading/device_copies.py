@@ -12,6 +12,7 @@ References:
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -144,7 +145,7 @@ class DeviceCopies:
         piece = self._pool.take(num_bytes)
         for number, array in enumerate(arrays):
             if number not in own:
-                _view(piece, offsets[number], array).copy_(array)
+                _fill(piece, offsets[number], array)
         runs = [_Run(0, piece[:num_bytes]), *(_Run(offsets[number], arrays[number]) for number in own)]
         return Packed(
             batch=batch,
@@ -164,22 +165,25 @@ class DeviceCopies:
             assert self._features is not None
             gathered_bytes = len(batch.src_ids) * self._features.row_bytes
         with self._streams.on("load"):
-            memory = self._streams.empty(packed.num_bytes + gathered_bytes)
+            memory = self._streams.empty(-(-(packed.num_bytes + gathered_bytes) // _ALIGNED_BYTES) * _ALIGNED_BYTES)
+            views = _Views(memory)
             for run in packed.runs:
-                self._streams.copy(_view(memory, run.offset, run.array), run.array)
+                self._streams.copy(views.at(run.offset, run.array), run.array)
             copied = self._streams.mark("load")
         for piece in packed.pieces:
             self._pool.give(piece, copied)
         places = iter(packed.offsets)
 
         def moved(array: Tensor) -> Tensor:
-            return array.to(memory.device) if array.requires_grad else _view(memory, next(places), array)
+            return array.to(memory.device) if array.requires_grad else views.at(next(places), array)
 
         sent = Sent(batch=batch.mapped(moved), memory=memory, mark=copied)
         moved_far = None if far is None else far.mapped(moved)
         for number, at, cut in packed.cuts:
             self._dialect.set_cut(sent.batch.blocks[number], at, cut.mapped(moved))
-        return sent if moved_far is None else self._gathered(sent, moved_far, memory[packed.num_bytes :])
+        if moved_far is None:
+            return sent
+        return self._gathered(sent, moved_far, memory[packed.num_bytes : packed.num_bytes + gathered_bytes])
 
     def _cuts(self, batch: MiniBatch) -> list[tuple[int, str, Any]]:
         """The cuts of the passes over a batch's blocks: number of the block, end, cut. None where the kernels know no cuts."""
@@ -213,6 +217,26 @@ def pinned_pool(streams: Streams) -> PinnedPool:
     return PinnedPool(streams, most_times=_MOST_TIMES)
 
 
-def _view(memory: Tensor, offset: int, like: Tensor) -> Tensor:
-    """A tensor of the form of ``like`` in a piece of memory."""
-    return memory[offset : offset + like.nbytes].view(like.dtype).view(like.shape)
+def _fill(piece: Tensor, offset: int, array: Tensor) -> None:
+    """Copy an array into a piece of memory."""
+    if array.is_contiguous():
+        # Few of PyTorch's calls: they hold Python's lock, which the thread that trains waits for.
+        ctypes.memmove(piece.data_ptr() + offset, array.data_ptr(), array.nbytes)
+    else:
+        _Views(piece).at(offset, array).copy_(array)
+
+
+class _Views:
+    """Tensors in a piece of memory, by their offsets in bytes."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self._of: dict[torch.dtype, Tensor] = {torch.uint8: memory}
+
+    def at(self, offset: int, like: Tensor) -> Tensor:
+        """A contiguous tensor of the form of ``like``."""
+        memory = self._of.get(like.dtype)
+        if memory is None:
+            memory = self._of[like.dtype] = self._of[torch.uint8].view(like.dtype)
+        shape = like.shape
+        strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        return memory.as_strided(shape, strides, memory.storage_offset() + offset // like.element_size())

@@ -20,9 +20,11 @@ from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import offsets_of, used_rows
 from sagann.kernels.edge.work import DEVICE_GRAIN, Work
+from sagann.machine_code import compiled
 
 FAN_IN = 64
 "Most slots that one program merges."
+_MOST_LEVELS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,20 +80,43 @@ def cut_of(edges: Edges, at: str) -> Cut:
 
 def merge_tree(rows: NDArray[np.int64], indptr: NDArray[np.int64]) -> Tree:
     """The tree over the slots of each row; ``indptr`` [len(rows) + 1] are the offsets of the rows' slots."""
-    levels, first_slot = [], 0
-    while len(rows):
-        counts = -(-np.diff(indptr) // FAN_IN)
-        offsets = np.concatenate([[0], np.cumsum(counts)])
-        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
-        first = np.repeat(indptr[:-1], counts) + within * FAN_IN
-        last = np.minimum(first + FAN_IN, np.repeat(indptr[1:], counts))
-        done = np.repeat(counts == 1, counts)
-        next_slot = first_slot + int(indptr[-1])
-        kept = np.cumsum(~done) - 1
-        target = np.where(done, np.repeat(rows, counts), -(next_slot + kept) - 1)
-        groups = np.stack([first_slot + first, first_slot + last, target], 1).astype(np.int64)
-        levels.append(torch.from_numpy(groups))
-        first_slot = next_slot
-        rows, counts = rows[counts > 1], counts[counts > 1]
-        indptr = np.concatenate([[0], np.cumsum(counts)])
-    return Tree(levels=tuple(levels), num_slots=first_slot)
+    if not len(rows):
+        return Tree(levels=(), num_slots=0)
+    # A level has fewer groups than two thirds of the slots that it reads, beside the rows that end there.
+    groups, ends = np.empty((3 * int(indptr[-1]) + len(rows), 3), np.int64), np.empty(_MOST_LEVELS, np.int64)
+    num_levels, num_slots = _merge_tree(rows, indptr, FAN_IN, groups, ends)
+    levels = torch.from_numpy(groups[: ends[num_levels - 1]].copy()).split(
+        np.diff(ends[:num_levels], prepend=0).tolist()
+    )
+    return Tree(levels=levels, num_slots=num_slots)
+
+
+@compiled()
+def _merge_tree(
+    rows: NDArray[np.int64],
+    indptr: NDArray[np.int64],
+    fan_in: int,
+    groups: NDArray[np.int64],
+    ends: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Write the groups of all levels and where each level ends; returns the number of levels, and that of slots."""
+    targets, begins, stops = rows.copy(), indptr[:-1].copy(), indptr[1:].copy()
+    num_rows, first_slot, level_slots, level, count = len(rows), 0, indptr[-1], 0, 0
+    while num_rows:
+        next_slot = first_slot + level_slots
+        kept, made = 0, 0
+        for row in range(num_rows):
+            num_merges = (stops[row] - begins[row] + fan_in - 1) // fan_in
+            first_made = made
+            for number in range(num_merges):
+                slot = first_slot + begins[row] + number * fan_in
+                groups[count, 0], groups[count, 1] = slot, min(slot + fan_in, first_slot + stops[row])
+                groups[count, 2] = targets[row] if num_merges == 1 else -(next_slot + made) - 1
+                made += num_merges > 1
+                count += 1
+            if num_merges > 1:
+                targets[kept], begins[kept], stops[kept] = targets[row], first_made, made
+                kept += 1
+        ends[level] = count
+        num_rows, first_slot, level_slots, level = kept, next_slot, made, level + 1
+    return level, first_slot
