@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sagann.errors import SagannError, TrainerError, first_line
 from sagann.hybrid.flat_memory import flat_bytes, flat_views
 from sagann.hybrid.trainer import Found, LossOf, Share, differentiated
+from sagann.kernels.seeds import seeded
 from sagann.runtime.device.streams import Mark, Streams
 from sagann.runtime.loading.device_copies import DeviceCopies, Packed, Sent
 
@@ -84,7 +85,7 @@ class CudaTrainer:
         share, arrival = sent
         for memory, parameter in zip(self._weights, self._parameters, strict=True):
             memory.copy_(parameter.detach())
-        with self._naming(f"propagating {share.iteration}"), self._seeded(share.seed):
+        with self._naming(f"propagating {share.iteration}"), seeded(share.seed, self._streams.device):
             self._streams.copy(self._on_device, self._on_host)
             share = replace(share, batch=self._copies.receive(arrival))
             begin = self._streams.mark("compute")
@@ -115,14 +116,6 @@ class CudaTrainer:
 
     def close(self) -> None:
         self._launched = None
-
-    @contextmanager
-    def _seeded(self, seed: int) -> Iterator[None]:
-        """Inside the ``with`` block random numbers are those of a share, and afterwards those that were to come."""
-        devices = [self._streams.device] if self._streams.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(seed)
-            yield
 
     @contextmanager
     def _naming(self, doing: str) -> Iterator[None]:

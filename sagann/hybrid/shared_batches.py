@@ -1,8 +1,8 @@
 """SharedBatches: the iterations of an epoch, each divided among the trainers, sampled, loaded and transferred ahead of them.
 
-The seeds of an iteration, and the edges that each vertex of a hop picks, are drawn before they are shared out: they depend on the run's seed, the
-epoch and the batch alone. So the trainers together compute the loss of the whole mini-batch, whatever their shares are. A vertex that
-several trainers need is sampled, loaded and transferred for each of them.
+The seeds of an iteration, the edges that each vertex of a hop picks, and the seed of the trainers' random numbers are drawn before an iteration is
+shared out: they depend on the run's seed, the epoch and the batch alone. So the trainers together compute the loss of the whole
+mini-batch, whatever their shares are. A vertex that several trainers need is sampled, loaded and transferred for each of them.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-B (two-stage feature prefetch): loading and transfer are stages of their own.
@@ -19,6 +19,7 @@ from typing import Any
 from sagann.graph.random_numbers import key_of
 from sagann.hybrid.manager import Manager
 from sagann.hybrid.trainer import Share, Trainer
+from sagann.kernels.seeds import NUM_SEEDS
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes
 from sagann.runtime.loading import MiniBatch, MiniBatches, Pipeline
 from sagann.runtime.loading.pipeline import Stage
@@ -114,7 +115,7 @@ class SharedBatches:
                 trainer = self._trainers[name]
                 with trainer.making_rows():
                     batch = self._minibatches.load(sampled)
-                iteration.sent[name] = trainer.pack(self._share(iteration, name, batch))
+                iteration.sent[name] = trainer.pack(self._share(iteration, batch))
             iteration.sampled.clear()
             iteration.load_s = time.perf_counter() - since_s
             return iteration
@@ -132,13 +133,13 @@ class SharedBatches:
         numbers = range(first, len(seeds))
         return Pipeline(numbers, stages, ahead=self._ahead, item=f"epoch {epoch}, batch")
 
-    def _share(self, iteration: Iteration, name: str, batch: MiniBatch) -> Share:
-        place = list(iteration.assignment.seeds).index(name)
-        key = key_of(self._minibatches.sampler.seed, TRAINERS, iteration.epoch, iteration.number, place)
+    def _share(self, iteration: Iteration, batch: MiniBatch) -> Share:
+        # The same for all trainers: masks then depend on the vertex.
+        key = key_of(self._minibatches.sampler.seed, TRAINERS, iteration.epoch, iteration.number)
         return Share(
             batch=batch,
             weight=len(batch.seeds) / iteration.num_seeds,
-            seed=int(key) >> 1,
+            seed=int(key) % NUM_SEEDS,
             iteration=iteration.name,
         )
 

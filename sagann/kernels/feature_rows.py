@@ -86,8 +86,9 @@ class FeatureRows:
         if self.mask is not None:
             return FeatureRows(self.dense()).dropped(p, number)
         drawn = drawn_mask(len(self), p, number)
-        first = self.first + first_value() if self.is_sparse else drawn.first
-        return FeatureRows(self.rows, mask=Mask(p=p, seed=drawn.seed, first=first), first=self.first)
+        if self.is_sparse:
+            drawn = Mask(p=p, seed=drawn.seed, first=self.first + first_value())
+        return FeatureRows(self.rows, mask=drawn, first=self.first)
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """``torch.nn.functional.linear`` of the rows: [rows, F']."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,8 @@ from sagann.hybrid.manager import Manager
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
 from sagann.hybrid.shared_batches import AHEAD, Iteration, SharedBatches
 from sagann.hybrid.synchronise import synchronised
-from sagann.hybrid.trainer import HostTrainer, LossOf, Trainer
+from sagann.hybrid.trainer import Found, HostTrainer, LossOf, Trainer
+from sagann.kernels.seeds import seeded
 from sagann.nn.user_model import class_in_file, load_class
 from sagann.plan.hybrid.assignment import HOST
 from sagann.plan.hybrid.predict import accelerator_names
@@ -142,7 +143,7 @@ class HybridEpochs:
         for name, sent in iteration.sent.items():
             self.trainers[name].launch(sent)
         launch_s = time.perf_counter() - since_s
-        found = {name: self.trainers[name].finish() for name in iteration.sent}
+        found = {name: self._finished(name, sent) for name, sent in iteration.sent.items()}
         loss = synchronised(found, self._parameters, iteration.name)
         # The processor begins when it has launched the others.
         train_s = {name: each.seconds + launch_s * (name == HOST) for name, each in found.items()}
@@ -153,6 +154,13 @@ class HybridEpochs:
             edges=iteration.num_edges,
         )
         return loss
+
+    def _finished(self, name: str, sent: Any) -> Found:
+        """What a trainer has found. The processor draws the random numbers that the others draw, and takes none from the run's generator."""
+        if name != HOST:
+            return self.trainers[name].finish()
+        with seeded(sent.seed, torch.device("cpu")):
+            return self.trainers[name].finish()
 
     def _work(self) -> TrainerWork:
         """What the trainers did since the epoch began."""

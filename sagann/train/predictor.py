@@ -20,6 +20,7 @@ from sagann.graph.split import as_columns, labelled_rows
 from sagann.graph.task import without_others
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
+from sagann.kernels.row_dropout import rows_with
 from sagann.saga.engine import EdgeData, Engine, MapsFeatures, VertexRows, current_engine, using_engine
 from sagann.saga.layer import count_hops
 from sagann.saga.shared_lock import MODELS
@@ -283,7 +284,8 @@ class Predictor:
 
     def forward_batch(self, batch: MiniBatch) -> Tensor:
         """The model's output in its current mode, with its gradient, for the seeds of a mini-batch: [num_seeds, C]."""
-        logits = self._run(lambda: self.model(batch.blocks, batch.features), batch.features)
+        with rows_with(batch.src_ids):
+            logits = self._run(lambda: self.model(batch.blocks, batch.features), batch.features)
         device = batch.blocks[-1].device
         return self.contract.check_logits(logits, len(batch.seeds), device, type(self.model).__name__)
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from sagann.kernels.edge.random import random_rows
-from sagann.kernels.row_dropout import Mask, cpu, drop, dropout, dropped, rows_of
+from sagann.kernels.feature_rows import FeatureRows
+from sagann.kernels.row_dropout import Mask, cpu, drop, dropout, dropped, rows_of, rows_with
 
 MASKS = [
     None,
@@ -18,12 +19,15 @@ MASKS = [
     Mask(p=0.5, seed=7, first=1000),
     Mask(p=0.9, seed=7, first=2**32 + 5),
     Mask(p=1.0, seed=1),
+    # More ids than rows, in no order, and one of them twice.
+    Mask(p=0.4, seed=7, ids=torch.arange(2**33, 2**33 + 200).flip(0) * 3),
+    Mask(p=0.4, seed=7, ids=torch.tensor([5, 1, 5, 0]).repeat(30)[::2].repeat(2)),
 ]
 SHAPES = [(1, 1), (7, 15), (3, 16), (100, 17), (50, 65), (5, 3, 7), (11,)]
 
 
 def expected(x: Tensor, mask: Mask) -> Tensor:
-    ids = torch.arange(mask.first, mask.first + len(x))
+    ids = torch.arange(mask.first, mask.first + len(x)) if mask.ids is None else mask.ids[: len(x)]
     return x * random_rows(ids, tuple(x.shape[1:]), mask.p, 0, mask.seed, x.dtype)
 
 
@@ -40,7 +44,7 @@ def test_the_kernel_equals_its_plain_twin(shape: tuple[int, ...], mask: Mask, dt
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("mask", MASKS[2:5])
+@pytest.mark.parametrize("mask", [*MASKS[2:5], *MASKS[6:]])
 def test_the_device_kernel_draws_the_same(shape: tuple[int, ...], mask: Mask) -> None:
     gpu = pytest.importorskip("sagann.kernels.row_dropout.gpu")
     x = torch.randn(shape)
@@ -104,6 +108,33 @@ def test_a_call_draws_its_seed_from_pytorchs_generator() -> None:
     torch.manual_seed(3)
     assert torch.equal(dropout(x, 0.5), first)
     assert not torch.equal(first, second)
+
+
+def test_vertices_keep_their_masks_in_any_mini_batch() -> None:
+    x = torch.randn(60, 8)
+    with rows_of(slice(0, 60)):
+        torch.manual_seed(3)
+        whole = dropout(x, 0.5)
+    ids = torch.randperm(60, generator=torch.Generator().manual_seed(1))[:40]
+    for num_rows in (40, 25):
+        with rows_with(ids):
+            torch.manual_seed(3)
+            found = dropout(x[ids[:num_rows]], 0.5)
+        assert torch.equal(found, whole[ids[:num_rows]])
+    # Rows that are of no vertex go by position.
+    with rows_with(ids):
+        torch.manual_seed(3)
+        assert torch.equal(dropout(x, 0.5), whole)
+
+
+def test_vertices_keep_their_masks_in_slabs_of_a_linear_map() -> None:
+    x, weight, ids = torch.randn(5000, 33), torch.randn(7, 33), torch.randperm(9000)[:5000]
+    torch.manual_seed(3)
+    with rows_with(ids):
+        found = FeatureRows(x).dropped(0.5).linear(weight)
+    torch.manual_seed(3)
+    with rows_with(ids):
+        torch.testing.assert_close(found, dropout(x, 0.5) @ weight.T)
 
 
 def test_vertices_keep_their_masks_in_any_interval() -> None:

@@ -23,6 +23,7 @@ from sagann.graph import Graph
 from sagann.hybrid.cuda_trainer import CudaTrainer
 from sagann.hybrid.parcel import parcel_of, share_in
 from sagann.hybrid.trainer import Found, HostTrainer, Share
+from sagann.kernels.seeds import seeded
 from sagann.nn import ModelConfig, build_model
 from sagann.saga.layer import count_hops
 from sagann.train import EpochProgress, Reporter, TrainConfig, Trainer
@@ -71,8 +72,10 @@ class ParcelTrainer(HostTrainer):
         super().launch(sent)
 
     def finish(self) -> Found:
-        torch.manual_seed(0)
-        return super().finish()
+        # As in a process of its own, but that this one's generator is put back.
+        assert self._share is not None
+        with seeded(self._share.seed, torch.device("cpu")):
+            return super().finish()
 
 
 def simulated(predictor: Predictor) -> CudaTrainer:
@@ -134,6 +137,29 @@ def test_losses_and_gradients_are_the_whole_batchs(name: str, devices: str) -> N
     assert losses == pytest.approx(expected_losses, rel=1e-11)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn", "appnp"])
+def test_dropout_drops_the_same_whatever_the_shares(name: str) -> None:
+    graph = community_graph()
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(model=name, hidden=16, dropout=0.5), graph).double()
+    predictor = predictor_of(model, graph)
+    model.train()
+    prepared, parameters = predictor.prepare(graph), list(model.parameters())
+    options: dict[str, Any] = {"sample": (3,) * count_hops(model), "batch_size": 9}
+    found = []
+    for devices in ("accelerator", "host,accelerator", "host:1,accelerator:3,accelerator:1", "host,cuda"):
+        source = HybridEpochs(predictor, prepared, TrainConfig(devices=devices, **options))
+        torch.manual_seed(len(found))
+        before = torch.get_rng_state()
+        found.append(epoch_of(with_parcels(source, predictor), parameters))
+        # The run's generator is not drawn from.
+        assert torch.equal(torch.get_rng_state(), before)
+    for losses, gradients in found[1:]:
+        assert losses == pytest.approx(found[0][0], rel=1e-11)
+        for ours, theirs in zip(gradients, found[0][1], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("devices", [DEVICES, "host,cuda"])

@@ -6,7 +6,8 @@ drops the same values as the whole graph.
 
 In memory each call draws its seed from PyTorch's generator. A streamed model draws the seeds of an epoch beforehand, in the
 order of the model in memory, and states rows and seeds with :func:`rows_of`. A worker draws seeds as in memory, and states the rows
-that are its own.
+that are its own. The rows of a mini-batch have the ids of their vertices (:func:`rows_with`), so that trainers who share its seeds, with the same
+state of PyTorch's generator, drop the same values of a vertex that several of them reach.
 """
 
 from __future__ import annotations
@@ -43,18 +44,28 @@ class Mask:
     "Seed of the dropout, from 0 to 2**31 - 1."
     first: int = 0
     "Id of the first row. The next rows have the next ids."
+    ids: Tensor | None = None
+    "Ids of the rows and perhaps of others after them, int64, in place of ``first``; None where they are a range."
 
     def after(self, num_rows: int) -> Mask:
         """The mask of the rows that follow the first ``num_rows``."""
+        if self.ids is not None:
+            return replace(self, ids=self.ids[num_rows:])
         return replace(self, first=self.first + num_rows)
+
+    def ids_of(self, rows: Tensor) -> Tensor:
+        """Ids of the first rows, int64 [num_rows], on the device of ``rows``."""
+        if self.ids is None:
+            return torch.arange(self.first, self.first + len(rows), device=rows.device)
+        return self.ids[: len(rows)].to(rows.device)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Part:
     """The rows that dropouts drop."""
 
-    vertices: slice
-    "Vertices whose rows they are."
+    vertices: slice | Tensor
+    "Vertices whose rows they are: an interval, or ids, of which each tensor has rows of the first ones."
     seeds: Sequence[int] | None
     "Seeds of the model's dropouts, in order; None where each dropout draws its seed."
     first_value: int
@@ -62,7 +73,7 @@ class _Part:
 
 
 _PART: ContextVar[_Part | None] = ContextVar("part", default=None)
-"The part of the graph that a stage of a streamed model, or a worker, computes."
+"The part of the graph that a stage of a streamed model, a worker or a mini-batch computes."
 
 
 @contextmanager
@@ -73,6 +84,19 @@ def rows_of(vertices: slice, seeds: Sequence[int] | None = None, *, first_value:
     id of the first non-zero where the features of these vertices are sparse.
     """
     token = _PART.set(_Part(vertices=vertices, seeds=seeds, first_value=first_value))
+    try:
+        yield
+    finally:
+        _PART.reset(token)
+
+
+@contextmanager
+def rows_with(ids: Tensor) -> Iterator[None]:
+    """Inside the ``with`` block, a dropout of n rows drops rows of the first n of these vertices, int64, as in a mini-batch.
+
+    Dropouts of more rows than there are ids, and of sparse features, go by position.
+    """
+    token = _PART.set(_Part(vertices=ids, seeds=None, first_value=0))
     try:
         yield
     finally:
@@ -111,6 +135,9 @@ def drawn_mask(num_rows: int, p: float, number: int = 0) -> Mask:
     if part is None:
         return Mask(p=p, seed=drawn_seed())
     seed = drawn_seed() if part.seeds is None else part.seeds[number]
+    if isinstance(part.vertices, Tensor):
+        ids = part.vertices[:num_rows] if num_rows <= len(part.vertices) else None
+        return Mask(p=p, seed=seed, ids=ids)
     num_vertices = part.vertices.stop - part.vertices.start
     # A worker may own no vertex.
     rows_per_vertex = max(1, num_rows // max(1, num_vertices))
@@ -138,8 +165,7 @@ def dropped(x: Tensor, mask: Mask, out: Tensor | None = None) -> Tensor:
     x = x.contiguous()
     kernel = _kernel(x.device.type)
     if mask.p == 1.0 or kernel is None:
-        ids = torch.arange(mask.first, mask.first + len(x), device=x.device)
-        return torch.mul(x, random_rows(ids, x.shape[1:], mask.p, 0, mask.seed, x.dtype), out=out)
+        return torch.mul(x, random_rows(mask.ids_of(x), x.shape[1:], mask.p, 0, mask.seed, x.dtype), out=out)
     out = torch.empty_like(x) if out is None else out
     kernel.drop_rows(x, out, math.prod(x.shape[1:]), mask)
     return out

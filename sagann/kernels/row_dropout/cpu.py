@@ -14,7 +14,7 @@ from numba import types
 from torch import Tensor
 
 from sagann.kernels.edge import random
-from sagann.kernels.edge.cpu.access import argument, claim, draws, row_key
+from sagann.kernels.edge.cpu.access import argument, claim, draws, indexer, row_key
 from sagann.kernels.edge.cpu.block import I32, constant, emitted, masked_load, masked_store, splat
 from sagann.kernels.edge.cpu.launch import launch
 from sagann.machine_code import compiled_callback
@@ -26,6 +26,7 @@ LANES = 16
 VALUES_PER_ITEM = 1 << 14
 "Values of a work item: enough to make claiming an item cheap, few enough to give every thread some."
 _FEATURE_STEP = random.FEATURE_STEP
+_id_at = indexer("i8")
 
 
 def _dropper(element: ir.Type, size: int, *, is_tail: bool) -> Callable[..., None]:
@@ -71,12 +72,15 @@ def _drop_rows(p_args):  # type: ignore[no-untyped-def]
     p_x, p_out, size = argument(p_args, 5), argument(p_args, 6), argument(p_args, 7)
     first, seed = argument(p_args, 8), argument(p_args, 9)
     threshold, scale = argument(p_args, 10), argument(p_args, 11)
+    # Ids of the rows; 0 where they follow the first one.
+    p_ids = argument(p_args, 12)
     while True:
         item = claim(p_counter)
         if item >= num_items:
             break
         for row in range(item * rows_per_item, min(num_rows, (item + 1) * rows_per_item)):
-            key, o_row = row_key(first + row, seed), row * width * size
+            row_id = _id_at(p_ids, row) if p_ids else first + row
+            key, o_row = row_key(row_id, seed), row * width * size
             for at in range(0, width, LANES):
                 p_from, p_to, count = p_x + o_row + at * size, p_out + o_row + at * size, width - at
                 lane_key = key + at * _FEATURE_STEP
@@ -100,5 +104,6 @@ def drop_rows(x: Tensor, out: Tensor, width: int, mask: Mask) -> None:
     num_items = -(-len(x) // rows_per_item)
     scale = np.float64(random.scale(mask.p)).view(np.int64)
     arguments = [num_items, len(x), rows_per_item, width, x.data_ptr(), out.data_ptr(), x.element_size()]
-    arguments += [mask.first, mask.seed, random.threshold(mask.p), int(scale)]
+    ids = None if mask.ids is None else mask.ids_of(x).contiguous()
+    arguments += [mask.first, mask.seed, random.threshold(mask.p), int(scale), 0 if ids is None else ids.data_ptr()]
     launch(int(_drop_rows.address or 0), arguments, num_items=num_items)

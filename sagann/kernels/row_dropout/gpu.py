@@ -26,12 +26,25 @@ TILE = 1024
 
 @triton.jit
 def _drop_tile(
-    p_x, p_out, num_values, width, first, seed, threshold: tl.constexpr, scale: tl.constexpr, tile: tl.constexpr
+    p_x,
+    p_out,
+    p_ids,
+    num_values,
+    width,
+    first,
+    seed,
+    threshold: tl.constexpr,
+    scale: tl.constexpr,
+    tile: tl.constexpr,
+    has_ids: tl.constexpr,
 ):
     o_value = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
     m_value = o_value < num_values
     b_x = tl.load(p_x + o_value, mask=m_value)
-    row = first.to(tl.int64) + o_value // width
+    if has_ids:
+        row = tl.load(p_ids + o_value // width, mask=m_value, other=0)
+    else:
+        row = first.to(tl.int64) + o_value // width
     factor = device.draw(row, o_value % width, seed, 0, threshold, scale, b_x.dtype)
     tl.store(p_out + o_value, b_x * factor, mask=m_value)
 
@@ -40,4 +53,7 @@ def drop_rows(x: Tensor, out: Tensor, width: int, mask: Mask) -> None:
     """See :func:`sagann.kernels.row_dropout.cpu.drop_rows`."""
     threshold, scale = random.threshold(mask.p), random.scale(mask.p)
     grid = (triton.cdiv(x.numel(), TILE),)
-    _drop_tile[grid](x, out, x.numel(), width, mask.first, mask.seed, threshold, scale, tile=TILE)
+    # Without ids any pointer does.
+    ids = x if mask.ids is None else mask.ids_of(x)
+    of_rows = (mask.first, mask.seed, threshold, scale)
+    _drop_tile[grid](x, out, ids, x.numel(), width, *of_rows, tile=TILE, has_ids=mask.ids is not None)
