@@ -1,9 +1,9 @@
 """Two trainers of unequal speed: what balancing finds, against the best static split; and what it costs.
 
 ``python -m bench.hybrid > bench/results/hybrid.md`` trains GraphSAGE by the processor on one core and by an accelerator in a process of its own on another
-core, which has a part of that core's time (a quota of a cgroup). For every quota and every rate of the link, policies begin with equal shares. After
-``--settle`` iterations, iterations are measured in turns with the best static split, which was found by search. The last table halves the
-accelerator's quota in the middle of an epoch.
+core, which has a part of that core's time (a quota of a cgroup). For every quota, and for every rate of the link with a whole core, policies begin with
+equal shares. After ``--settle`` iterations, iterations are measured in turns with the best static split, which was found by search. The next table
+halves the accelerator's quota in the middle of an epoch, and the last one says where the processor's core is busy.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 
 from bench.balance.__main__ import power_law
 from bench.held_back import held_back
+from bench.hybrid.profile import REST, TASKS, core_seconds
 from bench.timing import median_ratio
 from sagann.hybrid.process_trainer import ProcessTrainer
 from sagann.nn import ModelConfig, build_model
@@ -37,6 +38,7 @@ from sagann.train.sampled_epochs import SampledEpochs
 
 ACCELERATOR = "accelerator0"
 GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+ITERATION = "an iteration, from one to the next"
 REFINED = (0.05, 0.025)
 "Parts of the seeds that the processor trains: a grid, then steps around the best one."
 
@@ -60,17 +62,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     bench = Bench(predictor, prepared, options, cores[-1:])
     print(
-        "| quota of the accelerator, link | policy | processor's part of the seeds | iteration, ms | against the best static split | of both speeds alone | decisions that moved something |"
+        "| core of the accelerator, link | policy | processor's part of the seeds | iteration, ms | against the best static split | times as fast as the "
+        "processor alone | of both speeds alone | decisions that moved something |"
     )
-    print("|:--|:--|--:|--:|--:|--:|--:|")
-    for quota, rate in itertools.product(options.quotas, options.rates):
+    print("|:--|:--|--:|--:|--:|--:|--:|--:|")
+    # Each quota with the fastest link, and each link with the largest quota.
+    pairs = [(quota, options.rates[-1]) for quota in options.quotas]
+    pairs += [(options.quotas[0], rate) for rate in options.rates[:-1]]
+    for quota, rate in pairs:
         for row in bench.settled(quota, rate):
-            print("|", " | ".join([f"{quota:g} of a core, {rate:g} GB/s", *row]), "|", flush=True)
+            print("|", " | ".join([f"{quota:g} core, {rate:g} GB/s", *row]), "|", flush=True)
     print(
         "\n## A trainer that becomes half as fast\n\n| policy | iterations until within 10% of its later median | the rest of the epoch, s | static over this |\n|:--|--:|--:|--:|"
     )
     for row in bench.slowed():
         print("|", " | ".join(row), "|", flush=True)
+    print("\n## Where the processor's core is busy\n\nCPU seconds of an iteration, in milliseconds.\n", flush=True)
+    for line in bench.profiled():
+        print(line, flush=True)
 
 
 class Bench:
@@ -84,13 +93,12 @@ class Bench:
         self._config = TrainConfig(
             sample=tuple(map(int, options.sample.split(","))), batch_size=options.batch_size, sharing="joint"
         )
+        self._alone: float | None = None
 
     def settled(self, quota: float, rate: float) -> Iterator[list[str]]:
         """Rows of the policies after they have settled, with one quota and one rate."""
         settle, measured = self._options.settle, self._options.measured
-        alone_s = statistics.median(
-            self._times(SampledEpochs(self._predictor, self._prepared, self._config), measured)
-        )
+        alone_s = self._alone_s()
         with self._running("accelerator:1", "static", quota, rate) as run:
             accelerator_s = statistics.median(run(measured)[5:])
         # Seeds a second of both, each by itself.
@@ -114,9 +122,47 @@ class Bench:
                 f"{part:.1%} (best {best:.1%})",
                 f"{median_s * 1e3:.0f}",
                 f"{ratio:.2f}",
+                f"{alone_s / median_s:.2f}",
                 f"{both_s / median_s:.2f}",
                 str(moves),
             ]
+
+    def profiled(self) -> Iterator[str]:
+        """Lines of a table: CPU seconds of the processor's core by task, alone, beside an accelerator that trains all seeds, and with equal shares."""
+        count = self._options.measured
+        columns: dict[str, dict[str, float]] = {}
+        with core_seconds() as counted:
+
+            def column(name: str, source: EpochSource, steps: Iterator[Any] | None = None) -> None:
+                steps = steps or _endless(source)
+                self._times(source, 5, steps)
+                counted.clear()
+                times = self._times(source, count, steps)
+                columns[name] = {task: seconds / count for task, seconds in counted.by_task().items()}
+                columns[name][ITERATION] = statistics.median(times)
+
+            column("the processor alone", SampledEpochs(self._predictor, self._prepared, self._config))
+            for name, devices in (
+                ("the accelerator alone", "accelerator:1"),
+                ("both, equal shares", "host:1,accelerator:1"),
+            ):
+                with self._running(devices, "static", 1.0, self._options.rates[-1]) as run:
+                    column(name, run.source, run.steps)
+        yield f"| | {' | '.join(columns)} |"
+        yield f"|:--|{'--:|' * len(columns)}"
+        tasks = dict.fromkeys([*(task for task, *_ in TASKS), REST, ITERATION])
+        for task in tasks:
+            cells = [f"{found[task] * 1e3:.1f}" if task in found else "" for found in columns.values()]
+            yield f"| {task} | {' | '.join(cells)} |"
+
+    def _alone_s(self) -> float:
+        """Seconds of an iteration of the processor alone, as a run without devices makes it."""
+        if self._alone is None:
+            times = self._times(
+                SampledEpochs(self._predictor, self._prepared, self._config), self._options.measured
+            )
+            self._alone = statistics.median(times[5:])
+        return self._alone
 
     def slowed(self) -> Iterator[list[str]]:
         """Rows of the policies when the accelerator loses half of its core."""
@@ -184,10 +230,10 @@ class Run:
     def __init__(self, source: HybridEpochs, times: Callable[..., list[float]], pid: int) -> None:
         self.source, self.pid = source, pid
         self.moves = 0
-        self._times, self._steps = times, _endless(source)
+        self._times, self.steps = times, _endless(source)
 
     def __call__(self, count: int) -> list[float]:
-        found = self._times(self.source, count, self._steps)
+        found = self._times(self.source, count, self.steps)
         self.moves += self.source.manager.num_moves
         self.source.manager.num_moves = 0
         return found
@@ -200,7 +246,7 @@ class Run:
         manager.start_from(replace(now, seeds={HOST: host, ACCELERATOR: now.total - host}), "static")
 
     def close(self) -> None:
-        self._steps.close()
+        self.steps.close()
 
 
 def _endless(source: EpochSource) -> Any:
@@ -210,19 +256,19 @@ def _endless(source: EpochSource) -> Any:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--vertices", type=float, default=2e5)
-    parser.add_argument("--edges", type=float, default=4e6)
-    parser.add_argument("--features", type=int, default=64)
-    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--vertices", type=float, default=5e6)
+    parser.add_argument("--edges", type=float, default=5e7)
+    parser.add_argument("--features", type=int, default=128)
+    parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--sample", default="15,10", help="fanouts")
-    parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument(
         "--quotas", type=float, nargs="+", default=[1.0, 0.5, 0.25], help="of a core, for the accelerator"
     )
-    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 4.0, 16.0], help="of the link, in GB/s")
+    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 16.0], help="of the link, in GB/s")
     parser.add_argument("--settle", type=int, default=30, help="iterations in which a policy settles")
-    parser.add_argument("--measured", type=int, default=45, help="iterations that are measured")
-    parser.add_argument("--searched", type=int, default=12, help="iterations for each split that is tried")
+    parser.add_argument("--measured", type=int, default=36, help="iterations that are measured")
+    parser.add_argument("--searched", type=int, default=10, help="iterations for each split that is tried")
     return parser.parse_args(arguments)
 
 

@@ -32,6 +32,7 @@ from sagann.hybrid.trainer import Found, Share
 MOST_WAIT_S = 600.0
 "Seconds for which a trainer may compute an iteration, by default."
 _END_S = 5.0
+_AROUND_KEEPS = 0.9
 # Where the system keeps the memory that processes share.
 _SHARED = Path("/dev/shm")
 
@@ -77,6 +78,10 @@ class ProcessTrainer:
         "Guards the pieces, which are taken on the thread that sends and given back on the thread that trains."
         self._launched: str | None = None
         "The iteration that is computed."
+        self._launched_s = 0.0
+        "When it was launched."
+        self._around_s = 0.0
+        "Seconds that an iteration takes in the process beside its propagation, as far as known."
         start = Start(
             replica=pickled(replica),
             weights=weights,
@@ -123,7 +128,7 @@ class ProcessTrainer:
         if order.piece in self._known:
             order = replace(order, memory=None)
         self._known.add(order.piece)
-        self._launched = iteration
+        self._launched, self._launched_s = iteration, time.perf_counter()
         try:
             self._pipe.send(order)
         except (BrokenPipeError, ConnectionResetError) as error:
@@ -132,11 +137,15 @@ class ProcessTrainer:
     def finish(self) -> Found:
         assert self._launched is not None
         iteration, self._launched = self._launched, None
+        is_waited_for = not self._pipe.poll()
         answer = self._answer(f"propagating {iteration}")
+        self._around_s = self._around(time.perf_counter() - self._launched_s - answer.seconds, is_waited_for)
         pairs = zip(self._gradients, answer.has_gradient, strict=True)
         gradients = tuple(memory if has_gradient else None for memory, has_gradient in pairs)
         return Found(
-            loss=torch.tensor(answer.loss, dtype=torch.float64), gradients=gradients, seconds=answer.seconds
+            loss=torch.tensor(answer.loss, dtype=torch.float64),
+            gradients=gradients,
+            seconds=answer.seconds + self._around_s,
         )
 
     def release(self, sent: tuple[str, Order]) -> None:
@@ -179,6 +188,13 @@ class ProcessTrainer:
                 fix="Do what that error says; without --devices it comes with its line.",
             )
         return answer
+
+    def _around(self, most_s: float, is_known: bool) -> float:
+        """Seconds of messages, of the checksum and of the first access to a share; ``most_s`` if that is known, else at most as much."""
+        if is_known:
+            return max(0.0, most_s)
+        # The answer lay here for an unknown time. Less and less is believed, so that the share grows until it is waited for again.
+        return max(0.0, min(_AROUND_KEEPS * self._around_s, most_s))
 
     def _gone(self, doing: str) -> TrainerError:
         """The error of a process that has ended."""

@@ -34,7 +34,7 @@ class Share:
     weight: float
     "Its seeds, as a part of all seeds of the iteration."
     seed: int
-    "Seed of the random numbers of a trainer that is not in this process."
+    "Seed of the random numbers of the iteration, the same for all trainers."
     iteration: str
     "The iteration, for errors: 'epoch 1, batch 0'."
 

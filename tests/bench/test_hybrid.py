@@ -20,13 +20,26 @@ def test_every_number_is_measured() -> None:
     )
     assert ran.returncode == 0, ran.stderr
     settled, slowed = ran.stdout.split("## A trainer that becomes half as fast")
+    slowed, busy = slowed.split("## Where the processor's core is busy")
     rows = [line.strip("| ").split(" | ") for line in settled.splitlines() if "GB/s |" in line]
     assert [(row[0], row[1]) for row in rows] == [
-        (f"{quota} of a core, 1 GB/s", policy) for quota in ("1", "0.5") for policy in ("joint", "hyscale")
+        (f"{quota} core, 1 GB/s", policy) for quota in ("1", "0.5") for policy in ("joint", "hyscale")
     ]
     for row in rows:
         assert 0 < float(row[2].partition("%")[0]) < 100
-        assert all(float(number) > 0 for number in row[3:6])
+        assert all(float(number) > 0 for number in row[3:7])
     policies = [line.strip("| ").split(" | ") for line in slowed.splitlines()[4:] if line.startswith("| ")]
     assert [row[0] for row in policies] == ["static", "joint", "hyscale"]
     assert all(float(row[2]) > 0 for row in policies)
+    columns = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in busy.splitlines() if line.startswith("| ")
+    ]
+    header, *tasks, last = columns
+    assert header == ["", "the processor alone", "the accelerator alone", "both, equal shares"]
+    assert last[0] == "an iteration, from one to the next"
+    by_task = {name: cells for name, *cells in tasks}
+    # Who does not train or copy has no seconds of that.
+    assert by_task["propagation"][:2] == ["", ""] != by_task["propagation"][2:]
+    assert by_task["copying to the accelerator"][0] == ""
+    for name, *cells in [*tasks, last]:
+        assert all(float(cell) >= 0 for cell in cells if cell), name
