@@ -1,8 +1,7 @@
-"""What the tests of the command line share: a way to run it in this process, small datasets, and a small disk."""
+"""What the tests of the command line share: a way to run it in this process, and small datasets."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,17 +68,3 @@ def warm() -> Iterator[Warm]:
     process = Warm()
     yield process
     process.close()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MiB of its own."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", disk], check=True)

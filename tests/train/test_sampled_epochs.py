@@ -62,11 +62,16 @@ def gradients_of(source: EpochSource, parameters: list[Tensor]) -> tuple[Tensor,
 
 def model_named(name: str, graph: Graph, tmp_path: Path) -> torch.nn.Module:
     if name == "README":
-        text = (Path(__file__).parents[2] / "README.md").read_text()
-        (tmp_path / "mine.py").write_text(text.split("```python file=mine.py\n")[1].split("```")[0])
-        name = f"{tmp_path / 'mine.py'}:GatedLayer"
+        name = readme_layer(tmp_path)
     torch.manual_seed(0)
     return build_model(ModelConfig(model=name, hidden=16, dropout=0.0), graph)
+
+
+def readme_layer(folder: Path) -> str:
+    """The layer of the README in a file of its own; the name of the model."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    (folder / "mine.py").write_text(text.split("```python file=mine.py\n")[1].split("```")[0])
+    return f"{folder / 'mine.py'}:GatedLayer"
 
 
 @pytest.mark.parametrize("batch_size", [1000, 5])
@@ -304,9 +309,10 @@ def test_within_a_budget_evaluation_is_streamed_and_training_is_the_same(tmp_pat
     )
 
 
-def test_it_learns_what_the_whole_graph_teaches() -> None:
+@pytest.mark.parametrize("name", ["sage", "README"])
+def test_it_learns_what_the_whole_graph_teaches(name: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"epochs": 30, "weight_decay": 0.0}
-    model = ModelConfig(model="sage", hidden=16)
+    model = ModelConfig(model=readme_layer(tmp_path) if name == "README" else name, hidden=16)
     sampled = trainer_of(model, community_graph(300), sample=(5, 5), batch_size=32, **options).fit()
     whole = trainer_of(model, community_graph(300), **options).fit()
     assert sampled.metrics["test"]["accuracy"] > whole.metrics["test"]["accuracy"] - 0.05
