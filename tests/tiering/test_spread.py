@@ -61,6 +61,21 @@ def test_bits_do_not_depend_on_threads_and_pieces(
     assert torch.equal(spread(power_law, values), in_order_of_edges(power_law, values))
 
 
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.6])
+def test_edges_of_destinations_without_a_value_are_not_read(
+    power_law: Topology, share: float, threads: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spread_module, "PIECE_EDGES", 70_001)
+    threads(2)  # type: ignore[operator]
+    values = values_of(power_law.num_dst)
+    # A sum of logarithms begins with zeros of either sign.
+    values[values > share] = -0.0
+    # No source has the ids in the place of edges that give nothing.
+    indices = power_law.indices.where(values[power_law.edge_dst().long()] != 0, -1)
+    unread = Topology(indptr=power_law.indptr, indices=indices, num_src=power_law.num_src, validate=False)
+    assert torch.equal(spread(unread, values), in_order_of_edges(power_law, values))
+
+
 def test_a_row_longer_than_a_piece_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread_module, "PIECE_EDGES", 5)
     hub = topology_of([(v, 0) for v in range(1, 37)] + [(0, 9), (9, 12)], 37)
