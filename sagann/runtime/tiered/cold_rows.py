@@ -13,6 +13,7 @@ from sagann.errors import DatasetError
 from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_rows
 from sagann.graph.rows import as_bytes
 from sagann.storage.array_map import maps_of
+from sagann.storage.file_cache import is_cached
 from sagann.storage.mapped import MappedRows, positioned
 from sagann.storage.npy import cut_short
 from sagann.storage.scattered import Array, Reads, read_scattered
@@ -24,6 +25,9 @@ class ColdRows(Protocol):
 
     def read(self, ids: Array, target: Array, places: Array) -> Reads:
         """Read rows ``ids``, int64 [n], into the rows ``places``, integer [n], of ``target``, uint8 [m, bytes of a row]."""
+
+    def read_once(self, ids: Array, target: Array, places: Array) -> Reads:
+        """Read ascending rows that stay in memory from now on: the system need not keep them in its cache as well."""
 
     def require_unchanged(self) -> None:
         """Refuse rows that may have changed since the store was made."""
@@ -73,6 +77,22 @@ class FileRows:
                 fix="Check the disk, and copy the file to another one.",
             ) from error
 
+    def read_once(self, ids: Array, target: Array, places: Array) -> Reads:
+        """Read ascending rows, and give up the pages that this has brought into the page cache.
+
+        Hot rows lie all over the file. Under a memory limit, its pages would push the graph's own files out of the page cache, which
+        samplers then read again page by page. A part of the file that was in the page cache before stays there.
+        """
+        if not len(ids):
+            return self.read(ids, target, places)
+        row_bytes = target.shape[1]
+        offset, num_bytes = self._offset + int(ids[0]) * row_bytes, int(ids[-1] - ids[0] + 1) * row_bytes
+        was_cached = is_cached(self._file, offset, num_bytes)
+        reads = self.read(ids, target, places)
+        if not was_cached:
+            os.posix_fadvise(self._file, offset, num_bytes, os.POSIX_FADV_DONTNEED)
+        return reads
+
     def require_unchanged(self) -> None:
         """Refuse a file that was cut or written to."""
         state = os.fstat(self._file)
@@ -105,6 +125,10 @@ class StoreRows:
         if len(ids) and target.size:
             target[places] = as_bytes(read_rows(self._store, torch.from_numpy(ids)).contiguous())
         return Reads(num_reads=0, num_bytes=0)
+
+    def read_once(self, ids: Array, target: Array, places: Array) -> Reads:
+        """Ask the store for the rows."""
+        return self.read(ids, target, places)
 
     def require_unchanged(self) -> None:
         """A store answers for its rows itself: the same ids always give the same rows."""

@@ -198,7 +198,7 @@ class TieredFeatures:
         step = max(1, _PRELOAD_BYTES // max(1, self._row_bytes))
         for first in range(0, len(slots), step):
             part = slots[first : first + step]
-            self._cold.read(self._arrived[part].astype(np.int64), self._hot, part)
+            self._cold.read_once(self._arrived[part].astype(np.int64), self._hot, part)
         self._cold.require_unchanged()
 
 
