@@ -1,8 +1,8 @@
 """Seconds of loading an epoch's features from disk under a hard memory limit: ``python -m bench.cold_bytes.loading --work FOLDER``.
 
 The limit is a quarter of the features, and holds for all memory of the process and for its page cache. Before each run the system's
-cache drops the file. Contestants take turns and load the same batches of sampled vertices. Needs memory control groups that may be
-written. Prints a Markdown table.
+cache drops the file. Contestants take turns and load the same batches of sampled vertices; maps of the file load fewer of them, since a
+batch takes them minutes. Needs memory control groups that may be written. Prints a Markdown table.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -19,15 +21,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench.cold_bytes.loading_worker import WIDTH
+from bench.cold_bytes.loading_worker import FLOAT_BYTES, WIDTH
 from bench.epochs.__main__ import commit
 from bench.size.limit import Limit, drop_cached
+from sagann.byte_size import format_bytes
 from sagann.graph import Topology, rmat_edges
 from sagann.sampling import NeighborSampler, seed_batches
 
-VARIANTS = ("memmap", "from_file", "static", "s3-fifo", "look-ahead")
+MAPS = ("memmap", "from_file")
+VARIANTS = (*MAPS, "static", "s3-fifo", "look-ahead")
 LIMIT_SHARE = 4
 "The features have so many times the bytes of the limit."
+LEAST_LIMIT_BYTES = 512 << 20
+"Python, PyTorch and compiled code take a third of this before the first row is loaded."
 
 
 def main() -> None:
@@ -37,7 +43,7 @@ def main() -> None:
     with TemporaryDirectory(prefix="sagann_loading_", dir=options.work) as name:
         folder = Path(name)
         num_rows = _write(folder, options)
-        num_bytes = (folder / "features.bin").stat().st_size // LIMIT_SHARE
+        num_bytes = _limit_bytes(options)
         with Limit(f"sagann_loading_{os.getpid()}", num_bytes) as limit:
             for _ in range(options.rounds):
                 for variant in options.variants:
@@ -54,20 +60,38 @@ def main() -> None:
         f"{options.vertices:g} vertices, {LIMIT_SHARE * num_bytes / 2**20:,.0f} MiB of features, a limit of "
         f"{num_bytes / 2**20:,.0f} MiB; {num_rows:,} rows in {options.batches} batches.\n"
     )
-    print("| contestant | s | memmap / it | hits | reads | MiB read |\n|---|--:|--:|--:|--:|--:|")
-    for variant, each in turns.items():
-        if each:
-            print(f"| {' | '.join(_cells(variant, each, turns['memmap']))} |")
+    print("\n".join(rows_of(turns)))
 
 
-def _cells(variant: str, turns: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[str]:
-    seconds = [turn["seconds"] for turn in turns]
-    ratio = median(turn["seconds"] for turn in others) / median(seconds) if others else float("nan")
-    cells = [variant, f"{median(seconds):.2f}", f"{ratio:.2f}"]
-    if "hit_rate" not in turns[0]:
-        return [*cells, "-", "-", "-"]
-    last = turns[-1]
-    return [*cells, f"{last['hit_rate']:.1%}", f"{last['reads']:,}", f"{last['read_bytes'] / 2**20:,.0f}"]
+def require_same_rows(turns: Sequence[dict[str, Any]]) -> None:
+    """Refuse figures of contestants that have read other values: each batch has one sum."""
+    for numbers in zip_longest(*(turn["totals"] for turn in turns)):
+        assert len(set(numbers) - {None}) == 1, "contestants read other rows"
+
+
+def rows_of(turns: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """A table with a row for each contestant that came to its end; seconds are medians over its turns."""
+    of_batch = {
+        name: median(turn["seconds"] / len(turn["totals"]) for turn in each) for name, each in turns.items() if each
+    }
+    rows = [
+        "| contestant | batches | s / batch | memmap / it | hits | reads | MiB read |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, seconds in of_batch.items():
+        last = turns[name][-1]
+        ratio = f"{of_batch['memmap'] / seconds:.1f}" if "memmap" in of_batch else "-"
+        cells = [name, str(len(last["totals"])), f"{seconds:.3f}", ratio]
+        if "hit_rate" in last:
+            cells += [f"{last['hit_rate']:.1%}", f"{last['reads']:,}", f"{last['read_bytes'] / 2**20:,.0f}"]
+        else:
+            cells += ["-"] * 3
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def _limit_bytes(options: argparse.Namespace) -> int:
+    return int(options.vertices) * WIDTH * FLOAT_BYTES // LIMIT_SHARE
 
 
 def _write(folder: Path, options: argparse.Namespace) -> int:
@@ -99,11 +123,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--fanouts", type=lambda text: tuple(map(int, text.split(","))), default=(25, 10))
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--batches", type=int, default=33, help="the first one is not timed")
+    parser.add_argument("--map-batches", type=int, default=1, help="batches that maps of the file load in the time")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--hot", default="10%")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=VARIANTS)
     parser.add_argument("--work", type=Path, help="folder for the features, deleted after use; on a disk")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if (limit_bytes := _limit_bytes(options)) < LEAST_LIMIT_BYTES:
+        least = LEAST_LIMIT_BYTES * LIMIT_SHARE // (WIDTH * FLOAT_BYTES)
+        parser.error(
+            f"a limit of {format_bytes(limit_bytes)} has no room for a process of PyTorch; pass --vertices {least} or more"
+        )
+    return options
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 The graph is R-MAT with random features and labels. The limit is a part of the features' bytes, or stated, and holds for all memory of a
 process and for the page cache of the files that it reads. Every contestant trains the same model by Adam on as many batches as it is
 given, in a process and a control group of its own; before each turn the system's cache drops the files. "s / batch" is the median over the
-turns. "ready" is everything before the first batch: imports, the graph, and for sagann the score, the hot tier, a forecast and a batch
-that compiles. Peers get fewer batches where theirs take minutes. Prints Markdown.
+turns, and of sagann's over its epochs. "ready" is everything before the first epoch: imports, the graph, and for sagann the score, the hot tier, a batch
+that compiles and a forecast. Peers get fewer batches where theirs take minutes. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -79,9 +79,11 @@ def _run(name: str, folder: Path, limit_bytes: int, hot_bytes: int, options: arg
         "folder": str(folder.absolute()),
         "threads": options.threads,
         "batches": options.batches if name == "sagann" else options.peer_batches,
+        "epochs": options.epochs,
         "batch_size": options.batch_size,
         "fanouts": options.sample,
         "hot_bytes": hot_bytes,
+        "step_bytes": limit_bytes // 2,
         "model": "sage",
         "layers": len(options.sample),
         "hidden": options.hidden,
@@ -137,15 +139,32 @@ def tiers_of(turns: dict[str, list[Turn]]) -> list[str]:
     told = found[-1]
     mebibytes = {name: told["tiers"][name] / 2**20 for name in told["tiers"]}
     stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in told["stages"].items())
-    epoch_s, forecast_s = (median(each[name] for each in found) for name in ("seconds", "forecast_s"))
+    preparing = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in told["preparing"].items())
     return [
         f"sagann's {told['batches']} batches: {', '.join(f'{value:,.0f} MiB {name}' for name, value in mebibytes.items())}; {told['reads']:,} "
         f"reads of {told['read_bytes'] / 2**20:,.0f} MiB with the gaps between rows; {told['hit_rate']:.1%} of the rows from the hot tier. Work of "
-        f"the stages: {stages}.",
+        f"the stages: {stages}. Before the first epoch: {preparing}.",
         "",
-        f"Forecast of these batches: {forecast_s:.2f} s and {told['forecast_bytes'] / 2**20:,.0f} MiB; measured {epoch_s:.2f} s and "
-        f"{sum(mebibytes.values()):,.0f} MiB (median of {len(found)} turns; bytes of the last).",
+        *forecasts_of([epoch for each in found for epoch in each["epochs"]]),
     ]
+
+
+def forecasts_of(epochs: Sequence[dict[str, float]]) -> list[str]:
+    """A row for each epoch of sagann, and what was foretold of it just before."""
+    rows = [
+        "| epoch | forecast, s | measured, s | seconds, forecast / measured | bytes, forecast / measured | cold bytes, forecast / measured |",
+        "|--:|--:|--:|--:|--:|--:|",
+    ]
+    for number, epoch in enumerate(epochs):
+        seconds, num_bytes, cold = (
+            epoch[f"forecast_{name}"] / epoch[measured]
+            for name, measured in (("s", "seconds"), ("bytes", "bytes"), ("cold_bytes", "cold_bytes"))
+        )
+        rows.append(
+            f"| {number + 1} | {epoch['forecast_s']:.1f} | {epoch['seconds']:.1f} | {seconds:.2f} | {num_bytes:.3f} | {cold:.3f} |"
+        )
+    near = median(epoch["forecast_s"] / epoch["seconds"] for epoch in epochs)
+    return [*rows, "", f"Median of forecast / measured: {near:.2f}."]
 
 
 def _batch_s(turns: Sequence[Turn]) -> float | None:
@@ -177,6 +196,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, nargs="+", default=[25, 10], help="fanouts")
     parser.add_argument("--batch-size", type=int, default=1024, help="seeds of a batch")
     parser.add_argument("--batches", type=int, default=32, help="batches that sagann trains")
+    parser.add_argument("--epochs", type=int, default=1, help="epochs of those batches, each foretold just before")
     parser.add_argument("--peer-batches", type=int, default=1, help="batches that each peer trains")
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--limit", type=size, help="of each control group; a quarter of the features by default")

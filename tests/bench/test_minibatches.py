@@ -92,6 +92,10 @@ def _turn(told: dict[str, object], *, kills: int = 0) -> Turn:
 
 
 def test_a_batch_from_disk_is_compared_and_who_is_killed_has_no_figures() -> None:
+    def epoch(seconds: float, forecast_s: float) -> dict[str, float]:
+        cold = {"cold_bytes": 2**20, "forecast_cold_bytes": 1.5 * 2**20}
+        return {"seconds": seconds, "forecast_s": forecast_s, "bytes": 2**22, "forecast_bytes": 2**22} | cold
+
     work = {"batches": 4, "edges": 4000, "rows": 800, "ready_s": 7.0}
     sagann = work | {
         "seconds": 2.0,
@@ -100,8 +104,8 @@ def test_a_batch_from_disk_is_compared_and_who_is_killed_has_no_figures() -> Non
         "reads": 1000,
         "read_bytes": 2**21,
         "hit_rate": 0.75,
-        "forecast_s": 2.2,
-        "forecast_bytes": 2**22,
+        "preparing": {"open": 3.0, "score": 4.2},
+        "epochs": [epoch(2.0, 2.2), epoch(2.5, 2.25), epoch(2.0, 3.0)],
     }
     turns = {
         "sagann": [_turn(sagann)],
@@ -115,5 +119,12 @@ def test_a_batch_from_disk_is_compared_and_who_is_killed_has_no_figures() -> Non
     ]
     told = "\n".join(tiers_of(turns))
     assert "3 MiB hot, 1 MiB cold; 1,000 reads of 2 MiB" in told
-    assert "Forecast of these batches: 2.20 s and 4 MiB; measured 2.00 s and 4 MiB" in told
+    assert "Before the first epoch: open 3 s, score 4 s." in told
+    assert told.splitlines()[-5:] == [
+        "| 1 | 2.2 | 2.0 | 1.10 | 1.000 | 1.500 |",
+        "| 2 | 2.2 | 2.5 | 0.90 | 1.000 | 1.500 |",
+        "| 3 | 3.0 | 2.0 | 1.50 | 1.000 | 1.500 |",
+        "",
+        "Median of forecast / measured: 1.10.",
+    ]
     assert tiers_of(turns | {"sagann": [_turn({}, kills=1)]}) == []
