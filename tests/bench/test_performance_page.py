@@ -192,3 +192,9 @@ def test_the_faster_peer_of_each_table_of_minibatches_counts(tmp_path: Path) -> 
     assert minibatch_section(tmp_path)[-1] == (
         "| sampled epochs in memory | sage, fanouts 5, 5 | dgl:graphbolt | **2.00** | `python -m bench.minibatches` |"
     )
+    row = "| sagann | {} | 32 | 1.50 | 1.0 | 900 | 800 | 60 | 3000 |\n"
+    header = "| contestant | outcome | batches | s / batch | it / sagann | edges / batch | rows / batch | ready s | held MiB |\n"
+    for outcome, is_shown in (("killed", False), ("ok", True)):
+        (tmp_path / "minibatches_large.md").write_text(header + "|---" * 9 + "|\n" + row.format(outcome))
+        said = "limit of 6 GiB:\n1.50 s a batch of 800 rows, 3000 MiB held" in minibatch_section(tmp_path)[-1]
+        assert said == is_shown
