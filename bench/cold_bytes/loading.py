@@ -48,13 +48,14 @@ def main() -> None:
             for _ in range(options.rounds):
                 for variant in options.variants:
                     drop_cached(folder)
-                    command = [sys.executable, "-m", "bench.cold_bytes.loading_worker", name, variant, options.hot]
-                    ended = limit.run(command)
+                    count = options.map_batches + 1 if variant in MAPS else options.batches
+                    script = ["-m", "bench.cold_bytes.loading_worker", name, variant, options.hot, str(count)]
+                    ended = limit.run([sys.executable, *script])
                     if ended.outcome != "ok":
                         print(f"{variant} {ended.outcome}: {ended.errors}", file=sys.stderr)
                         continue
                     turns[variant].append(json.loads(ended.output))
-        assert len({turn["total"] for each in turns.values() for turn in each}) == 1, "contestants read other rows"
+    require_same_rows([turn for each in turns.values() for turn in each])
     print(f"`python -m bench.cold_bytes.loading {' '.join(sys.argv[1:])}` at {commit()}.\n")
     print(
         f"{options.vertices:g} vertices, {LIMIT_SHARE * num_bytes / 2**20:,.0f} MiB of features, a limit of "
