@@ -53,7 +53,10 @@ FEWEST_BATCHES = 3
 MOST_BATCHES = 24
 "Most batches that are measured."
 LONGEST_S = 10.0
-"Seconds after which no more batches are measured: half of them for each stage by itself, half for all stages together."
+"Seconds after which no more batches are measured, of each stage by itself and then of all stages together."
+# Share of these seconds for stages by themselves. They tell how the stages share the cores. How long a batch takes is told by all stages
+# together, and needs many batches where features come from a disk: one may take several times as long as the next.
+_ALONE_SHARE = 0.3
 # Most times that batches go through the pipeline.
 _ROUNDS = 5
 # Stages that have as many threads as TrainConfig.sampling_threads says.
@@ -190,7 +193,7 @@ class RehearsedEpochs(SampledEpochs):
         # The first batches compile kernels.
         session.run_epoch()
         self._measured.clear()
-        self._deadline_s = time.perf_counter() + LONGEST_S / 2
+        self._deadline_s = time.perf_counter() + _ALONE_SHARE * LONGEST_S
         while not self._is_enough():
             session.run_epoch()
         watch = Stopwatch()
@@ -203,10 +206,11 @@ class RehearsedEpochs(SampledEpochs):
     def _rehearse_together(self, session: TrainSession, epoch: PipelinedEpoch) -> tuple[float, Traffic | None]:
         """Let batches go through the pipeline: their seconds over the simulated ones, and what the tiers gave to the last of them."""
         batch_s = simulate_epoch(epoch, num_cores()).seconds / epoch.num_batches
-        wanted = min(MOST_BATCHES, max(FEWEST_BATCHES, int(LONGEST_S / 2 / batch_s)))
+        longest_s = (1 - _ALONE_SHARE) * LONGEST_S
+        wanted = min(MOST_BATCHES, max(FEWEST_BATCHES, int(longest_s / batch_s)))
         self._num_together = min(wanted, epoch.num_batches)
         expected_s = simulate_epoch(replace(epoch, num_batches=self._num_together), num_cores()).seconds
-        end_s, measured_s = time.perf_counter() + LONGEST_S / 2, list[float]()
+        end_s, measured_s = time.perf_counter() + longest_s, list[float]()
         store: object = self._minibatches.graph.features
         traffic = None
         while not measured_s or (len(measured_s) < _ROUNDS and time.perf_counter() < end_s):

@@ -200,9 +200,10 @@ def test_rehearsal_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(RehearsedEpochs, "forecast", counted)
-    trainer_of(**{**SAMPLED, "batch_size": 1}).foretell()
-    monkeypatch.setattr("sagann.train.sampled_forecast.LONGEST_S", 0.0)
-    trainer_of(**{**SAMPLED, "batch_size": 1}).foretell()
+    # Time enough, and none.
+    for longest_s in (600.0, 0.0):
+        monkeypatch.setattr("sagann.train.sampled_forecast.LONGEST_S", longest_s)
+        trainer_of(**{**SAMPLED, "batch_size": 1}).foretell()
     # An epoch has 30 batches, of which 16 are rehearsed, and the rehearsal ends in the second epoch.
     assert counts == [MOST_BATCHES, FEWEST_BATCHES]
 
