@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sagann.interop import load_dataset as load_dataset
     from sagann.kernels.typed_linear import typed_linear as typed_linear
     from sagann.nn import GNN as GNN, ModelConfig as ModelConfig, build_model as build_model
-    from sagann.runtime.loading import MiniBatches as MiniBatches
+    from sagann.runtime.loading import GraphBatches as GraphBatches, MiniBatches as MiniBatches
     from sagann.runtime.streaming.stream import stream as stream
     from sagann.saga import Edge as Edge, SagaLayer as SagaLayer
     from sagann.storage import load_graph as load_graph, open_graph as open_graph, save_graph as save_graph
@@ -56,6 +56,7 @@ _HOMES = {
     "Edge": "sagann.saga",
     "GNN": "sagann.nn",
     "Graph": "sagann.graph",
+    "GraphBatches": "sagann.runtime.loading",
     "InputError": "sagann.errors",
     "LayerError": "sagann.errors",
     "MiniBatches": "sagann.runtime.loading",

@@ -62,6 +62,8 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "num_graphs": _ROWS,
         "num_classes": _ROWS,
         "num_targets": _COLUMNS,
+        "num_graph_classes": _ROWS,
+        "num_graph_targets": _COLUMNS,
         "num_features": _COLUMNS,
         "num_edge_types": _COLUMNS,
         "edge_dim": _COLUMNS,

@@ -12,6 +12,7 @@ PUBLIC = {
     "Edge",
     "GNN",
     "Graph",
+    "GraphBatches",
     "InputError",
     "LayerError",
     "MiniBatches",

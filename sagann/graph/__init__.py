@@ -12,7 +12,7 @@ from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import AnnouncedFeatures, FeatureStore, feature_store
 from sagann.graph.graph import SPLIT_NAMES, Graph
 from sagann.graph.normalise import normalise, normalise_features
-from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_split
+from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_graph_split, random_split
 from sagann.graph.subgraph import original_order, relabel, subgraph
 from sagann.graph.task import TASKS, for_task
 from sagann.graph.topology import Csr, Topology
@@ -50,6 +50,7 @@ __all__ = [
     "original_order",
     "per_class_split",
     "planetoid_split",
+    "random_graph_split",
     "random_split",
     "relabel",
     "remove_self_loops",

@@ -103,8 +103,11 @@ def check_offsets(
 
 NOT_A_NUMBER = "Replace NaN and infinite values, with torch.nan_to_num for example."
 "What to do about values that are not finite."
-UNKNOWN_TARGET = "Write any finite number for an unknown target, and leave the vertex out of every split."
-"What to do about targets that are not finite."
+
+
+def unknown_target(unit: str) -> str:
+    """What to do about targets that are not finite; ``unit`` has a target each: 'vertex' or 'graph'."""
+    return f"Write any finite number for an unknown target, and leave the {unit} out of every split."
 
 
 def check_finite(rows: Tensor, what: str, *, where: Where, fix: str = NOT_A_NUMBER) -> None:

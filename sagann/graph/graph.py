@@ -1,4 +1,4 @@
-"""Graph: a topology with the data of its vertices: features, labels, targets, splits, and graph boundaries.
+"""Graph: a topology with the data of its vertices: features, labels, targets, splits; and of several graphs in one, boundaries and answers.
 
 A Graph is immutable; every transformation returns a new Graph that shares all unchanged tensors. Tensors may be
 memory-mapped, so making a Graph checks shapes, not values; :func:`sagann.graph.validate_graph` checks the values.
@@ -57,6 +57,16 @@ class Graph:
     None for a single graph."""
     graph_names: tuple[str, ...] = ()
     "Names of the graphs, or empty."
+    graph_labels: Tensor | None = None
+    """A label for each graph: int64 [num_graphs], -1 for unknown; or uint8 [num_graphs, num_graph_classes] of 0 and 1. Like all answers of
+    whole graphs, it needs ``graph_ptr``."""
+    num_graph_classes: int = 0
+    "Number of classes of graphs; 0 without labels of graphs."
+    graph_targets: Tensor | None = None
+    """Values to predict for each graph: finite float32 [num_graphs], or [num_graphs, num_graph_targets]; a single column is kept as
+    [num_graphs]. Where a value is unknown, it is any number, and the graph is in no split."""
+    graph_splits: Mapping[str, Tensor] = field(default_factory=dict)
+    "Disjoint masks over graphs, bool [num_graphs], by name: 'train', 'val', 'test'."
     original_ids: Tensor | None = None
     """Ids that the vertices had before they were renumbered, int64 [num_vertices], a permutation, on the CPU: vertex i was vertex
     original_ids[i]. None for a graph that was never renumbered."""
@@ -77,8 +87,10 @@ class Graph:
             )
         if isinstance(self.features, TensorRows):
             object.__setattr__(self, "features", self.features.tensor)
-        if self.targets is not None and self.targets.ndim == 2 and self.targets.shape[1] == 1:
-            object.__setattr__(self, "targets", self.targets[:, 0])
+        for name in ("targets", "graph_targets"):
+            values = getattr(self, name)
+            if values is not None and values.ndim == 2 and values.shape[1] == 1:
+                object.__setattr__(self, name, values[:, 0])
         features = self.features
         if features is not None and not (isinstance(features, Tensor) and features.requires_grad):
             declare_constant(features)
@@ -95,6 +107,7 @@ class Graph:
                     where=f"graph '{self.name}'",
                     fix="Pass one row per vertex.",
                 )
+        _check_answers_of_graphs(self)
 
     @property
     def num_vertices(self) -> int:
@@ -137,6 +150,13 @@ class Graph:
         return 1 if self.graph_ptr is None else len(self.graph_ptr) - 1
 
     @property
+    def num_graph_targets(self) -> int:
+        """Number of target values per graph; 0 without targets of graphs."""
+        if self.graph_targets is None:
+            return 0
+        return 1 if self.graph_targets.ndim == 1 else self.graph_targets.shape[1]
+
+    @property
     def multi_label(self) -> bool:
         """Whether a vertex may have several labels."""
         return self.labels is not None and self.labels.ndim == 2
@@ -168,6 +188,10 @@ class Graph:
         """The same graph with other splits: bool masks [num_vertices] of 'train', 'val' and 'test'."""
         return replace(self, splits=splits)
 
+    def with_graph_splits(self, splits: Mapping[str, Tensor]) -> Graph:
+        """The same graph with other splits of its graphs: bool masks [num_graphs] of 'train', 'val' and 'test'."""
+        return replace(self, graph_splits=splits)
+
     def in_memory(self) -> Graph:
         """The same graph with its features in a tensor; all rows of a feature store are read into memory."""
         return self if self.features is None else replace(self, features=tensor_of(self.features))
@@ -192,14 +216,19 @@ class Graph:
             targets=move(self.targets),
             splits={name: mask.to(device) for name, mask in self.splits.items()},
             graph_ptr=move(self.graph_ptr),
+            graph_labels=move(self.graph_labels),
+            graph_targets=move(self.graph_targets),
+            graph_splits={name: mask.to(device) for name, mask in self.graph_splits.items()},
         )
 
     def __repr__(self) -> str:
         targets = f", num_targets={self.num_targets}" if self.targets is not None else ""
         several = f", num_graphs={self.num_graphs}" if self.graph_ptr is not None else ""
+        of_graphs = f", num_graph_classes={self.num_graph_classes}" if self.graph_labels is not None else ""
+        of_graphs += f", num_graph_targets={self.num_graph_targets}" if self.graph_targets is not None else ""
         return (
             f"Graph(num_vertices={self.num_vertices}, num_edges={self.num_edges}, "
-            f"num_features={self.num_features}, num_classes={self.num_classes}{targets}{several})"
+            f"num_features={self.num_features}, num_classes={self.num_classes}{targets}{several}{of_graphs})"
         )
 
 
@@ -223,8 +252,34 @@ def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
         yield f"split '{name}'", mask
     if graph.graph_ptr is not None:
         yield "graph_ptr", graph.graph_ptr
+    yield from answers_of_graphs(graph).items()
     if graph.original_ids is not None:
         yield "original_ids", graph.original_ids
+
+
+def answers_of_graphs(graph: Graph) -> dict[str, Tensor]:
+    """The arrays with a row per graph, by name: labels, targets, and splits of the graphs."""
+    found = {"graph_labels": graph.graph_labels, "graph_targets": graph.graph_targets}
+    found |= {f"graph_split_{name}": mask for name, mask in sorted(graph.graph_splits.items())}
+    return {name: rows for name, rows in found.items() if rows is not None}
+
+
+def _check_answers_of_graphs(graph: Graph) -> None:
+    for name, rows in answers_of_graphs(graph).items():
+        if graph.graph_ptr is None:
+            raise InputError(
+                "answers of graphs need the graphs' offsets",
+                value=f"{name}, and no graph_ptr",
+                where=f"graph '{graph.name}'",
+                fix="Pass graph_ptr, int64 [num_graphs + 1]; answers of vertices are labels, targets and splits.",
+            )
+        if rows.ndim == 0 or len(rows) != graph.num_graphs:
+            raise InputError(
+                f"{name} and graphs differ in number",
+                value=f"{len(rows) if rows.ndim else 'a number without'} rows, {graph.num_graphs} graphs",
+                where=f"graph '{graph.name}'",
+                fix="Pass one row per graph.",
+            )
 
 
 def _check_types(graph: Graph) -> None:
@@ -234,15 +289,17 @@ def _check_types(graph: Graph) -> None:
     as_tensor = "Convert it with torch.as_tensor."
     features = graph.features
     require_type(features, (Tensor, FeatureStore), where="Graph.features", fix=as_tensor, optional=True)
-    for name in ("labels", "targets", "graph_ptr", "original_ids"):
+    for name in ("labels", "targets", "graph_ptr", "graph_labels", "graph_targets", "original_ids"):
         require_type(getattr(graph, name), Tensor, where=f"Graph.{name}", fix=as_tensor, optional=True)
-    for name in ("num_classes", "num_edge_types"):
+    for name in ("num_classes", "num_edge_types", "num_graph_classes"):
         count = getattr(graph, name)
         require_type(count, int, where=f"Graph.{name}", fix="Pass a count, as int(...).")
         require_integer(count, name, where=f"Graph.{name}")
-    require_type(graph.splits, Mapping, where="Graph.splits", fix="Pass a mapping of split to bool mask.")
-    for name, mask in graph.splits.items():
-        require_type(mask, Tensor, where=f"Graph.splits[{name!r}]", fix=as_tensor)
+    for field_name in ("splits", "graph_splits"):
+        splits, where = getattr(graph, field_name), f"Graph.{field_name}"
+        require_type(splits, Mapping, where=where, fix="Pass a mapping of split to bool mask.")
+        for name, mask in splits.items():
+            require_type(mask, Tensor, where=f"{where}[{name!r}]", fix=as_tensor)
     require_type(graph.graph_names, tuple, where="Graph.graph_names", fix="Pass a tuple of names.")
     for text in (*graph.graph_names, graph.name):
         require_type(text, str, where="Graph.name or Graph.graph_names", fix="Pass text.")

@@ -1,4 +1,4 @@
-"""Splits: which vertices to train, validate and test on.
+"""Splits: which vertices, or which graphs of several in one, to train, validate and test on.
 
 Only labelled vertices enter a split; masks are disjoint; the same seed gives the same split on every machine, and of a renumbered
 graph the same vertices as of the original one.
@@ -17,6 +17,7 @@ from torch import Tensor
 from sagann.errors import InputError, shown
 from sagann.graph.graph import Graph
 from sagann.graph.subgraph import original_order
+from sagann.graph.task import answers_of, missing_answers
 from sagann.ranges import RANGES
 
 
@@ -32,11 +33,52 @@ def random_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: in
         InputError: no labels, or shares that are negative or exceed 1 together.
     """
     require_shares(train, val, where="random_split")
-    vertices = _labelled_vertices(graph)
-    vertices = vertices[_shuffled(len(vertices), seed)]
-    # Rounded cumulatively, so that shares which add up to 1 leave nothing over.
-    ends = [round(train * len(vertices)), round((train + val) * len(vertices))]
-    return _with_splits(graph, vertices[: ends[0]], vertices[ends[0] : ends[1]], vertices[ends[1] :])
+    return _with_splits(graph, *_shares(_labelled_vertices(graph), train, val, seed))
+
+
+def random_graph_split(graph: Graph, *, train: float = 0.8, val: float = 0.1, seed: int) -> Graph:
+    """Draw shares of whole graphs at random, to learn one answer for each; the rest is for testing.
+
+    Graphs of unknown label are left out, unless they have targets.
+
+    Args:
+        graph: several graphs in one, with labels or targets of graphs.
+        train: share for training, in [0, 1].
+        val: share for validation, in [0, 1].
+        seed: seed of the draw.
+    Returns:
+        the graph with ``graph_splits``.
+    Raises:
+        InputError: graphs have neither labels nor targets, or shares are negative or exceed 1 together.
+    Example:
+        >>> from sagann.graph import Topology
+        >>> none = torch.empty(0, dtype=torch.int64)
+        >>> ten = Graph(
+        ...     topology=Topology.from_coo(src=none, dst=none, num_src=20),
+        ...     graph_ptr=torch.arange(0, 21, 2),
+        ...     graph_targets=torch.rand(10),
+        ... )
+        >>> {name: int(mask.sum()) for name, mask in random_graph_split(ten, seed=0).graph_splits.items()}
+        {'train': 8, 'val': 1, 'test': 1}
+    """
+    require_shares(train, val, where="random_graph_split")
+    if graph.graph_labels is None and graph.graph_targets is None:
+        fix = "Give the graph graph_labels or graph_targets; random_split draws vertices."
+        raise _refused(
+            graph, "graphs without answers cannot be split", "neither graph_labels nor graph_targets", fix
+        )
+    everything = torch.ones(graph.num_graphs, dtype=torch.bool)
+    return graph.with_graph_splits(
+        _masks(graph.num_graphs, *_shares(known_graphs(graph, everything), train, val, seed))
+    )
+
+
+def known_graphs(graph: Graph, mask: Tensor) -> Tensor:
+    """The graphs of a mask, bool [num_graphs], whose answer is known: int64 [n]. Graphs with targets, or several labels, all are known."""
+    labels = graph.graph_labels
+    if labels is not None and labels.ndim == 1 and graph.graph_targets is None:
+        mask = mask & (labels >= 0)
+    return mask.nonzero().squeeze(1)
 
 
 def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) -> Graph:
@@ -186,8 +228,8 @@ def _labelled_vertices(graph: Graph) -> Tensor:
     """Find the vertices with a known label or with targets, int64 ascending by original id."""
     known = graph.labels if graph.labels is not None else graph.targets
     if known is None:
-        fix = "Give the graph labels or targets first."
-        raise _refused(graph, "a graph without labels cannot be split", "neither labels nor targets", fix)
+        fix = missing_answers(graph, "Give the graph labels or targets first.")
+        raise _refused(graph, "a graph without labels cannot be split", answers_of(graph), fix)
     if graph.original_ids is not None:
         vertices = original_order(graph).to(known.device)
     else:
@@ -212,10 +254,21 @@ def _shuffled(count: int, seed: int) -> Tensor:
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
+def _shares(ids: Tensor, train: float, val: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    ids = ids[_shuffled(len(ids), seed)]
+    # Rounded cumulatively, so that shares which add up to 1 leave nothing over.
+    ends = [round(train * len(ids)), round((train + val) * len(ids))]
+    return ids[: ends[0]], ids[ends[0] : ends[1]], ids[ends[1] :]
+
+
 def _with_splits(graph: Graph, train: Tensor, val: Tensor, test: Tensor) -> Graph:
+    return replace(graph, splits=_masks(graph.num_vertices, train, val, test))
+
+
+def _masks(count: int, train: Tensor, val: Tensor, test: Tensor) -> dict[str, Tensor]:
     splits = {}
-    for name, vertices in (("train", train), ("val", val), ("test", test)):
-        mask = torch.zeros(graph.num_vertices, dtype=torch.bool, device=vertices.device)
-        mask[vertices] = True
+    for name, ids in (("train", train), ("val", val), ("test", test)):
+        mask = torch.zeros(count, dtype=torch.bool, device=ids.device)
+        mask[ids] = True
         splits[name] = mask
-    return replace(graph, splits=splits)
+    return splits

@@ -7,6 +7,7 @@ targets and splits. The result has the edges between chosen vertices, with their
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
     Args:
         graph: any graph.
         vertices: int64 [M], distinct ids. If the graph holds several graphs, the vertices of each must be consecutive
-            in ``vertices``. A graph without a chosen vertex disappears.
+            in ``vertices``. A graph without a chosen vertex disappears; one with some keeps its name and its answers.
     Raises:
         InputError: an id is out of range or repeated, or graphs are mixed.
     Example:
@@ -49,9 +50,9 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
     from sagann.graph.row_sort import sort_rows
 
     sort_rows(indptr, indices, edges)
-    graph_ptr, graph_names = graphs_of(graph, vertices)
     return replace(
         graph,
+        **fields_of_graphs(graph, vertices),
         topology=Topology(
             indptr=indptr,
             indices=indices,
@@ -63,8 +64,6 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
         labels=None if graph.labels is None else graph.labels[vertices],
         targets=None if graph.targets is None else graph.targets[vertices],
         splits={name: mask[vertices] for name, mask in graph.splits.items()},
-        graph_ptr=graph_ptr,
-        graph_names=graph_names,
         original_ids=None,
     )
 
@@ -120,7 +119,7 @@ def check_order(graph: Graph, order: Tensor) -> None:
             fix="Pass every vertex once, or take a subgraph.",
         )
     _check_vertices(order, graph)
-    graphs_of(graph, order)
+    fields_of_graphs(graph, order)
 
 
 def _check_vertices(vertices: Tensor, graph: Graph) -> None:
@@ -140,10 +139,10 @@ def _check_vertices(vertices: Tensor, graph: Graph) -> None:
         )
 
 
-def graphs_of(graph: Graph, vertices: Tensor) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Offsets and names of the graphs of chosen vertices, in the order of the vertices; refuse mixed graphs."""
+def fields_of_graphs(graph: Graph, vertices: Tensor) -> dict[str, Any]:
+    """The fields of a Graph about the graphs of chosen vertices, in the order of the vertices; refuse mixed graphs."""
     if graph.graph_ptr is None:
-        return None, graph.graph_names
+        return {}
     owner = torch.bucketize(vertices.cpu(), graph.graph_ptr.cpu(), right=True) - 1
     runs, lengths = torch.unique_consecutive(owner, return_counts=True)
     if len(runs.unique()) != len(runs):
@@ -155,5 +154,14 @@ def graphs_of(graph: Graph, vertices: Tensor) -> tuple[Tensor | None, tuple[str,
             where=f"vertices of graph '{graph.name}'",
             fix="Keep the vertices of each graph together, or drop graph_ptr first.",
         )
-    names = tuple(graph.graph_names[g] for g in runs.tolist()) if graph.graph_names else ()
-    return offsets_of(lengths), names
+
+    def rows(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor[runs.to(tensor.device)]
+
+    return {
+        "graph_ptr": offsets_of(lengths),
+        "graph_names": tuple(graph.graph_names[g] for g in runs.tolist()) if graph.graph_names else (),
+        "graph_labels": rows(graph.graph_labels),
+        "graph_targets": rows(graph.graph_targets),
+        "graph_splits": {name: rows(mask) for name, mask in graph.graph_splits.items()},
+    }

@@ -60,7 +60,9 @@ def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") 
             "the task does not fit the graph",
             value=f"task '{task}', graph '{graph.name}' has {answers_of(graph)}",
             where=where,
-            fix=f"Choose {' or '.join(known)}." if known else "Give the graph labels or targets.",
+            fix=f"Choose {' or '.join(known)}."
+            if known
+            else missing_answers(graph, "Give the graph labels or targets."),
         )
     return without_others(graph, task or (known[0] if known else None))
 
@@ -82,7 +84,27 @@ def answers_of(graph: Graph) -> str:
         found.append(f"labels of {graph.num_classes} classes{several}")
     if graph.targets is not None:
         found.append(f"{graph.num_targets} target{'s' if graph.num_targets != 1 else ''} per vertex")
-    return " and ".join(found) or "neither labels nor targets"
+    if found:
+        return " and ".join(found)
+    of_graphs = answers_of_whole_graphs(graph)
+    return "neither labels nor targets" + (f" per vertex, but {of_graphs}" if of_graphs else "")
+
+
+def missing_answers(graph: Graph, fix: str) -> str:
+    """What to do where a graph has no answers for a Trainer: ``fix``, but for graphs that have answers as wholes."""
+    of_graphs = "Learn answers of whole graphs in a loop of your own, with sagann.GraphBatches and sagann.nn.pool."
+    return of_graphs if answers_of_whole_graphs(graph) else fix
+
+
+def answers_of_whole_graphs(graph: Graph) -> str:
+    """What several graphs in one have answers for as wholes, in words; empty where there is nothing."""
+    found = []
+    if graph.graph_labels is not None:
+        several = ", several per graph" if graph.graph_labels.ndim == 2 else ""
+        found.append(f"labels of {graph.num_graph_classes} classes of graphs{several}")
+    if graph.graph_targets is not None:
+        found.append(f"{graph.num_graph_targets} target{'s' if graph.num_graph_targets != 1 else ''} per graph")
+    return " and ".join(found)
 
 
 def left_out(graph: Graph, task: str | None) -> str:

@@ -5,6 +5,8 @@ A message names the first offending vertex or edge.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import combinations
 
 import torch
@@ -12,7 +14,6 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_choice
 from sagann.graph.checks import (
-    UNKNOWN_TARGET,
     Where,
     check_columns,
     check_finite,
@@ -23,6 +24,7 @@ from sagann.graph.checks import (
     first_true,
     numbered,
     slices,
+    unknown_target,
     wrong_form,
 )
 from sagann.graph.feature_store import feature_store, read_slice
@@ -42,7 +44,7 @@ def validate_graph(graph: Graph) -> None:
         InputError: a value is wrong; the message names the first offending vertex or edge.
     """
     graph.topology.validate()
-    _check_boundaries(graph)
+    validate_graphs(graph)
     _check_edge_data(graph)
     _check_features(graph)
     _check_original_ids(graph)
@@ -50,17 +52,75 @@ def validate_graph(graph: Graph) -> None:
 
 
 def validate_labels(graph: Graph) -> None:
-    """Check the labels, targets and splits of ``graph``, in O(vertices)."""
-    _check_labels(graph)
-    _check_targets(graph)
-    _check_splits(graph)
+    """Check the labels, targets and splits of vertices and of graphs, in O(vertices)."""
+    for answers in _answers(graph):
+        _check_labels(answers)
+        _check_targets(answers)
+        _check_splits(answers)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Answers:
+    """Labels, targets and splits: those of vertices, or those of graphs."""
+
+    unit: str
+    "What has an answer: 'vertex' or 'graph'."
+    units: str
+    "The same in the plural."
+    prefix: str
+    "Before 'labels', 'targets', 'splits' and 'num_classes' in the names of the graph's fields."
+    owner: str
+    "Name of the graph."
+    labels: Tensor | None
+    "Labels, or None."
+    num_classes: int
+    "Number of classes."
+    targets: Tensor | None
+    "Targets, or None."
+    splits: Mapping[str, Tensor]
+    "Masks by name."
+
+    def where(self, array: str) -> str:
+        """Name of an array in errors."""
+        return f"{self.prefix}{array} of graph '{self.owner}'"
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether there may be several labels each."""
+        return self.labels is not None and self.labels.ndim == 2
+
+
+def _answers(graph: Graph) -> tuple[_Answers, _Answers]:
+    return (
+        _Answers(
+            unit="vertex",
+            units="vertices",
+            prefix="",
+            owner=graph.name,
+            labels=graph.labels,
+            num_classes=graph.num_classes,
+            targets=graph.targets,
+            splits=graph.splits,
+        ),
+        _Answers(
+            unit="graph",
+            units="graphs",
+            prefix="graph_",
+            owner=graph.name,
+            labels=graph.graph_labels,
+            num_classes=graph.num_graph_classes,
+            targets=graph.graph_targets,
+            splits=graph.graph_splits,
+        ),
+    )
 
 
 def _name(graph: Graph, array: str) -> str:
     return f"{array} of graph '{graph.name}'"
 
 
-def _check_boundaries(graph: Graph) -> None:
+def validate_graphs(graph: Graph) -> None:
+    """Check offsets and names of several graphs in one, and that no edge joins two of them, in O(edges)."""
     ptr, names = graph.graph_ptr, graph.graph_names
     if ptr is not None:
         where = _name(graph, "graph_ptr")
@@ -203,72 +263,74 @@ def _check_sparse_features(features: Tensor, name: str) -> None:
         check_finite(values[part], "feature", where=entries(part.start))
 
 
-def _check_labels(graph: Graph) -> None:
-    labels, where = graph.labels, _name(graph, "labels")
+def _check_labels(answers: _Answers) -> None:
+    labels, where = answers.labels, answers.where("labels")
     if labels is None:
         return
-    if graph.multi_label:
-        fits = labels.dtype == torch.uint8 and labels.shape[1] == graph.num_classes
-        expected = f"torch.uint8 [num_vertices, {graph.num_classes}] for several labels per vertex"
+    if answers.multi_label:
+        fits = labels.dtype == torch.uint8 and labels.shape[1] == answers.num_classes
+        expected = f"torch.uint8 [num_{answers.units}, {answers.num_classes}] for several labels per {answers.unit}"
     else:
         fits = labels.dtype == torch.int64 and labels.ndim == 1
-        expected = "torch.int64 [num_vertices]"
+        expected = f"torch.int64 [num_{answers.units}]"
     if not fits:
-        raise wrong_form(labels, expected, where=where, fix="Convert the labels, and state num_classes.")
+        fix = f"Convert the labels, and state num_{answers.prefix}classes."
+        raise wrong_form(labels, expected, where=where, fix=fix)
     for part in slices(len(labels), labels[:1].numel()):
-        check_labels(labels[part], graph.num_classes, where=numbered(where, "vertex", part.start))
+        check_labels(labels[part], answers.num_classes, where=numbered(where, answers.unit, part.start))
 
 
-def _check_targets(graph: Graph) -> None:
-    targets, where = graph.targets, _name(graph, "targets")
+def _check_targets(answers: _Answers) -> None:
+    targets, where, unit = answers.targets, answers.where("targets"), answers.unit
     if targets is None:
         return
     is_matrix = targets.ndim == 2 and targets.shape[1] > 0
     if targets.dtype != torch.float32 or targets.layout != torch.strided or not (targets.ndim == 1 or is_matrix):
-        expected = "torch.float32 [num_vertices], or [num_vertices, num_targets]"
-        raise wrong_form(
-            targets, expected, where=where, fix="Convert the targets with .float(), one row per vertex."
-        )
+        rows = f"num_{answers.units}"
+        expected = f"torch.float32 [{rows}], or [{rows}, num_{answers.prefix}targets]"
+        fix = f"Convert the targets with .float(), one row per {unit}."
+        raise wrong_form(targets, expected, where=where, fix=fix)
     for part in slices(len(targets), targets[:1].numel()):
-        check_finite(targets[part], "target", where=numbered(where, "vertex", part.start), fix=UNKNOWN_TARGET)
+        check_finite(targets[part], "target", where=numbered(where, unit, part.start), fix=unknown_target(unit))
 
 
-def _check_splits(graph: Graph) -> None:
-    for name, mask in graph.splits.items():
-        where = _name(graph, f"split '{name}'")
-        require_choice(name, SPLIT_NAMES, what="unknown split", where=_name(graph, "splits"))
+def _check_splits(answers: _Answers) -> None:
+    unit, units = answers.unit, answers.units
+    for name, mask in answers.splits.items():
+        where = answers.where(f"split '{name}'")
+        require_choice(name, SPLIT_NAMES, what="unknown split", where=answers.where("splits"))
         if mask.dtype != torch.bool or mask.ndim != 1:
-            raise wrong_form(mask, "torch.bool [num_vertices]", where=where, fix="Pass a mask, not vertex ids.")
+            raise wrong_form(mask, f"torch.bool [num_{units}]", where=where, fix=f"Pass a mask, not {unit} ids.")
         if name == "train" and not mask.any():
             raise InputError(
                 "the training split is empty",
-                value="0 vertices, at least 1 is needed",
+                value=f"0 {units}, at least 1 is needed",
                 where=where,
-                fix="Split again, with random_split for example.",
+                fix=f"Split again, with random_{answers.prefix}split for example.",
             )
         # A vertex without a label may be in a split for its targets.
-        if graph.labels is not None and not graph.multi_label and graph.targets is None:
-            _check_split_is_labelled(mask, graph.labels, where)
-    for (name, mask), (other_name, other) in combinations(graph.splits.items(), 2):
+        if answers.labels is not None and not answers.multi_label and answers.targets is None:
+            _check_split_is_labelled(answers, mask, answers.labels, where)
+    for (name, mask), (other_name, other) in combinations(answers.splits.items(), 2):
         for part in slices(len(mask)):
             at = first_true(mask[part] & other[part])
             if at is not None:
                 raise InputError(
                     "splits overlap",
-                    value=f"vertex {part.start + at} is in '{name}' and in '{other_name}', "
+                    value=f"{unit} {part.start + at} is in '{name}' and in '{other_name}', "
                     f"{int((mask & other).sum())} in all",
-                    where=_name(graph, "splits"),
-                    fix="Put every vertex into one split at most.",
+                    where=answers.where("splits"),
+                    fix=f"Put every {unit} into one split at most.",
                 )
 
 
-def _check_split_is_labelled(mask: Tensor, labels: Tensor, where: str) -> None:
+def _check_split_is_labelled(answers: _Answers, mask: Tensor, labels: Tensor, where: str) -> None:
     for part in slices(len(mask)):
         at = first_true(mask[part] & (labels[part] < 0))
         if at is not None:
             raise InputError(
-                "a split holds vertices without a label",
-                value=f"vertex {part.start + at} has label -1, {int((mask & (labels < 0)).sum())} in all",
+                f"a split holds {answers.units} without a label",
+                value=f"{answers.unit} {part.start + at} has label -1, {int((mask & (labels < 0)).sum())} in all",
                 where=where,
-                fix="Leave vertices of unknown label out of every split.",
+                fix=f"Leave {answers.units} of unknown label out of every split.",
             )

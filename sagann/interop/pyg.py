@@ -12,6 +12,7 @@ from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.checks import wrong_form
 from sagann.graph.feature_store import tensor_of
 from sagann.graph.rows import is_sparse
+from sagann.graph.task import answers_of, answers_of_whole_graphs, tasks_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -37,6 +38,9 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
     - ``none``: ``y`` is left out.
     - ``auto``: integers or booleans [V] are labels, a matrix of 0 and 1 is multi-label, floats with a fraction are targets. Anything else
       is refused: floats [V] that are all integers may be class ids or targets.
+
+    Of a Batch of many graphs (``Batch.from_data_list(dataset)``), a ``y`` with a row per graph becomes ``graph_labels`` or
+    ``graph_targets``, by the same rules.
 
     Args:
         data: a homogeneous ``Data`` with ``edge_index``.
@@ -70,7 +74,11 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
             "row, col, _ = adj_t.coo() gives torch.stack([col, row]).",
         )
     edge_data = _edge_data(data, edge_index.shape[1])
-    labels, targets = _labels_or_targets(getattr(data, "y", None), data.num_nodes or 0, task)
+    y, ptr = getattr(data, "y", None), getattr(data, "ptr", None)
+    num_rows, prefix = data.num_nodes or 0, ""
+    if isinstance(y, Tensor) and y.ndim and ptr is not None and len(y) == len(ptr) - 1 != num_rows:
+        num_rows, prefix = len(y), "graph_"
+    labels, targets = _labels_or_targets(y, num_rows, task)
     if targets is not None and num_classes is not None:
         raise InputError(
             "targets have no classes",
@@ -78,17 +86,20 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
             where="from_pyg",
             fix="Pass task='classification' if y has class ids; else leave num_classes out.",
         )
+    answers: dict[str, Any] = {
+        f"{prefix}labels": labels,
+        f"{prefix}targets": targets,
+        f"num_{prefix}classes": num_classes if num_classes is not None else _count_classes(labels),
+    }
     types = edge_data.get("type")
     graph = Graph(
         topology=Topology.from_coo(
             src=edge_index[0], dst=edge_index[1], num_src=data.num_nodes or 0, edge_data=edge_data
         ),
         features=getattr(data, "x", None),
-        labels=labels,
-        targets=targets,
-        num_classes=num_classes if num_classes is not None else _count_classes(labels),
         splits=_splits(data),
-        graph_ptr=getattr(data, "ptr", None),
+        graph_ptr=ptr,
+        **answers,
         num_edge_types=0 if types is None else _count(types),
         name=name,
     )
@@ -100,22 +111,27 @@ def to_pyg(graph: Graph) -> Data:
     """Make a PyG ``Data`` object of a Graph; edges come in CSC order.
 
     Sparse features become dense, and a feature store is read into memory. Edge data NAME becomes ``edge_NAME``:
-    'weight' becomes ``edge_weight``, for example. Labels, or targets, become ``y``.
+    'weight' becomes ``edge_weight``, for example. Labels, or targets, of vertices or of graphs, become ``y``.
 
     Raises:
-        InputError: the graph has both labels and targets.
+        InputError: the graph has more than one of these.
         MissingDependencyError: PyG is not installed.
     """
     try:
         from torch_geometric.data import Data
     except ImportError as error:
         raise MissingDependencyError("torch_geometric", extra="pyg", feature="to_pyg") from error
-    if graph.labels is not None and graph.targets is not None:
+    answers = (graph.labels, graph.targets, graph.graph_labels, graph.graph_targets)
+    ys = [rows for rows in answers if rows is not None]
+    if len(ys) > 1:
+        found = [answers_of(graph)] if tasks_of(graph) else []
+        found += [answers_of_whole_graphs(graph)] if graph.num_graph_classes or graph.num_graph_targets else []
         raise InputError(
             "a PyG object has one y",
-            value=f"labels of {graph.num_classes} classes, and {graph.num_targets} targets per vertex",
+            value=" and ".join(found),
             where=f"to_pyg of graph '{graph.name}'",
-            fix="Choose one of them: to_pyg(for_task(graph, 'regression')), with sagann.graph.for_task.",
+            fix="Choose one of them: to_pyg(for_task(graph, 'regression')), with sagann.graph.for_task; or "
+            "dataclasses.replace(graph, ...) with None for the others.",
         )
     topology = graph.topology
     fields: dict[str, Any] = {f"edge_{name}": rows for name, rows in topology.edge_data.items()}
@@ -125,10 +141,8 @@ def to_pyg(graph: Graph) -> Data:
     if graph.features is not None:
         x = tensor_of(graph.features)
         fields["x"] = x.to_dense() if is_sparse(x) else x
-    if graph.labels is not None:
-        fields["y"] = graph.labels
-    if graph.targets is not None:
-        fields["y"] = graph.targets
+    if ys:
+        (fields["y"],) = ys
     edge_index = torch.stack([topology.indices.long(), topology.edge_dst().long()])
     return Data(edge_index=edge_index, num_nodes=graph.num_vertices, **fields)
 
@@ -181,7 +195,7 @@ def _labels_or_targets(y: Tensor | None, num_vertices: int, task: Task) -> tuple
             "data has no vertex labels",
             value=f"y {list(y.shape)}, but there are {num_vertices} vertices",
             where="data.y",
-            fix="sagann trains vertex tasks; give one label or target per vertex, or pass from_pyg(..., task='none').",
+            fix="Give one label or target per vertex, or per graph of a Batch (Batch.from_data_list); or pass from_pyg(..., task='none').",
         )
     found = _task_of(y) if task == "auto" else task
     if found == "regression":

@@ -3,6 +3,7 @@
 from sagann.nn.attention import GAT, GATv2, TransformerConv, attention_weights
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
 from sagann.nn.neighbourhoods import PNA, EdgeConv
+from sagann.nn.pooling import pool
 from sagann.nn.propagation import Propagated, Propagation
 from sagann.nn.relations import GGNN, GINE, RGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
@@ -33,4 +34,5 @@ __all__ = [
     "TransformerConv",
     "attention_weights",
     "build_model",
+    "pool",
 ]

@@ -17,6 +17,7 @@ from sagann.constructor_options import require_options
 from sagann.did_you_mean import closest, did_you_mean
 from sagann.errors import InputError, require_choice, shown
 from sagann.graph import Graph, for_task
+from sagann.graph.task import answers_of_whole_graphs, missing_answers
 from sagann.nn.attention import GAT, GATv2, TransformerConv
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
 from sagann.nn.neighbourhoods import PNA, EdgeConv
@@ -149,9 +150,9 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
     if graph.num_outputs < 1:
         raise InputError(
             "the graph has no classes to learn, and no targets",
-            value=f"num_classes = {graph.num_classes}",
+            value=answers_of_whole_graphs(graph) or f"num_classes = {graph.num_classes}",
             where=f"graph '{graph.name}'",
-            fix="Give the graph labels and num_classes, or targets.",
+            fix=missing_answers(graph, "Give the graph labels and num_classes, or targets."),
         )
     return MODELS.get(config.model, _build_users)(config, graph)
 

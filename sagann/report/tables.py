@@ -7,10 +7,12 @@ from pathlib import Path
 
 import torch
 from rich.table import Table
+from torch import Tensor
 
 from sagann.byte_size import format_bytes
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
+from sagann.graph.task import answers_of_whole_graphs
 from sagann.plan.machine import Machine
 from sagann.report.terminal import facts_table
 from sagann.train import METRICS, Metrics
@@ -64,10 +66,13 @@ def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Ta
         table.add_row("labelled", f"{known:,} of {graph.num_vertices:,} vertices")
     if graph.targets is not None:
         table.add_row("targets", f"{graph.num_targets} per vertex, {_dtype(graph.targets.dtype)}")
-    sizes = [f"{name} {int(mask.sum()):,}" for name, mask in graph.splits.items()]
-    table.add_row("splits", ", ".join(sizes) or "none")
+    table.add_row("splits", _splits(graph.splits))
     if graph.graph_ptr is not None:
         table.add_row("graphs", _graphs(graph))
+        if answers := answers_of_whole_graphs(graph):
+            table.add_row("of graphs", answers)
+        if graph.graph_splits:
+            table.add_row("splits of graphs", _splits(graph.graph_splits))
     if graph.original_ids is not None:
         table.add_row("order", "renumbered; original ids are kept")
     if path.exists():
@@ -118,6 +123,10 @@ def _classes(graph: Graph, class_names: Sequence[str]) -> str:
     shown = [f"{name}: {int(column.sum()):,}" for name, column in zip(names, columns, strict=False)]
     several = ", several per vertex" if graph.multi_label else ""
     return f"{graph.num_classes}{several} ({_listed(shown, graph.num_classes)})"
+
+
+def _splits(splits: Mapping[str, Tensor]) -> str:
+    return ", ".join(f"{name} {int(mask.sum()):,}" for name, mask in splits.items()) or "none"
 
 
 def _graphs(graph: Graph) -> str:

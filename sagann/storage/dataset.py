@@ -18,9 +18,10 @@ from torch import Tensor
 from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.feature_store import tensor_of
+from sagann.graph.graph import answers_of_graphs
 from sagann.graph.rows import csr_tensor, is_sparse
 from sagann.storage.folder import new_folder, recover
-from sagann.storage.manifest import SAFE_NAME, Manifest, layout_of, read_manifest, write_manifest
+from sagann.storage.manifest import SAFE_NAME, Manifest, kind_of_labels, layout_of, read_manifest, write_manifest
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
 from sagann.storage.whole_files import whole_files
 
@@ -88,6 +89,7 @@ def map_dataset(folder: Path, manifest: Manifest, *, verify: bool = True) -> Gra
         topology=topology,
         num_classes=manifest.num_classes,
         graph_names=manifest.graph_names,
+        num_graph_classes=manifest.num_graph_classes,
         num_edge_types=manifest.num_edge_types,
         name=manifest.name,
     )
@@ -95,7 +97,9 @@ def map_dataset(folder: Path, manifest: Manifest, *, verify: bool = True) -> Gra
 
 
 def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features: int) -> Graph:
-    """Add features, labels, targets, splits, graph offsets and original ids, without checks; ``tensors`` has the names of the files."""
+    """Add features, labels, targets, splits, offsets and answers of graphs, original ids, without checks; ``tensors`` has the names of the
+    files.
+    """
     features = tensors.get("features")
     if "features_indptr" in tensors:
         parts = (tensors[f"features_{part}"] for part in ("indptr", "indices", "values"))
@@ -107,6 +111,11 @@ def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features
         targets=tensors.get("targets"),
         splits={name: tensors[f"split_{name}"] for name in SPLIT_NAMES if f"split_{name}" in tensors},
         graph_ptr=tensors.get("graph_ptr"),
+        graph_labels=tensors.get("graph_labels"),
+        graph_targets=tensors.get("graph_targets"),
+        graph_splits={
+            name: tensors[f"graph_split_{name}"] for name in SPLIT_NAMES if f"graph_split_{name}" in tensors
+        },
         original_ids=tensors.get("original_ids"),
     )
 
@@ -179,6 +188,7 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
     tensors["targets"] = graph.targets
     tensors |= {f"split_{name}": mask for name, mask in graph.splits.items()}
     tensors["graph_ptr"] = graph.graph_ptr
+    tensors |= answers_of_graphs(graph)
     tensors["original_ids"] = graph.original_ids
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     for name, tensor in present.items():
@@ -202,12 +212,16 @@ def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
         features=layout_of(graph.features),
         num_classes=graph.num_classes,
         num_targets=graph.num_targets,
-        labels="none" if graph.labels is None else "multi" if graph.multi_label else "single",
+        labels=kind_of_labels(graph.labels),
         num_edge_types=graph.num_edge_types,
         edge_data=tuple(graph.topology.edge_data),
         splits=tuple(graph.splits),
         num_graphs=graph.num_graphs,
         graph_names=graph.graph_names,
+        graph_labels=kind_of_labels(graph.graph_labels),
+        num_graph_classes=graph.num_graph_classes,
+        num_graph_targets=graph.num_graph_targets,
+        graph_splits=tuple(graph.graph_splits),
         source="save_graph",
         arrays=arrays,
     )

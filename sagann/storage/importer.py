@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sagann.errors import DatasetError, InputError
 from sagann.graph import id_dtype, validate_graph
-from sagann.graph.checks import UNKNOWN_TARGET, check_columns, check_labels, numbered
+from sagann.graph.checks import check_columns, check_labels, numbered, unknown_target
 from sagann.ranges import require_integer
 from sagann.storage.dataset import map_dataset
 from sagann.storage.edge_source import EdgeSource
@@ -141,6 +141,14 @@ class ImportSource:
     "Offsets of the graphs, int64 [num_graphs + 1]; None for a single graph."
     graph_names: tuple[str, ...] = ()
     "Names of the graphs, or empty."
+    graph_labels: RowSource | None = None
+    "Labels of the graphs: int64 [num_graphs], or uint8 [num_graphs, C]; None without labels of graphs."
+    num_graph_classes: int | None = None
+    "Number of classes of graphs; None where the source does not state it."
+    graph_targets: RowSource | None = None
+    "Targets of the graphs: float32 [num_graphs], or [num_graphs, T]; None without targets of graphs."
+    graph_splits: Mapping[str, RowSource] = field(default_factory=dict)
+    "Masks of the splits of graphs, bool [num_graphs], by name."
     class_names: tuple[str, ...] = ()
     "Names of the classes, or empty."
     edge_type_names: tuple[str, ...] = ()
@@ -195,6 +203,10 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             splits=tuple(source.splits),
             num_graphs=1 if source.graph_ptr is None else len(source.graph_ptr) - 1,
             graph_names=source.graph_names,
+            graph_labels=vertices.graph_label_kind,
+            num_graph_classes=vertices.num_graph_classes,
+            num_graph_targets=vertices.num_graph_targets,
+            graph_splits=tuple(source.graph_splits),
             class_names=source.class_names,
             edge_type_names=source.edge_type_names,
             edges=EdgeTreatment(
@@ -270,7 +282,7 @@ def count_by_ids(largest_id: int, num_edges: int, where: str) -> int:
 
 
 class VertexArrays:
-    """Write the vertex arrays, and find the numbers of vertices, features and classes.
+    """Write the arrays of vertices and of graphs, and find the numbers of vertices, features, classes and targets.
 
     ``open_array`` makes the writer of an array from its name, dtype and row shape: an NpyWriter, or an object with the same
     methods. ``arrays`` holds the result of each writer's ``finish``, by the name of the array.
@@ -281,49 +293,71 @@ class VertexArrays:
         self._open = open_array
         self._told_by = "num_vertices"
         self.num_vertices = options.num_vertices if options.num_vertices is not None else source.num_vertices
-        self._num_classes = options.num_classes if options.num_classes is not None else source.num_classes
-        self.num_features = self.num_targets = 0
-        self.layout, self.label_kind = "none", "none"
+        num_classes = options.num_classes if options.num_classes is not None else source.num_classes
+        self._num_classes = {"labels": num_classes, "graph_labels": source.num_graph_classes}
+        self._num_graphs = None if source.graph_ptr is None else len(source.graph_ptr) - 1
+        self.num_features = 0
+        self.layout = "none"
         self.arrays: dict[str, Any] = {}
-        self._largest_label = -1
+        self._largest_label = {"labels": -1, "graph_labels": -1}
 
-        features, labels = source.features, source.labels
+        features = source.features
         if isinstance(features, CsrRows):
             self._write_csr(features)
         elif features is not None:
             self.layout, self.num_features = "dense", features.row_shape[0]
             self._write_rows("features", features)
-        if labels is not None:
-            self.label_kind = "multi" if labels.row_shape else "single"
-            self._write_rows("labels", labels)
-        if source.targets is not None:
-            self.num_targets = source.targets.row_shape[0] if source.targets.row_shape else 1
-            self._write_rows("targets", source.targets)
-        for name, mask in source.splits.items():
-            self._write_rows(f"split_{name}", mask)
+        self.label_kind, self.num_classes, self.num_targets = self._write_answers(
+            "", source.labels, source.targets, source.splits
+        )
         if source.graph_ptr is not None:
             with self._open("graph_ptr", "int64") as writer:
                 writer.append(source.graph_ptr)
                 self.arrays["graph_ptr"] = writer.finish()
-        found = labels.row_shape[0] if labels is not None and labels.row_shape else self._largest_label + 1
-        self.num_classes = found if self._num_classes is None else self._num_classes
+        self.graph_label_kind, self.num_graph_classes, self.num_graph_targets = self._write_answers(
+            "graph_", source.graph_labels, source.graph_targets, source.graph_splits
+        )
+
+    def _write_answers(
+        self, prefix: str, labels: RowSource | None, targets: RowSource | None, splits: Mapping[str, RowSource]
+    ) -> tuple[str, int, int]:
+        """Write the answers of vertices, or with the prefix 'graph_' those of graphs: kind of labels, number of classes and of targets."""
+        kind, num_targets = "none", 0
+        if labels is not None:
+            kind = "multi" if labels.row_shape else "single"
+            self._write_rows(f"{prefix}labels", labels)
+        if targets is not None:
+            num_targets = targets.row_shape[0] if targets.row_shape else 1
+            self._write_rows(f"{prefix}targets", targets)
+        for name, mask in splits.items():
+            self._write_rows(f"{prefix}split_{name}", mask)
+        name = f"{prefix}labels"
+        found = labels.row_shape[0] if labels is not None and labels.row_shape else self._largest_label[name] + 1
+        stated = self._num_classes[name]
+        return kind, found if stated is None else stated, num_targets
 
     def _write_rows(self, name: str, source: RowSource) -> None:
+        unit, units, total = "vertex", "vertices", self.num_vertices
+        if name.startswith("graph_"):
+            unit, units, total = "graph", "graphs", self._num_graphs
         with self._open(name, source.dtype, source.row_shape) as writer:
             for chunk in source.chunks():
                 rows, where = chunk.rows, numbered(source.file, "row", chunk.first_row)
                 if name == "features":
                     rows = as_stored(rows, source.dtype, "feature", where=where)
-                elif name == "targets":
-                    rows = as_stored(rows, source.dtype, "target", where=where, fix=UNKNOWN_TARGET)
-                elif name == "labels":
-                    check_labels(rows, self._num_classes, where=where, error=DatasetError)
+                elif name in ("targets", "graph_targets"):
+                    rows = as_stored(rows, source.dtype, "target", where=where, fix=unknown_target(unit))
+                elif name in self._largest_label:
+                    check_labels(rows, self._num_classes[name], where=where, error=DatasetError)
                     if rows.ndim == 1:
-                        self._largest_label = max(self._largest_label, largest(rows))
+                        self._largest_label[name] = max(self._largest_label[name], largest(rows))
                 writer.append(rows)
-                self._options.progress(writer.num_rows, self.num_vertices, "vertices", f"writing {name}")
+                self._options.progress(writer.num_rows, total, units, f"writing {name}")
             self.arrays[name] = writer.finish()
-        self._agree(writer.num_rows, source.file)
+        if unit == "vertex":
+            self._agree(writer.num_rows, source.file)
+        else:
+            self._agree_on_graphs(writer.num_rows, source.file)
 
     def _write_csr(self, features: CsrRows) -> None:
         self.layout, self.num_features = "csr", features.num_features
@@ -360,6 +394,16 @@ class VertexArrays:
                 value=f"{num_rows} rows, but {self._told_by} says {self.num_vertices}",
                 where=file,
                 fix="Provide one row for each vertex, or state the right number of vertices.",
+            )
+
+    def _agree_on_graphs(self, num_rows: int, file: str) -> None:
+        if num_rows != self._num_graphs:
+            says = "there is no graph_ptr" if self._num_graphs is None else f"graph_ptr says {self._num_graphs}"
+            raise DatasetError(
+                "number of graphs is not clear",
+                value=f"{num_rows} rows, but {says}",
+                where=file,
+                fix="Provide graph_ptr [num_graphs + 1], and one row for each graph.",
             )
 
 

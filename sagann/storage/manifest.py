@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from sagann.documents import parse_json
 from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, id_dtype
@@ -31,6 +33,8 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 "Pattern of the names that may become part of a file name."
 
 _MANIFEST_LIMIT_BYTES = 64 * 2**20
+_FEATURES = ("none", "dense", "csr")
+_LABELS = ("none", "single", "multi")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +79,14 @@ class Manifest:
     "Number of graphs; more than 1 requires the array graph_ptr."
     graph_names: tuple[str, ...] = ()
     "Names of the graphs, or empty."
+    graph_labels: str = "none"
+    "Kind of the labels of graphs, as of ``labels``."
+    num_graph_classes: int = 0
+    "Number of classes of graphs; 0 without labels of graphs."
+    num_graph_targets: int = 0
+    "Number of target values per graph; 0 without targets of graphs."
+    graph_splits: tuple[str, ...] = ()
+    "Names of the splits of graphs."
     class_names: tuple[str, ...] = ()
     "Names of the classes, or empty."
     edge_type_names: tuple[str, ...] = ()
@@ -200,7 +212,13 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 "Function that reads and checks a field of the manifest, by the type of the field."
 
 
-_ADDED = {"num_targets": 0}
+_ADDED: Mapping[str, Any] = {
+    "num_targets": 0,
+    "graph_labels": "none",
+    "num_graph_classes": 0,
+    "num_graph_targets": 0,
+    "graph_splits": [],
+}
 """Values of fields that a manifest of an earlier sagann lacks. A sagann that does not know a field refuses the arrays that belong to
 it."""
 
@@ -210,15 +228,14 @@ def _contradiction(manifest: Manifest) -> str:
     for key in fields(Manifest):
         if key.type == "int" and (value := getattr(manifest, key.name)) not in RANGES[key.name]:
             return f"{key.name} is {value!r:.40}, expected {RANGES[key.name]}"
-    if not set(manifest.splits) <= set(SPLIT_NAMES):
-        return f"splits are {manifest.splits}, expected some of {SPLIT_NAMES}"
+    for what in ("splits", "graph_splits"):
+        if not set(splits := getattr(manifest, what)) <= set(SPLIT_NAMES):
+            return f"{what} are {splits}, expected some of {SPLIT_NAMES}"
     if not all(SAFE_NAME.fullmatch(name) for name in manifest.edge_data):
         return f"a name of edge data is not made of letters, digits and underscores: {manifest.edge_data}"
-    if manifest.features not in ("none", "dense", "csr") or manifest.labels not in ("none", "single", "multi"):
-        return (
-            f"features are '{manifest.features}' and labels are '{manifest.labels}', "
-            "expected none, dense or csr, and none, single or multi"
-        )
+    for what, kinds in (("features", _FEATURES), ("labels", _LABELS), ("graph_labels", _LABELS)):
+        if (kind := getattr(manifest, what)) not in kinds:
+            return f"{what} are '{kind}', expected {', '.join(kinds[:-1])} or {kinds[-1]}"
     expected = _expected_arrays(manifest)
     if set(manifest.arrays) != set(expected):
         return f"arrays are {sorted(manifest.arrays)}, expected {sorted(expected)}"
@@ -284,20 +301,42 @@ def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tupl
         expected["features_indptr"] = (ids, (num_vertices + 1,))
         expected["features_indices"] = (ids, (-1,))
         expected["features_values"] = (DTYPE_NAMES, (-1,))
-    if manifest.labels == "single":
-        expected["labels"] = (int64, (num_vertices,))
-    elif manifest.labels == "multi":
-        expected["labels"] = (frozenset({"uint8"}), (num_vertices, manifest.num_classes))
-    if manifest.num_targets:
-        columns = () if manifest.num_targets == 1 else (manifest.num_targets,)
-        expected["targets"] = (frozenset({"float32"}), (num_vertices, *columns))
-    for name in manifest.splits:
-        expected[f"split_{name}"] = (frozenset({"bool"}), (num_vertices,))
-    if "graph_ptr" in manifest.arrays or manifest.num_graphs > 1:
+    of_vertices = (manifest.labels, manifest.num_classes, manifest.num_targets, manifest.splits)
+    of_graphs = (
+        manifest.graph_labels,
+        manifest.num_graph_classes,
+        manifest.num_graph_targets,
+        manifest.graph_splits,
+    )
+    for prefix, rows, (labels, num_classes, num_targets, splits) in (
+        ("", num_vertices, of_vertices),
+        ("graph_", manifest.num_graphs, of_graphs),
+    ):
+        if labels == "single":
+            expected[f"{prefix}labels"] = (int64, (rows,))
+        elif labels == "multi":
+            expected[f"{prefix}labels"] = (frozenset({"uint8"}), (rows, num_classes))
+        if num_targets:
+            columns = () if num_targets == 1 else (num_targets,)
+            expected[f"{prefix}targets"] = (frozenset({"float32"}), (rows, *columns))
+        for name in splits:
+            expected[f"{prefix}split_{name}"] = (frozenset({"bool"}), (rows,))
+    if (
+        "graph_ptr" in manifest.arrays
+        or manifest.num_graphs > 1
+        or any(name.startswith("graph_") for name in expected)
+    ):
         expected["graph_ptr"] = (int64, (manifest.num_graphs + 1,))
     if "original_ids" in manifest.arrays:
         expected["original_ids"] = (int64, (num_vertices,))
     return expected
+
+
+def kind_of_labels(labels: Tensor | None) -> str:
+    """Name the kind of labels: 'none', 'single' or 'multi'."""
+    if labels is None:
+        return "none"
+    return "multi" if labels.ndim == 2 else "single"
 
 
 def layout_of(features: Features | None) -> str:

@@ -2,7 +2,8 @@
 
 The arrays are those of a common exchange format: ``edge_index`` [2, E]; features dense (``features``) or CSR
 (``features_indptr``, ``features_indices``, ``features_data``, ``features_shape``); ``labels`` [N] or [N, C]; ``targets`` [N] or [N, T];
-``train_mask``, ``val_mask``, ``test_mask``; ``edge_type`` [E]; ``edge_weight`` [E]; ``graph_ptr`` [G + 1].
+``train_mask``, ``val_mask``, ``test_mask``; ``edge_type`` [E]; ``edge_weight`` [E]; ``graph_ptr`` [G + 1], and of whole graphs
+``graph_labels`` [G] or [G, C], ``graph_targets`` [G] or [G, T], ``graph_train_mask``, ``graph_val_mask``, ``graph_test_mask``.
 Weights, targets and the values of CSR features become float32; dense features keep a floating-point dtype.
 Other arrays are ignored.
 
@@ -50,7 +51,7 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
     Returns:
         the graph; sparse features as ``torch.sparse_csr``.
     Raises:
-        DatasetError: the archive is missing, damaged, pickled, or not a graph for vertex tasks.
+        DatasetError: the archive is missing, damaged, pickled, or not a graph.
         InputError: a value is not valid in a graph.
     Example:
         >>> import tempfile, numpy as np
@@ -76,8 +77,8 @@ def import_npz(
         out: dataset folder to make.
         options: symmetrise, memory, and so on.
     Raises:
-        DatasetError: the archive is missing, damaged, pickled, not a graph for vertex tasks, or has a wrong value; the
-            message names file, array and row.
+        DatasetError: the archive is missing, damaged, pickled, not a graph, or has a wrong value; the message names file, array and
+            row.
     """
     with NpzArchive(source) as archive:
         import_dataset(_source(archive), out, options or ImportOptions())
@@ -96,13 +97,12 @@ def _source(archive: NpzArchive) -> ImportSource:
         edges=npz_edges(archive, data),
         features=_features(archive),
         labels=npz_labels(archive, "labels") if "labels" in members else None,
-        targets=_targets(archive) if "targets" in members else None,
-        splits={
-            name: npz_rows(archive, f"{name}_mask", "bool", ndim=1, kinds="b")
-            for name in SPLIT_NAMES
-            if f"{name}_mask" in members
-        },
+        targets=_targets(archive, "targets"),
+        splits=_masks(archive, ""),
         graph_ptr=_vector(archive, "graph_ptr") if "graph_ptr" in members else None,
+        graph_labels=npz_labels(archive, "graph_labels") if "graph_labels" in members else None,
+        graph_targets=_targets(archive, "graph_targets"),
+        graph_splits=_masks(archive, "graph_"),
         **describe_npz(archive.path),
     )
 
@@ -123,6 +123,7 @@ def describe_npz(path: Path) -> dict[str, Any]:
             # The number of names, unless a count is stated beside them.
             "num_classes": _count(body, "num_classes", class_names),
             "num_edge_types": _count(body, "num_edge_types", edge_type_names),
+            "num_graph_classes": _count(body, "num_graph_classes", ()),
             "num_vertices": as_integer(body["num_nodes"], "num_vertices") if "num_nodes" in body else None,
             "class_names": class_names,
             "edge_type_names": edge_type_names,
@@ -190,8 +191,19 @@ def npz_labels(archive: NpzArchive, name: str) -> RowSource:
     return label_rows(NpzRows(archive=archive, name=name, dtype="int64"), archive.members[name])
 
 
-def _targets(archive: NpzArchive) -> RowSource:
-    return target_rows(NpzRows(archive=archive, name="targets", dtype="float32"), archive.members["targets"])
+def _targets(archive: NpzArchive, name: str) -> RowSource | None:
+    if name not in archive.members:
+        return None
+    return target_rows(NpzRows(archive=archive, name=name, dtype="float32"), archive.members[name])
+
+
+def _masks(archive: NpzArchive, prefix: str) -> dict[str, RowSource]:
+    names = {name: f"{prefix}{name}_mask" for name in SPLIT_NAMES}
+    return {
+        name: npz_rows(archive, array, "bool", ndim=1, kinds="b")
+        for name, array in names.items()
+        if array in archive.members
+    }
 
 
 def npz_features(archive: NpzArchive, name: str) -> RowSource:
@@ -269,7 +281,7 @@ def _features(archive: NpzArchive) -> RowSource | CsrRows | None:
 
 
 def _refuse_foreign(archive: NpzArchive) -> None:
-    """Refuse an archive that is no graph with a vertex task."""
+    """Refuse an archive that is no graph."""
     found = ", ".join(sorted(archive.members)) or "nothing"
     edge_index = archive.members.get("edge_index")
     if edge_index is None or len(edge_index.shape) != 2 or edge_index.shape[0] != 2:
@@ -278,13 +290,6 @@ def _refuse_foreign(archive: NpzArchive) -> None:
             value=f"no array 'edge_index' [2, E]; it holds {found}",
             where=str(archive.path),
             fix="Save the edges as edge_index, first row sources, second row destinations.",
-        )
-    if "graph_targets" in archive.members:
-        raise DatasetError(
-            "task not supported",
-            value="'graph_targets' has a value per graph, but sagann trains vertex tasks",
-            where=str(archive.path),
-            fix="Use a dataset with a label or a target per vertex ('labels', 'targets').",
         )
     missing = [part for part in _FEATURE_PARTS if part not in archive.members]
     if 0 < len(missing) < len(_FEATURE_PARTS):

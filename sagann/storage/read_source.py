@@ -63,6 +63,7 @@ def graph_of(source: ImportSource) -> Graph:
             topology=topology,
             num_classes=vertices.num_classes,
             graph_names=source.graph_names,
+            num_graph_classes=vertices.num_graph_classes,
             num_edge_types=num_edge_types,
             name=source.name,
         )

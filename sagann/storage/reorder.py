@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from sagann.graph import Graph, Topology
+from sagann.graph.graph import answers_of_graphs
 from sagann.graph.row_sort import sort_rows
 from sagann.graph.rows import gather_ranges, take_rows
-from sagann.graph.subgraph import check_order, graphs_of
+from sagann.graph.subgraph import check_order, fields_of_graphs
 from sagann.storage.dataset import manifest_of, tensors_of
 from sagann.storage.folder import new_folder
 from sagann.storage.manifest import Manifest, write_manifest
@@ -41,16 +42,15 @@ def save_reordered(
     that of the graph's dataset; if given, its other fields (names of classes and edge types, origin) are kept.
     """
     check_order(graph, order)
-    graph_ptr, graph_names = graphs_of(graph, order)
     # Refused before the folder gets its name.
     with new_folder(path, overwrite=overwrite) as folder, whole_files(graph):
+        found = replace(graph, **fields_of_graphs(graph, order))
         arrays = {
             name: write_npy(folder / f"{name}.npy", tensor, pieces)
-            for name, tensor, pieces in _arrays(replace(graph, graph_ptr=graph_ptr), order)
+            for name, tensor, pieces in _arrays(found, order)
         }
-        known = manifest_of(graph, arrays) if manifest is None else replace(manifest, arrays=arrays)
-        num_graphs = 1 if graph_ptr is None else len(graph_ptr) - 1
-        write_manifest(folder, replace(known, graph_names=graph_names, num_graphs=num_graphs))
+        known = manifest_of(found, arrays) if manifest is None else replace(manifest, arrays=arrays)
+        write_manifest(folder, replace(known, graph_names=found.graph_names, num_graphs=found.num_graphs))
 
 
 def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable[Tensor]]]:
@@ -59,6 +59,7 @@ def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable
     number = torch.empty(graph.num_vertices, dtype=topology.indices.dtype)
     number[order] = torch.arange(graph.num_vertices, dtype=number.dtype)
     tensors = tensors_of(graph)
+    of_graphs = {"graph_ptr", *answers_of_graphs(graph)}
     for name, tensor in tensors.items():
         if name in ("indptr", "features_indptr"):
             yield name, tensor, [tensor[:1], tensor.diff()[order].cumsum(0).to(tensor.dtype)]
@@ -69,7 +70,7 @@ def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable
             yield name, tensor, _picked(tensor, _in_edges(topology, order, number, tensor))
         elif name in ("features_indices", "features_values"):
             yield name, tensor, _picked(tensor, _ranges(tensor, tensors["features_indptr"], order))
-        elif name == "graph_ptr":
+        elif name in of_graphs:
             yield name, tensor, [tensor]
         else:
             pieces = order.split(max(1, _AT_ONCE_BYTES // max(1, tensor[:1].nbytes)))

@@ -9,6 +9,7 @@ from torch import nn
 
 from sagann.errors import InputError, first_line
 from sagann.graph import Graph
+from sagann.graph.task import missing_answers
 from sagann.saga.layer import count_hops
 
 
@@ -48,7 +49,7 @@ def check_trainable(graph: Graph) -> None:
             "the graph has nothing to learn",
             value=f"labels {'are None' if graph.labels is None else 'are there'}, num_classes {graph.num_classes}",
             where=where,
-            fix="Give the graph labels and num_classes, or targets.",
+            fix=missing_answers(graph, "Give the graph labels and num_classes, or targets."),
         )
     if "train" not in graph.splits:
         raise InputError(

@@ -33,6 +33,36 @@ def test_sizes():
     assert example(graph_ptr=torch.tensor([0, 1, 1, 3])).num_graphs == 3
 
 
+def test_whole_graphs_have_labels_targets_and_splits():
+    graph = example(
+        graph_ptr=torch.tensor([0, 2, 3]),
+        graph_labels=torch.tensor([0, 1]),
+        num_graph_classes=2,
+        graph_targets=torch.zeros(2, 3),
+    )
+    assert graph.num_graph_targets == 3
+    assert repr(graph) == (
+        "Graph(num_vertices=3, num_edges=2, num_features=5, num_classes=2, num_graphs=2, num_graph_classes=2, num_graph_targets=3)"
+    )
+    split = graph.with_graph_splits({"val": torch.tensor([True, False])})
+    moved = split.to("meta")
+    assert {moved.graph_labels.device.type, moved.graph_targets.device.type} == {"meta"}
+    assert moved.graph_splits["val"].device.type == "meta"
+    assert pickle.loads(pickle.dumps(split)).graph_splits["val"].tolist() == [True, False]
+    column = example(graph_ptr=torch.tensor([0, 3]), graph_targets=torch.ones(1, 1))
+    assert (column.graph_targets.shape, column.num_graph_targets, example().num_graph_targets) == ((1,), 1, 0)
+    with pytest.raises(
+        InputError, match=r"graph_targets and graphs differ in number: 3 rows, 2 graphs .*one row per graph"
+    ):
+        example(graph_ptr=torch.tensor([0, 2, 3]), graph_targets=torch.zeros(3))
+    with pytest.raises(InputError, match=r"graph_split_val and graphs differ in number: 3 rows, 1 graphs"):
+        example(graph_ptr=torch.tensor([0, 3]), graph_splits={"val": torch.ones(3, dtype=torch.bool)})
+    with pytest.raises(
+        InputError, match=r"answers of graphs need the graphs' offsets: graph_labels, and no graph_ptr"
+    ):
+        example(graph_labels=torch.tensor([0]))
+
+
 def test_targets_are_one_or_several_numbers_per_vertex():
     assert example().num_targets == 0
     one, several = example(targets=torch.arange(3.0)), example(targets=torch.zeros(3, 2))

@@ -7,7 +7,14 @@ from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
 from sagann.graph import Graph, relabel, validate_graph
-from sagann.graph.split import graph_split, labelled_rows, per_class_split, planetoid_split, random_split
+from sagann.graph.split import (
+    graph_split,
+    labelled_rows,
+    per_class_split,
+    planetoid_split,
+    random_graph_split,
+    random_split,
+)
 from tests.graph.graphs import make_graph
 
 
@@ -84,6 +91,21 @@ def several():
     )
 
 
+def test_whole_graphs_are_drawn_once():
+    labels = torch.tensor([0, 1, -1, 1, 0, 1, 1, 0, -1, 0, 1, 1])
+    graph = replace(unlabelled(), graph_ptr=torch.tensor([0] * 12 + [2]), graph_labels=labels, num_graph_classes=2)
+    splits = random_graph_split(graph, train=0.5, val=0.3, seed=1).graph_splits
+    assert {name: int(mask.sum()) for name, mask in splits.items()} == {"train": 5, "val": 3, "test": 2}
+    assert torch.equal(splits["train"] | splits["val"] | splits["test"], labels >= 0)
+    validate_graph(graph.with_graph_splits(splits))
+    again = random_graph_split(graph, train=0.5, val=0.3, seed=1).graph_splits
+    assert all(torch.equal(again[name], mask) for name, mask in splits.items())
+    assert not torch.equal(random_graph_split(graph, train=0.5, seed=2).graph_splits["train"], splits["train"])
+    # Graphs with targets are all drawn.
+    with_targets = random_graph_split(replace(graph, graph_targets=torch.zeros(12)), train=1.0, val=0.0, seed=0)
+    assert with_targets.graph_splits["train"].all()
+
+
 def test_graph_split_by_name_and_by_position():
     split = graph_split(several(), train=["DE"], test=[2])
     assert split.splits["train"].tolist() == [True, False, False, False, False]
@@ -106,6 +128,23 @@ def unlabelled():
         (
             lambda: random_split(unlabelled(), seed=0),
             "a graph without labels cannot be split: neither labels nor targets (in graph 'bare'). Give the graph labels or targets first.",
+        ),
+        (
+            lambda: random_split(
+                replace(unlabelled(), graph_ptr=torch.tensor([0, 2]), graph_targets=torch.zeros(1)), seed=0
+            ),
+            "a graph without labels cannot be split: neither labels nor targets per vertex, but 1 target per graph (in graph 'bare'). "
+            "Learn answers of whole graphs in a loop of your own, with sagann.GraphBatches and sagann.nn.pool.",
+        ),
+        (
+            lambda: random_graph_split(unlabelled(), seed=0),
+            "graphs without answers cannot be split: neither graph_labels nor graph_targets (in graph 'bare'). "
+            "Give the graph graph_labels or graph_targets; random_split draws vertices.",
+        ),
+        (
+            lambda: random_graph_split(unlabelled(), train=0.9, val=0.3, seed=0),
+            "shares of a split do not fit: train 0.9 and val 0.3, expected each at least 0, and a sum of at most 1 "
+            "(in random_graph_split). Lower one of the shares; the rest is for testing.",
         ),
         (
             lambda: per_class_split(labelled(torch.zeros(3, 2, dtype=torch.uint8)), seed=0),

@@ -73,6 +73,21 @@ def two_graphs():
     )
 
 
+def test_graphs_keep_their_answers():
+    graph = replace(
+        two_graphs(),
+        graph_labels=torch.tensor([0, 1, 2]),
+        num_graph_classes=3,
+        graph_targets=torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+        graph_splits={"train": torch.tensor([True, False, False])},
+    )
+    for part in (subgraph(graph, torch.tensor([4, 2, 1])), relabel(graph, torch.tensor([4, 2, 3, 1, 0]))):
+        assert part.graph_labels.tolist() == [2, 0]
+        assert part.graph_targets.tolist() == [[5.0, 6.0], [1.0, 2.0]]
+        assert part.graph_splits["train"].tolist() == [False, True]
+        assert part.num_graph_classes == 3
+
+
 def test_graphs_keep_their_boundaries_and_names():
     part = subgraph(two_graphs(), torch.tensor([4, 2, 1]))
     assert part.graph_ptr.tolist() == [0, 2, 3]

@@ -16,6 +16,13 @@ EMPTY = Graph(topology=make_graph([], 3).topology, name="toy")
 LABELS = replace(EMPTY, labels=torch.tensor([0, 1, -1]), num_classes=2)
 MULTI = replace(EMPTY, labels=torch.zeros(3, 4, dtype=torch.uint8), num_classes=4)
 TARGETS = replace(EMPTY, targets=torch.zeros(3))
+WHOLE = replace(
+    EMPTY,
+    graph_ptr=torch.tensor([0, 1, 3]),
+    graph_labels=torch.zeros(2, 3, dtype=torch.uint8),
+    num_graph_classes=3,
+    graph_targets=torch.zeros(2),
+)
 BOTH = replace(LABELS, targets=torch.zeros(3, 2))
 
 
@@ -43,6 +50,8 @@ def test_one_task_is_kept() -> None:
         (TARGETS, "classification", r"task 'classification', graph 'toy' has 1 target per vertex .*Choose regression\."),
         (MULTI, "classification", r"task 'classification', graph 'toy' has labels of 4 classes, several per vertex"),
         (EMPTY, "regression", r"neither labels nor targets .*Give the graph labels or targets"),
+        (WHOLE, "regression", r"neither labels nor targets per vertex, but labels of 3 classes of graphs, several per graph and 1 target per graph "
+         r".*Learn answers of whole graphs in a loop of your own, with sagann\.GraphBatches"),
         (BOTH, "clustering", r"unknown task: 'clustering', expected one of .*regression \(in here\)"),
     ],
 )  # fmt: skip

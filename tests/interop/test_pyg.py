@@ -122,9 +122,31 @@ def test_a_y_that_does_not_tell_its_task_is_refused(y: torch.Tensor, options: An
         from_pyg(data_object(y=y), **options)
 
 
+@pytest.mark.parametrize(
+    ("ys", "task", "labels", "targets"),
+    [
+        (([1], [0], [1]), "auto", [1, 0, 1], None),
+        (([[0.5, 2.0]], [[1.0, 1.5]], [[0.0, 0.0]]), "auto", None, [[0.5, 2.0], [1.0, 1.5], [0.0, 0.0]]),
+        (([1.0], [2.0], [3.0]), "regression", None, [1.0, 2.0, 3.0]),
+    ],
+)
+def test_y_of_a_batch_is_of_its_graphs(ys: Any, task: Any, labels: Any, targets: Any) -> None:
+    from torch_geometric.data import Batch
+
+    graph = from_pyg(Batch.from_data_list([data_object(y=torch.tensor(y)) for y in ys]), task=task)
+    assert (graph.labels, graph.targets, graph.num_graphs) == (None, None, 3)
+    assert (None if graph.graph_labels is None else graph.graph_labels.tolist()) == labels
+    assert (None if graph.graph_targets is None else graph.graph_targets.tolist()) == targets
+    assert graph.num_graph_classes == (2 if labels else 0)
+    assert to_pyg(graph).y.tolist() == (labels or targets)
+    both = replace(graph, labels=torch.zeros(12, dtype=torch.int64), num_classes=1)
+    with pytest.raises(InputError, match=r"a PyG object has one y: labels of 1 classes and .*(graphs|per graph)"):
+        to_pyg(both)
+
+
 def test_labels_and_targets_are_no_single_y() -> None:
     graph = replace(from_pyg(data_object()), targets=torch.zeros(4))
-    with pytest.raises(InputError, match="labels of 3 classes, and 1 targets per vertex"):
+    with pytest.raises(InputError, match="labels of 3 classes and 1 target per vertex"):
         to_pyg(graph)
     assert to_pyg(for_task(graph, "regression")).y.tolist() == [0, 0, 0, 0]
 

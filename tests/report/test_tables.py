@@ -48,6 +48,9 @@ def test_a_labelled_graph(tmp_path: Path) -> None:
         splits={"train": torch.tensor([True, True, False, False])},
         num_edge_types=3,
         graph_ptr=torch.tensor([0, 3, 4]),
+        graph_labels=torch.tensor([0, 1]),
+        num_graph_classes=2,
+        graph_splits={"train": torch.tensor([True, False]), "val": torch.tensor([False, True])},
         graph_names=("big", "small"),
     )
     (tmp_path / "file").write_bytes(bytes(2048))
@@ -62,6 +65,8 @@ def test_a_labelled_graph(tmp_path: Path) -> None:
         "labelled": "3 of 4 vertices",
         "splits": "train 2",
         "graphs": "2 (vertices big: 3, small: 1)",
+        "of graphs": "labels of 2 classes of graphs",
+        "splits of graphs": "train 1, val 1",
         "on disk": "2.0 KiB",
     }
 

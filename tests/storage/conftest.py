@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sagann.graph import Graph, Topology
+from sagann.graph.graph import answers_of_graphs
 from sagann.graph.rows import csr_tensor
 
 
@@ -55,6 +56,10 @@ def make_graph(*, features: str = "dense", labels: str = "single", dtype: torch.
         splits={"train": mask(0, 1), "val": mask(4, 5), "test": mask(2, 6)},
         graph_ptr=torch.tensor([0, 3, 7]),
         graph_names=("first", "zweiter \u00fc"),
+        graph_labels=torch.tensor([1, -1]),
+        num_graph_classes=2,
+        graph_targets=torch.tensor([[0.5, 1.0], [-2.0, 3.0]]),
+        graph_splits={"train": torch.tensor([True, False]), "test": torch.tensor([False, True])},
         num_edge_types=3,
         name="small",
     )
@@ -88,5 +93,10 @@ def assert_same_graph(found: Graph, expected: Graph) -> None:
     assert (found.graph_ptr is None) == (expected.graph_ptr is None)
     if expected.graph_ptr is not None:
         assert torch.equal(found.graph_ptr, expected.graph_ptr)
-    for field in ("num_vertices", "num_classes", "num_edge_types", "graph_names", "name"):
+    ours, theirs = answers_of_graphs(found), answers_of_graphs(expected)
+    assert set(ours) == set(theirs)
+    for name, rows in theirs.items():
+        assert ours[name].dtype == rows.dtype
+        assert torch.equal(ours[name], rows)
+    for field in ("num_vertices", "num_classes", "num_edge_types", "graph_names", "num_graph_classes", "name"):
         assert getattr(found, field) == getattr(expected, field)

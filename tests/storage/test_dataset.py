@@ -48,6 +48,41 @@ def test_a_dataset_from_before_there_were_targets_opens(tmp_path: Path) -> None:
     assert_same_graph(open_graph(tmp_path / "g"), make_graph())
 
 
+def test_a_dataset_from_before_graphs_had_answers_opens(tmp_path: Path) -> None:
+    graph = replace(make_graph(), graph_labels=None, num_graph_classes=0, graph_targets=None, graph_splits={})
+    save_graph(graph, tmp_path / "g")
+    file = tmp_path / "g" / "manifest.json"
+    body = json.loads(file.read_text())
+    del body["manifest_crc32"]
+    for field in ("graph_labels", "num_graph_classes", "num_graph_targets", "graph_splits"):
+        del body[field]
+    file.write_text(json.dumps({**body, "manifest_crc32": _self_checksum(body)}))
+    assert_same_graph(open_graph(tmp_path / "g"), graph)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3)])
+@pytest.mark.parametrize("labels", ["none", "single", "multi"])
+def test_answers_of_graphs_are_kept(tmp_path: Path, labels: str, shape: tuple[int, ...]) -> None:
+    of_graphs = {
+        "single": torch.tensor([-1, 4]),
+        "multi": torch.tensor([[0, 1, 1, 0, 0], [0, 0, 0, 0, 1]], dtype=torch.uint8),
+        "none": None,
+    }
+    graph = replace(
+        make_graph(labels="none"),
+        graph_labels=of_graphs[labels],
+        num_graph_classes=0 if labels == "none" else 5,
+        graph_targets=torch.randn(shape),
+        graph_splits={"val": torch.tensor([True, False])},
+    )
+    save_graph(graph, tmp_path / "g")
+    assert_same_graph(open_graph(tmp_path / "g"), graph)
+    check_dataset(tmp_path / "g")
+    info = dataset_info(tmp_path / "g")
+    assert (info["graph_labels"], info["num_graph_targets"]) == (labels, 3 if len(shape) == 2 else 1)
+    assert info["graph_splits"] == ("val",)
+
+
 @pytest.mark.parametrize("num_vertices", [0, 1, 3])
 def test_graph_without_edges_opens_equal(tmp_path: Path, num_vertices: int) -> None:
     none = torch.empty(0, dtype=torch.int64)

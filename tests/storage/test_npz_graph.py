@@ -77,9 +77,37 @@ def test_large_exchange_dataset_opens(data_folder: Path) -> None:
     assert (graph.num_vertices, graph.num_edges, graph.num_graphs) == (212224, 2 * 7574471, 10)
 
 
-def test_graph_regression_is_refused_by_name(data_folder: Path) -> None:
-    with pytest.raises(DatasetError, match=r"task not supported: 'graph_targets'.*qm9_20k\.npz"):
-        read_npz(data_folder / "qm9_20k.npz")
+def test_targets_of_graphs_are_read(data_folder: Path) -> None:
+    graph = read_npz(data_folder / "qm9_20k.npz")
+    assert (graph.num_graphs, graph.num_graph_targets, graph.num_edge_types) == (20_000, 13, 4)
+    assert graph.graph_targets is not None
+    assert np.array_equal(graph.graph_targets.numpy(), np.load(data_folder / "qm9_20k.npz")["graph_targets"])
+    assert graph.targets is None
+
+
+def test_answers_of_graphs_are_read_and_imported(tmp_path: Path) -> None:
+    file = archive(
+        tmp_path,
+        {"num_graph_classes": 4},
+        graph_ptr=np.array([0, 3, 3, 4]),
+        graph_labels=np.array([2.0, np.nan, 0.0]),
+        graph_targets=np.array([[1], [2], [3]]),
+        graph_train_mask=np.array([True, False, False]),
+        graph_test_mask=np.array([False, False, True]),
+        labels=np.array([1, 1, 0, 2]),
+    )
+    graph = read_npz(file)
+    assert (graph.num_classes, graph.num_graph_classes) == (3, 4)
+    assert graph.graph_labels is not None
+    assert graph.graph_labels.tolist() == [2, -1, 0]
+    assert graph.graph_targets is not None
+    assert graph.graph_targets.tolist() == [1.0, 2.0, 3.0]
+    assert {name: mask.tolist() for name, mask in graph.graph_splits.items()} == {
+        "train": [True, False, False],
+        "test": [False, False, True],
+    }
+    import_npz(file, tmp_path / "out")
+    assert_same_graph(open_graph(tmp_path / "out"), graph)
 
 
 def archive(folder: Path, description: dict[str, Any] | None = None, **arrays: Any) -> Path:
@@ -106,6 +134,19 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
+        (
+            {"graph_ptr": np.array([0, 1, 3]), "graph_targets": np.ones(3)},
+            r"number of graphs is not clear: 3 rows, but graph_ptr says 2 .*graph_targets",
+        ),
+        ({"graph_labels": np.array([0])}, r"number of graphs is not clear: 1 rows, but there is no graph_ptr"),
+        (
+            {"graph_ptr": np.array([0, 1, 3]), "graph_targets": np.array([1.0, np.nan])},
+            r"target is not finite: nan .*graph_targets, row 1.*leave the graph out of every split",
+        ),
+        (
+            {"graph_ptr": np.array([0, 1, 3]), "graph_labels": np.array([0.5, 1.0])},
+            r"label is not an integer: 0\.5 .*graph_labels",
+        ),
         (
             {"edge_index": np.array([[0, 1], [1, 3]]), "labels": np.array([0, 1, 1])},
             r"id out of range: 3, .*g\.npz, edge_index, row 1\)",

@@ -58,6 +58,27 @@ def test_it_is_the_relabelled_graph(
     assert_same(open_graph(tmp_path / "found"), relabel(graph, order))
 
 
+def test_answers_of_graphs_follow_their_graphs(tmp_path: Path) -> None:
+    graph = replace(
+        labelled_graph(6, 0),
+        graph_ptr=torch.tensor([0, 2, 3, 6]),
+        graph_names=("a", "b", "c"),
+        graph_labels=torch.tensor([2, 0, 1]),
+        num_graph_classes=3,
+        graph_targets=torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+        graph_splits={"train": torch.tensor([True, False, False])},
+    )
+    order = torch.tensor([5, 3, 4, 0, 1, 2])
+    save_graph(graph, tmp_path / "given")
+    given = tmp_path / "given"
+    save_reordered(open_graph(given), order, tmp_path / "found", manifest=read_manifest(given))
+    check_dataset(tmp_path / "found")
+    found = open_graph(tmp_path / "found")
+    assert_same(found, relabel(graph, order))
+    assert found.graph_names == ("c", "a", "b")
+    assert found.graph_splits["train"].tolist() == [False, True, False]
+
+
 def test_original_ids_are_those_before_any_renumbering(tmp_path: Path) -> None:
     graph = labelled_graph()
     n = graph.num_vertices

@@ -36,5 +36,16 @@ def test_labels_and_vertices_to_train_on_are_needed() -> None:
     check_trainable(community_graph())
     with pytest.raises(InputError, match="the graph has nothing to learn: labels are None"):
         check_trainable(replace(community_graph(), labels=None, num_classes=0))
+    only_whole = replace(
+        community_graph(),
+        labels=None,
+        num_classes=0,
+        graph_ptr=torch.tensor([0, community_graph().num_vertices]),
+        graph_targets=torch.zeros(1),
+    )
+    with pytest.raises(
+        InputError, match=r"nothing to learn: .*Learn answers of whole graphs .* sagann\.GraphBatches"
+    ):
+        check_trainable(only_whole)
     with pytest.raises(InputError, match="no vertex to train on: the split 'train' is missing"):
         check_trainable(replace(community_graph(), splits={}))

@@ -1,7 +1,9 @@
-"""Loading: mini-batches are sampled, loaded and copied to the device ahead of the training step, in a pipeline of threads."""
+"""Loading: batches are made ahead of the training step, in a pipeline of threads: mini-batches of one graph, batches of many graphs."""
 
+from sagann.runtime.loading.graph_batch import GraphBatch
+from sagann.runtime.loading.graph_batches import GraphBatches
 from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.minibatches import MiniBatches
 from sagann.runtime.loading.pipeline import Pipeline, StageCounters, StalledError
 
-__all__ = ["MiniBatch", "MiniBatches", "Pipeline", "StageCounters", "StalledError"]
+__all__ = ["GraphBatch", "GraphBatches", "MiniBatch", "MiniBatches", "Pipeline", "StageCounters", "StalledError"]
