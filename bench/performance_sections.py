@@ -23,7 +23,7 @@ SAMPLED = (
     ),
 )
 "Files of results, the column of ratios, what is measured, and the command."
-DEVICE_PAGES = ("device.md", "minibatches_cuda.md", "cold_bytes_device.md")
+DEVICE_PAGES = ("device.md", "minibatches_cuda.md", "cold_bytes_device.md", "hybrid_device.md")
 "Files of results that were measured on a CUDA device, each a section."
 DAMAGED = """## What damaged files do
 

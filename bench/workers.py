@@ -16,6 +16,7 @@ import selectors
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -80,7 +81,9 @@ class Worker:
         self._unread = b""
         # Closed by close(), as the pipes are.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
-        environment = dict(os.environ, PYTHONPATH=str(ROOT))
+        # Packages that this process was given by a path, for a worker of the same Python.
+        given = os.environ.get("PYTHONPATH", "") if command[0] == sys.executable else ""
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, [str(ROOT), given])))
         threads = str(specification.get("threads", "")) or None
         environment |= dict.fromkeys(THREAD_VARIABLES, threads) if threads else {}
         reading, answers = os.pipe()
