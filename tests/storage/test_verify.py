@@ -52,7 +52,8 @@ def test_a_sound_dataset_passes_and_no_thread_stays(folder: Path) -> None:
 @pytest.mark.tries("flip")
 def test_a_flipped_bit_is_found(folder: Path, name: str, at: int) -> None:
     flip(folder / f"{name}.npy", at)
-    graph = replace(open_graph(folder), graph_ptr=None, graph_names=())
+    of_graphs = {"graph_ptr": None, "graph_names": (), "graph_labels": None, "graph_targets": None}
+    graph = replace(open_graph(folder), **of_graphs, num_graph_classes=0, graph_splits={})
     validate_graph(graph)
     where = re.escape(str(folder / f"{name}.npy"))
     with pytest.raises(DatasetError, match=f"array file is damaged: CRC-32 .* from byte 0 .in {where}"):

@@ -78,7 +78,10 @@ def test_a_piece_whose_copy_fails_is_not_lost(monkeypatch: pytest.MonkeyPatch) -
 
     streams = LateStreams()
     pool = PinnedPool(streams, most_bytes=4096)
-    piece = pool.take(4096)
+    piece, into = pool.take(4096), streams.empty(4096)
+    streams.wait("load", streams.mark("compute"))
+    with streams.on("load"):
+        streams.copy(into, piece)
     pool.give(piece, streams.mark("load"))
     with monkeypatch.context() as patches:
         patches.setattr(streams, "finish", failing)
