@@ -113,16 +113,18 @@ def epoch_of(source: Any, parameters: list[nn.Parameter]) -> tuple[list[float], 
     return losses, total
 
 
+LISTS = [
+    "host:1,accelerator:3,accelerator:1",
+    "accelerator,host,cuda:1,cuda",
+    "host,accelerator",
+    "accelerator,accelerator:2",
+]
+
+
 @pytest.mark.parametrize(
-    "devices",
-    [
-        "host,accelerator",
-        "host:1,accelerator:3,accelerator:1",
-        "accelerator,accelerator:2",
-        "accelerator,host,cuda:1,cuda",
-    ],
+    ("name", "devices"),
+    [*((name, devices) for name in DISTINCT for devices in LISTS[:2]), *(("sage", each) for each in LISTS[2:])],
 )
-@pytest.mark.parametrize("name", DISTINCT)
 def test_losses_and_gradients_are_the_whole_batchs(name: str, devices: str) -> None:
     graph = labelled_graph(types=2 if name in ("ggnn", "rgcn") else 0)
     torch.manual_seed(0)
