@@ -7,6 +7,7 @@ PyTorch cannot select rows of its CSR layout. A CSR matrix and a CSC topology ha
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import TypeGuard
 
 import numpy as np
@@ -75,6 +76,21 @@ def as_byte_tensor(tensor: Tensor) -> Tensor:
     A single number is contiguous whatever its stride, as an expanded one has none. PyTorch's ``view`` wants a stride of 1.
     """
     return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
+def row_arrays(rows: Tensor | None) -> tuple[Tensor, ...]:
+    """The arrays of features: one of dense features, three of sparse ones, none where there are none."""
+    if rows is None:
+        return ()
+    return (rows.crow_indices(), rows.col_indices(), rows.values()) if is_sparse(rows) else (rows,)
+
+
+def mapped_rows(rows: Tensor | None, move: Callable[[Tensor], Tensor]) -> Tensor | None:
+    """Features with every array replaced by the result of ``move``."""
+    arrays = [move(array) for array in row_arrays(rows)]
+    if rows is None or not is_sparse(rows):
+        return arrays[0] if arrays else None
+    return csr_tensor(*arrays, num_columns=rows.shape[1])
 
 
 def csr_tensor(offsets: Tensor, columns: Tensor, values: Tensor, *, num_columns: int) -> Tensor:

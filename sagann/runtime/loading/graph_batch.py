@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sagann.graph.graph import Graph
-from sagann.graph.rows import csr_tensor, gather_ranges, is_sparse, offsets_of
+from sagann.graph.rows import gather_ranges, mapped_rows, offsets_of, row_arrays
 from sagann.graph.topology import Topology
 
 
@@ -56,22 +56,14 @@ class GraphBatch:
     @property
     def feature_arrays(self) -> tuple[Tensor, ...]:
         """The arrays of the features: one of dense features, three of sparse ones."""
-        rows = self.features
-        if rows is None:
-            return ()
-        return (rows.crow_indices(), rows.col_indices(), rows.values()) if is_sparse(rows) else (rows,)
+        return row_arrays(self.features)
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> GraphBatch:
         """The same batch with every array replaced by the result of ``move``, for example a copy on a device."""
-        features, arrays = self.features, [move(array) for array in self.feature_arrays]
-        if is_sparse(features):
-            features = csr_tensor(*arrays, num_columns=features.shape[1])
-        elif features is not None:
-            (features,) = arrays
         return replace(
             self,
             topology=self.topology.mapped(move),
-            features=features,
+            features=mapped_rows(self.features, move),
             graph_ptr=move(self.graph_ptr),
             graphs=move(self.graphs),
             vertices=move(self.vertices),

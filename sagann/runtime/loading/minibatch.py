@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from sagann.graph.rows import csr_tensor, is_sparse
+from sagann.graph.rows import mapped_rows, row_arrays
 from sagann.graph.topology import Topology
 
 
@@ -36,24 +36,16 @@ class MiniBatch:
     @property
     def feature_arrays(self) -> tuple[Tensor, ...]:
         """The arrays of the features: one of dense features, three of sparse ones."""
-        rows = self.features
-        if rows is None:
-            return ()
-        return (rows.crow_indices(), rows.col_indices(), rows.values()) if is_sparse(rows) else (rows,)
+        return row_arrays(self.features)
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> MiniBatch:
         """The same batch with every array replaced by the result of ``move``, for example a copy on a device."""
-        features, arrays = self.features, [move(array) for array in self.feature_arrays]
-        if is_sparse(features):
-            features = csr_tensor(*arrays, num_columns=features.shape[1])
-        elif features is not None:
-            (features,) = arrays
         return replace(
             self,
             blocks=tuple(block.mapped(move) for block in self.blocks),
             src_ids=move(self.src_ids),
             seeds=move(self.seeds),
-            features=features,
+            features=mapped_rows(self.features, move),
             labels=None if self.labels is None else move(self.labels),
             targets=None if self.targets is None else move(self.targets),
         )
