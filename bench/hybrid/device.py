@@ -19,11 +19,11 @@ from typing import Any
 import torch
 
 from bench.balance.__main__ import power_law
+from bench.device.place import where
 from sagann.graph import Graph
 from sagann.hybrid.manager import Work
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.places import device_named
-from sagann.runtime.processor import num_cores, processor_name
 from sagann.train import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import EpochSource
@@ -37,10 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _options(arguments)
     graph = power_law(int(options.vertices), int(options.edges), options.features)
     device = device_named(options.device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
     print(
-        f"# Processor and device together\n\n`python -m bench.hybrid.device`; {name}, {num_cores()} cores of {processor_name()}, PyTorch "
-        f"{torch.__version__}. R-MAT, {graph.num_vertices:,} vertices, {graph.num_edges:,} edges, {options.features} features, hidden {options.hidden}, "
+        f"# Processor and device together\n\n`python -m bench.hybrid.device`; {where(device)} "
+        f"R-MAT, {graph.num_vertices:,} vertices, {graph.num_edges:,} edges, {options.features} features, hidden {options.hidden}, "
         f"batches of {options.batch_size} seeds, {options.threads} threads that sample and as many that load where one device trains. Medians of "
         f"{options.rounds} turns of {options.measured} iterations.\n"
     )

@@ -64,9 +64,9 @@ class _Answers:
     """Labels, targets and splits: those of vertices, or those of graphs."""
 
     unit: str
-    "What has an answer: 'vertex' or 'graph'."
+    "Name of one thing that has an answer: 'vertex' or 'graph'."
     units: str
-    "The same in the plural."
+    "Name of several things that have answers: 'vertices' or 'graphs'."
     prefix: str
     "Before 'labels', 'targets', 'splits' and 'num_classes' in the names of the graph's fields."
     owner: str

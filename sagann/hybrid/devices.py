@@ -31,7 +31,7 @@ class Devices:
     """Who trains."""
 
     uses_host: bool
-    "Whether the processor trains, too. It always samples and loads."
+    "Whether the processor trains, beside sampling and loading."
     host_cores: int | None
     "Cores of the processor's own tasks; None for all that no accelerator has."
     cuda: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,15 +18,13 @@ from sagann.graph.checks import CHECKED_AT_ONCE
 from sagann.graph.feature_store import Features
 from sagann.graph.split import as_columns, labelled_rows
 from sagann.graph.task import without_others
-from sagann.graph.topology import Topology
-from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.row_dropout import rows_with
-from sagann.saga.engine import EdgeData, Engine, MapsFeatures, VertexRows, current_engine, using_engine
 from sagann.saga.layer import count_hops
 from sagann.saga.shared_lock import MODELS
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.train.contract import Contract
+from sagann.train.last_input import LastInput
 from sagann.train.losses import Loss, default_loss
 from sagann.train.metrics import Metrics, Rows, evaluate_splits, finite, measured_splits, predict_classes
 from sagann.train.own_metrics import OwnMetrics, check_own_metrics, measure_own
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from sagann.runtime.streaming.epoch import LossOf
     from sagann.runtime.streaming.streamed import StreamedModel
     from sagann.runtime.workers import WorkerPart, Workers
-    from sagann.saga import SagaLayer
 
 
 class Predictor:
@@ -461,46 +458,3 @@ def _check_has_data(model: nn.Module) -> None:
                 where=f"model {type(model).__name__}",
                 fix="Build the model without device='meta', or give it memory and values: model.to_empty(device='cpu').",
             )
-
-
-class LastInput(nn.Module):
-    """Runs a model, and returns the input of the SAGA layer that ran last, in whatever order the layers were registered.
-
-    LastInput is traced and streamed as any model: a trace leaves out operators that only the model's own output needs.
-    """
-
-    def __init__(self, model: nn.Module, num_hops: int) -> None:
-        super().__init__()
-        self.model = model
-        self.num_hops = num_hops
-
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        """Dense rows [num_vertices, F]. Where the layer reads several tensors, their rows stand side by side."""
-        engine = _Noting(current_engine())
-        with using_engine(engine):
-            self.model(hops, x)
-        if engine.x is None:
-            raise LayerError(
-                "embed needs a SAGA layer",
-                value="the model ran no SagaLayer",
-                where=f"model {type(self.model).__name__}",
-                fix="Write the model's layers as subclasses of sagann.SagaLayer; an embedding is the last one's input.",
-            )
-        dense = [rows.dense() if isinstance(rows, FeatureRows) else rows for rows in engine.x.values()]
-        return dense[0] if len(dense) == 1 else torch.cat([rows.flatten(1) for rows in dense], -1)
-
-
-class _Noting:
-    """An engine that passes layers on to another engine, and notes their input."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.x: VertexRows | None = None
-        "Input of the last layer so far."
-
-    def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
-        self.x = x
-        return self._engine.run(layer, topology, x, data)
-
-    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
-        return isinstance(self._engine, MapsFeatures) and self._engine.maps_features(layer, x, data)

@@ -93,7 +93,7 @@ class CostFit:
     rests: int = 0
     "How often the trainer had no seeds, for one iteration or several in a row."
     is_resting: bool = False
-    "Whether it had none in the last iteration."
+    "Whether the trainer had no seeds in the last iteration."
 
     @classmethod
     def of(cls, seeds: int, seconds: float) -> CostFit:

@@ -52,9 +52,9 @@ class _Run(NamedTuple):
     """Bytes that are one copy."""
 
     offset: int
-    "Where they begin in the memory of the device."
+    "Where the bytes begin in the memory of the device."
     array: Tensor
-    "In pinned memory, contiguous."
+    "The bytes in pinned memory, contiguous."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ class Packed:
     cuts: list[tuple[int, str, Any]]
     "Cuts of the passes over blocks: number of the block, end, cut."
     runs: list[_Run]
-    "What is copied."
+    "The copies that bring the batch to the device."
     pieces: list[Tensor]
     "Pinned memory that is free when the copies are done."
     offsets: list[int]

@@ -11,7 +11,7 @@ One index has the place of each row:
 A batch is served in two parts. :meth:`DeviceFeatures.pick` runs on the processor, ahead of training; it counts rows by tier and reads far
 rows. :meth:`DeviceFeatures.gather` queues one kernel on the device, which reads all other rows from where they are.
 
-Several devices are tested as simulated ones. On one H100, rows that are read in place come at 0.9 of the rate of contiguous copies
+Several devices are tested as simulated ones. On one H100 the kernel reads rows in place at 0.9 of the rate of contiguous copies
 (`bench/results/cold_bytes_device.md`).
 """
 

@@ -1,0 +1,57 @@
+"""LastInput: a model that stops at the input of its last SAGA layer, for embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import LayerError
+from sagann.graph.topology import Topology
+from sagann.kernels.feature_rows import FeatureRows
+from sagann.saga.engine import EdgeData, Engine, MapsFeatures, VertexRows, current_engine, using_engine
+from sagann.saga.layer import SagaLayer
+
+
+class LastInput(nn.Module):
+    """Runs a model, and returns the input of the SAGA layer that ran last, in whatever order the layers were registered.
+
+    LastInput is traced and streamed as any model: a trace leaves out operators that only the model's own output needs.
+    """
+
+    def __init__(self, model: nn.Module, num_hops: int) -> None:
+        super().__init__()
+        self.model = model
+        self.num_hops = num_hops
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        """Dense rows [num_vertices, F]. Where the layer reads several tensors, their rows stand side by side."""
+        engine = _Noting(current_engine())
+        with using_engine(engine):
+            self.model(hops, x)
+        if engine.x is None:
+            raise LayerError(
+                "embed needs a SAGA layer",
+                value="the model ran no SagaLayer",
+                where=f"model {type(self.model).__name__}",
+                fix="Write the model's layers as subclasses of sagann.SagaLayer; an embedding is the last one's input.",
+            )
+        dense = [rows.dense() if isinstance(rows, FeatureRows) else rows for rows in engine.x.values()]
+        return dense[0] if len(dense) == 1 else torch.cat([rows.flatten(1) for rows in dense], -1)
+
+
+class _Noting:
+    """An engine that passes layers on to another engine, and notes their input."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.x: VertexRows | None = None
+        "Input of the last layer so far."
+
+    def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
+        self.x = x
+        return self._engine.run(layer, topology, x, data)
+
+    def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
+        return isinstance(self._engine, MapsFeatures) and self._engine.maps_features(layer, x, data)
