@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from bench.accuracy.experiments import EXPERIMENTS, NUM_SEEDS, Experiment
+from bench.accuracy.graph_twin import run_graph_twin
 from bench.accuracy.report import write_report
 from bench.accuracy.twins import run_twin
 from bench.workers import RESULTS
@@ -59,7 +60,7 @@ def run_experiment(experiment: Experiment, arguments: argparse.Namespace) -> Non
     """Run every seed of sagann and of PyG's twin that is not among the results yet."""
     done = {(row["key"], row["system"], row["seed"]) for row in read_results(arguments.results)}
     systems = [name for name in SYSTEMS if arguments.system in (None, name) and (experiment.twin or name != "pyg")]
-    jobs = [(system, seed) for seed in range(arguments.seeds) for system in systems]
+    jobs = [(system, seed) for seed in range(min(arguments.seeds, experiment.seeds)) for system in systems]
     jobs = [(system, seed) for system, seed in jobs if (experiment.key, system, seed) not in done]
     if not jobs:
         return
@@ -86,7 +87,12 @@ def run_sagann(experiment: Experiment, graph: Graph, seed: int) -> float:
     return 100 * trainer.evaluate()["test"][experiment.metric]
 
 
-SYSTEMS = {"sagann": run_sagann, "pyg": run_twin}
+def run_pyg(experiment: Experiment, graph: Graph, seed: int) -> float:
+    """Train PyG's twin and return the test metric, in percent."""
+    return (run_graph_twin if experiment.section == "graphs" else run_twin)(experiment, graph, seed)
+
+
+SYSTEMS = {"sagann": run_sagann, "pyg": run_pyg}
 "What is compared; PyG's twin runs only where an experiment has one."
 
 

@@ -172,7 +172,11 @@ class SampledBatches:
         self._labels = graph.labels
         data = Data(edge_index=_edges(graph), num_nodes=graph.num_vertices)
         self._loader = NeighborLoader(
-            data, list(train.sample), input_nodes=graph.splits["train"], batch_size=train.batch_size, shuffle=True
+            data,
+            list(train.sample),
+            input_nodes=graph.splits["train"],
+            batch_size=train.seeds_per_batch,
+            shuffle=True,
         )
 
     def __iter__(self) -> Iterator[Step]:

@@ -80,9 +80,9 @@ def predict(
     out: Annotated[Path, option("File to write: .csv, .parquet or .npy.", "FILE")],
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Predict the class of every vertex, with its probability, or the values of a regression.
+    """Predict the class of every vertex, with its probability, or the values of a regression; or those of every graph of several in one.
 
-    One row per vertex: vertex, class, class_name, probability. Where a vertex may have several classes: vertex,
+    One row per vertex (of a task on whole graphs, per graph): vertex, class, class_name, probability. Where a vertex may have several classes: vertex,
     and a column per class with its probability (.npy: a float32 matrix). Of a regression: vertex, prediction, or prediction_0,
     prediction_1, ... for several targets (.npy: a float32 array).
 

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
 from sagann.cli.options import Shared
-from sagann.cli.prepare import apply_split, open_checked, training_graph
+from sagann.cli.prepare import apply_split, open_checked, training_graph, with_columns
 from sagann.cli.result_file import write_embeddings, write_predictions, write_values
 from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, merge, read_tables, settings_of
 from sagann.errors import CheckpointError, InputError
@@ -56,18 +58,19 @@ class TrainedRun:
         self.terminal.show(metrics_table(self.predictor.evaluate(graph), title=title))
 
     def predict(self, out: Path) -> None:
-        """Write class and probability, or the predicted values, of every vertex to ``out``."""
+        """Write class and probability, or the predicted values, of every vertex, or graph, to ``out``."""
         graph = self._graph()
         contract = self.predictor.contract
         self._say_streamed()
-        order = original_order(graph)
-        if contract.task == "regression":
-            write_values(out, self.predictor.predict(graph).float(), order)
+        of_graphs, noun = contract.of_graphs, contract.noun
+        order = torch.arange(graph.num_graphs) if of_graphs else original_order(graph)
+        if contract.kind == "regression":
+            write_values(out, self.predictor.predict(graph).float(), order, of=noun)
         else:
             names = read_run(self.run_dir).class_names or [str(number) for number in range(contract.num_classes)]
             probabilities = self.predictor.predict(graph, probabilities=True)
-            write_predictions(out, probabilities.float(), names, order, multi_label=contract.multi_label)
-        self.terminal.show(f"Predictions of {graph.num_vertices} vertices written to {out}")
+            write_predictions(out, probabilities.float(), names, order, of=noun, multi_label=contract.multi_label)
+        self.terminal.show(f"Predictions of {len(order)} {'graphs' if of_graphs else 'vertices'} written to {out}")
 
     def embed(self, out: Path) -> None:
         """Write the embedding of every vertex to ``out``."""
@@ -83,7 +86,7 @@ class TrainedRun:
         # Predictions need no splits, so bad splits are no reason to refuse.
         with self.predictor.large_arrays():
             graph = open_checked(self.data, keep_splits=keep_splits, num_edge_types=num_edge_types)
-        graph = without_others(graph, self.predictor.contract.task)
+        graph = with_columns(without_others(graph, self.predictor.contract.task), self.settings.data.targets)
         self._note_change(graph)
         return graph
 

@@ -11,6 +11,7 @@ from sagann.free_space import require_memory
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.graph.subgraph import subgraph
+from sagann.graph.task import answered, is_of_graphs
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.saga.engine import NaiveEngine, current_engine, using_engine
 from sagann.saga.layer import count_hops
@@ -38,8 +39,8 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
         ways.insert(0, "--memory, which streams the run")
     require_memory(
         needed_bytes,
-        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {graph.num_outputs} "
-        f"{'classes' if graph.targets is None else 'targets'} on "
+        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {answered(graph).num_outputs} "
+        f"{'classes' if answered(graph).targets is None else 'targets'} on "
         f"{graph.num_vertices} vertices and {graph.num_edges} edges",
         fix=f"If there are too many classes, number them from 0 without gaps. Else use {', '.join(ways[:-1])}, or {ways[-1]}.",
     )
@@ -48,7 +49,7 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
 def least_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
     """Bytes that a run on the CPU takes at least, with the current engine, for a graph that is not prepared yet.
 
-    Of a user's own model only the output is counted. ``is_streamed`` says whether a budget is stated; without a budget, a
+    Of a user's own model only the output is counted; of a task on whole graphs, which are computed in batches, only the weights. ``is_streamed`` says whether a budget is stated; without a budget, a
     model that can be streamed is streamed if need be.
     """
     output = _output_bytes(graph, is_streamed=is_streamed)
@@ -58,6 +59,8 @@ def least_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
     with torch.device("meta"):
         model = build_model(config, graph)
     weights = sum(parameter.nbytes for parameter in model.parameters())
+    if is_of_graphs(graph):
+        return weights + _dense_bytes(config, graph)
     streams = is_streamed_by_engine() and graph.features is not None
     boundaries = count_hops(model) - 1
     rows = 0 if streams else boundaries * graph.num_vertices

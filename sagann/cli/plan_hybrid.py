@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import training_graph
+from sagann.cli.prepare import require_vertices, training_graph
 from sagann.cli.run_settings import RunSettings, chosen_settings, read_text
 from sagann.errors import InputError
 from sagann.graph import Graph
@@ -48,6 +48,7 @@ def show_hybrid(
     else:
         described = described_in(machine_file, devices)
     graph = training_graph(settings.data, task=settings.train.task, seed=settings.train.seed, say=terminal.say)
+    require_vertices(graph, "--devices")
     terminal.say("Sampling a few mini-batches ...")
     job = Job(
         law=law_of(graph),
@@ -61,9 +62,11 @@ def show_hybrid(
             concatenates=MODELS[settings.model.model],
         ),
         fanouts=fanouts,
-        sampled_edges_per_s=sampled_edges_per_s(graph, fanouts, settings.train.batch_size, uncounted=uncounted),
+        sampled_edges_per_s=sampled_edges_per_s(
+            graph, fanouts, settings.train.seeds_per_batch, uncounted=uncounted
+        ),
     )
-    total = min(settings.train.batch_size, job.num_train)
+    total = min(settings.train.seeds_per_batch, job.num_train)
     count = described.count
     found, more = (
         best_split(

@@ -12,7 +12,7 @@ import torch
 from sagann.byte_size import format_bytes
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import open_checked, training_graph, with_task
+from sagann.cli.prepare import open_checked, require_vertices, training_graph, with_task
 from sagann.cli.run_settings import RunSettings, chosen_settings, read_text
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
@@ -21,6 +21,7 @@ from sagann.free_space import nearest_folder
 from sagann.graph import Graph
 from sagann.graph.large_arrays import made_by
 from sagann.graph.subgraph import subgraph
+from sagann.graph.task import is_of_graphs
 from sagann.kernels.edge.cpu import source_of
 from sagann.nn import build_model
 from sagann.plan.machine import Machine
@@ -33,6 +34,7 @@ from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.forecasting.resident import expected_resident, resident_bytes
 from sagann.runtime.forecasting.timeline_files import write_picture
 from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.runtime.loading import GraphBatches
 from sagann.runtime.processor import processor_name
 from sagann.runtime.streaming.stream import foretell
 from sagann.saga import SagaLayer
@@ -82,6 +84,7 @@ def show_streaming(
     with made_by(Scratch(folder)):
         settings = _settings(given, file, shared)
         model, opened = _opened(settings, shared)
+        require_vertices(opened, "--memory")
         graph = prepared_by(model, opened)
     if picture is not None:
         _check_picture(picture)
@@ -171,7 +174,7 @@ def _settings(given: Given, file: Path | None, shared: Shared) -> RunSettings:
 
 def _opened(settings: RunSettings, shared: Shared) -> tuple[Any, Graph]:
     graph = open_checked(settings.data, keep_splits=False)
-    graph = with_task(graph, settings.train.task, shared.terminal().say)
+    graph = with_task(graph, settings.data, settings.train.task, shared.terminal().say)
     model = build_model(settings.model, graph)
     return model, features_as(graph, parameter_dtype(model))
 
@@ -179,6 +182,10 @@ def _opened(settings: RunSettings, shared: Shared) -> tuple[Any, Graph]:
 def _step(model: Any, graph: Graph) -> None:
     """Run the model forward and backward on a few vertices, so that everything is compiled."""
     graph = prepared_by(model, graph)
+    if is_of_graphs(graph):
+        batch = GraphBatches(graph, graphs=None).load(torch.arange(1))
+        model(batch.hops(count_hops(model)), batch.features, batch.graph_ptr).sum().backward()
+        return
     if graph.features is not None:
         graph = subgraph(graph, torch.arange(min(NUM_VERTICES, graph.num_vertices)))
     out = model(graph.hops(count_hops(model)), graph.in_memory().features)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import open_checked, with_task
+from sagann.cli.prepare import open_checked, require_vertices, with_task
 from sagann.cli.run_settings import chosen_settings
 from sagann.graph.topology import Topology
 from sagann.nn import build_model
@@ -39,7 +39,10 @@ def show_workers(given: Given, file: Path | None, shared: Shared, *, learned: Pa
     if costs is None and of_run and settings.balance == "cost":
         assert file is not None
         costs = learned_costs(file.parent)
-    graph = with_task(open_checked(settings.data, keep_splits=False), settings.train.task, terminal.say)
+    graph = with_task(
+        open_checked(settings.data, keep_splits=False), settings.data, settings.train.task, terminal.say
+    )
+    require_vertices(graph, "--workers")
     model = build_model(settings.model, graph)
     topology = prepared_by(model, features_as(graph, parameter_dtype(model))).topology
     size, balance = settings.workers, settings.balance

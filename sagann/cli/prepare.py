@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from sagann.cli.run_settings import DataConfig
 from sagann.errors import InputError
@@ -17,11 +19,13 @@ from sagann.graph import (
     graph_split,
     per_class_split,
     planetoid_split,
+    random_graph_split,
     random_split,
     symmetrise,
 )
 from sagann.graph.normalise import normalise_features
-from sagann.graph.task import left_out, task_of
+from sagann.graph.split import as_columns
+from sagann.graph.task import answered, answers_of, is_of_graphs, left_out, task_of
 from sagann.storage import dataset_info, load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
 from sagann.storage.npz_graph import describe_npz
@@ -37,33 +41,75 @@ def training_graph(
     ``say`` is told of answers that are left out, and of the default split, which nobody asked for. Without ``check`` the values are not
     checked: another worker does it.
     """
-    graph = with_task(open_checked(config, keep_splits=config.split is None, check=check), task, say)
+    graph = with_task(open_checked(config, keep_splits=config.split is None, check=check), config, task, say)
     with whole_files(graph):
         return _with_split(graph, config, seed=seed, say=say)
 
 
-def with_task(graph: Graph, task: str | None, say: Callable[[str], None]) -> Graph:
-    """The graph with the answers of one task; ``say`` is told of those that are left out."""
+def with_task(graph: Graph, config: DataConfig, task: str | None, say: Callable[[str], None]) -> Graph:
+    """The graph with the answers of one task, and of its targets the columns of ``config``; ``say`` is told of answers that are left out."""
     kept = for_task(graph, task, where="--task")
     if said := left_out(graph, task_of(kept)):
         say(said)
-    return kept
+    if config.targets is not None and kept.targets is None and kept.graph_targets is None:
+        raise InputError(
+            "there are no targets to choose from",
+            value=f"the graph has {answers_of(kept)}",
+            where="--targets",
+            fix="Leave it out, or choose a regression with --task.",
+        )
+    return with_columns(kept, config.targets)
+
+
+def with_columns(graph: Graph, columns: Sequence[int] | None) -> Graph:
+    """The graph with some columns of its targets, if it has any; with all for None."""
+    if columns is None:
+        return graph
+    chosen: dict[str, Any] = {}
+    for name in ("targets", "graph_targets"):
+        values = getattr(graph, name)
+        if values is None:
+            continue
+        values, wanted = as_columns(values), torch.tensor(columns, dtype=torch.int64)
+        outside = wanted[(wanted < 0) | (wanted >= values.shape[1])]
+        if not len(wanted) or len(outside) or len(wanted.unique()) < len(wanted):
+            raise InputError(
+                "no such targets",
+                value=f"{', '.join(map(str, columns)) or 'none'}; there are {values.shape[1]}, numbered from 0",
+                where="--targets",
+                fix="Name each column once, as --targets 0,2.",
+            )
+        chosen[name] = values[:, wanted]
+    return replace(graph, **chosen)
+
+
+def require_vertices(graph: Graph, option: str) -> None:
+    """Refuse to plan by an option for a task on whole graphs, which are trained in batches."""
+    if is_of_graphs(graph):
+        raise InputError(
+            "whole graphs are trained in batches of graphs",
+            value=f"the task is {task_of(graph)}, and {option} plans how one graph is trained",
+            where="sagann plan",
+            fix=f"Leave {option} out.",
+        )
 
 
 def _with_split(graph: Graph, config: DataConfig, *, seed: int, say: Callable[[str], None]) -> Graph:
     if config.split is not None:
         return apply_split(graph, config.split, seed=seed)
-    if "train" in graph.splits:
+    splits = answered(graph).splits
+    if "train" in splits:
         return graph
-    if graph.splits:
+    labelled = "graphs with a known answer" if is_of_graphs(graph) else "labelled vertices"
+    if splits:
         raise InputError(
             "the dataset has splits, but none to train on",
-            value=", ".join(graph.splits),
+            value=", ".join(splits),
             where=f"graph '{graph.name}'",
-            fix="Ask for a split of its labelled vertices, as --split random:0.6,0.2.",
+            fix=f"Ask for a split of its {labelled}, as --split random:0.6,0.2.",
         )
     graph = apply_split(graph, "random:0.6,0.2", seed=seed)
-    say(f"The dataset has no splits: 60 % of the labelled vertices train, 20 % validate, 20 % test (seed {seed}).")
+    say(f"The dataset has no splits: 60 % of the {labelled} train, 20 % validate, 20 % test (seed {seed}).")
     return graph
 
 
@@ -78,7 +124,7 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
         embedded_graph(config.data) if config.data in EMBEDDED else load_graph(config.data, verify=config.verify)
     )
     if not keep_splits:
-        graph = replace(graph, splits={})
+        graph = replace(graph, splits={}, graph_splits={})
     with whole_files(graph):
         # Opening a folder does not check values, and the changes below need valid ones.
         if check:
@@ -94,7 +140,7 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
 
 
 def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:
-    """The class names of a dataset; empty unless there are ``num_classes``."""
+    """The names of the classes of a dataset's vertices; empty unless there are ``num_classes``."""
     if source in EMBEDDED:
         return ()
     path = Path(source)
@@ -107,12 +153,13 @@ def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:
 
 
 def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
-    """Split ``graph`` as ``choice`` says, instead of its own splits.
+    """Split ``graph``, which has the answers of one task, as ``choice`` says, instead of its own splits.
 
-    ``choice`` is 'random:TRAIN,VAL', 'per-class:TRAIN,VAL', 'planetoid:TRAIN,VAL,TEST' or 'graphs:TRAIN/VAL/TEST'.
+    ``choice`` is 'random:TRAIN,VAL', 'per-class:TRAIN,VAL', 'planetoid:TRAIN,VAL,TEST' or 'graphs:TRAIN/VAL/TEST'; of whole graphs, only the
+    first one.
     """
     kind, _, text = choice.partition(":")
-    graph = replace(graph, splits={})
+    graph = replace(graph, splits={}, graph_splits={})
     readers: dict[str, Callable[[str], Any]] = {
         "random": float,
         "per-class": _count,
@@ -123,6 +170,15 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
     with suppress(KeyError, ValueError):
         parts = [readers[kind](part) for part in text.split("/" if kind == "graphs" else ",")]
     match kind, parts:
+        case "random", [train, val] if is_of_graphs(graph):
+            return random_graph_split(graph, train=train, val=val, seed=seed)
+        case _ if is_of_graphs(graph):
+            raise InputError(
+                "split is not one of whole graphs",
+                value=f"'{choice[:80]}'",
+                where="--split",
+                fix="Write random:0.6,0.2 (shares of the graphs).",
+            )
         case "random", [train, val]:
             return random_split(graph, train=train, val=val, seed=seed)
         case "per-class", [train, val]:

@@ -77,23 +77,29 @@ def owner_of(path: Path) -> Path | None:
 
 
 def write_predictions(
-    path: Path, probabilities: Tensor, class_names: Sequence[str], order: Tensor, *, multi_label: bool
+    path: Path,
+    probabilities: Tensor,
+    class_names: Sequence[str],
+    order: Tensor,
+    *,
+    multi_label: bool,
+    of: str = "vertex",
 ) -> None:
-    """Write predictions, from float32 [num_vertices, C], as .csv, .parquet or .npy; an existing file is replaced.
+    """Write predictions of vertices, or of graphs (``of='graph'``), from float32 [n, C], as .csv, .parquet or .npy; an existing file is replaced.
 
     Row i of the file is row ``order[i]`` of ``probabilities``.
 
     With one class per vertex, the likeliest class and its probability are written; as .npy, a structured array with the
     fields vertex, class and probability. With several classes per vertex, a column per class is written; as .npy, a
-    plain matrix.
+    plain matrix. The first column is named as ``of``.
     """
     write = _write_npy if path.suffix == ".npy" else _write_table
     if multi_label and path.suffix == ".npy":
         write_embeddings(path, probabilities, order)
         return
-    columns: dict[str, Any] = {"vertex": np.arange(len(probabilities), dtype=np.int64)}
+    columns: dict[str, Any] = {of: np.arange(len(probabilities), dtype=np.int64)}
     if multi_label:
-        unique = len({*class_names, "vertex"}) == len(class_names) + 1
+        unique = len({*class_names, of}) == len(class_names) + 1
         names = class_names if unique else [f"{number}:{name}" for number, name in enumerate(class_names)]
         columns |= {name: column[order].numpy() for name, column in zip(names, probabilities.T, strict=True)}
     else:
@@ -105,16 +111,16 @@ def write_predictions(
     _replace(path, lambda aside: write(aside, columns))
 
 
-def write_values(path: Path, values: Tensor, order: Tensor) -> None:
-    """Write the values of a regression, float32 [num_vertices] or [num_vertices, T], as .csv, .parquet or .npy; an existing file is replaced.
+def write_values(path: Path, values: Tensor, order: Tensor, *, of: str = "vertex") -> None:
+    """Write the values of a regression on vertices, or on graphs (``of='graph'``), float32 [n] or [n, T], as .csv, .parquet or .npy; an existing file is replaced.
 
-    Row i of the file is row ``order[i]`` of ``values``. A table has the columns vertex and prediction (prediction_0, ... for T of 2 or
+    Row i of the file is row ``order[i]`` of ``values``. A table has the columns vertex (or graph) and prediction (prediction_0, ... for T of 2 or
     more); as .npy, it is a plain array.
     """
     if path.suffix == ".npy":
         write_embeddings(path, values, order)
         return
-    columns: dict[str, Any] = {"vertex": np.arange(len(values), dtype=np.int64)}
+    columns: dict[str, Any] = {of: np.arange(len(values), dtype=np.int64)}
     if values.ndim == 1:
         columns["prediction"] = values[order].numpy()
     else:
@@ -149,7 +155,7 @@ def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
 
 def _write_npy(path: Path, columns: Mapping[str, Any]) -> None:
     fields = [(name, column.dtype) for name, column in columns.items()]
-    rows = np.empty(len(columns["vertex"]), dtype=fields)
+    rows = np.empty(len(next(iter(columns.values()))), dtype=fields)
     for name, column in columns.items():
         rows[name] = column
     _save_array(path, rows)

@@ -35,6 +35,8 @@ class DataConfig:
     """random:TRAIN,VAL (shares), per-class:TRAIN,VAL (vertices per class), planetoid:TRAIN,VAL,TEST (TRAIN per class), or
     graphs:TRAIN/VAL/TEST (names or positions, comma-separated). It is drawn with the seed of the run. None takes the
     dataset's own split, or random:0.6,0.2 where there is none."""
+    targets: tuple[int, ...] | None = None
+    "Columns of the targets that a regression learns, from 0; None learns all of them."
     undirected: bool = False
     "Add the reverse of every edge and merge multi-edges."
     inverse_edges: bool = False

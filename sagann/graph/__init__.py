@@ -14,7 +14,7 @@ from sagann.graph.graph import SPLIT_NAMES, Graph
 from sagann.graph.normalise import normalise, normalise_features
 from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_graph_split, random_split
 from sagann.graph.subgraph import original_order, relabel, subgraph
-from sagann.graph.task import TASKS, for_task
+from sagann.graph.task import GRAPH_TASKS, TASKS, for_task
 from sagann.graph.topology import Csr, Topology
 from sagann.graph.transform import add_inverse_edges, add_self_loops, coalesce, remove_self_loops, symmetrise
 from sagann.graph.validate import validate_graph
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sagann.graph.split_edges import EdgeSplit, edge_split
 
 __all__ = [
+    "GRAPH_TASKS",
     "SPLIT_NAMES",
     "TASKS",
     "AnnouncedFeatures",

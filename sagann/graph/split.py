@@ -17,7 +17,7 @@ from torch import Tensor
 from sagann.errors import InputError, shown
 from sagann.graph.graph import Graph
 from sagann.graph.subgraph import original_order
-from sagann.graph.task import answers_of, missing_answers
+from sagann.graph.task import answers_of, is_of_graphs
 from sagann.ranges import RANGES
 
 
@@ -228,7 +228,7 @@ def _labelled_vertices(graph: Graph) -> Tensor:
     """Find the vertices with a known label or with targets, int64 ascending by original id."""
     known = graph.labels if graph.labels is not None else graph.targets
     if known is None:
-        fix = missing_answers(graph, "Give the graph labels or targets first.")
+        fix = "Use random_graph_split." if is_of_graphs(graph) else "Give the graph labels or targets first."
         raise _refused(graph, "a graph without labels cannot be split", answers_of(graph), fix)
     if graph.original_ids is not None:
         vertices = original_order(graph).to(known.device)

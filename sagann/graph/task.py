@@ -1,43 +1,80 @@
-"""Tasks: what a model learns about the vertices of a graph, and which data of the graph have the answers.
+"""Tasks: what a model learns about vertices or about whole graphs, and which data of a graph have the answers.
 
-A graph may hold the answers of two tasks, labels and targets. A model learns one task, on a graph that :func:`for_task` gives.
+A graph may hold the answers of several tasks: labels and targets of its vertices, and of the graphs in it. A model learns one task, on a
+graph that :func:`for_task` gives.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
 
 from sagann.errors import InputError, require_choice
 from sagann.graph.graph import Graph
+from sagann.graph.topology import Topology
 
 TASKS = ("classification", "multi-label", "regression")
 """Tasks on vertices: one class for each vertex, any number of classes for each, or numbers for each."""
+OF_GRAPHS = "graph-"
+"What the name of a task on whole graphs begins with."
+GRAPH_TASKS = tuple(OF_GRAPHS + task for task in TASKS)
+"""Tasks on the graphs of several in one: one class for each graph, any number of classes for each, or numbers for each."""
+
+_ANSWERS = MappingProxyType(
+    {
+        task: kind + ("targets" if task.endswith("regression") else "labels")
+        for kind, tasks in (("", TASKS), ("graph_", GRAPH_TASKS))
+        for task in tasks
+    }
+)
+"The field of a graph that has the answers of each task."
+_ABSENT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "labels": {"labels": None, "num_classes": 0},
+        "targets": {"targets": None},
+        "graph_labels": {"graph_labels": None, "num_graph_classes": 0},
+        "graph_targets": {"graph_targets": None},
+    }
+)
+"For each field with answers, the fields of a graph without them."
 
 
 def tasks_of(graph: Graph) -> tuple[str, ...]:
-    """The tasks that a graph has answers for: none, one, or two of TASKS."""
-    of_labels = () if graph.labels is None else ("multi-label",) if graph.multi_label else ("classification",)
-    return of_labels if graph.targets is None else (*of_labels, "regression")
+    """The tasks that a graph has answers for: some of TASKS, then some of GRAPH_TASKS."""
+    found = []
+    for kind, labels, targets in (
+        ("", graph.labels, graph.targets),
+        (OF_GRAPHS, graph.graph_labels, graph.graph_targets),
+    ):
+        if labels is not None:
+            found.append(kind + ("multi-label" if labels.ndim == 2 else "classification"))
+        if targets is not None:
+            found.append(kind + "regression")
+    return tuple(found)
 
 
 def task_of(graph: Graph) -> str | None:
     """The only task that a graph has answers for; None for a graph without answers.
 
     Raises:
-        InputError: the graph has answers for two tasks.
+        InputError: the graph has answers for several tasks.
     """
     return next(iter(tasks_of(for_task(graph))), None)
 
 
 def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") -> Graph:
-    """The graph with the answers of one task alone: labels without targets, or targets without labels.
+    """The graph with the answers of one task alone: labels or targets, of vertices or of whole graphs.
 
     Args:
         graph: any graph.
-        task: one of TASKS. None for the only task that the graph has answers for.
+        task: one of TASKS or GRAPH_TASKS. None for the only task that the graph has answers for.
         where: the argument that names the task, for errors.
     Raises:
-        InputError: the graph has no answers for ``task``, or answers for two tasks and ``task`` is None.
+        InputError: the graph has no answers for ``task``, or answers for several tasks and ``task`` is None.
     Example:
         >>> import torch
         >>> from sagann.graph import Topology
@@ -46,11 +83,11 @@ def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") 
         >>> for_task(houses, "regression")
         Graph(num_vertices=2, num_edges=1, num_features=0, num_classes=0, num_targets=1)
     """
-    require_choice(task, (None, *TASKS), what="unknown task", where=where)
+    require_choice(task, (None, *TASKS, *GRAPH_TASKS), what="unknown task", where=where)
     known = tasks_of(graph)
     if task is None and len(known) > 1:
         raise InputError(
-            "the graph has answers for two tasks",
+            "the graph has answers for several tasks",
             value=f"{answers_of(graph)}, and no task is named",
             where=f"graph '{graph.name}'",
             fix=f"Choose {' or '.join(known)}: TrainConfig(task=...), or --task.",
@@ -60,20 +97,45 @@ def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") 
             "the task does not fit the graph",
             value=f"task '{task}', graph '{graph.name}' has {answers_of(graph)}",
             where=where,
-            fix=f"Choose {' or '.join(known)}."
-            if known
-            else missing_answers(graph, "Give the graph labels or targets."),
+            fix=f"Choose {' or '.join(known)}." if known else "Give the graph labels or targets.",
         )
     return without_others(graph, task or (known[0] if known else None))
 
 
 def without_others(graph: Graph, task: str | None) -> Graph:
     """The graph without the answers of any task but ``task``; all are kept for None. It need not have answers for ``task``."""
-    if task == "regression" and graph.labels is not None:
-        return replace(graph, labels=None, num_classes=0)
-    if task in ("classification", "multi-label") and graph.targets is not None:
-        return replace(graph, targets=None)
-    return graph
+    if task is None:
+        return graph
+    others = [name for name in _ABSENT if name != _ANSWERS[task] and getattr(graph, name) is not None]
+    changes = {key: value for name in others for key, value in _ABSENT[name].items()}
+    return replace(graph, **changes) if changes else graph
+
+
+def is_of_graphs(graph: Graph) -> bool:
+    """Whether a graph with the answers of one task has those of whole graphs."""
+    return graph.graph_labels is not None or graph.graph_targets is not None
+
+
+def with_vertex_per_graph(graph: Graph) -> Graph:
+    """The graphs of several in one as vertices, without edges and features: the answers of whole graphs become those of vertices."""
+    none = torch.zeros(1, dtype=torch.int64)
+    count = graph.num_graphs
+    return Graph(
+        topology=Topology(indptr=none.expand(count + 1), indices=none[:0].int(), num_src=count, validate=False),
+        labels=graph.graph_labels,
+        num_classes=graph.num_graph_classes,
+        targets=graph.graph_targets,
+        splits=graph.graph_splits,
+        name=graph.name,
+    )
+
+
+def answered(graph: Graph) -> Graph:
+    """The graph whose vertices a task has answers for: ``graph``, or one with a vertex for each of its graphs.
+
+    ``graph`` has the answers of one task.
+    """
+    return with_vertex_per_graph(graph) if is_of_graphs(graph) else graph
 
 
 def answers_of(graph: Graph) -> str:
@@ -84,16 +146,9 @@ def answers_of(graph: Graph) -> str:
         found.append(f"labels of {graph.num_classes} classes{several}")
     if graph.targets is not None:
         found.append(f"{graph.num_targets} target{'s' if graph.num_targets != 1 else ''} per vertex")
-    if found:
-        return " and ".join(found)
-    of_graphs = answers_of_whole_graphs(graph)
-    return "neither labels nor targets" + (f" per vertex, but {of_graphs}" if of_graphs else "")
-
-
-def missing_answers(graph: Graph, fix: str) -> str:
-    """What to do where a graph has no answers for a Trainer: ``fix``, but for graphs that have answers as wholes."""
-    of_graphs = "Learn answers of whole graphs in a loop of your own, with sagann.GraphBatches and sagann.nn.pool."
-    return of_graphs if answers_of_whole_graphs(graph) else fix
+    if of_graphs := answers_of_whole_graphs(graph):
+        found.append(of_graphs)
+    return " and ".join(found) or "neither labels nor targets"
 
 
 def answers_of_whole_graphs(graph: Graph) -> str:
@@ -109,8 +164,7 @@ def answers_of_whole_graphs(graph: Graph) -> str:
 
 def left_out(graph: Graph, task: str | None) -> str:
     """A sentence about the answers that :func:`for_task` leaves out; empty where it leaves out none."""
-    kept = without_others(graph, task)
-    if kept is graph:
+    if task is None or tasks_of(graph) == tasks_of(without_others(graph, task)):
         return ""
-    others = replace(graph, targets=None) if task == "regression" else replace(graph, labels=None, num_classes=0)
+    others = replace(graph, **_ABSENT[_ANSWERS[task]])
     return f"Graph '{graph.name}' also has {answers_of(others)}; the task '{task}' does not use them."

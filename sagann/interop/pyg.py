@@ -12,7 +12,7 @@ from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.checks import wrong_form
 from sagann.graph.feature_store import tensor_of
 from sagann.graph.rows import is_sparse
-from sagann.graph.task import answers_of, answers_of_whole_graphs, tasks_of
+from sagann.graph.task import answers_of
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -124,14 +124,11 @@ def to_pyg(graph: Graph) -> Data:
     answers = (graph.labels, graph.targets, graph.graph_labels, graph.graph_targets)
     ys = [rows for rows in answers if rows is not None]
     if len(ys) > 1:
-        found = [answers_of(graph)] if tasks_of(graph) else []
-        found += [answers_of_whole_graphs(graph)] if graph.num_graph_classes or graph.num_graph_targets else []
         raise InputError(
             "a PyG object has one y",
-            value=" and ".join(found),
+            value=answers_of(graph),
             where=f"to_pyg of graph '{graph.name}'",
-            fix="Choose one of them: to_pyg(for_task(graph, 'regression')), with sagann.graph.for_task; or "
-            "dataclasses.replace(graph, ...) with None for the others.",
+            fix="Choose one of them: to_pyg(for_task(graph, 'regression')), with sagann.graph.for_task.",
         )
     topology = graph.topology
     fields: dict[str, Any] = {f"edge_{name}": rows for name, rows in topology.edge_data.items()}

@@ -1,6 +1,7 @@
 """The model zoo: layers in SAGA form, and models made of them."""
 
 from sagann.nn.attention import GAT, GATv2, TransformerConv, attention_weights
+from sagann.nn.graph_model import GraphModel
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
 from sagann.nn.neighbourhoods import PNA, EdgeConv
 from sagann.nn.pooling import pool
@@ -25,6 +26,7 @@ __all__ = [
     "EmbeddingEncoder",
     "GATv2",
     "GatedGCN",
+    "GraphModel",
     "LinearEncoder",
     "MaxPoolGCN",
     "ModelConfig",

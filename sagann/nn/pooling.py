@@ -42,7 +42,7 @@ def pool(rows: Tensor, graph_ptr: Tensor, how: str | tuple[str, ...] = "mean") -
         tensor([[2.],
                 [5.]])
     """
-    _check_how(how)
+    check_pool(how, where=f"{_WHERE}, how")
     _check(rows, graph_ptr)
     num_rows, num_graphs = len(rows), len(graph_ptr) - 1
     if num_graphs > num_rows:
@@ -66,8 +66,8 @@ class _Pooling(SagaLayer):
 _layer = cache(_Pooling)
 
 
-def _check_how(how: str | tuple[str, ...]) -> None:
-    where = f"{_WHERE}, how"
+def check_pool(how: str | tuple[str, ...], *, where: str) -> None:
+    """Refuse what is no accumulator that can pool; ``where`` is the argument, for errors."""
     require_type(how, (str, tuple), where=where, fix="Name an accumulator, or several in a tuple.")
     if how in ("softmax", "concat"):
         raise LayerError(

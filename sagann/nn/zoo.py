@@ -17,8 +17,9 @@ from sagann.constructor_options import require_options
 from sagann.did_you_mean import closest, did_you_mean
 from sagann.errors import InputError, require_choice, shown
 from sagann.graph import Graph, for_task
-from sagann.graph.task import answers_of_whole_graphs, missing_answers
+from sagann.graph.task import answered, answers_of, is_of_graphs, without_others
 from sagann.nn.attention import GAT, GATv2, TransformerConv
+from sagann.nn.graph_model import GraphModel, pooled_by, reads_graphs
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
 from sagann.nn.neighbourhoods import PNA, EdgeConv
 from sagann.nn.propagation import Propagated
@@ -70,6 +71,9 @@ class ModelConfig:
     "For appnp: share of a vertex's first row in its row after every hop."
     linear_shortcut: bool = False
     "For residual-gcn: learn the shortcut even where the identity would fit."
+    pool: str = "mean"
+    """Where whole graphs are learned: how the rows of a graph's vertices become one row of the graph: 'mean', 'sum', 'max', 'min', 'var', 'std',
+    'mul', or several as 'mean,max', side by side. Two linear maps make the outputs of a graph of it."""
     model_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     "Arguments of the constructor of your own layer or model. For a model of the zoo, any of its options by name."
 
@@ -93,6 +97,7 @@ class ModelConfig:
         )
         self._require(("negative_slope",), is_finite, "a finite number")
         self._require(("layer_norm", "linear_shortcut"), lambda value: isinstance(value, bool), "true or false")
+        pooled_by(self.pool, where="ModelConfig.pool")
         if self.model in ATTENTION and self.hidden % self.heads:
             raise InputError(
                 "the heads do not divide the width",
@@ -143,18 +148,41 @@ def _is_probability(value: object) -> bool:
 def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
     """Build the model that ``config`` names, with input and output widths from ``graph``.
 
+    Where ``graph`` has answers of whole graphs, the result is a :class:`sagann.nn.GraphModel`, or a model of the user's own whose ``forward``
+    takes ``graph_ptr``.
+
     Raises:
-        InputError: the graph has neither classes nor targets, or both, its features do not fit the encoder, or the user's class cannot be used.
+        InputError: the graph has neither classes nor targets, or answers for several tasks, its features do not fit the encoder, or the
+            user's class cannot be used.
     """
     graph = for_task(graph)
-    if graph.num_outputs < 1:
+    num_outputs = answered(graph).num_outputs
+    if num_outputs < 1:
         raise InputError(
             "the graph has no classes to learn, and no targets",
-            value=answers_of_whole_graphs(graph) or f"num_classes = {graph.num_classes}",
+            value=answers_of(graph),
             where=f"graph '{graph.name}'",
-            fix=missing_answers(graph, "Give the graph labels and num_classes, or targets."),
+            fix="Give the graph labels and num_classes, or targets.",
         )
-    return MODELS.get(config.model, _build_users)(config, graph)
+    build = MODELS.get(config.model, _build_users)
+    if not is_of_graphs(graph):
+        return build(config, graph)
+    if config.model not in MODELS and reads_graphs(_users_class(config)):
+        return build(config, _with_outputs(graph, num_outputs))
+    return GraphModel(
+        build(config, _with_outputs(graph, config.hidden)),
+        config.hidden,
+        num_outputs,
+        pool=pooled_by(config.pool, where="ModelConfig.pool"),
+        dropout=config.dropout,
+    )
+
+
+def _with_outputs(graph: Graph, num_outputs: int) -> Graph:
+    """The graph for a builder of models with ``num_outputs`` outputs per vertex."""
+    return replace(
+        without_others(graph, "regression"), targets=torch.zeros(1, 1).expand(graph.num_vertices, num_outputs)
+    )
 
 
 def _stack(
@@ -241,10 +269,14 @@ def _rows(graph: Graph, out_dim: int, *, bias: bool = True) -> nn.Module:
     return EmbeddingEncoder(graph.num_vertices, out_dim)
 
 
-def _build_users(config: ModelConfig, graph: Graph) -> nn.Module:
+def _users_class(config: ModelConfig) -> type[nn.Module]:
     named = class_in_file(config.model)
     assert named is not None
-    cls = load_class(*named)
+    return load_class(*named)
+
+
+def _build_users(config: ModelConfig, graph: Graph) -> nn.Module:
+    cls = _users_class(config)
     if issubclass(cls, SagaLayer):
         return _plain(lambda a, b: layer_from_class(cls, a, b, config.model_options))(config, graph)
     offered = {

@@ -25,12 +25,12 @@ def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str
     if config.monitor is None:
         if "val" not in present:
             return "train/loss"
-        return _MONITORS[contract.task]
+        return _MONITORS[contract.kind]
     split, _, metric = config.monitor.partition("/")
-    if metric not in METRICS_OF[contract.task]:
+    if metric not in METRICS_OF[contract.kind]:
         raise InputError(
             "the monitored metric is of another task",
-            value=f"'{config.monitor}', the task {contract.task} has {', '.join(METRICS_OF[contract.task])}",
+            value=f"'{config.monitor}', the task {contract.task} has {', '.join(METRICS_OF[contract.kind])}",
             where="TrainConfig.monitor",
             fix="Monitor one of these.",
         )

@@ -16,7 +16,7 @@ from sagann.byte_size import parse_bytes
 from sagann.constructor_options import check_options, require_options
 from sagann.did_you_mean import closest
 from sagann.errors import InputError, shown
-from sagann.graph import TASKS
+from sagann.graph.task import GRAPH_TASKS, TASKS
 from sagann.ranges import RANGES, Range
 from sagann.storage.json_fields import is_finite
 from sagann.train.losses import BALANCED, LOSS_ALIASES, LOSSES
@@ -40,10 +40,11 @@ class TrainConfig:
     """
 
     epochs: int = 200
-    "Number of passes over the training vertices, at least 1."
+    "Number of passes over the training vertices, or graphs, at least 1."
     task: str | None = None
-    """What the model learns: 'classification' (a class for each vertex), 'multi-label' (any number of classes) or 'regression' (numbers). None
-    is the task that the data have answers for; data with both labels and targets need a name."""
+    """What the model learns: 'classification' (a class for each vertex), 'multi-label' (any number of classes) or 'regression' (numbers); about
+    the graphs of several in one 'graph-classification', 'graph-multi-label' or 'graph-regression'. None is the task that the data have answers
+    for; data with several kinds of answers need a name."""
     loss: str | None = None
     """Mean over vertices that is made small: 'cross_entropy' (classification), 'bce' (multi-label), 'mse', 'mae' or 'l1', 'huber' or 'smooth_l1'
     (regression). None is the first one of the task."""
@@ -75,12 +76,13 @@ class TrainConfig:
     sample: tuple[int, ...] | None = None
     """Fanouts of mini-batches: for each hop, the number of in-edges that a vertex picks; the first number is that of the hop nearest the
     seeds, and -1 picks all. Evaluation takes all in-edges. None trains on the whole graph at once."""
-    batch_size: int = 1024
-    "Number of training vertices in a mini-batch, where sample is set."
+    batch_size: int | None = None
+    """Number of training vertices in a mini-batch, where sample is set, or of graphs in a batch, where whole graphs are learned. None is 1024
+    vertices, or 64 graphs."""
     sampling_threads: int = 1
     "Number of threads that sample mini-batches, and of threads that load their features. It does not change the numbers."
     batches_ahead: int | None = None
-    """Most mini-batches that are made before the training step needs them; 0 makes each one when it is needed. None is 0 on a processor of
+    """Most batches that are made before the training step needs them; 0 makes each one when it is needed. None is 0 on a processor of
     one or two cores with all data in memory or in the page cache, else 4. It does not change the numbers."""
     devices: str | None = None
     """Who trains each mini-batch together: 'host' (the processor, in this process) at most once, 'cuda:N' for a CUDA device, and 'accelerator' for each
@@ -158,7 +160,7 @@ class TrainConfig:
             if self.profile:
                 raise _refused("profile", True, "false where sample is set, for only a streamed epoch is profiled")
         if self.sample is None:
-            _require_defaults(self, (*_OF_SAMPLES, *_OF_TIERS, "devices"), "sample is not set")
+            _require_defaults(self, ("sampling_threads", *_OF_TIERS, "devices"), "sample is not set")
         elif self.has_tiers:
             _check_tiers(self)
         elif any(getattr(self, name) != _default(name) for name in _OF_TIERS):
@@ -178,6 +180,31 @@ class TrainConfig:
     def has_tiers(self) -> bool:
         """Whether features of mini-batches may come from a hot tier."""
         return self.sample is not None and (self.hot is not None or self.memory is not None)
+
+    @property
+    def seeds_per_batch(self) -> int:
+        """Number of training vertices in a mini-batch."""
+        return self.batch_size or _SEEDS
+
+    @property
+    def graphs_per_batch(self) -> int:
+        """Number of graphs in a batch, where whole graphs are learned."""
+        return self.batch_size or _GRAPHS
+
+    def require_effect(self, *, of_graphs: bool) -> None:
+        """Refuse options that have no effect on a task; ``of_graphs`` says whether whole graphs are learned.
+
+        Raises:
+            InputError: such an option is set.
+        """
+        if of_graphs:
+            what = "whole graphs are learned, which are trained in batches of graphs"
+            _require_defaults(self, ("sample", "memory"), what)
+        elif self.sample is None:
+            _require_defaults(self, ("batches_ahead",), "sample is not set")
+            # A run that was begun when None was this number goes on.
+            if self.seeds_per_batch != _SEEDS:
+                raise _refused("batch_size", self.batch_size, "None where sample is not set")
 
     def to_json(self) -> dict[str, Any]:
         """Every field as JSON values, which make the same configuration again."""
@@ -203,8 +230,9 @@ def _require_defaults(config: TrainConfig, names: Collection[str], where: str) -
 
 
 def _check_loss(config: TrainConfig) -> None:
-    if config.task is not None and config.task not in TASKS:
-        fix = closest(str(config.task), TASKS)
+    tasks = (*TASKS, *GRAPH_TASKS)
+    if config.task is not None and config.task not in tasks:
+        fix = closest(str(config.task), tasks)
         raise InputError("unknown task", value=shown(config.task), where="TrainConfig.task", fix=fix)
     if config.loss is not None:
         name = LOSS_ALIASES.get(config.loss, config.loss) if isinstance(config.loss, str) else config.loss
@@ -286,8 +314,8 @@ def _is_monitor(value: Any) -> bool:
     return value is None or (split in ("train", "val") and metric in METRICS)
 
 
-_OF_SAMPLES = ("batch_size", "sampling_threads", "batches_ahead")
-"Fields that only mini-batches read."
+_SEEDS, _GRAPHS = 1024, 64
+"Training vertices in a mini-batch, and graphs in a batch, where no number is given."
 _OF_DEVICES = ("sharing", "link_rate")
 "Fields that only several trainers read."
 _OF_TIERS = ("hot", "score", "cache")
@@ -301,13 +329,12 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
             "checkpoint_every",
             "keep_checkpoints",
             "seed",
-            "batch_size",
             "sampling_threads",
         )
     ),
     *(
         ((name,), partial(_is_absent_or_in, RANGES[name]), str(RANGES[name]))
-        for name in ("patience", "batches_ahead")
+        for name in ("patience", "batches_ahead", "batch_size")
     ),
     (("lr",), lambda value: _is_number(value, above=True), "a finite number above 0"),
     (

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology, for_task
-from sagann.graph.task import answers_of
+from sagann.graph.task import OF_GRAPHS, answered, answers_of, is_of_graphs, without_others
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.ranges import RANGES
 
@@ -34,30 +34,47 @@ class Contract:
     "Number of targets per vertex of a regression; 0 for a classification."
     edge_dim: int = 0
     "Number of features per edge of the training graph; 0 where edges have none."
+    of_graphs: bool = False
+    "Whether the model learns answers of whole graphs: a label, or targets, for each graph of several in one."
 
     @property
     def task(self) -> str:
-        """The task of the model, one of :data:`sagann.graph.TASKS`."""
+        """The task of the model, one of :data:`sagann.graph.TASKS` or :data:`sagann.graph.GRAPH_TASKS`."""
+        return OF_GRAPHS + self.kind if self.of_graphs else self.kind
+
+    @property
+    def noun(self) -> str:
+        """What the model gives a row for: 'vertex' or 'graph'."""
+        return "graph" if self.of_graphs else "vertex"
+
+    @property
+    def kind(self) -> str:
+        """What the model learns about each vertex, or each graph: one of :data:`sagann.graph.TASKS`."""
         if self.num_targets:
             return "regression"
         return "multi-label" if self.multi_label else "classification"
 
     @property
     def num_outputs(self) -> int:
-        """Number of outputs of the model per vertex: one for each class, or for each target."""
+        """Number of outputs of the model per vertex, or per graph: one for each class, or for each target."""
         return self.num_targets or self.num_classes
 
     @classmethod
     def of(cls, graph: Graph) -> Contract:
-        """The contract that ``graph`` keeps. A graph with answers for two tasks is an InputError."""
+        """The contract that ``graph`` keeps. A graph with answers for several tasks is an InputError."""
         graph = for_task(graph)
-        return cls(**{name: getattr(graph, name) for name in cls.__slots__})
+        found = {
+            name: getattr(graph, name) for name in ("num_features", "num_edge_types", "num_vertices", "edge_dim")
+        }
+        found |= {name: getattr(answered(graph), name) for name in ("num_classes", "multi_label", "num_targets")}
+        return cls(**found, of_graphs=is_of_graphs(graph))
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Contract:
         """A contract of the values of its fields; a TypeError where one is missing, unknown, or of the wrong type."""
         for name, value in values.items():
-            is_fit = isinstance(value, bool) if name == "multi_label" else name in RANGES and value in RANGES[name]
+            is_flag = name in ("multi_label", "of_graphs")
+            is_fit = isinstance(value, bool) if is_flag else name in RANGES and value in RANGES[name]
             if not is_fit:
                 raise TypeError(f"{name} is {value!r:.40}, expected {RANGES.get(name, 'true or false')}")
         return cls(**values)
@@ -66,9 +83,16 @@ class Contract:
         """A graph of these sizes without content, on which a model of the zoo can be built."""
         zeros = torch.zeros(1, dtype=torch.int64)
         n = self.num_vertices
-        labels: Tensor | None = zeros.expand(n)
+        num_rows, of = (1, "graph_") if self.of_graphs else (n, "")
+        labels: Tensor | None = zeros.expand(num_rows)
         if self.multi_label:
-            labels = torch.zeros((1, 1), dtype=torch.uint8).expand(n, self.num_classes)
+            labels = torch.zeros((1, 1), dtype=torch.uint8).expand(num_rows, self.num_classes)
+        targets = torch.zeros((1, 1)).expand(num_rows, self.num_targets) if self.num_targets else None
+        answers: dict[str, Any] = {
+            f"{of}labels": None if self.num_targets else labels,
+            f"num_{of}classes": self.num_classes,
+            f"{of}targets": targets,
+        }
         return Graph(
             topology=Topology(
                 indptr=zeros.expand(n + 1),
@@ -78,9 +102,8 @@ class Contract:
                 validate=False,
             ),
             features=torch.zeros((1, 1)).expand(n, self.num_features) if self.num_features else None,
-            labels=None if self.num_targets else labels,
-            num_classes=self.num_classes,
-            targets=torch.zeros((1, 1)).expand(n, self.num_targets) if self.num_targets else None,
+            graph_ptr=torch.tensor([0, n]) if self.of_graphs else None,
+            **answers,
             num_edge_types=self.num_edge_types,
             name="shapes",
         )
@@ -111,30 +134,35 @@ class Contract:
             )
 
     def check_labels(self, graph: Graph) -> None:
-        """Refuse a graph without labels, or with labels of other classes; for a regression, without targets or with another number of them."""
-        if self.task == "regression":
-            if graph.num_targets != self.num_targets:
+        """Refuse a graph without labels, or with labels of other classes; for a regression, without targets or with another number of them.
+
+        What is checked are labels or targets of whole graphs where the model learns those.
+        """
+        answers = answered(without_others(graph, self.task))
+        if self.kind == "regression":
+            if answers.num_targets != self.num_targets:
                 raise _unfit(
                     graph,
                     "the graph has other targets than the model was trained on",
-                    f"{answers_of(graph)}, the model predicts {self.num_targets} per vertex",
+                    f"{answers_of(graph)}, the model predicts {self.num_targets} per {self.noun}",
                     "Give the graph the targets of the training graph, or use predict, which needs none.",
                 )
             return
-        if graph.labels is None:
+        if answers.labels is None:
             fix = "Attach labels, or use predict, which needs none."
-            raise _unfit(graph, "the graph has no labels", "labels are None", fix)
-        if graph.multi_label != self.multi_label or graph.num_classes != self.num_classes:
+            field = "graph_labels" if self.of_graphs else "labels"
+            raise _unfit(graph, f"the graph has no {field}", f"{field} are None", fix)
+        if answers.multi_label != self.multi_label or answers.num_classes != self.num_classes:
             raise _unfit(
                 graph,
                 "the graph has other classes than the model was trained on",
-                f"{_classes(graph)}, the model predicts {_classes(self)}",
+                f"{_classes(answers)}, the model predicts {_classes(self)}",
                 "Number the classes as in the training graph and set num_classes to the model's.",
             )
 
     def check_logits(self, logits: object, num_rows: int, device: torch.device, model: str) -> Tensor:
-        """Outputs that are dense floats, one row per vertex and one column per class or target, on a device; else a LayerError."""
-        expected, columns = [num_rows, self.num_outputs], "target" if self.task == "regression" else "class"
+        """Outputs that are dense floats, one row per vertex (or graph) and one column per class or target, on a device; else a LayerError."""
+        expected, columns = [num_rows, self.num_outputs], "target" if self.kind == "regression" else "class"
         found = f"a {type(logits).__name__}"
         if isinstance(logits, Tensor):
             layout = "" if logits.layout == torch.strided else f" of layout {logits.layout}"
@@ -143,7 +171,7 @@ class Contract:
                 return logits
             found = f"{logits.dtype} {list(logits.shape)}{layout}{place}"
         raise LayerError(
-            f"the model must return one row {'' if self.num_targets else 'of logits '}per vertex, with a column per {columns}",
+            f"the model must return one row {'' if self.num_targets else 'of logits '}per {self.noun}, with a column per {columns}",
             value=f"{found}, expected a dense tensor of 16- to 64-bit floats {expected} on {device}",
             where=f"model {model}",
             fix=f"Let the last layer return such a tensor, with {self.num_outputs} columns.",

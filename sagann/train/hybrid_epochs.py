@@ -84,14 +84,14 @@ class HybridEpochs:
         self._minibatches = MiniBatches(
             prepared.graph,
             fanouts=config.sample,
-            batch_size=config.batch_size,
+            batch_size=config.seeds_per_batch,
             seeds="train",
             seed=config.seed,
         )
         self.manager = Manager(
             config.sharing,
             self._devices.weights(),
-            batch_size=min(config.batch_size, len(self._minibatches.seeds)),
+            batch_size=min(config.seeds_per_batch, len(self._minibatches.seeds)),
             uses_host=self._devices.uses_host,
         )
         self._parameters = tuple(predictor.model.parameters())

@@ -18,7 +18,7 @@ from sagann.errors import CheckpointError
 from sagann.graph import Graph
 from sagann.graph.feature_store import Features, feature_store
 from sagann.graph.graph import named_arrays
-from sagann.graph.task import task_of
+from sagann.graph.task import is_of_graphs, task_of
 from sagann.nn import ModelConfig
 from sagann.nn.imported_files import imported_files
 from sagann.nn.user_model import class_in_file
@@ -63,6 +63,10 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     # A run on the whole graph that was begun before there were mini-batches goes on.
     left_out = {*FREE_OPTIONS, *_OF_LOSS, *(() if config.sample is not None else ("sample", "batch_size"))}
     options = {name: value for name, value in config.to_json().items() if name not in left_out}
+    if config.sample is not None:
+        options["batch_size"] = config.seeds_per_batch
+    elif is_of_graphs(graph):
+        options["batch_size"] = config.graphs_per_batch
     identity = {
         "model": {
             "class": type(model).__qualname__,
@@ -122,7 +126,7 @@ def digest_of(identity: Mapping[str, Any]) -> str:
     return digest(json.dumps(identity, sort_keys=True).encode())
 
 
-_ADDED_TO_MODELS = {"teleport": 0.1, "negative_slope": 0.2, "model_options": {}}
+_ADDED_TO_MODELS = {"teleport": 0.1, "negative_slope": 0.2, "model_options": {}, "pool": "mean"}
 "Fields of a ModelConfig that runs may lack which were begun before there were such fields, and what those runs had."
 
 
@@ -152,10 +156,11 @@ def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: s
 def graph_difference(saved: Mapping[str, Any], graph: Graph) -> str | None:
     """Name the first size or array of ``graph`` that differs from a saved :func:`graph_identity`; None where all are equal.
 
-    Where ``graph`` has no splits, saved splits are not compared.
+    Where ``graph`` has no splits, of vertices or of graphs, saved splits are not compared.
     """
+    absent = (*(() if graph.splits else ("split ",)), *(() if graph.graph_splits else ("graph_split_",)))
     names = (name for name, _, _ in differences(saved, graph_identity(graph)))
-    return next((name for name in names if graph.splits or not name.startswith("split ")), None)
+    return next((name for name in names if not name.startswith(absent)), None)
 
 
 def differences(saved: Any, current: Any, name: str = "") -> Iterator[tuple[str, str, str]]:

@@ -25,11 +25,14 @@ class LastInput(nn.Module):
         self.model = model
         self.num_hops = num_hops
 
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        """Dense rows [num_vertices, F]. Where the layer reads several tensors, their rows stand side by side."""
+    def forward(self, hops: Sequence[Topology], x: Tensor, *more: Tensor) -> Tensor:
+        """Dense rows [num_vertices, F]. Where the layer reads several tensors, their rows stand side by side.
+
+        ``more`` are further arguments of the model.
+        """
         engine = _Noting(current_engine())
         with using_engine(engine):
-            self.model(hops, x)
+            self.model(hops, x, *more)
         if engine.x is None:
             raise LayerError(
                 "embed needs a SAGA layer",

@@ -76,7 +76,7 @@ class Predictor:
         self.model = model.to(device)
         self.contract = contract
         self.device = device
-        self.mean_loss = loss or default_loss(contract.task)
+        self.mean_loss = loss or default_loss(contract.kind)
         self.own_metrics = metrics or {}
         check_own_metrics(self.own_metrics, where="Predictor.metrics")
         self.num_hops = count_hops(model)
@@ -104,18 +104,21 @@ class Predictor:
                 check_graph(graph)
             return self._prepare(graph)
 
-    def _prepare(self, graph: Graph) -> PreparedGraph:
+    def _prepared_by_model(self, graph: Graph) -> Graph:
+        """The graph as the model reads it, after a check of its sizes."""
         self.contract.check(graph)
-        opened = graph
         if 0 < graph.num_edge_types < self.contract.num_edge_types:
             # Edges that the model adds, such as loops of a type of their own, get the same type as in training.
             graph = replace(graph, num_edge_types=self.contract.num_edge_types)
         with self.large_arrays():
             graph = features_as(graph, parameter_dtype(self.model))
-            prepared = prepared_by(self.model, graph)
+            return prepared_by(self.model, graph)
+
+    def _prepare(self, graph: Graph) -> PreparedGraph:
+        prepared = self._prepared_by_model(graph)
         if self.workers is not None:
             with self.large_arrays():
-                return _divided(prepared, opened, self.workers)
+                return _divided(prepared, graph, self.workers)
         if self.streaming is None:
             return PreparedGraph(graph=prepared.in_memory().to(self.device))
         # Blocks are copied to the device when they are needed.
@@ -128,13 +131,13 @@ class Predictor:
     def evaluate(self, graph: Graph | PreparedGraph) -> dict[str, Metrics]:
         """Measure the model on each split of ``graph``: split to metric to value.
 
-        A graph without splits counts as one split, 'all'. Vertices without a label are left out, and so are metrics that are NaN or infinite.
+        A graph without splits counts as one split, 'all'. Vertices, or graphs, without a label are left out, and so are metrics that are NaN or infinite.
         """
         _require_graph(graph)
         with whole_files(_graph_of(graph)):
             self.contract.check_labels(_graph_of(graph))
             prepared = self._prepared(graph)
-            outputs, measured = self._finite_logits(prepared), prepared.graph
+            outputs, measured = self._finite_logits(prepared), prepared.answers
             found = finite(evaluate_splits(outputs, measured, loss=self.mean_loss))
             for name, mask in measured_splits(measured).items() if self.own_metrics else ():
                 rows, answers = labelled_rows(measured, mask)
@@ -143,20 +146,20 @@ class Predictor:
             return found
 
     def predict(self, graph: Graph | PreparedGraph, *, probabilities: bool = False) -> Tensor:
-        """Predict every vertex of ``graph``, which needs neither labels nor targets.
+        """Predict every vertex of ``graph``, or every graph of several in one, without reading labels or targets.
 
         Args:
             graph: the training graph or a new one.
             probabilities: return probabilities of classes instead of decisions.
         Returns:
-            int64 [num_vertices] class ids, or uint8 [num_vertices, C] of 0/1 for multi-label; with
+            int64 [num_vertices] class ids (of a task on whole graphs [num_graphs], as below), or uint8 [num_vertices, C] of 0/1 for multi-label; with
             ``probabilities`` floats [num_vertices, C]. For a regression floats [num_vertices], or [num_vertices, T] for T targets of 2 or
             more. On the CPU.
         Raises:
             InputError: probabilities of a regression.
         """
         _require_graph(graph)
-        task = self.contract.task
+        task = self.contract.kind
         if probabilities and task == "regression":
             raise InputError(
                 "a regression has no probabilities",
@@ -388,7 +391,7 @@ class Predictor:
         if wrong.any():
             raise InputError(
                 "the model's output is not finite",
-                value=f"vertex {int(wrong.nonzero()[0])} and {int(wrong.sum()) - 1} more",
+                value=f"{self.contract.noun} {int(wrong.nonzero()[0])} and {int(wrong.sum()) - 1} more",
                 where=f"graph '{prepared.graph.name}'",
                 fix="Look for features far larger than in training; a model that diverged wants a lower lr.",
             )

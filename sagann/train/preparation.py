@@ -15,6 +15,7 @@ from sagann.graph.checks import slices
 from sagann.graph.feature_store import feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_tensor, is_sparse, made_dense
+from sagann.graph.task import answered
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import WorkerPart
@@ -28,6 +29,11 @@ class PreparedGraph:
     "The graph that the layers walk. Where workers divide it, its labels and splits alone are as prepared."
     part: WorkerPart | None = None
     "The worker's part of the prepared graph, which the layers walk instead; None without workers."
+
+    @property
+    def answers(self) -> Graph:
+        """The graph whose vertices are learned and measured: ``graph``, or one with a vertex for each of several graphs in it."""
+        return answered(self.graph)
 
     @property
     def num_edges(self) -> int:

@@ -21,6 +21,7 @@ from sagann.train.checkpoint import Checkpoint
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
 from sagann.train.expectation import require_weights
+from sagann.train.graph_predictor import predictor_of
 from sagann.train.losses import LOSSES, Loss, LossFunction, default_loss
 from sagann.train.own_metrics import OwnMetrics
 from sagann.train.predictor import Predictor
@@ -95,9 +96,9 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
 def _loss_of(found: Mapping[str, Any], contract: Contract) -> Loss:
     """The loss of a run.json; a KeyError or TypeError where it is none that the run can have had."""
     # A run that was begun before losses had names had the one of its task.
-    loss = Loss.from_json(found["loss"]) if "loss" in found else default_loss(contract.task)
-    if loss.is_known and LOSSES[loss.name] != contract.task:
-        raise TypeError(f"loss is {loss.name}, which is not for the task {contract.task}")
+    loss = Loss.from_json(found["loss"]) if "loss" in found else default_loss(contract.kind)
+    if loss.is_known and LOSSES[loss.name] != contract.kind:
+        raise TypeError(f"loss is {loss.name}, which is not for the task {contract.kind}")
     if loss.class_weights and (loss.name != "cross_entropy" or len(loss.class_weights) != contract.num_classes):
         raise TypeError(f"loss has {len(loss.class_weights)} class weights, expected {contract.num_classes}")
     return loss
@@ -169,7 +170,7 @@ def load_run(
             fix="Leave loss out.",
         )
     mean_loss = run.loss if run.loss.is_known else replace(run.loss, function=loss)
-    return Predictor(model, run.contract, device=where, loss=mean_loss, metrics=metrics, streaming=streaming)
+    return predictor_of(model, run.contract, device=where, loss=mean_loss, metrics=metrics, streaming=streaming)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -86,7 +86,7 @@ class SampledEpochs:
         return MiniBatches(
             graph,
             fanouts=config.sample,
-            batch_size=config.batch_size,
+            batch_size=config.seeds_per_batch,
             seeds="train",
             seed=config.seed,
             threads=config.sampling_threads,

@@ -157,7 +157,7 @@ def _is_read_elsewhere(features: Features) -> bool:
 def _hottest(graph: Graph, config: TrainConfig) -> Tensor:
     """Ids of all vertices, those of the highest score first."""
     assert config.sample is not None
-    return hottest(score_vertices(graph, config.score, fanouts=config.sample, batch_size=config.batch_size))
+    return hottest(score_vertices(graph, config.score, fanouts=config.sample, batch_size=config.seeds_per_batch))
 
 
 def _queue(batches: BatchMemory, room_bytes: int, ahead: int, *, hot_bytes: int = 0) -> int:

@@ -9,7 +9,7 @@ from torch import nn
 
 from sagann.errors import InputError, first_line
 from sagann.graph import Graph
-from sagann.graph.task import missing_answers
+from sagann.graph.task import answered, answers_of, is_of_graphs
 from sagann.saga.layer import count_hops
 
 
@@ -42,21 +42,26 @@ def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> Non
 
 
 def check_trainable(graph: Graph) -> None:
-    """Refuse a graph without answers to learn, or without vertices to train on."""
-    where = f"graph '{graph.name}'"
-    if graph.targets is None and (graph.labels is None or graph.num_classes < 1):
+    """Refuse a graph without answers to learn, or without vertices, or graphs, to train on."""
+    where, answers = f"graph '{graph.name}'", answered(graph)
+    if answers.targets is None and (answers.labels is None or answers.num_classes < 1):
         raise InputError(
             "the graph has nothing to learn",
-            value=f"labels {'are None' if graph.labels is None else 'are there'}, num_classes {graph.num_classes}",
+            value=answers_of(graph),
             where=where,
-            fix=missing_answers(graph, "Give the graph labels and num_classes, or targets."),
+            fix="Give the graph labels and num_classes, or targets.",
         )
-    if "train" not in graph.splits:
+    if is_of_graphs(graph):
+        fix = "Train on answers of vertices, or give the graph features."
+        require_features(graph, "batches of graphs", fix=fix)
+    if "train" not in answers.splits:
         raise InputError(
-            "no vertex to train on",
-            value="the split 'train' is missing",
+            "no graph to train on" if is_of_graphs(graph) else "no vertex to train on",
+            value=f"the split 'train'{' of graphs' if is_of_graphs(graph) else ''} is missing",
             where=where,
-            fix="Give the graph a bool mask 'train' of vertices with a label or targets.",
+            fix="Draw one with sagann.graph.random_graph_split, or pass a bool mask 'train' among graph_splits."
+            if is_of_graphs(graph)
+            else "Give the graph a bool mask 'train' of vertices with a label or targets.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Trainer: trains a model on a whole graph or on mini-batches, with metrics, early stopping, checkpoints and exact resume.
+"""Trainer: trains a model on a whole graph, on mini-batches or on batches of graphs, with metrics, early stopping, checkpoints and exact resume.
 
 On a whole graph it may be one of several workers, each of which makes a Trainer and computes a part.
 
@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from sagann.byte_size import format_bytes
 from sagann.errors import CheckpointError, InputError, MissingDependencyError, require_type
 from sagann.graph import Graph, for_task
-from sagann.graph.task import left_out, task_of
+from sagann.graph.task import answered, left_out, task_of
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
 from sagann.registry import default
@@ -39,6 +39,7 @@ from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.epoch_source import EpochSource, WholeGraph
+from sagann.train.graph_predictor import GraphPredictor, predictor_of
 from sagann.train.history import History
 from sagann.train.identity import identity_of
 from sagann.train.losses import LossFunction, build_loss
@@ -82,16 +83,17 @@ class Trainer:
     """Trains ``model`` on ``graph``.
 
     Args:
-        model: any module called as ``model(hops, x)``; or a ModelConfig, which is built here under the seed.
-        graph: labels or targets and a 'train' split are needed; 'val' and 'test' are optional. If it has both labels and targets,
-            ``config.task`` says which to learn.
+        model: any module called as ``model(hops, x)``, or as ``model(hops, x, graph_ptr)`` where whole graphs are learned; or a ModelConfig,
+            which is built here under the seed.
+        graph: labels or targets, of vertices or of whole graphs, and a split 'train' of these are needed; 'val' and 'test' are optional. If it
+            has several kinds of answers, ``config.task`` says which to learn.
         config: how to train; by default 200 epochs of Adam with learning rate 0.01.
         run_dir: folder for checkpoints, metrics and weights; None keeps everything in memory.
         reporter: is told how the run goes, and alone shows it; by default messages go to the logger 'sagann.train'.
         progress: show a progress bar in a terminal or a notebook, where no ``reporter`` is given. A pipe or a log gets none.
         source: name of the data in the run folder, such as a path; by default the graph's name.
         class_names: names of the classes, for later predictions; by default their numbers.
-        loss: gives the loss of each vertex, instead of ``config.loss``: see :data:`sagann.train.LossFunction`.
+        loss: gives the loss of each vertex, or graph, instead of ``config.loss``: see :data:`sagann.train.LossFunction`.
         metrics: further metrics of evaluations and of the run's end, by name: functions of outputs and answers
             (:data:`sagann.train.MetricFunction`), or objects with ``reset``, ``update`` and ``compute``, such as those of torchmetrics.
         optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
@@ -160,13 +162,12 @@ class Trainer:
         self._reporter: Reporter = (reporter or LogReporter()) if self._is_first else SilentReporter()
         self._shows_progress = progress and reporter is None and self._is_first
         self._records: Sequence[EpochRecord] = ()
-        answers, graph = graph, for_task(graph, self.config.task, where="TrainConfig.task")
-        task = task_of(graph)
-        if said := left_out(answers, task):
+        everything, graph = graph, for_task(graph, self.config.task, where="TrainConfig.task")
+        if said := left_out(everything, task_of(graph)):
             self._reporter.on_message(said)
-        self.graph = graph
+        self.graph, answers = graph, answered(graph)
         self._source = source or graph.name
-        self._class_names = require_names(class_names, graph.num_classes, where="Trainer.class_names")
+        self._class_names = require_names(class_names, answers.num_classes, where="Trainer.class_names")
         self._optimizer, self._scheduler = optimizer, scheduler
         self._is_stopping = False
         self._param_groups = param_groups or DECAY_POLICIES[self.config.decay]
@@ -178,16 +179,21 @@ class Trainer:
             else:
                 validate_labels(graph)
         check_trainable(graph)
+        self.config.require_effect(of_graphs=answers is not graph)
         if self.config.tensorboard and find_spec("tensorboard") is None:
             raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
         device = resolve_device("cpu" if self.config.devices else self.config.device)
         contract = Contract.of(graph)
         with whole_files(graph), seeded(self.config.seed, device):
             mean_loss = build_loss(
-                contract.task, graph, name=self.config.loss, class_weights=self.config.class_weights, function=loss
+                contract.kind,
+                answers,
+                name=self.config.loss,
+                class_weights=self.config.class_weights,
+                function=loss,
             )
-            mean_loss.try_out(graph, contract.num_outputs, device)
-        self.monitor = resolve_monitor(self.config, contract, graph.splits)
+            mean_loss.try_out(answers, contract.num_outputs, device)
+        self.monitor = resolve_monitor(self.config, contract, answers.splits)
         self.weights = self.config.weights or ("best" if self.monitor.startswith("val/") else "last")
         self.model_config = model if isinstance(model, ModelConfig) else None
         if isinstance(model, ModelConfig):
@@ -196,7 +202,7 @@ class Trainer:
         if self.config.sample is not None:
             check_sampled(model, graph, self.config.sample)
         streaming = self._streaming(device)
-        self._predictor = Predictor(
+        self._predictor = predictor_of(
             model, contract, device=device, loss=mean_loss, metrics=metrics, streaming=streaming, workers=workers
         )
         with whole_files(graph):
@@ -208,6 +214,8 @@ class Trainer:
     def _prepare(self, graph: Graph) -> PreparedGraph:
         """Prepare the graph, with large arrays in files where memory may be too small for both the arrays and the run."""
         self._in_files_bytes = 0
+        if self._learns_graphs:
+            return self._predictor.prepare(graph, validate=False)
         if self._predictor.streaming is None and self.device.type == "cpu" and self.workers is None:
             self._in_files_bytes = bytes_in_files(self.model, graph)
         if not self._in_files_bytes:
@@ -216,6 +224,11 @@ class Trainer:
         assert files is not None
         with files.large_arrays():
             return self._predictor.prepare(graph, validate=False)
+
+    @property
+    def _learns_graphs(self) -> bool:
+        """Whether whole graphs are learned."""
+        return self._predictor.contract.of_graphs
 
     @property
     def model(self) -> nn.Module:
@@ -254,7 +267,8 @@ class Trainer:
             self._stream_where_needed(folder, resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
-            unit = "epoch" if self.config.sample is None else "batch"
+            has_batches = self.config.sample is not None or self._learns_graphs
+            unit = "batch" if has_batches else "epoch"
             stack.enter_context(stop_on_interrupt(self.stop, self._reporter.on_message, after=unit))
             with whole_files(self.graph):
                 if self.workers is not None:
@@ -275,9 +289,7 @@ class Trainer:
             info = self._info(session)
             reporters = [self._reporter]
             # Threads that copy blocks, or make batches, would be taken for other processes.
-            is_alone = (
-                self._predictor.streaming is None and self.config.sample is None and self.device.type == "cpu"
-            )
+            is_alone = self._predictor.streaming is None and not has_batches and self.device.type == "cpu"
             if is_alone and self._is_first and may_spin(torch.get_num_threads()):
                 reporters.append(BusyWatch(self._reporter.on_message))
             if self._shows_progress and (bar := default("progress")()) is not None:
@@ -352,7 +364,7 @@ class Trainer:
         return self._predictor.evaluate(self._prepared if graph is None else graph)
 
     def predict(self, graph: Graph | None = None, *, probabilities: bool = False) -> Tensor:
-        """Class ids, 0/1 per class, probabilities or values of every vertex: see :meth:`sagann.train.Predictor.predict`."""
+        """Class ids, 0/1 per class, probabilities or values of every vertex, or graph: see :meth:`sagann.train.Predictor.predict`."""
         return self._predictor.predict(self._prepared if graph is None else graph, probabilities=probabilities)
 
     def embed(self, graph: Graph | None = None) -> Tensor:
@@ -364,6 +376,8 @@ class Trainer:
         if folder is not None:
             # Also where this run does not stream.
             remove_spilled(folder.path / OWN_FOLDER)
+        if self._learns_graphs:
+            return
         if self.workers is not None:
             if self._predictor.streaming is not None:
                 self._predictor.streaming.warn(self._reporter.on_message)
@@ -393,6 +407,11 @@ class Trainer:
         )
 
     def _epoch_source(self) -> EpochSource:
+        if isinstance(self._predictor, GraphPredictor):
+            # Imported here: it loads Numba.
+            from sagann.train.graph_epochs import GraphEpochs
+
+            return GraphEpochs(self._predictor, self._prepared, self.config)
         if self.config.sample is None:
             return WholeGraph(self._predictor, self._prepared, profile=self.config.profile)
         if self.config.devices is not None:
@@ -468,7 +487,7 @@ class Trainer:
         return TrainSession(
             model=predictor.model,
             source=source,
-            graph=self._prepared.graph,
+            graph=self._prepared.answers,
             loss=predictor.mean_loss,
             device=self.device,
             config=self.config,
@@ -536,7 +555,9 @@ class Trainer:
         if self.config.sample is not None:
             fanouts = ",".join(map(str, self.config.sample))
             by = "" if self.config.devices is None else f", by {self.config.devices}"
-            return f"mini-batches of {self.config.batch_size} with {fanouts} neighbours{by}"
+            return f"mini-batches of {self.config.seeds_per_batch} with {fanouts} neighbours{by}"
+        if self._learns_graphs:
+            return f"batches of {self.config.graphs_per_batch} graphs"
         streaming, workers = self._predictor.streaming, self.workers
         within = "" if streaming is None else f", streamed within {format_bytes(streaming.memory_bytes)}"
         return f"the whole graph{within}" + ("" if workers is None else f", by {workers.size} workers")
@@ -549,7 +570,7 @@ class Trainer:
         return RunInfo(
             model=self._model_name,
             data=self._source,
-            num_vertices=session.graph.num_vertices,
+            num_vertices=self._prepared.graph.num_vertices,
             num_edges=self._prepared.num_edges,
             num_hops=self._predictor.num_hops,
             epochs=self.config.epochs,

@@ -157,10 +157,7 @@ def test_a_file_of_settings_is_planned_as_it_is_trained(tmp_path: Path, capsys: 
         ),
         (("--sample", "10,5", "--show", "kernels"), "--show kernels, with --sample"),
         (("--sample", "none"), "nothing is sampled: --sample is none"),
-        (
-            ("--batch-size", "64"),
-            "training option batch_size is refused: 64, expected 1024 where sample is not set",
-        ),
+        (("--batch-size", "64"), "nothing is sampled: --sample is none"),
         (("--sample", "10"), "fanouts and hops of the model differ in number: 1 fanouts, the model walks 2 hops"),
         (("--sample", "10,x"), "sample is not a list of integers: '10,x'"),
         (("--sample", "10,5", "--device", "cuda:99"), "no such device: 'cuda:99'"),

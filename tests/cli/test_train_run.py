@@ -161,7 +161,7 @@ def test_a_run_with_a_hot_tier_by_options_and_by_file(invoke: Invoke, blocks: Pa
         (("--sample", ""), "sample is not a list of integers: ''"),
         (
             ("--batch-size", "64"),
-            "training option batch_size is refused: 64, expected 1024 where sample is not set",
+            "training option batch_size is refused: 64, expected None where sample is not set",
         ),
         (("--batches-ahead", "9999"), "batches_ahead is out of range: 9999, expected an integer from 0 to 8192"),
         (("--sample", "5,5", "--profile", "--memory", "1MiB"), "training option profile is refused: True"),

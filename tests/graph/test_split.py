@@ -133,8 +133,7 @@ def unlabelled():
             lambda: random_split(
                 replace(unlabelled(), graph_ptr=torch.tensor([0, 2]), graph_targets=torch.zeros(1)), seed=0
             ),
-            "a graph without labels cannot be split: neither labels nor targets per vertex, but 1 target per graph (in graph 'bare'). "
-            "Learn answers of whole graphs in a loop of your own, with sagann.GraphBatches and sagann.nn.pool.",
+            "a graph without labels cannot be split: 1 target per graph (in graph 'bare'). Use random_graph_split.",
         ),
         (
             lambda: random_graph_split(unlabelled(), seed=0),

@@ -9,7 +9,7 @@ import torch
 
 from sagann.errors import InputError
 from sagann.graph import Graph, for_task
-from sagann.graph.task import left_out, tasks_of, without_others
+from sagann.graph.task import answered, is_of_graphs, left_out, tasks_of, without_others
 from tests.graph.graphs import make_graph
 
 EMPTY = Graph(topology=make_graph([], 3).topology, name="toy")
@@ -27,8 +27,15 @@ BOTH = replace(LABELS, targets=torch.zeros(3, 2))
 
 
 def test_tasks_are_those_of_labels_and_targets() -> None:
-    found = [tasks_of(graph) for graph in (EMPTY, LABELS, MULTI, TARGETS, BOTH)]
-    assert found == [(), ("classification",), ("multi-label",), ("regression",), ("classification", "regression")]
+    found = [tasks_of(graph) for graph in (EMPTY, LABELS, MULTI, TARGETS, BOTH, WHOLE)]
+    assert found == [
+        (),
+        ("classification",),
+        ("multi-label",),
+        ("regression",),
+        ("classification", "regression"),
+        ("graph-multi-label", "graph-regression"),
+    ]
 
 
 def test_one_task_is_kept() -> None:
@@ -50,8 +57,9 @@ def test_one_task_is_kept() -> None:
         (TARGETS, "classification", r"task 'classification', graph 'toy' has 1 target per vertex .*Choose regression\."),
         (MULTI, "classification", r"task 'classification', graph 'toy' has labels of 4 classes, several per vertex"),
         (EMPTY, "regression", r"neither labels nor targets .*Give the graph labels or targets"),
-        (WHOLE, "regression", r"neither labels nor targets per vertex, but labels of 3 classes of graphs, several per graph and 1 target per graph "
-         r".*Learn answers of whole graphs in a loop of your own, with sagann\.GraphBatches"),
+        (WHOLE, "regression", r"graph 'toy' has labels of 3 classes of graphs, several per graph and 1 target per graph .*Choose graph-multi-label or graph-reg"),
+        (WHOLE, None, "1 target per graph, and no task is named .*Choose graph-multi-label or graph-regression"),
+        (TARGETS, "graph-regression", r"task 'graph-regression', graph 'toy' has 1 target per vertex .*Choose regression\."),
         (BOTH, "clustering", r"unknown task: 'clustering', expected one of .*regression \(in here\)"),
     ],
 )  # fmt: skip
@@ -68,3 +76,25 @@ def test_what_a_task_leaves_out_is_said() -> None:
         "Graph 'toy' also has labels of 2 classes; the task 'regression' does not use them."
     )
     assert [left_out(LABELS, "classification"), left_out(BOTH, None)] == ["", ""]
+    assert left_out(WHOLE, "graph-regression") == (
+        "Graph 'toy' also has labels of 3 classes of graphs, several per graph; the task 'graph-regression' does not use them."
+    )
+
+
+def test_of_a_task_on_graphs_only_their_answers_are_kept() -> None:
+    everything = replace(WHOLE, labels=LABELS.labels, num_classes=2, targets=torch.zeros(3))
+    kept = for_task(everything, "graph-regression")
+    assert tasks_of(kept) == ("graph-regression",)
+    assert (kept.num_classes, kept.num_graph_classes, is_of_graphs(kept)) == (0, 0, True)
+    assert not is_of_graphs(for_task(everything, "classification"))
+
+
+def test_graphs_are_answered_as_vertices_of_another_graph() -> None:
+    splits = {"train": torch.tensor([True, False])}
+    graph = replace(for_task(WHOLE, "graph-multi-label"), graph_splits=splits)
+    found = answered(graph)
+    assert (found.num_vertices, found.num_edges, found.num_outputs, found.multi_label) == (2, 0, 3, True)
+    assert found.labels is graph.graph_labels
+    assert found.splits == splits
+    assert found.name == "toy"
+    assert answered(LABELS) is LABELS

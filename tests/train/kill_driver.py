@@ -3,7 +3,7 @@
 It imports everything once, then forks: a training process costs a fork, so hundreds of kills take seconds. One
 thread from the start, because a fork takes only the calling thread with it.
 
-    python -m tests.train.kill_driver FOLDER NUM_KILLS SEED whole|sampled|tiered
+    python -m tests.train.kill_driver FOLDER NUM_KILLS SEED whole|sampled|tiered|graphs
 
 A tiered run reads its features from a file, through a hot tier that looks ahead.
 """
@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer, saver
 from sagann.train.checkpoint import CheckpointFolder, Position
 from tests.forks import fork
+from tests.train.graphs_of import graph_model, rings_and_stars
 from tests.train.runs import TwoLayers, community_graph, seeded_model
 
 CHECKPOINT_EVERY = 2
@@ -66,16 +67,23 @@ WHOLE = TrainConfig(
 # Ten batches an epoch.
 SAMPLED = replace(WHOLE, epochs=8, sample=(3, 2), batch_size=1, batches_ahead=4)
 TIERED = replace(SAMPLED, hot="20%", cache="look-ahead")
+GRAPHS = replace(WHOLE, epochs=8, batch_size=4, batches_ahead=4)
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "whole": lambda: seeded_model(Model),
+    "sampled": lambda: seeded_model(TwoLayers),
+    "tiered": lambda: seeded_model(TwoLayers),
+    "graphs": graph_model,
+}
 
 
-def start(run_dir: Path, kind: type[nn.Module], graph: Graph, config: TrainConfig) -> int:
+def start(run_dir: Path, make: Callable[[], nn.Module], graph: Graph, config: TrainConfig) -> int:
     """Fork a process that trains in ``run_dir``, resuming where something is; its process id."""
     # Scores have run parallel kernels.
     pid = fork(idle=1)
     if pid:
         return pid
     try:
-        trainer = Trainer(seeded_model(kind), graph, config, run_dir=run_dir)
+        trainer = Trainer(make(), graph, config, run_dir=run_dir)
         trainer.fit(resume=(run_dir / "run.json").exists())
         os._exit(0)
     # A fork must never return into the code of its parent; the exit code tells that it failed.
@@ -124,8 +132,10 @@ def outcome(run_dir: Path) -> dict[str, Any]:
 
 def other_threads(config: TrainConfig, draw: random.Random) -> TrainConfig:
     """The same run with other threads and batches ahead."""
-    if config.sample is None:
+    if config.batch_size is None:
         return config
+    if config.sample is None:
+        return replace(config, batches_ahead=draw.randint(0, 4))
     return replace(config, sampling_threads=draw.randint(1, 3), batches_ahead=draw.randint(0, 4))
 
 
@@ -145,19 +155,20 @@ def check_after_kill(run_dir: Path) -> tuple[int, Position]:
 def main(folder: Path, num_kills: int, seed: int, name: str) -> None:
     torch.set_num_threads(1)
     draw = random.Random(seed)
-    graph = community_graph(30)
-    kind, config = {"whole": (Model, WHOLE), "sampled": (TwoLayers, SAMPLED), "tiered": (TwoLayers, TIERED)}[name]
+    graph = rings_and_stars(70) if name == "graphs" else community_graph(30)
+    make = MODELS[name]
+    config = {"whole": WHOLE, "sampled": SAMPLED, "tiered": TIERED, "graphs": GRAPHS}[name]
     if name == "tiered":
         save_graph(graph, folder / "graph")
         graph = load_graph(folder / "graph")
     # Warm: what the first run imports, every fork has.
-    if config.sample is not None:
+    if config.batch_size is not None:
         # As if a batch took seconds: after three times the time that a checkpoint takes, the next one is written.
         saver._MOST_UNSAVED_S, saver._LEAST_SPACING = 0.0, 3
-    Trainer(seeded_model(kind), graph, config, run_dir=folder / "warm").fit()
+    Trainer(make(), graph, config, run_dir=folder / "warm").fit()
     started_s = time.perf_counter()
     # Tiers must not change a bit, so the uninterrupted run has none.
-    assert wait(start(folder / "whole", kind, graph, replace(config, hot=None)))
+    assert wait(start(folder / "whole", make, graph, replace(config, hot=None)))
     run_s = time.perf_counter() - started_s
     expected = outcome(folder / "whole")
 
@@ -166,7 +177,7 @@ def main(folder: Path, num_kills: int, seed: int, name: str) -> None:
         run_dir = folder / f"run-{runs}"
         runs += 1
         while True:
-            pid = start(run_dir, kind, graph, other_threads(config, draw))
+            pid = start(run_dir, make, graph, other_threads(config, draw))
             time.sleep(draw.uniform(0, 0.7 * run_s))
             if kills % AIMED == AIMED - 1:
                 wait_until_written(run_dir, pid)

@@ -21,7 +21,9 @@ NUM_KILLS = {False: 20, True: 60}
 # A minute alone, and many times as long beside other load.
 @pytest.mark.timeout(1500)
 @pytest.mark.tries("kill")
-@pytest.mark.parametrize("kind", ["whole", pytest.param("sampled", marks=pytest.mark.thorough), "tiered"])
+@pytest.mark.parametrize(
+    "kind", ["whole", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("sampled", "graphs")), "tiered"]
+)
 def test_a_kill_at_any_instant_loses_no_more_than_the_work_since_the_last_checkpoint(
     tmp_path, kind, counts_trials, record_property
 ):

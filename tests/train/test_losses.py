@@ -286,5 +286,5 @@ def test_a_graph_with_both_answers_is_measured_by_its_task() -> None:
         predictor = Predictor(seeded_model(Two, out_dim=graph.num_outputs), Contract.of(graph), device=CPU)
         assert predictor.evaluate(both) == predictor.evaluate(graph)
         assert torch.equal(predictor.predict(both), predictor.predict(graph))
-    with pytest.raises(InputError, match="the graph has answers for two tasks"):
+    with pytest.raises(InputError, match="the graph has answers for several tasks"):
         Contract.of(both)

@@ -10,6 +10,7 @@ import torch
 from sagann.errors import InputError
 from sagann.nn import ModelConfig
 from sagann.train.trainable import check_sampled, check_trainable
+from tests.train.graphs_of import rings_and_stars
 from tests.train.runs import community_graph, trainer_of
 
 
@@ -34,18 +35,15 @@ def test_a_model_without_hops_has_no_fanouts() -> None:
 
 def test_labels_and_vertices_to_train_on_are_needed() -> None:
     check_trainable(community_graph())
-    with pytest.raises(InputError, match="the graph has nothing to learn: labels are None"):
+    with pytest.raises(InputError, match="the graph has nothing to learn: neither labels nor targets"):
         check_trainable(replace(community_graph(), labels=None, num_classes=0))
-    only_whole = replace(
-        community_graph(),
-        labels=None,
-        num_classes=0,
-        graph_ptr=torch.tensor([0, community_graph().num_vertices]),
-        graph_targets=torch.zeros(1),
-    )
-    with pytest.raises(
-        InputError, match=r"nothing to learn: .*Learn answers of whole graphs .* sagann\.GraphBatches"
-    ):
-        check_trainable(only_whole)
     with pytest.raises(InputError, match="no vertex to train on: the split 'train' is missing"):
         check_trainable(replace(community_graph(), splits={}))
+
+
+def test_graphs_to_train_on_and_features_of_their_vertices_are_needed() -> None:
+    check_trainable(rings_and_stars())
+    with pytest.raises(InputError, match="no graph to train on: the split 'train' of graphs is missing"):
+        check_trainable(replace(rings_and_stars(), graph_splits={}))
+    with pytest.raises(InputError, match="batches of graphs need features"):
+        check_trainable(replace(rings_and_stars(), features=None))

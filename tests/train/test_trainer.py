@@ -423,7 +423,7 @@ def test_resume_needs_a_run_folder():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"labels": None, "num_classes": 0}, "the graph has nothing to learn: labels are None"),
+        ({"labels": None, "num_classes": 0}, "the graph has nothing to learn: neither labels nor targets"),
         ({"splits": {}}, "no vertex to train on: the split 'train' is missing"),
         ({"splits": {"train": torch.zeros(90, dtype=torch.bool)}}, "0 vertices, at least 1 is needed"),
         ({"features": torch.full((90, 8), math.nan)}, "(?i)nan|finite"),

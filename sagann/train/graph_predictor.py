@@ -1,0 +1,110 @@
+"""GraphPredictor: a trained model of whole graphs, on several graphs in one: evaluate, predict, embed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.graph.split import as_columns
+from sagann.kernels.row_dropout import rows_with
+from sagann.nn.graph_model import reads_graphs
+from sagann.train.contract import Contract
+from sagann.train.last_input import LastInput
+from sagann.train.predictor import Predictor, evaluating
+from sagann.train.preparation import PreparedGraph
+
+if TYPE_CHECKING:
+    from sagann.runtime.loading.graph_batch import GraphBatch
+
+# Vertices of a batch that is evaluated.
+_VERTICES_AT_ONCE = 1 << 16
+
+
+def predictor_of(model: nn.Module, contract: Contract, **options: Any) -> Predictor:
+    """The predictor of a model by what it gives a row for, vertices or graphs; ``options`` are those of :class:`Predictor`."""
+    return (GraphPredictor if contract.of_graphs else Predictor)(model, contract, **options)
+
+
+class GraphPredictor(Predictor):
+    """A Predictor of a model that is called as ``model(hops, x, graph_ptr)`` and gives each graph a row.
+
+    Graphs are computed in batches, each of which is cut from memory, or from mapped files, when its turn comes.
+
+    Raises:
+        InputError: the model does not take ``graph_ptr``, or is to be streamed or divided among workers; and as :class:`Predictor`.
+    """
+
+    def __init__(self, model: nn.Module, contract: Contract, **options: Any) -> None:
+        super().__init__(model, contract, **options)
+        name = type(model).__name__
+        if not reads_graphs(model):
+            raise InputError(
+                "the model gives vertices rows, and graphs none",
+                value=f"its forward{inspect.signature(model.forward)} does not take graph_ptr",
+                where=f"model {name}",
+                fix=f"Pass sagann.nn.GraphModel(model, width, {contract.num_outputs}), or let forward take (hops, x, graph_ptr) and pool with "
+                "sagann.nn.pool.",
+            )
+        if self.streaming is not None or self.workers is not None:
+            raise InputError(
+                "a model of whole graphs is neither streamed nor divided among workers",
+                value="a memory budget" if self.workers is None else f"{self.workers.size} workers",
+                where=f"model {name}",
+                fix="Leave it out: the graphs are computed in batches, of which one is in memory at a time.",
+            )
+
+    def _prepare(self, graph: Graph) -> PreparedGraph:
+        # Batches are cut on the host, and moved to the device.
+        return PreparedGraph(graph=self._prepared_by_model(graph).to("cpu"))
+
+    def forward_graphs(self, batch: GraphBatch) -> Tensor:
+        """The model's output in its current mode, with its gradient, for the graphs of a batch on the device: [num_graphs, C]."""
+        logits = self._run_on(self.model, batch)
+        return self.contract.check_logits(logits, batch.num_graphs, self.device, type(self.model).__name__)
+
+    def loss_of_graphs(self, batch: GraphBatch) -> Tensor:
+        """The mean loss of the graphs of a batch on the device, with its gradient."""
+        answers = batch.graph_labels
+        if answers is None:
+            assert batch.graph_targets is not None
+            answers = as_columns(batch.graph_targets)
+        return self.mean_loss(self.forward_graphs(batch), answers)
+
+    def logits(self, prepared: PreparedGraph) -> Tensor:
+        """The model's output for all graphs, without dropout: [num_graphs, C], on the device."""
+        with evaluating(self.model):
+            return torch.cat([self.forward_graphs(batch) for batch in self._batches(prepared.graph)])
+
+    def try_out(self, prepared: PreparedGraph) -> None:
+        """Make lazy parameters, and find errors of the model before anything is trained: one batch is computed."""
+        with evaluating(self.model):
+            self.forward_graphs(next(self._batches(prepared.graph)))
+
+    def _embed(self, prepared: PreparedGraph) -> Tensor:
+        model = LastInput(self.model, self.num_hops)
+        with evaluating(self.model):
+            # Pooling pads the rows of a batch with more graphs than vertices.
+            rows = [self._run_on(model, batch)[: batch.num_vertices] for batch in self._batches(prepared.graph)]
+        return torch.cat(rows).cpu()
+
+    def _run_on(self, model: nn.Module, batch: GraphBatch) -> Tensor:
+        with rows_with(batch.vertices):
+            return self._run(
+                lambda: model(batch.hops(self.num_hops), batch.features, batch.graph_ptr), batch.features
+            )
+
+    def _batches(self, graph: Graph) -> Iterator[GraphBatch]:
+        """All graphs in order, in batches on the device."""
+        # Imported here: it loads Numba.
+        from sagann.runtime.loading import GraphBatches
+
+        mean_vertices = graph.num_vertices / max(1, graph.num_graphs)
+        batch_size = max(1, int(_VERTICES_AT_ONCE / max(1.0, mean_vertices)))
+        for batch in GraphBatches(graph, batch_size=batch_size, graphs=None, shuffle=False, ahead=0):
+            yield batch.to(self.device)

@@ -1,0 +1,156 @@
+"""Tasks on whole graphs from the command line: trained, measured, predicted; what has no meaning for graphs is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sagann.storage import save_graph
+from sagann.train import load_run
+from tests.cli.conftest import Invoke
+from tests.train.graphs_of import on_answers_of_vertices, rings_and_stars
+
+GIN = ("--model", "gin", "--hidden", 8, "--dropout", 0, "--epochs", 3, "--batch-size", 8)
+
+
+@pytest.fixture(scope="module")
+def rings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 graphs of two classes, with splits."""
+    path = tmp_path_factory.mktemp("data") / "rings"
+    save_graph(rings_and_stars(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 graphs with two targets, without splits."""
+    path = tmp_path_factory.mktemp("data") / "sizes"
+    save_graph(replace(rings_and_stars(regression=True), graph_splits={}), path)
+    return path
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_graphs_are_trained_measured_and_predicted(invoke: Invoke, rings: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained = invoke("train", rings, *GIN, "--pool", "mean,max", "--out", run)
+    assert trained.code == 0
+    metrics = json.loads((run / "metrics.json").read_text())
+    evaluated = invoke("evaluate", run)
+    assert evaluated.err == ""
+    for split in ("train", "val", "test"):
+        assert f"{metrics[split]['accuracy']:.4f}" in evaluated.out
+    assert (
+        invoke("predict", run, "--out", tmp_path / "p.csv").out
+        == f"Predictions of 60 graphs written to {tmp_path / 'p.csv'}\n"
+    )
+    rows = rows_of(tmp_path / "p.csv")
+    assert list(rows[0]) == ["graph", "class", "class_name", "probability"]
+    assert [int(row["graph"]) for row in rows] == list(range(60))
+    predicted = load_run(run).predict(rings_and_stars())
+    assert [int(row["class"]) for row in rows] == predicted.tolist()
+    assert invoke("predict", run, "--out", tmp_path / "p.npy").code == 0
+    assert np.load(tmp_path / "p.npy").dtype.names == ("graph", "class", "probability")
+    assert invoke("embed", run, "--out", tmp_path / "e.npy").code == 0
+    assert np.load(tmp_path / "e.npy").shape == (rings_and_stars().num_vertices, 8)
+
+
+def test_one_of_several_targets_is_learned(invoke: Invoke, sizes: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trained = invoke("train", sizes, *GIN, "--targets", 1, "--out", run)
+    assert "60 % of the graphs with a known answer train, 20 % validate" in trained.err
+    assert json.loads((run / "run.json").read_text())["contract"]["num_targets"] == 1
+    assert invoke("predict", run, "--out", tmp_path / "p.csv").code == 0
+    assert list(rows_of(tmp_path / "p.csv")[0]) == ["graph", "prediction"]
+    evaluated = invoke("evaluate", run, "--data", sizes, "--split", "random:0.5,0.25")
+    assert (evaluated.code, "val" in evaluated.out) == (0, True)
+    both = invoke("train", sizes, *GIN, "--split", "random:0.5,0.25", "--out", tmp_path / "both")
+    assert both.code == 0
+    assert invoke("predict", tmp_path / "both", "--out", tmp_path / "b.csv").code == 0
+    assert list(rows_of(tmp_path / "b.csv")[0]) == ["graph", "prediction_0", "prediction_1"]
+
+
+def test_a_run_goes_on(invoke: Invoke, rings: Path, tmp_path: Path) -> None:
+    for name, epochs in (("whole", 4), ("cut", 2)):
+        assert invoke("train", rings, *GIN, "--epochs", epochs, "--out", tmp_path / name).code == 0
+    assert invoke("train", "--resume", "--epochs", 4, "--out", tmp_path / "cut").code == 0
+    losses = [
+        [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("whole", "cut")
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_a_model_file_with_graph_ptr_pools_by_itself(invoke: Invoke, rings: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\n"
+        "from sagann.nn import GIN, pool\n"
+        "class Mine(torch.nn.Module):\n"
+        "    def __init__(self, in_dim, out_dim):\n"
+        "        super().__init__()\n"
+        "        self.layer, self.head = GIN(in_dim, 8), torch.nn.Linear(8, out_dim)\n"
+        "    def forward(self, hops, x, graph_ptr):\n"
+        "        return self.head(pool(self.layer(hops[0], x), graph_ptr, 'sum'))\n"
+    )
+    model, run = f"{file}:Mine", tmp_path / "run"
+    assert invoke("train", rings, "--model", model, "--epochs", 2, "--out", run).code == 0
+    assert invoke("evaluate", run, "--model", model).code == 0
+
+
+def test_the_programs_of_a_models_layers_are_shown(invoke: Invoke, rings: Path) -> None:
+    shown = invoke("plan", rings, "--model", "gin")
+    assert shown.code == 0
+    assert "gnn.layers.0, GIN" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        ("train", ("--sample", "5,5"), "sample is refused: (5, 5), expected None where whole graphs are learned"),
+        ("train", ("--memory", "1GiB"), "memory is refused: '1GiB', expected None where whole graphs are learned"),
+        ("train", ("--split", "per-class:2,2"), "split is not one of whole graphs: 'per-class:2,2'"),
+        ("train", ("--targets", "0"), "there are no targets to choose from: the graph has labels of 2 classes of graphs"),
+        ("train", ("--task", "regression"), "the task does not fit the graph"),
+        ("train", ("--pool", "softmax"), "an accumulator that cannot pool: 'softmax'"),
+        ("train", ("--pool", "mean,"), "unknown accumulator"),
+        ("plan", ("--memory", "1GiB"), "the task is graph-classification, and --memory plans how one graph is trained"),
+        ("plan", ("--workers", "2"), "the task is graph-classification, and --workers plans"),
+    ],
+)  # fmt: skip
+def test_what_has_no_meaning_for_graphs_is_refused(
+    invoke: Invoke, rings: Path, tmp_path: Path, command: str, options: tuple[str, ...], message: str
+) -> None:
+    out = ("--out", tmp_path / "run") if command == "train" else ()
+    refused = invoke(command, rings, *options, *out)
+    assert refused.code == 2
+    assert message in refused.err
+    assert "Traceback" not in refused.err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("targets", "found"), [("2", "2; there are 2"), ("0,0", "0, 0; there are 2"), ("-1", "-1; there")]
+)
+def test_targets_that_are_not_there_are_refused(
+    invoke: Invoke, sizes: Path, tmp_path: Path, targets: str, found: str
+) -> None:
+    refused = invoke("train", sizes, *GIN, f"--targets={targets}", "--out", tmp_path / "run")
+    assert (refused.code, f"no such targets: {found}" in refused.err) == (2, True)
+
+
+def test_a_graph_with_several_kinds_of_answers_wants_a_task(invoke: Invoke, tmp_path: Path) -> None:
+    save_graph(on_answers_of_vertices(rings_and_stars()), tmp_path / "both")
+    refused = invoke("train", tmp_path / "both", *GIN, "--out", tmp_path / "run")
+    assert "Choose classification or graph-classification" in refused.err
+    trained = invoke("train", tmp_path / "both", *GIN, "--task", "graph-classification", "--out", tmp_path / "run")
+    assert trained.code == 0
+    assert "also has labels of 3 classes" in trained.err

@@ -1,0 +1,270 @@
+"""Epochs of batches of graphs: the same Trainer, metrics and checkpoints; equal to a plain loop, and resumed bitwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sagann.errors import CheckpointError, InputError
+from sagann.graph import Graph, random_graph_split
+from sagann.graph.split import known_graphs
+from sagann.nn import ModelConfig
+from sagann.runtime.loading import GraphBatches
+from sagann.saga.engine import NaiveEngine, using_engine
+from sagann.train import EpochProgress, Reporter, TrainConfig, Trainer
+from sagann.train.graph_epochs import GraphEpochs
+from sagann.train.graph_predictor import GraphPredictor
+from tests.runtime.loading.many_graphs import many_graphs
+from tests.threads import left_threads
+from tests.tolerances import assert_close
+from tests.train.graphs_of import OwnReadout, graph_model, on_answers_of_vertices, rings_and_stars
+from tests.train.runs import assert_same_bits, numbers_of, seeded_model, trainer_of, weights_of
+
+BATCHES: dict[str, Any] = {"batch_size": 8, "epochs": 4}
+
+
+class PlainTwin(nn.Module):
+    """GraphModel(TwoLayers) without sagann: a dense adjacency, and a mean and maximum over each graph's rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = graph_model(dropout=0.0).double()
+
+    def forward(self, graph: Graph, graphs: Tensor) -> Tensor:
+        gnn = self.model.gnn
+        assert graph.graph_ptr is not None
+        rows, adjacency = [], []
+        for g in graphs.tolist():
+            first, last = int(graph.graph_ptr[g]), int(graph.graph_ptr[g + 1])
+            dense = torch.zeros(last - first, last - first, dtype=torch.float64)
+            dst, src = graph.topology.edge_dst().long(), graph.topology.indices.long()
+            own = (dst >= first) & (dst < last)
+            dense.index_put_(
+                (dst[own] - first, src[own] - first), torch.ones(1, dtype=torch.float64), accumulate=True
+            )
+            rows.append(graph.features[first:last].double())
+            adjacency.append(dense / dense.sum(1, keepdim=True).clamp(min=1))
+        x, mean = torch.cat(rows), torch.block_diag(*adjacency)
+        hidden = gnn.norm(gnn.first.own(x) + gnn.first.neighbours(mean @ x)).relu()
+        found = gnn.second.own(hidden) + gnn.second.neighbours(mean @ hidden)
+        parts = found.split([len(part) for part in rows])
+        return self.model.head(torch.stack([torch.cat([part.mean(0), part.amax(0)]) for part in parts]))
+
+
+@pytest.mark.parametrize("regression", [False, True])
+def test_a_run_is_that_of_a_plain_loop(regression: bool) -> None:
+    graph, torch_loss = rings_and_stars(regression=regression), F.mse_loss if regression else F.cross_entropy
+    answers = graph.graph_targets.double() if regression else graph.graph_labels
+    trainer = Trainer(graph_model(dropout=0.0).double(), graph, TrainConfig(**BATCHES, optimizer="SGD", lr=0.1))
+    found = trainer.fit()
+    twin = PlainTwin()
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, weight_decay=5e-4)
+    batches = GraphBatches(graph, batch_size=8, seed=0)
+    for record in found.history:
+        sums = 0.0
+        for graphs in batches.graphs_of(record.epoch):
+            loss = torch_loss(twin(graph, graphs), answers[graphs])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            sums += float(loss.detach()) * len(graphs)
+        assert record.loss == pytest.approx(sums / len(batches.graphs), rel=1e-9)
+    twin.eval()
+    known = known_graphs(graph, graph.graph_splits["test"])
+    with torch.no_grad():
+        loss = float(torch_loss(twin(graph, known), answers[known]))
+    trainer = Trainer(twin.model, graph, TrainConfig(**BATCHES))
+    assert trainer.evaluate()["test"]["loss"] == pytest.approx(loss, rel=1e-9)
+
+
+def test_a_run_learns_and_says_what_it_trains() -> None:
+    trainer = trainer_of(
+        ModelConfig(model="gin", hidden=16, layers=3), rings_and_stars(200), epochs=60, batch_size=16
+    )
+    assert "trains='batches of 16 graphs'" in repr(trainer)
+    assert trainer.monitor == "val/accuracy"
+    assert trainer.fit().metrics["test"]["accuracy"] > 0.9
+    assert trainer.predict().shape == (200,)
+    probabilities = trainer.predict(probabilities=True)
+    assert torch.equal(probabilities.argmax(1), trainer.predict())
+    assert_close(probabilities.sum(1), torch.ones(200))
+
+
+def test_the_default_batch_has_64_graphs() -> None:
+    trainer = trainer_of(graph_model(), rings_and_stars(200), epochs=1)
+    sizes: list[int] = []
+
+    class Batches(Reporter):
+        def on_batch(self, progress: EpochProgress) -> None:
+            sizes.append(progress.num_batches)
+
+    trainer._reporter = Batches()
+    trainer.fit()
+    num_known = len(known_graphs(trainer.graph, trainer.graph.graph_splits["train"]))
+    assert sizes == [-(-num_known // 64)] * (-(-num_known // 64) - 1)
+
+
+@pytest.mark.parametrize("ahead", [1, 5])
+def test_batches_ahead_change_no_bit_and_leave_no_thread(ahead: int) -> None:
+    here, made_ahead = (
+        trainer_of(graph_model(), rings_and_stars(), **BATCHES, batches_ahead=n) for n in (0, ahead)
+    )
+    assert numbers_of(here.fit()) == numbers_of(made_ahead.fit())
+    assert_same_bits(weights_of(here.model), weights_of(made_ahead.model))
+    assert not left_threads()
+
+
+def test_a_run_that_is_stopped_within_an_epoch_and_resumed_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    whole = trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path / "whole", **BATCHES)
+    expected = numbers_of(whole.fit())
+
+    class Stop(Reporter):
+        def on_batch(self, progress: EpochProgress) -> None:
+            if (progress.epoch, progress.batch) == (2, 3):
+                stopped.stop()
+
+    stopped = trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path / "cut", reporter=Stop(), **BATCHES)
+    result = stopped.fit()
+    assert (result.interrupted, result.epochs, result.batch) == (True, 1, 3)
+    again = trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path / "cut", **BATCHES, batches_ahead=2)
+    assert numbers_of(again.resume()) == expected
+    assert_same_bits(weights_of(whole.model), weights_of(again.model))
+
+
+def test_other_answers_or_batches_are_another_run(tmp_path: Path) -> None:
+    trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path, **BATCHES).fit()
+    with pytest.raises(CheckpointError, match=r"train\.batch_size was 8, is 64"):
+        trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path, epochs=4).resume()
+    other = random_graph_split(rings_and_stars(), train=0.6, val=0.2, seed=1)
+    with pytest.raises(CheckpointError, match=r"graph\.graph_split_test was"):
+        trainer_of(graph_model(), other, run_dir=tmp_path, **BATCHES).resume()
+
+
+def test_multi_label_graphs_and_their_metrics() -> None:
+    found = trainer_of(graph_model(), rings_and_stars(multi_label=True), epochs=30, batch_size=16).fit()
+    assert found.metrics["train"]["micro_f1"] > 0.8
+    assert set(found.metrics["test"]) >= {"loss", "micro_f1", "roc_auc"}
+
+
+def test_losses_class_weights_and_own_metrics_are_of_graphs() -> None:
+    graph, rows = rings_and_stars(), []
+
+    def weighted(outputs: Tensor, answers: Tensor) -> Tensor:
+        rows.append(len(outputs))
+        return F.cross_entropy(outputs, answers, reduction="none")
+
+    trainer = Trainer(
+        graph_model(),
+        graph,
+        TrainConfig(epochs=1),
+        loss=weighted,
+        metrics={"right": lambda outputs, answers: float((outputs.argmax(1) == answers).float().mean())},
+    )
+    metrics = trainer.fit().metrics
+    assert metrics["test"]["right"] == pytest.approx(metrics["test"]["accuracy"])
+    assert max(rows) == len(known_graphs(graph, graph.graph_splits["train"]))
+    balanced = trainer_of(graph_model(), graph, epochs=1, class_weights="balanced")
+    assert len(balanced._predictor.mean_loss.class_weights) == 2
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat", "sage", "ggnn", "rgcn", "pna", "appnp", "sgc"])
+def test_models_of_the_zoo_train_on_graphs(name: str) -> None:
+    trainer = trainer_of(
+        ModelConfig(model=name, hidden=8, heads=2, pool="mean,max"),
+        many_graphs(),
+        task="graph-classification",
+        epochs=2,
+        batch_size=3,
+    )
+    losses = [record.loss for record in trainer.fit().history]
+    with using_engine(NaiveEngine()):
+        twin = trainer_of(
+            ModelConfig(model=name, hidden=8, heads=2, pool="mean,max"),
+            many_graphs(),
+            task="graph-classification",
+            epochs=2,
+            batch_size=3,
+        )
+        assert losses == pytest.approx([record.loss for record in twin.fit().history], rel=1e-4)
+
+
+def test_a_graph_without_vertices_is_learned() -> None:
+    graph = many_graphs()
+    found = trainer_of(ModelConfig(model="gin", hidden=8), graph, task="graph-regression", epochs=2, batch_size=4)
+    assert torch.isfinite(found.fit().history[-1].loss * torch.ones(1)).all()
+    assert found.predict().shape == (graph.num_graphs, 2)
+    assert found.embed().shape == (graph.num_vertices, 8)
+
+
+def test_a_model_of_ones_own_pools_by_itself() -> None:
+    trainer = trainer_of(seeded_model(OwnReadout), rings_and_stars(), epochs=40, batch_size=16)
+    assert trainer.fit().metrics["train"]["accuracy"] > 0.8
+
+
+def test_the_task_chooses_between_answers_of_vertices_and_of_graphs() -> None:
+    graph, said = on_answers_of_vertices(rings_and_stars()), []
+
+    class Messages(Reporter):
+        def on_message(self, text: str) -> None:
+            said.append(text)
+
+    with pytest.raises(InputError, match="Choose classification or graph-classification"):
+        trainer_of(graph_model(), graph)
+    trainer = trainer_of(graph_model(), graph, task="graph-classification", epochs=1, reporter=Messages())
+    assert trainer.fit().epochs == 1
+    assert said == [
+        "Graph 'rings' also has labels of 3 classes; the task 'graph-classification' does not use them."
+    ]
+
+
+def steps_of(graph: Graph, **options: Any) -> Iterator[int]:
+    trainer = trainer_of(graph_model(), graph, **options)
+    assert isinstance(trainer._predictor, GraphPredictor)
+    source = GraphEpochs(trainer._predictor, trainer._prepared, trainer.config)
+    return (step.num_labelled for step in source.steps(1))
+
+
+def test_graphs_of_unknown_label_are_not_trained() -> None:
+    graph = rings_and_stars()
+    train = graph.graph_splits["train"] | (graph.graph_labels < 0)
+    splits = {"train": train, "test": ~train}
+    with pytest.raises(InputError, match="unknown label"):
+        trainer_of(graph_model(), replace(graph, graph_splits=splits))
+    assert sum(steps_of(graph, batch_size=7)) == int(graph.graph_splits["train"].sum())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sample": (3, 3)}, r"sample is refused: \(3, 3\), expected None where whole graphs are learned"),
+        ({"memory": "1GiB"}, "memory is refused: '1GiB', expected None where whole graphs are learned"),
+        ({"task": "regression"}, "task 'regression', graph 'rings' has labels of 2 classes of graphs .*Choose graph-classification"),
+        ({"loss": "mse"}, "'mse' is for regression, the task is classification"),
+        ({"monitor": "val/mae"}, "the task graph-classification has loss, accuracy"),
+    ],
+)  # fmt: skip
+def test_options_without_a_meaning_for_graphs_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        trainer_of(graph_model(), rings_and_stars(), **options)
+
+
+def test_models_and_graphs_that_cannot_be_learned_are_refused() -> None:
+    graph = rings_and_stars()
+    with pytest.raises(
+        InputError,
+        match=r"gives vertices rows, and graphs none: its forward\(hops: .*GraphModel\(model, width, 2\)",
+    ):
+        trainer_of(seeded_model(), graph)
+    with pytest.raises(
+        InputError, match=r"no graph to train on: the split 'train' of graphs is missing.*random_graph_split"
+    ):
+        trainer_of(graph_model(), replace(graph, graph_splits={}))
+    with pytest.raises(InputError, match="batches of graphs need features"):
+        trainer_of(graph_model(), replace(graph, features=None))
