@@ -14,6 +14,7 @@ from sagann.report.progress import import_progress
 from sagann.report.terminal import Terminal
 from sagann.storage import EdgeListFormat, ImportOptions, import_edge_list, import_npz
 from sagann.storage.edge_list import columns_left_out
+from sagann.storage.npz_graph import arrays_left_out
 from sagann.storage.regular_file import require_file
 from sagann.storage.tables import CSV_SUFFIXES, PARQUET_SUFFIXES
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _TABLES = (("parquet", PARQUET_SUFFIXES), ("csv", CSV_SUFFIXES))
 "Formats of edge lists, with the endings of their files."
 _EDGE_LISTS = tuple(kind for kind, _ in _TABLES)
-_MOST_COLUMNS = 10
+_MOST_NAMES = 10
 
 
 def import_run(
@@ -56,7 +57,10 @@ def import_run(
     _refuse_foreign_options(found, form, files, split_scheme=split, task=task)
     if found in _EDGE_LISTS:
         form = replace(form, kind=None if kind == "auto" else kind)
-        _note_left_out(source, form, terminal)
+        hint = " --weight takes one as edge weights, --edge-type as edge types."
+        _note_left_out("Columns", columns_left_out(source, form), hint, terminal)
+    if found == "npz":
+        _note_left_out("Arrays", arrays_left_out(source), "", terminal)
     with import_progress(terminal) as progress:
         options = replace(options, progress=progress)
         match found:
@@ -153,8 +157,7 @@ def _refuse_foreign_options(
         )
 
 
-def _note_left_out(source: Path, form: EdgeListFormat, terminal: Terminal) -> None:
-    if left_out := columns_left_out(source, form):
-        more = f" and {len(left_out) - _MOST_COLUMNS} more" if len(left_out) > _MOST_COLUMNS else ""
-        names = ", ".join(left_out[:_MOST_COLUMNS]) + more
-        terminal.say(f"Columns left out: {names}. --weight takes one as edge weights, --edge-type as edge types.")
+def _note_left_out(what: str, names: list[str], hint: str, terminal: Terminal) -> None:
+    if names:
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        terminal.say(f"{what} left out: {', '.join(names[:_MOST_NAMES])}{more}.{hint}")

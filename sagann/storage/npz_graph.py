@@ -5,7 +5,7 @@ The arrays are those of a common exchange format: ``edge_index`` [2, E]; feature
 ``train_mask``, ``val_mask``, ``test_mask``; ``edge_type`` [E]; ``edge_weight`` [E]; ``graph_ptr`` [G + 1], and of whole graphs
 ``graph_labels`` [G] or [G, C], ``graph_targets`` [G] or [G, T], ``graph_train_mask``, ``graph_val_mask``, ``graph_test_mask``.
 Weights, targets and the values of CSR features become float32; dense features keep a floating-point dtype.
-Other arrays are ignored.
+Other arrays are left out (:func:`arrays_left_out`).
 
 The description says whether the graph is directed and how its edges are stored. If an undirected graph stores each edge
 once, the reverse edges are added. Without a description, edges are taken as they are.
@@ -39,6 +39,17 @@ from sagann.storage.regular_file import read_file, require_file
 from sagann.storage.row_source import Array, RowChunk, RowSource, feature_dtype, label_rows, target_rows
 
 _FEATURE_PARTS = ("features_indptr", "features_indices", "features_data", "features_shape")
+_READ = {
+    "edge_index",
+    "edge_type",
+    "edge_weight",
+    "features",
+    *_FEATURE_PARTS,
+    "graph_ptr",
+    *(f"{of}{answers}" for of in ("", "graph_") for answers in ("labels", "targets")),
+    *(f"{of}{split}_mask" for of in ("", "graph_") for split in SPLIT_NAMES),
+}
+"The arrays that are read, where they are there."
 _CHUNK_EDGES = 2**20
 _KINDS = {"b": "booleans", "iu": "integers", "fiub": "numbers"}
 
@@ -82,6 +93,17 @@ def import_npz(
     """
     with NpzArchive(source) as archive:
         import_dataset(_source(archive), out, options or ImportOptions())
+
+
+def arrays_left_out(source: str | os.PathLike[str]) -> list[str]:
+    """The arrays of an archive that an import does not read, each with its type and shape.
+
+    Raises:
+        DatasetError: the archive is missing or damaged.
+    """
+    with NpzArchive(source) as archive:
+        others = [(name, member) for name, member in sorted(archive.members.items()) if name not in _READ]
+        return [f"{name} ({member.dtype} {list(member.shape)})" for name, member in others]
 
 
 def _source(archive: NpzArchive) -> ImportSource:

@@ -253,3 +253,9 @@ def test_a_graph_without_edges(invoke: Invoke, tmp_path: Path) -> None:
     done = invoke("data", "import", tmp_path / "e.csv", tmp_path / "g", "--num-vertices", "3")
     assert done.out.startswith("3 vertices and 0 edges written")
     assert invoke("data", "check", tmp_path / "g").code == 0
+
+
+def test_arrays_of_an_archive_that_are_left_out_are_told(invoke: Invoke, tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[0], [1]]), pos=np.zeros((2, 3)))
+    outcome = invoke("data", "import", tmp_path / "g.npz", tmp_path / "g")
+    assert (outcome.code, "Arrays left out: pos (float64 [2, 3])." in outcome.err) == (0, True)

@@ -16,7 +16,7 @@ from sagann.errors import DatasetError, InputError
 from sagann.storage import ImportOptions, check_dataset, dataset_info, import_npz, open_graph, read_npz
 from sagann.storage.importer import ImportSource, import_dataset
 from sagann.storage.npz import NpzArchive
-from sagann.storage.npz_graph import NpzRows, npz_edges
+from sagann.storage.npz_graph import NpzRows, arrays_left_out, npz_edges
 from sagann.storage.vertex_files import open_features
 from tests.storage.conftest import assert_same_graph
 
@@ -616,3 +616,11 @@ def test_targets_are_read_and_imported_beside_labels(tmp_path: Path, targets: An
     import_npz(path, tmp_path / "g")
     assert_same_graph(open_graph(tmp_path / "g"), graph)
     check_dataset(tmp_path / "g")
+
+
+def test_arrays_that_are_not_read_are_told(tmp_path: Path) -> None:
+    arrays = {"edge_index": np.array([[0], [1]]), "labels": np.array([0, 1]), "graph_ptr": np.array([0, 2])}
+    np.savez(tmp_path / "known.npz", **arrays)
+    np.savez(tmp_path / "more.npz", **arrays, pos=np.zeros((2, 3), np.float32), graph_part=np.zeros(1, np.uint8))
+    assert arrays_left_out(tmp_path / "known.npz") == []
+    assert arrays_left_out(tmp_path / "more.npz") == ["graph_part (uint8 [1])", "pos (float32 [2, 3])"]
