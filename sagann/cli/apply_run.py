@@ -51,7 +51,7 @@ class TrainedRun:
                 )
             self._note_change(graph)
         else:
-            graph = self._graph(keep_splits=split is None)
+            graph = with_columns(self._graph(keep_splits=split is None), self.settings.data.targets)
             graph = graph if split is None else apply_split(graph, split, seed=seed)
         self._say_streamed()
         title = f"{self.settings.model.model} on {graph.name}"
@@ -86,13 +86,13 @@ class TrainedRun:
         # Predictions need no splits, so bad splits are no reason to refuse.
         with self.predictor.large_arrays():
             graph = open_checked(self.data, keep_splits=keep_splits, num_edge_types=num_edge_types)
-        graph = with_columns(without_others(graph, self.predictor.contract.task), self.settings.data.targets)
-        self._note_change(graph)
+        graph = without_others(graph, self.predictor.contract.task)
+        if self.data is self.settings.data:
+            self._note_change(with_columns(graph, self.data.targets))
         return graph
 
     def _note_change(self, graph: Graph) -> None:
-        if self.data is not self.settings.data:
-            return
+        """Say whether the run's own graph, with the answers that were learned, is another one now."""
         with whole_files(graph):
             changed = graph_difference(read_run(self.run_dir).graph, graph)
         if changed:

@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sagann.cli.run_settings import DataConfig
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
 from sagann.graph import (
     Graph,
     add_inverse_edges,
@@ -70,16 +68,19 @@ def with_columns(graph: Graph, columns: Sequence[int] | None) -> Graph:
         values = getattr(graph, name)
         if values is None:
             continue
-        values, wanted = as_columns(values), torch.tensor(columns, dtype=torch.int64)
-        outside = wanted[(wanted < 0) | (wanted >= values.shape[1])]
-        if not len(wanted) or len(outside) or len(wanted.unique()) < len(wanted):
+        values = as_columns(values)
+        if (
+            not columns
+            or len(set(columns)) < len(columns)
+            or not all(0 <= each < values.shape[1] for each in columns)
+        ):
             raise InputError(
                 "no such targets",
-                value=f"{', '.join(map(str, columns)) or 'none'}; there are {values.shape[1]}, numbered from 0",
+                value=f"{shown(list(columns))}; there are {values.shape[1]}, numbered from 0",
                 where="--targets",
                 fix="Name each column once, as --targets 0,2.",
             )
-        chosen[name] = values[:, wanted]
+        chosen[name] = values[:, list(columns)]
     return replace(graph, **chosen)
 
 

@@ -138,7 +138,8 @@ def test_what_has_no_meaning_for_graphs_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("targets", "found"), [("2", "2; there are 2"), ("0,0", "0, 0; there are 2"), ("-1", "-1; there")]
+    ("targets", "found"),
+    [("2", "[2]; there are 2"), ("0,0", "[0, 0]; there are 2"), ("-1", "[-1]; there"), (f"{10**30}", "[1000")],
 )
 def test_targets_that_are_not_there_are_refused(
     invoke: Invoke, sizes: Path, tmp_path: Path, targets: str, found: str
