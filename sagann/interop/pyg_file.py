@@ -1,7 +1,7 @@
 """Graphs that PyG has saved: a ``Data`` object in a file of ``torch.save``, read without PyG and without running its code.
 
 Three forms are known: the object itself, or its ``to_dict()``; ``(data, slices)`` and ``(dict, slices, class)``, as datasets of PyG
-keep in ``processed/data.pt``, if they have one graph. Tensors are mapped from the file, so an import needs little memory.
+keep in ``processed/data.pt``, of one graph or of many. Tensors are mapped from the file, so an import needs little memory.
 
 References:
     Fey and Lenssen, Fast Graph Representation Learning with PyTorch Geometric, ICLR workshop 2019.
@@ -22,6 +22,7 @@ from sagann.errors import DatasetError, require_choice, shown
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import first_true, wrong_form
 from sagann.interop.pyg import TASK_CHOICES, Task
+from sagann.interop.pyg_slices import read_slices
 from sagann.interop.restricted_pickle import Global, Made
 from sagann.interop.torch_archive import TorchFile
 from sagann.ranges import RANGES
@@ -57,7 +58,7 @@ _LISTED = frozenset(
 _ADVICE = {
     "torch_geometric.datasets.": "This is a dataset object; save its graph: torch.save(dataset[0].to_dict(), FILE).",
     "torch_geometric.data.hetero_data.": "Convert the graph with data.to_homogeneous(), and save torch.save(data.to_dict(), FILE).",
-    "torch_geometric.data.batch.": "These are several graphs; save one: torch.save(batch[0].to_dict(), FILE).",
+    "torch_geometric.data.batch.": "Save the graphs as a dataset does: InMemoryDataset.save(batch.to_data_list(), FILE).",
     "torch_sparse.": "Save edge_index instead of adj_t: row, col, _ = data.adj_t.coo(), torch.stack([col, row]).",
 }
 _CHUNK_EDGES = 2**20
@@ -66,20 +67,21 @@ _MOST_NAMES = 10
 
 @whole_sources()
 def read_pyg(path: str | os.PathLike[str], *, split: int | None = None, task: Task = "auto") -> Graph:
-    """Read a graph that PyG has saved, and check every value. PyG need not be installed, and nothing in the file is run.
+    """Read a graph, or many, that PyG has saved, and check every value. PyG need not be installed, and nothing in the file is run.
 
     The graph takes ``edge_index``, ``x``, ``y``, the masks ``train_mask``, ``val_mask`` and ``test_mask``, and each
-    ``edge_NAME`` with a row per edge as edge data NAME, as :func:`sagann.interop.from_pyg` does. A warning names what is left out.
+    ``edge_NAME`` with a row per edge as edge data NAME, as :func:`sagann.interop.from_pyg` does. A warning names what is left out. Many graphs
+    become one, with ``graph_ptr``; a ``y`` with a row per graph becomes ``graph_labels`` or ``graph_targets``.
 
     Args:
-        path: file that ``torch.save`` has written: a ``Data``, its ``to_dict()``, or the file of a dataset with one graph.
+        path: file that ``torch.save`` has written: a ``Data``, its ``to_dict()``, or the file of a dataset.
         split: column of masks that hold several splits.
         task: what ``y`` is, as of :func:`sagann.interop.from_pyg`. With 'auto', integers are labels and a floating matrix of 0 and 1 is
             multi-label; other floats are refused, because they may be class ids or targets.
     Returns:
         the graph, in memory.
     Raises:
-        DatasetError: the file is missing or damaged, names a class or function that is not read, or has no graph for a vertex task.
+        DatasetError: the file is missing or damaged, names a class or function that is not read, or has no graph.
         InputError: a value is not valid in a graph.
     Example:
         >>> import tempfile, torch
@@ -101,7 +103,7 @@ def import_pyg(
     options: ImportOptions | None = None,
     say: Callable[[str], None] = warnings.warn,
 ) -> None:
-    """Import a graph that PyG has saved into a dataset folder, in bounded memory.
+    """Import a graph, or many, that PyG has saved into a dataset folder, in bounded memory.
 
     Args:
         source: the file, as of :func:`read_pyg`.
@@ -123,24 +125,27 @@ class _Source:
         require_choice(task, TASK_CHOICES, what="unknown task", where="--task (task= in Python)")
         self._file = TorchFile(path, _LISTED, advice=_ADVICE)
         self._path, self._split, self._task, self._say = path, split, task, say
-        self._fields = {name: each for name, each in self._only_graph().items() if each is not None}
+        fields, slices = self._saved()
+        self._fields = {name: each for name, each in fields.items() if each is not None}
+        self._slices = read_slices(slices, self._fields, self._file.array, self._refused)
         self._taken: set[str] = set()
 
     def source(self) -> ImportSource:
         """What is imported. What is left out is said."""
         edges = self._edges()
-        num_vertices = self._num_vertices()
+        slices, num_vertices = self._slices, self._num_vertices()
         x = self._array("x")
-        labels, targets = self._labels_or_targets(num_vertices)
+        if slices is not None and x is not None and not slices.is_of_vertices("x"):
+            raise self._refused("features and vertices differ in number", "x has other slices than the vertices")
         found = ImportSource(
             name=self._path.stem,
             description=f"PyG file {self._path.name}",
             edges=edges,
             features=None if x is None else self._rows("x", x, feature_dtype(x, self._where("x"))),
-            labels=labels,
-            targets=targets,
             splits=self._splits(),
             num_vertices=num_vertices,
+            graph_ptr=None if slices is None else slices.graph_ptr,
+            **self._answers(num_vertices),
         )
         left_out = [self._described(name) for name in self._fields if name not in self._taken]
         if left_out:
@@ -148,11 +153,12 @@ class _Source:
             self._say(f"Left out of {self._path.name}: {', '.join(left_out[:_MOST_NAMES])}{more}.")
         return found
 
-    def _only_graph(self) -> Mapping[str, Any]:
-        """The attributes of the only graph, by name."""
+    def _saved(self) -> tuple[Mapping[str, Any], Mapping[str | int, Any]]:
+        """The attributes by name, and their slices; no slices of a single graph."""
+        slices: Mapping[str | int, Any] = {}
         match self._file.value:
-            case (saved, slices) | (saved, slices, _) if slices is None or _mapping_of(slices) is not None:
-                self._require_one_graph(_mapping_of(slices) or {})
+            case (saved, given) | (saved, given, _) if given is None or _mapping_of(given) is not None:
+                slices = _mapping_of(given) or {}
             case saved:
                 pass
         if isinstance(saved, Made) and saved.of == _DATA:
@@ -165,17 +171,7 @@ class _Source:
             raise self._refused(
                 "the file has no graph", f"{_kind(self._file.value)}, expected a Data object or its to_dict()"
             )
-        return saved
-
-    def _require_one_graph(self, slices: Mapping[str | int, Any]) -> None:
-        for name, saved in slices.items():
-            bounds = self._file.array(saved)
-            if bounds is not None and bounds.shape != (2,):
-                raise self._refused(
-                    "the file has several graphs",
-                    f"{max(0, bounds.size - 1)}, counted by {shown(name)}; one graph with a vertex task is imported",
-                    fix="Choose one, and save it: torch.save(dataset[0].to_dict(), FILE).",
-                )
+        return saved, slices
 
     def _edges(self) -> JoinedEdges:
         ids = self._array("edge_index")
@@ -193,6 +189,8 @@ class _Source:
                 continue
             rows = self._file.array(self._fields[name])
             is_per_edge = rows is not None and rows.ndim > 0 and len(rows) == ids.shape[1]
+            if self._slices is not None and not self._slices.is_of_edges(name):
+                continue
             if rows is None or rows.ndim == 0 or not SAFE_NAME.fullmatch(key):
                 continue
             if not (is_per_edge or key in ("weight", "type", "attr")):
@@ -203,7 +201,13 @@ class _Source:
                 raise wrong_form(rows, expected, where=self._where(name), fix=fix, error=DatasetError)
             self._taken.add(name)
             data[key] = self._rows(name, rows, "int64" if key == "type" else _data_dtype(rows))
-        return JoinedEdges(ends=self._ends(ids), num_edges=ids.shape[1], data=data)
+        where = self._where("edge_index")
+        ends = (
+            self._ends(ids)
+            if self._slices is None
+            else self._slices.ends(ids, chunk_edges=_CHUNK_EDGES, where=where)
+        )
+        return JoinedEdges(ends=ends, num_edges=ids.shape[1], data=data)
 
     def _ends(self, ids: Array) -> Iterator[EdgeChunk]:
         for first in range(0, ids.shape[1], _CHUNK_EDGES):
@@ -211,6 +215,9 @@ class _Source:
             yield EdgeChunk(src=src, dst=dst, file=self._where("edge_index"), first_row=first)
 
     def _num_vertices(self) -> int | None:
+        if self._slices is not None:
+            self._taken |= {"num_nodes", "_num_nodes", "__num_nodes__"}
+            return int(self._slices.graph_ptr[-1])
         # PyG 1 has another name for it.
         for name in ("num_nodes", "__num_nodes__"):
             if name in self._fields:
@@ -225,14 +232,32 @@ class _Source:
                 return value
         return None
 
-    def _labels_or_targets(self, num_vertices: int | None) -> tuple[RowSource | None, RowSource | None]:
-        """``y`` as labels or as targets; the other one is None, and both are for the task 'none'."""
+    def _answers(self, num_vertices: int | None) -> dict[str, Any]:
+        """``y`` as labels or targets of vertices or of whole graphs, by the field of a source; nothing for the task 'none'."""
         y = None if self._task == "none" else self._array("y")
         if y is None:
-            return None, None
+            return {}
         if y.dtype == np.bool_:
             y = y.view(np.uint8)
-        x = self._array("x")
+        of, noun = "", "vertex"
+        if self._slices is not None and not self._slices.is_of_vertices("y"):
+            of, noun = "graph_", "graph"
+            rows = self._slices.per_graph("y", y)
+            if rows is None:
+                raise self._refused(
+                    "the labels are neither those of vertices nor those of graphs",
+                    f"y {list(y.shape)}, and there are {self._slices.num_graphs} graphs with {num_vertices} vertices",
+                    fix="Give each graph the same number of them and save the dataset again, or leave y out with --task none (task='none').",
+                )
+            num_vertices, y = None, rows
+        labels, targets = self._labels_or_targets(y, num_vertices, noun)
+        return {f"{of}labels": labels, f"{of}targets": targets}
+
+    def _labels_or_targets(
+        self, y: Array, num_vertices: int | None, noun: str
+    ) -> tuple[RowSource | None, RowSource | None]:
+        """``y`` as labels or as targets of each vertex or graph (``noun``); the other one is None."""
+        x = self._array("x") if noun == "vertex" else None
         rows = len(x) if x is not None and x.ndim else num_vertices
         if y.ndim == 0 or (rows is not None and len(y) != rows):
             raise self._refused(
@@ -254,7 +279,9 @@ class _Source:
         if task == "regression":
             return None, target_rows(self._rows("y", y, "float32"), y)
         if is_matrix != (task == "multi-label") or y.ndim > 2:
-            expected = "a row of 0 and 1 for each vertex" if task == "multi-label" else "one class for each vertex"
+            expected = (
+                f"a row of 0 and 1 for each {noun}" if task == "multi-label" else f"one class for each {noun}"
+            )
             raise self._refused(
                 "the labels do not fit the task",
                 f"y {list(y.shape)}; {task} has {expected}",
@@ -271,6 +298,8 @@ class _Source:
         chosen = False
         for name in SPLIT_NAMES:
             key = f"{name}_mask"
+            if self._slices is not None and not self._slices.is_of_vertices(key):
+                continue
             mask = self._array(key)
             if mask is None:
                 continue

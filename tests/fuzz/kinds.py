@@ -213,7 +213,7 @@ def build_graphbolt() -> None:
 
 
 def build_pyg() -> None:
-    """Graphs that PyG has saved: as a mapping, and as the file of a dataset."""
+    """Graphs that PyG has saved: as a mapping, and as files of datasets of one graph and of several."""
     found = {name: torch.from_numpy(rows) for name, rows in arrays().items()}
     masks = {name: found[name] for name in ("train_mask", "val_mask")}
     edges = {name: found[name] for name in ("edge_index", "edge_weight", "edge_type")}
@@ -224,6 +224,14 @@ def build_pyg() -> None:
     slices = {"x": torch.tensor([0, N]), "edge_index": torch.tensor([0, N])}
     for path in ("sliced.pt", "ring/processed/data.pt"):
         torch.save((fields, slices), path)
+    many = {
+        "edge_index": torch.tensor([[0, 1, 0, 1], [1, 0, 1, 2]]),
+        "edge_attr": torch.rand(4, 2),
+        "y": torch.tensor([0, 1, 1]),
+        "_num_nodes": [2, 1, 3],
+    }
+    bounds = {"edge_index": [0, 2, 2, 4], "edge_attr": [0, 2, 2, 4], "y": [0, 1, 2, 3]}
+    torch.save((many, {name: torch.tensor(each) for name, each in bounds.items()}), "many.pt")
 
 
 CONFIG = {
@@ -469,6 +477,7 @@ KINDS = (
         commands=(
             ("data", "import", "dict.pt", "a"),
             ("data", "import", "sliced.pt", "b"),
+            ("data", "import", "many.pt", "c"),
             (LOAD, "ring"),
         ),
     ),

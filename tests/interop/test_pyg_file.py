@@ -186,12 +186,119 @@ def test_graphs_that_cannot_be_used_are_refused(fields: dict[str, Any], message:
         read(tmp_path / "a.pt", data_object(**fields))
 
 
-def test_several_graphs_are_refused(tmp_path: Path) -> None:
+def molecule(size: int, *, seed: int = 0, **fields: Any) -> Any:
+    """A graph of a dataset of many, with a row of two numbers for an answer unless ``fields`` say otherwise."""
     data = pytest.importorskip("torch_geometric.data")
-    data.InMemoryDataset.save([data_object(), data_object()], str(tmp_path / "a.pt"))
-    with pytest.raises(DatasetError, match=r"several graphs: 2, counted by '.*dataset\[0\]\.to_dict"):
-        read_pyg(tmp_path / "a.pt")
-    with pytest.raises(DatasetError, match=r"These are several graphs; save one"):
+    generator = torch.Generator().manual_seed(size + seed)
+    num_edges = 2 * size if size else 0
+    found = {
+        "x": torch.rand(size, 3, generator=generator),
+        "edge_index": torch.randint(max(size, 1), (2, num_edges), generator=generator),
+        "edge_attr": torch.rand(num_edges, 2, generator=generator),
+        "y": torch.rand(1, 2, generator=generator),
+        "smiles": "C" * size,
+    }
+    return data.Data(**{name: each for name, each in (found | fields).items() if each is not None})
+
+
+SIZES = (3, 1, 5, 2)
+AS_BATCH = {
+    "targets": {},
+    "classes": {"y": torch.tensor([1])},
+    "several classes": {"y": torch.tensor([[0, 1, 1]])},
+    "a vector for each": {"y": torch.tensor([0.5, 1.5])},
+}
+
+
+@pytest.mark.parametrize("name", AS_BATCH)
+def test_many_graphs_are_those_of_a_batch(name: str, tmp_path: Path) -> None:
+    data = pytest.importorskip("torch_geometric.data")
+    graphs, task = [molecule(size, **AS_BATCH[name]) for size in SIZES], "auto"
+    if name in ("targets", "a vector for each"):
+        task = "regression"
+    data.InMemoryDataset.save(graphs, str(tmp_path / "many.pt"))
+    with pytest.warns(UserWarning, match="Left out of many.pt: 'smiles'"):
+        graph = read_pyg(tmp_path / "many.pt", task=task)
+    batch = data.Batch.from_data_list(graphs)
+    batch.y = batch.y.reshape(len(SIZES), -1).squeeze(1)
+    expected = from_pyg(batch, task=task)
+    assert torch.equal(graph.graph_ptr, expected.graph_ptr)
+    assert torch.equal(graph.topology.indptr, expected.topology.indptr)
+    assert torch.equal(graph.topology.indices, expected.topology.indices)
+    assert torch.equal(graph.topology.edge_data["attr"], expected.topology.edge_data["attr"])
+    assert torch.equal(graph.features, expected.features)
+    for field in ("graph_labels", "graph_targets"):
+        ours, theirs = getattr(graph, field), getattr(expected, field)
+        assert ours is theirs is None or torch.equal(ours, theirs)
+    with pytest.warns(UserWarning, match="smiles"):
+        import_pyg(tmp_path / "many.pt", tmp_path / "many", task=task)
+    check_dataset(tmp_path / "many")
+    assert torch.equal(load_graph(tmp_path / "many").topology.indices, graph.topology.indices)
+
+
+def test_many_graphs_without_features_and_with_answers_of_vertices(tmp_path: Path) -> None:
+    data = pytest.importorskip("torch_geometric.data")
+    graphs = [
+        molecule(
+            size, x=None, smiles=None, num_nodes=size, y=torch.arange(size), train_mask=torch.arange(size) % 2 == 0
+        )
+        for size in SIZES
+    ]
+    data.InMemoryDataset.save(graphs, str(tmp_path / "a.pt"))
+    graph = read_pyg(tmp_path / "a.pt")
+    assert graph.graph_ptr.tolist() == [0, 3, 4, 9, 11]
+    assert graph.labels.tolist() == [0, 1, 2, 0, 0, 1, 2, 3, 4, 0, 1]
+    assert graph.splits["train"].sum() == 2 + 1 + 3 + 1
+
+
+def test_a_graph_without_edges_or_vertices_is_one_of_many(tmp_path: Path) -> None:
+    data = pytest.importorskip("torch_geometric.data")
+    graphs = [molecule(size, smiles=None) for size in (2, 0, 1, 3)]
+    graphs[2].edge_index, graphs[2].edge_attr = torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0, 2)
+    data.InMemoryDataset.save(graphs, str(tmp_path / "a.pt"))
+    graph = read_pyg(tmp_path / "a.pt", task="regression")
+    assert graph.graph_ptr.tolist() == [0, 2, 2, 3, 6]
+    assert graph.num_edges == 4 + 6
+    graph.topology.validate()
+
+
+MANY: dict[str, Any] = {
+    "x": torch.ones(3, 2),
+    "edge_index": torch.tensor([[0, 0], [1, 0]]),
+    "y": torch.tensor([0, 1]),
+}
+SLICES = {"x": [0, 2, 3], "edge_index": [0, 1, 2], "y": [0, 1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "slices", "message"),
+    [
+        ({}, {"x": [0, 1, 2, 3]}, r"do not count the same graphs: slices \[3\], \[4\]"),
+        ({}, dict.fromkeys(SLICES, 0), r"do not count the same graphs: slices \[\]"),
+        ({}, {"x": [0, 2, 4]}, "the slices of 'x' are not those of its rows: int64 from 0 to 4 for 3 rows"),
+        ({}, {"x": [1, 2, 3]}, "int64 from 1 to 3 for 3 rows"),
+        ({}, {"edge_index": [0, 3, 2]}, "the slices of 'edge_index' are not those"),
+        ({}, {"x": [0.0, 2.0, 3.0]}, "float32 from 0 to 3"),
+        ({"edge_index": torch.tensor([[0, 1], [1, 0]])}, {}, r"an edge leaves its graph: 1 -> 0 in graph 1, which has 1 vertices .*column 1"),
+        ({"edge_index": torch.tensor([[0, 0], [-1, 0]])}, {}, "an edge leaves its graph: 0 -> -1 in graph 0"),
+        ({"x": None}, {}, "not clear which vertices a graph has: neither x, z, pos nor num_nodes tells"),
+        ({"pos": torch.ones(4, 2), "x": torch.ones(3, 2), "_num_nodes": [3, 1]}, {}, "x has other slices than the vertices"),
+        ({"_num_nodes": [2**60, 2**60], "x": None}, {}, "not clear which vertices"),
+        ({"y": torch.tensor([0, 1, 1, 1])}, {"y": [0, 1, 4]}, r"neither those of vertices nor those of graphs: y \[4\]"),
+    ],
+)  # fmt: skip
+def test_slices_that_contradict_the_attributes_are_refused(
+    fields: dict[str, Any], slices: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    saved = {name: each for name, each in (MANY | fields).items() if each is not None}
+    bounds = {name: torch.tensor(each) for name, each in (SLICES | slices).items()}
+    with pytest.raises((DatasetError, InputError), match=message):
+        read(tmp_path / "a.pt", (saved, bounds, None))
+
+
+def test_batches_and_lists_of_graphs_are_refused(tmp_path: Path) -> None:
+    data = pytest.importorskip("torch_geometric.data")
+    with pytest.raises(DatasetError, match=r"InMemoryDataset\.save\(batch\.to_data_list\(\), FILE\)"):
         read(tmp_path / "b.pt", data.Batch.from_data_list([data_object(), data_object()]))
     with pytest.raises(DatasetError, match=r"the file has no graph: a list, expected a Data object"):
         read(tmp_path / "c.pt", [data_object(), data_object()])
