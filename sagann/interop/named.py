@@ -34,9 +34,10 @@ _OF_PYG = {
     "Planetoid": ("Cora", "CiteSeer", "PubMed"),
     "Amazon": ("Computers", "Photo"),
     "Coauthor": ("CS", "Physics"),
+    "TUDataset": ("COLLAB", "DD", "ENZYMES", "IMDB-BINARY", "MUTAG", "NCI1", "PROTEINS", "REDDIT-BINARY"),
 }
 "Datasets by PyG's class, which makes a folder for each below its root."
-_ALONE_OF_PYG = ("Actor", "AmazonProducts", "Flickr", "Reddit", "Reddit2", "WikiCS", "Yelp")
+_ALONE_OF_PYG = ("Actor", "AmazonProducts", "Flickr", "QM9", "Reddit", "Reddit2", "WikiCS", "Yelp")
 "Classes of PyG that have one dataset, whose root is the dataset's folder."
 _OF_OGB = ("ogbn-arxiv", "ogbn-papers100M", "ogbn-products", "ogbn-proteins")
 
@@ -50,7 +51,7 @@ def load_dataset(
 ) -> Graph:
     """Open a dataset that PyG or OGB has fetched, a dataset folder, or an ``.npz`` file, by its name.
 
-    Neither PyG nor OGB need be installed, and nothing in a file is run. PyG's graph is read from ``processed`` as by
+    Neither PyG nor OGB need be installed, and nothing in a file is run. PyG's graph, or graphs, are read from ``processed`` as by
     :func:`sagann.interop.read_pyg`, OGB's from ``raw`` and ``split`` as by :func:`sagann.interop.read_ogb`, both into memory; dataset folders
     are mapped. Nothing is downloaded: where a dataset is missing, the error has the line of PyG or OGB that fetches it.
 
@@ -152,7 +153,7 @@ def _refuse_foreign(path: Path, kind: str, split: int | str | None, task: Task) 
 
 
 def _file_of_pyg(folder: Path, name: str) -> Path:
-    """The file of the only graph in a dataset folder of PyG."""
+    """The file of all graphs in a dataset folder of PyG."""
     processed = folder / "processed"
     files = [each for each in _entries(processed) if each.suffix == ".pt" and each.name not in _TRANSFORMS]
     files = [each for each in files if each.name == "data.pt"] or files

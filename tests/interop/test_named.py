@@ -18,7 +18,7 @@ from sagann.graph import Graph, Topology
 from sagann.interop import from_pyg, load_dataset
 from sagann.storage import load_graph, save_graph
 from tests.interop.test_ogb import ogb_folder
-from tests.interop.test_pyg_file import FIELDS, assert_same
+from tests.interop.test_pyg_file import FIELDS, assert_same, molecule
 
 NUM_TRAIN, NUM_VAL = 140, 500
 
@@ -177,6 +177,8 @@ def test_several_of_a_name_are_told_apart(tmp_path: Path) -> None:
         ("pubmed", r"Fetch it once with PyG: torch_geometric\.datasets\.Planetoid\('ROOT', 'PubMed'\)\.$"),
         ("computers", r"torch_geometric\.datasets\.Amazon\('ROOT', 'Computers'\)\.$"),
         ("cs", r"torch_geometric\.datasets\.Coauthor\('ROOT', 'CS'\)\.$"),
+        ("mutag", r"torch_geometric\.datasets\.TUDataset\('ROOT', 'MUTAG'\)\.$"),
+        ("qm9", r"torch_geometric\.datasets\.QM9\('ROOT/QM9'\)\.$"),
         ("Reddit", r"torch_geometric\.datasets\.Reddit\('ROOT/Reddit'\)\.$"),
         ("ogbn-arxiv", r"ogb\.nodeproppred\.NodePropPredDataset\('ogbn-arxiv', root='ROOT'\)\.$"),
         (
@@ -203,6 +205,18 @@ def test_the_lines_that_fetch_name_what_there_is_in_pyg() -> None:
     from sagann.interop.named import _ALONE_OF_PYG, _OF_PYG
 
     assert all(hasattr(datasets, name) for name in (*_OF_PYG, *_ALONE_OF_PYG))
+
+
+def test_a_dataset_of_many_graphs_is_one_graph_in_parts(tmp_path: Path) -> None:
+    data = pytest.importorskip("torch_geometric.data")
+    folder = tmp_path / "TUDataset" / "MUTAG" / "processed"
+    folder.mkdir(parents=True)
+    graphs = [molecule(size, smiles=None, y=torch.tensor([size % 2])) for size in (3, 1, 4)]
+    data.InMemoryDataset.save(graphs, str(folder / "data.pt"))
+    torch.save("transforms", folder / "pre_transform.pt")
+    graph = load_dataset("mutag", root=tmp_path)
+    assert (graph.name, graph.num_graphs, graph.num_vertices) == ("MUTAG", 3, 8)
+    assert graph.graph_labels.tolist() == [1, 1, 0]
 
 
 def test_folders_without_one_graph(tmp_path: Path) -> None:
