@@ -94,7 +94,9 @@ def check_offsets(
         value = f"from {int(offsets[0])} to {int(offsets[-1])}, expected 0 to {end}"
         raise error(f"{what} have the wrong ends", value=value, where=where, fix=fix)
     for part in slices(len(offsets) - 1):
-        at = first_true(offsets[part.start : part.stop + 1].diff() < 0)
+        here = offsets[part.start : part.stop + 1]
+        # Compared, not subtracted: the difference of large offsets overflows.
+        at = first_true(here[1:] < here[:-1])
         if at is not None:
             at += part.start
             value = f"{int(offsets[at])} then {int(offsets[at + 1])} at position {at}"

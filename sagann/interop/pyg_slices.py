@@ -93,7 +93,9 @@ def read_slices(
         array_of: the array of an attribute or of slices; None for anything but a tensor.
         refused: makes the error that is raised where slices and attributes contradict each other.
     """
-    arrays = {name: array for name, value in saved.items() if (array := array_of(value)) is not None}
+    # Attributes have texts as names.
+    named = {name: value for name, value in saved.items() if type(name) is str}
+    arrays = {name: array for name, value in named.items() if (array := array_of(value)) is not None}
     if all(array.shape == (2,) for array in arrays.values()):
         return None
     counts = {array.shape for array in arrays.values()}
@@ -105,15 +107,16 @@ def read_slices(
         )
     bounds: dict[str, Array] = {}
     for name, array in arrays.items():
-        rows = array_of(fields.get(str(name)))
+        rows = array_of(fields.get(name))
         if rows is None:
             continue
         num_rows = 0 if rows.ndim == 0 else rows.shape[-1 if name == "edge_index" else 0]
-        offsets = array.astype(np.int64)
-        if array.dtype.kind not in "iu" or offsets[0] or (np.diff(offsets) < 0).any() or offsets[-1] != num_rows:
-            value = f"{array.dtype} from {offsets[0]} to {offsets[-1]} for {num_rows} rows"
+        # Neighbours are compared, not subtracted: the difference of large offsets overflows.
+        decrease = bool((array[1:] < array[:-1]).any())
+        if array.dtype.kind not in "iu" or array[0] or decrease or array[-1] != num_rows:
+            value = f"{array.dtype} from {array[0]} to {array[-1]}{', which decrease,' if decrease else ''} for {num_rows} rows"
             raise refused(f"the slices of {shown(name)} are not those of its rows", value, _FIX)
-        bounds[str(name)] = offsets
+        bounds[name] = array.astype(np.int64)
     graph_ptr = _vertex_offsets(fields, bounds, shape[0] - 1)
     if graph_ptr is None or "edge_index" not in bounds:
         missing = "edge_index has no slices" if graph_ptr is not None else "neither x, z, pos nor num_nodes tells"

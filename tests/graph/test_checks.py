@@ -64,6 +64,13 @@ def test_offsets_that_fall_between_two_slices_are_found(monkeypatch: pytest.Monk
         check_offsets(torch.tensor([0, 1, 3, 2, 4]), 4, "offsets", where="test")
 
 
+def test_offsets_whose_differences_overflow_are_found() -> None:
+    # Each differs from the one before by 2^62 in 64 bits.
+    around = torch.tensor([0, 2**62, -(2**63), -(2**62), 0])
+    with pytest.raises(InputError, match=f"offsets decrease: {2**62} then {-(2**63)} at position 1"):
+        check_offsets(around, 0, "offsets", where="test")
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("wrong", [[np.nan], [np.inf], [-np.inf], [np.inf, -np.inf]])
 def test_numbers_whose_sum_is_too_large_are_finite_and_others_are_found(

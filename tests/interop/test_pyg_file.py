@@ -268,6 +268,8 @@ MANY: dict[str, Any] = {
     "y": torch.tensor([0, 1]),
 }
 SLICES = {"x": [0, 2, 3], "edge_index": [0, 1, 2], "y": [0, 1, 2]}
+# Each differs from the one before by about 2^62 in 64 bits.
+AROUND = {name: [0, 2**62, -(2**63), -(2**62), bounds[-1]] for name, bounds in SLICES.items()}
 
 
 @pytest.mark.parametrize(
@@ -278,7 +280,9 @@ SLICES = {"x": [0, 2, 3], "edge_index": [0, 1, 2], "y": [0, 1, 2]}
         ({}, {"x": [0, 2, 4]}, "the slices of 'x' are not those of its rows: int64 from 0 to 4 for 3 rows"),
         ({}, {"x": [1, 2, 3]}, "int64 from 1 to 3 for 3 rows"),
         ({}, {"edge_index": [0, 3, 2]}, "the slices of 'edge_index' are not those"),
-        ({}, {"x": [0.0, 2.0, 3.0]}, "float32 from 0 to 3"),
+        ({}, {"x": [0.0, 2.0, 3.0]}, "float32 from 0.0 to 3.0 for 3 rows"),
+        ({}, {"x": [0.0, float("nan"), float("nan")]}, "float32 from 0.0 to nan for 3 rows"),
+        ({}, AROUND, "the slices of 'x' are not those of its rows: int64 from 0 to 3, which decrease, for 3 rows"),
         ({"edge_index": torch.tensor([[0, 1], [1, 0]])}, {}, r"an edge leaves its graph: 1 -> 0 in graph 1, which has 1 vertices .*column 1"),
         ({"edge_index": torch.tensor([[0, 0], [-1, 0]])}, {}, "an edge leaves its graph: 0 -> -1 in graph 0"),
         ({"x": None}, {}, "not clear which vertices a graph has: neither x, z, pos nor num_nodes tells"),
@@ -294,6 +298,12 @@ def test_slices_that_contradict_the_attributes_are_refused(
     bounds = {name: torch.tensor(each) for name, each in (SLICES | slices).items()}
     with pytest.raises((DatasetError, InputError), match=message):
         read(tmp_path / "a.pt", (saved, bounds, None))
+
+
+def test_slices_with_a_number_as_name_belong_to_no_attribute(tmp_path: Path) -> None:
+    slices: dict[Any, Any] = {name: torch.tensor(each) for name, each in SLICES.items()}
+    slices |= {7: torch.tensor([0]), 10**5000: torch.tensor([0, 1])}
+    assert read(tmp_path / "a.pt", (MANY, slices, None)).graph_ptr.tolist() == [0, 2, 3]
 
 
 def test_batches_and_lists_of_graphs_are_refused(tmp_path: Path) -> None:
