@@ -103,6 +103,20 @@ def in_one_line(error: BaseException) -> str:
     return f"{kind}: {first_line(error)}" if str(error).strip() else kind
 
 
+def printable(line: str) -> str:
+    """The line with an escape for each character that is not shown.
+
+    Names of files, and texts of foreign ones, may have line breaks, codes that a terminal obeys, and bytes that are not UTF-8.
+
+    Example:
+        >>> printable("a\\x1b[2Jb")
+        'a\\\\x1b[2Jb'
+    """
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
 def shown(value: object, most: int = 80) -> str:
     """The value as Python writes it, in at most so many characters; the rest is not written out.
 

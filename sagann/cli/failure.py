@@ -18,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sagann.errors import SagannError, Terminated, first_line, in_one_line
+from sagann.errors import SagannError, Terminated, first_line, in_one_line, printable
 
 OUR_FAULT = 1
 BAD_INPUT = 2
@@ -61,7 +61,7 @@ class Failure:
         lines += [f"  in:  {self.where}"] if self.where else []
         lines += [f"  fix: {self.fix}"] if self.fix else []
         lines += [f"  note: {note}" for note in self.notes]
-        return "\n".join(map(_printable, lines))
+        return "\n".join(map(printable, lines))
 
 
 def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Failure:
@@ -111,11 +111,6 @@ def _explained(error: BaseException, user_files: Collection[str]) -> Failure:
         fix="Please report it with what you ran, the traceback (run again with --debug), and what "
         "'sagann doctor' says.",
     )
-
-
-def _printable(line: str) -> str:
-    # Names of files, and texts of foreign ones, may have line breaks, codes that a terminal obeys, and bytes that are not UTF-8.
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

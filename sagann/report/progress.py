@@ -25,6 +25,7 @@ from rich.progress import (
 from rich.table import Column
 
 from sagann.byte_size import format_bytes
+from sagann.errors import printable
 from sagann.report.terminal import Terminal
 from sagann.storage.importer import Progress as ImportProgress, silent
 
@@ -85,14 +86,15 @@ class ProgressReporter:
         elif info.first_epoch > 1:
             self.on_message(f"Going on after epoch {info.first_epoch - 1}.")
         self._progress = self._bars(
-            TextColumn("{task.description}"),
+            # A name is no markup.
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             # Where the terminal is narrow the bar gives way, and the numbers stay.
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[state]}"),
             TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
         )
-        name = f"{info.model.rpartition(':')[2]} on {Path(info.data).stem}"
+        name = printable(f"{info.model.rpartition(':')[2]} on {Path(info.data).stem}")
         self._epochs = self._progress.add_task(name, total=info.epochs, completed=info.first_epoch - 1, state="")
         self._batches = self._progress.add_task("", visible=False, state="")
         self._progress.start()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from sagann.errors import InputError
+from sagann.errors import InputError, printable
 
 # Without a terminal nothing says how wide lines may be. Every table of this project is narrower.
 _PIPE_WIDTH = 200
@@ -61,4 +63,25 @@ def facts_table(title: str, *, num_columns: int = 2) -> Table:
 def _console(*, stderr: bool, quiet: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PIPE_WIDTH
-    return Console(stderr=stderr, quiet=quiet, width=width, highlight=False, markup=False, emoji=False)
+    console = Console(stderr=stderr, quiet=quiet, width=width, highlight=False, markup=False, emoji=False)
+    console.push_render_hook(_PrintableHook())
+    return console
+
+
+class _PrintableHook(RenderHook):
+    """Names in datasets may have codes that a terminal obeys: they are written as escapes."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Printable(each) for each in renderables]
+
+
+class _Printable:
+    """A renderable with an escape for each character that is not shown; Rich's own codes are kept."""
+
+    def __init__(self, content: ConsoleRenderable) -> None:
+        self._content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text, style, control in console.render(self._content, options):
+            lines = text if control else "\n".join(map(printable, text.split("\n")))
+            yield Segment(lines, style, control)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from sagann.documents import parse_json
-from sagann.errors import DatasetError, InputError
+from sagann.errors import DatasetError, InputError, printable
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import check_offsets, wrong_form
 from sagann.ranges import RANGES
@@ -103,7 +103,7 @@ def arrays_left_out(source: str | os.PathLike[str]) -> list[str]:
     """
     with NpzArchive(source) as archive:
         others = [(name, member) for name, member in sorted(archive.members.items()) if name not in _READ]
-        return [f"{name} ({member.dtype} {list(member.shape)})" for name, member in others]
+        return [f"{printable(name):.80} ({member.dtype!s:.40} {list(member.shape)})" for name, member in others]
 
 
 def _source(archive: NpzArchive) -> ImportSource:

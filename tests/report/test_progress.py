@@ -119,6 +119,10 @@ def test_messages_are_printed_as_they_are():
     assert "checkpoint [epoch-000010] is damaged" in shown(messages=["checkpoint [epoch-000010] is damaged"])
 
 
+def test_names_are_neither_markup_nor_codes():
+    assert r"gcn on [red]a\x1b[2J" in shown(info=replace(INFO, data="[red]a\x1b[2J"))
+
+
 def test_a_file_gets_no_control_codes():
     assert "\x1b" not in shown(records=[record(1, 0.25)], messages=["note"], terminal=False)
 

@@ -33,3 +33,17 @@ def test_tables_are_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> Non
     table.add_row("x" * 60, "y" * 90)
     Terminal().show(table)
     assert "y" * 90 in capsys.readouterr().out
+
+
+def test_codes_that_a_terminal_obeys_are_written_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal, name = Terminal(), "\x1b[2Ja\u202e"
+    escaped = r"\x1b[2Ja\u202e"
+    table = Table("class")
+    table.add_row(name)
+    terminal.show(table)
+    terminal.show(f"{name}\nof two lines")
+    terminal.say(name)
+    captured = capsys.readouterr()
+    assert escaped in captured.out
+    assert captured.out.endswith(f"{escaped}\nof two lines\n")
+    assert captured.err == f"{escaped}\n"
