@@ -84,4 +84,8 @@ def pooled_by(text: str, *, where: str) -> str | tuple[str, ...]:
 
 def reads_graphs(model: nn.Module | type[nn.Module]) -> bool:
     """Whether a model gives a row for each graph: whether its ``forward`` takes ``graph_ptr``."""
-    return "graph_ptr" in inspect.signature(model.forward).parameters
+    try:
+        return "graph_ptr" in inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):
+        # It is no function, or one of a library in C, whose parameters are not known.
+        return False

@@ -270,7 +270,7 @@ def _check_devices(config: TrainConfig) -> None:
     from sagann.plan.hybrid.policies import POLICIES
 
     Devices.parse(str(config.devices), where="TrainConfig.devices")
-    if config.sharing not in POLICIES:
+    if config.sharing not in tuple(POLICIES):
         raise _refused("sharing", config.sharing, f"one of {', '.join(POLICIES)}")
     if config.device not in ("auto", "cpu"):
         raise _refused("device", config.device, "'auto' or 'cpu' where devices is set")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +45,7 @@ class GraphPredictor(Predictor):
         if not reads_graphs(model):
             raise InputError(
                 "the model gives vertices rows, and graphs none",
-                value=f"its forward{inspect.signature(model.forward)} does not take graph_ptr",
+                value="its forward does not take graph_ptr",
                 where=f"model {name}",
                 fix=f"Pass sagann.nn.GraphModel(model, width, {contract.num_outputs}), or let forward take (hops, x, graph_ptr) and pool with "
                 "sagann.nn.pool.",

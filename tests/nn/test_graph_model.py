@@ -54,6 +54,11 @@ def test_pooling_is_named_by_accumulators(text: str, how: str | tuple[str, ...])
     assert pooled_by(text, where="here") == how
 
 
+@pytest.mark.parametrize("forward", [torch.relu, "no function"])
+def test_a_forward_of_unknown_parameters_gives_vertices_rows(forward: object) -> None:
+    assert not reads_graphs(type("Own", (nn.Module,), {"forward": forward}))
+
+
 @pytest.mark.parametrize("text", ["median", "", "mean,,max", "softmax", "concat", "mean,softmax"])
 def test_what_does_not_pool_is_refused(text: str) -> None:
     with pytest.raises((LayerError, InputError), match=r"in here\)"):

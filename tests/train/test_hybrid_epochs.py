@@ -379,6 +379,7 @@ def test_batch_norm_is_refused() -> None:
         ({"sample": (4, 3), "sharing": "static"}, "sharing.*joint where devices is not set"),
         ({"sample": (4, 3), "link_rate": 1e9}, "link_rate.*None where devices is not set"),
         ({"sample": (4, 3), "devices": DEVICES, "sharing": "fair"}, "one of static, hyscale, joint"),
+        ({"sample": (4, 3), "devices": DEVICES, "sharing": []}, "one of static, hyscale, joint"),
         ({"sample": (4, 3), "devices": DEVICES, "link_rate": 0}, "a finite number above 0"),
         ({"sample": (4, 3), "devices": DEVICES, "device": "cuda"}, "'auto' or 'cpu' where devices is set"),
         ({"sample": (4, 3), "devices": DEVICES, "hot": "10%"}, "hot.*None where devices is set"),
