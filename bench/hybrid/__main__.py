@@ -3,7 +3,8 @@
 ``python -m bench.hybrid > bench/results/hybrid.md`` trains GraphSAGE by the processor on one core and by an accelerator in a process of its own on another
 core, which has a part of that core's time (a quota of a cgroup). For every quota, and for every rate of the link with a whole core, policies begin with
 equal shares. After ``--settle`` iterations, iterations are measured in turns with the best static split, which was found by search. The next table
-halves the accelerator's quota in the middle of an epoch, and the last one says where the processor's core is busy.
+is about the forecast that ``sagann plan --devices`` makes from a rehearsal: its seconds and its bottleneck, beside those of a run with the same split.
+Then the accelerator's quota is halved in the middle of an epoch, and the last table says where the processor's core is busy.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from bench.balance.__main__ import power_law
 from bench.held_back import held_back
 from bench.hybrid.profile import REST, TASKS, core_seconds
+from bench.orders.__main__ import line
 from bench.timing import median_ratio
 from sagann.hybrid.process_trainer import ProcessTrainer
 from sagann.nn import ModelConfig, build_model
-from sagann.plan.hybrid.assignment import HOST
+from sagann.plan.hybrid.assignment import HOST, Assignment, split_by
+from sagann.plan.hybrid.predict import Prediction, best_split, machine_here, predict
 from sagann.runtime.processor import processor_name
 from sagann.train import TrainConfig
 from sagann.train.contract import Contract
@@ -34,13 +37,21 @@ from sagann.train.epoch_source import EpochSource
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
+from sagann.train.rehearsed_trainers import RehearsedTrainers
 from sagann.train.sampled_epochs import SampledEpochs
 
 ACCELERATOR = "accelerator0"
+DEVICES = "host:1,accelerator:1"
+CLOSE = 0.1
+"A forecast that is right within 10% does not tell trainers apart that differ by less."
+BOTH = "both"
+NAMES = {HOST: "processor", ACCELERATOR: "accelerator", BOTH: "both"}
 GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 ITERATION = "an iteration, from one to the next"
 REFINED = (0.05, 0.025)
 "Parts of the seeds that the processor trains: a grid, then steps around the best one."
+
+Source = TypeVar("Source", bound=HybridEpochs)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -61,25 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{graph.num_vertices:,} vertices, {graph.num_edges:,} edges, {options.features} features. Medians of {options.measured} iterations, in turns.\n"
     )
     bench = Bench(predictor, prepared, options, cores[-1:])
-    print(
-        "| core of the accelerator, link | policy | processor's part of the seeds | iteration, ms | against the best static split | times as fast as the "
-        "processor alone | of both speeds alone | decisions that moved something |"
-    )
-    print("|:--|:--|--:|--:|--:|--:|--:|--:|")
-    # Each quota with the fastest link, and each link with the largest quota.
-    pairs = [(quota, options.rates[-1]) for quota in options.quotas]
-    pairs += [(options.quotas[0], rate) for rate in options.rates[:-1]]
-    for quota, rate in pairs:
-        for row in bench.settled(quota, rate):
-            print("|", " | ".join([f"{quota:g} core, {rate:g} GB/s", *row]), "|", flush=True)
-    print(
-        "\n## A trainer that becomes half as fast\n\n| policy | iterations until within 10% of its later median | the rest of the epoch, s | static over this |\n|:--|--:|--:|--:|"
-    )
-    for row in bench.slowed():
-        print("|", " | ".join(row), "|", flush=True)
-    print("\n## Where the processor's core is busy\n\nCPU seconds of an iteration, in milliseconds.\n", flush=True)
-    for line in bench.profiled():
-        print(line, flush=True)
+    for case in options.cases:
+        for text in CASES[case](bench):
+            print(text, flush=True)
 
 
 class Bench:
@@ -95,7 +90,75 @@ class Bench:
         )
         self._alone: float | None = None
 
-    def settled(self, quota: float, rate: float) -> Iterator[list[str]]:
+    def balanced(self) -> Iterator[str]:
+        """The table of policies after they have settled."""
+        yield (
+            "| core of the accelerator, link | policy | processor's part of the seeds | iteration, ms | against the best static split | times as fast as the "
+            "processor alone | of both speeds alone | decisions that moved something |"
+        )
+        yield "|:--|:--|--:|--:|--:|--:|--:|--:|"
+        for quota, rate in self._machines():
+            for row in self._settled(quota, rate):
+                yield line([_named(quota, rate), *row])
+
+    def foretold(self) -> Iterator[str]:
+        """The table of forecasts beside runs with the same split: equal shares, from which a run begins, and the best split of the forecast."""
+        yield (
+            "\n## What the forecast says\n\nThe forecast of `sagann plan --devices host:1,accelerator:1`, from a rehearsal. Rehearsals and runs by turns; a "
+            f"row has the medians of {self._options.rounds} turns. The bottleneck is the trainer that is busy for the larger part of an iteration: in a run the processor "
+            "by the CPU seconds of this process, the accelerator by the seconds until its answer. Where the forecast has less than "
+            f"{CLOSE:.0%} between them, it names none.\n\n"
+            "| core of the accelerator, link | processor's part of the seeds | forecast, ms | measured, ms | forecast / measured | bottleneck foretold | "
+            "bottleneck measured | processor busy | accelerator busy |\n|:--|--:|--:|--:|--:|:--|:--|--:|--:|"
+        )
+        errors, right = [], []
+        for quota, rate in self._machines():
+            for row in self._forecasts(quota, rate):
+                yield line([_named(quota, rate), *row.cells()])
+                errors.append(abs(row.ratio - 1))
+                if row.foretold != BOTH:
+                    right.append(row.foretold == row.measured)
+        yield (
+            f"\nForecasts are within {max(errors):.0%} of the runs, and of the {len(right)} bottlenecks that are foretold, {sum(right)} are those of the run."
+        )
+
+    def _forecasts(self, quota: float, rate: float) -> list[Forecast]:
+        machine, found = machine_here("", 1, (ACCELERATOR,)), list[Forecast]()
+        with self._source(RehearsedTrainers, DEVICES, "static", quota, rate) as source:
+            run = Run(source, self._times, _pid_of(source))
+            for _ in range(self._options.rounds):
+                job = source.rehearse(self._optimizer)
+                if not found:
+                    total, threads = source.manager.assignment.total, source.manager.assignment.threads
+                    even = Assignment(seeds=split_by(total, {HOST: 1.0, ACCELERATOR: 1.0}), threads=threads)
+                    best = best_split(machine, job, total=total, accelerators=(ACCELERATOR,))
+                    found = [Forecast(even), Forecast(best.assignment)]
+                for each in found:
+                    run.start_from(each.assignment)
+                    # What was made ahead has other shares.
+                    run(5)
+                    source.manager.begin()
+                    since_s = time.process_time()
+                    times = run(self._options.measured // 2)
+                    busy = {
+                        HOST: time.process_time() - since_s,
+                        ACCELERATOR: source.manager.work.train_s[ACCELERATOR],
+                    }
+                    each.add(
+                        predict(machine, job, each.assignment),
+                        statistics.median(times),
+                        {name: seconds / sum(times) for name, seconds in busy.items()},
+                    )
+            run.close()
+        return found
+
+    def _machines(self) -> list[tuple[float, float]]:
+        """Each quota with the fastest link, and each link with the largest quota."""
+        options = self._options
+        pairs = [(quota, options.rates[-1]) for quota in options.quotas]
+        return pairs + [(options.quotas[0], rate) for rate in options.rates[:-1]]
+
+    def _settled(self, quota: float, rate: float) -> Iterator[list[str]]:
         """Rows of the policies after they have settled, with one quota and one rate."""
         settle, measured = self._options.settle, self._options.measured
         alone_s = self._alone_s()
@@ -103,12 +166,14 @@ class Bench:
             accelerator_s = statistics.median(run(measured)[5:])
         # Seeds a second of both, each by itself.
         both_s = 1 / (1 / alone_s + 1 / accelerator_s)
+        best = None
         for policy in ("joint", "hyscale"):
-            with self._running("host:1,accelerator:1", policy, quota, rate) as run:
+            with self._running(DEVICES, policy, quota, rate) as run:
                 run(settle)
                 settled = run.source.manager.assignment
                 moves = run.moves
-                best = self._best(run, settled.seeds[HOST] / settled.total)
+                # The best split does not depend on the policy.
+                best = best or self._best(run, settled.seeds[HOST] / settled.total)
                 found: dict[str, list[float]] = {"settled": [], "best": []}
                 for _ in range(3):
                     for name, part in (("settled", settled.seeds[HOST] / settled.total), ("best", best)):
@@ -128,7 +193,8 @@ class Bench:
             ]
 
     def profiled(self) -> Iterator[str]:
-        """Lines of a table: CPU seconds of the processor's core by task, alone, beside an accelerator that trains all seeds, and with equal shares."""
+        """The table of CPU seconds of the processor's core by task, alone, beside an accelerator that trains all seeds, and with equal shares."""
+        yield "\n## Where the processor's core is busy\n\nCPU seconds of an iteration, in milliseconds.\n"
         count = self._options.measured
         columns: dict[str, dict[str, float]] = {}
         with core_seconds() as counted:
@@ -144,7 +210,7 @@ class Bench:
             column("the processor alone", SampledEpochs(self._predictor, self._prepared, self._config))
             for name, devices in (
                 ("the accelerator alone", "accelerator:1"),
-                ("both, equal shares", "host:1,accelerator:1"),
+                ("both, equal shares", DEVICES),
             ):
                 with self._running(devices, "static", 1.0, self._options.rates[-1]) as run:
                     column(name, run.source, run.steps)
@@ -164,18 +230,22 @@ class Bench:
             self._alone = statistics.median(times[5:])
         return self._alone
 
-    def slowed(self) -> Iterator[list[str]]:
-        """Rows of the policies when the accelerator loses half of its core."""
+    def slowed(self) -> Iterator[str]:
+        """The table of the policies when the accelerator loses half of its core."""
+        yield (
+            "\n## A trainer that becomes half as fast\n\n| policy | iterations until within 10% of its later median | the rest of the epoch, s | "
+            "static over this |\n|:--|--:|--:|--:|"
+        )
         static_s = 0.0
         for policy in ("static", "joint", "hyscale"):
-            with self._running("host:1,accelerator:1", policy, 1.0, self._options.rates[-1]) as run:
+            with self._running(DEVICES, policy, 1.0, self._options.rates[-1]) as run:
                 run(self._options.settle)
                 with held_back(run.pid, 0.5):
                     times = run(2 * self._options.measured)
             later = statistics.median(times[len(times) // 2 :])
             reached = next(at for at in range(len(times)) if statistics.median(times[at : at + 5]) <= 1.1 * later)
             static_s = static_s or sum(times)
-            yield [policy, str(reached), f"{sum(times):.2f}", f"{static_s / sum(times):.2f}"]
+            yield line([policy, str(reached), f"{sum(times):.2f}", f"{static_s / sum(times):.2f}"])
 
     def _best(self, run: Run, near: float) -> float:
         """The processor's part of the seeds that makes the shortest iteration."""
@@ -194,21 +264,27 @@ class Bench:
 
     @contextmanager
     def _running(self, devices: str, policy: str, quota: float, rate: float) -> Iterator[Run]:
-        config = replace(self._config, devices=devices, sharing=policy, link_rate=rate * 1e9)
-        source = HybridEpochs(self._predictor, self._prepared, config)
-        with ExitStack() as stack:
-            stack.callback(source.close)
-            source.open()
-            trainer = source.trainers[ACCELERATOR]
-            assert isinstance(trainer, ProcessTrainer)
-            os.sched_setaffinity(trainer.pid, self._cores)
-            run = Run(source, self._times, trainer.pid)
+        with self._source(HybridEpochs, devices, policy, 1.0, rate) as source, ExitStack() as stack:
+            run = Run(source, self._times, _pid_of(source))
             stack.callback(run.close)
             # What is compiled and imported.
             run(5)
             if quota < 1:
-                stack.enter_context(held_back(trainer.pid, quota))
+                stack.enter_context(held_back(run.pid, quota))
             yield run
+
+    @contextmanager
+    def _source(self, kind: type[Source], devices: str, policy: str, quota: float, rate: float) -> Iterator[Source]:
+        """Trainers that have started, the accelerator on its core."""
+        config = replace(self._config, devices=devices, sharing=policy, link_rate=rate * 1e9)
+        source = kind(self._predictor, self._prepared, config)
+        with ExitStack() as stack:
+            stack.callback(source.close)
+            source.open()
+            os.sched_setaffinity(_pid_of(source), self._cores)
+            if quota < 1:
+                stack.enter_context(held_back(_pid_of(source), quota))
+            yield source
 
     def _times(self, source: EpochSource, count: int, first: Iterator[Any] | None = None) -> list[float]:
         """Seconds of iterations, from one to the next."""
@@ -222,6 +298,60 @@ class Bench:
             times.append(now_s - since_s)
             since_s = now_s
         return times
+
+
+CASES = {"policies": Bench.balanced, "forecast": Bench.foretold, "slowed": Bench.slowed, "cores": Bench.profiled}
+"What makes the lines of each table."
+
+
+class Forecast:
+    """Forecasts of an iteration with one split, and runs with it, by turns."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self._turns: list[tuple[Prediction, float, dict[str, float]]] = []
+
+    def add(self, prediction: Prediction, measured_s: float, busy: dict[str, float]) -> None:
+        """A turn: what was foretold, the seconds of an iteration, and the part of them for which each trainer was busy."""
+        self._turns.append((prediction, measured_s, busy))
+
+    @property
+    def ratio(self) -> float:
+        """Seconds that were foretold over those of the run."""
+        return statistics.median(prediction.iteration_s / measured_s for prediction, measured_s, _ in self._turns)
+
+    @property
+    def foretold(self) -> str:
+        """The trainer that is the bottleneck by the forecasts."""
+        host_s = statistics.median(each.times.host_train for each, _, _ in self._turns)
+        accelerator_s = statistics.median(each.times.accelerator for each, _, _ in self._turns)
+        if abs(host_s - accelerator_s) <= CLOSE * max(host_s, accelerator_s):
+            return BOTH
+        return HOST if host_s > accelerator_s else ACCELERATOR
+
+    def busy(self, name: str) -> float:
+        """The part of an iteration for which a trainer was busy."""
+        return statistics.median(busy[name] for _, _, busy in self._turns)
+
+    @property
+    def measured(self) -> str:
+        """The trainer that is the bottleneck of the run."""
+        return max((HOST, ACCELERATOR), key=self.busy)
+
+    def cells(self) -> list[str]:
+        """The columns of the table."""
+        foretold_s = statistics.median(each.iteration_s for each, _, _ in self._turns)
+        measured_s = statistics.median(each for _, each, _ in self._turns)
+        return [
+            f"{self.assignment.seeds[HOST] / self.assignment.total:.1%}",
+            f"{foretold_s * 1e3:.1f}",
+            f"{measured_s * 1e3:.1f}",
+            f"{self.ratio:.2f}",
+            NAMES[self.foretold],
+            NAMES[self.measured],
+            f"{self.busy(HOST):.0%}",
+            f"{self.busy(ACCELERATOR):.0%}",
+        ]
 
 
 class Run:
@@ -240,13 +370,26 @@ class Run:
 
     def fix(self, part: float) -> None:
         """Have the processor train a part of the seeds from now on."""
-        manager = self.source.manager
-        now = manager.assignment
+        now = self.source.manager.assignment
         host = min(max(round(part * now.total), 1), now.total - 1)
-        manager.start_from(replace(now, seeds={HOST: host, ACCELERATOR: now.total - host}), "static")
+        self.start_from(replace(now, seeds={HOST: host, ACCELERATOR: now.total - host}))
+
+    def start_from(self, assignment: Assignment) -> None:
+        """Have the trainers keep an assignment from now on."""
+        self.source.manager.start_from(assignment, "static")
 
     def close(self) -> None:
         self.steps.close()
+
+
+def _pid_of(source: HybridEpochs) -> int:
+    trainer = source.trainers[ACCELERATOR]
+    assert isinstance(trainer, ProcessTrainer)
+    return trainer.pid
+
+
+def _named(quota: float, rate: float) -> str:
+    return f"{quota:g} core, {rate:g} GB/s"
 
 
 def _endless(source: EpochSource) -> Any:
@@ -268,6 +411,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 16.0], help="of the link, in GB/s")
     parser.add_argument("--settle", type=int, default=30, help="iterations in which a policy settles")
     parser.add_argument("--measured", type=int, default=36, help="iterations that are measured")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of a rehearsal and runs")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="tables, all by default")
     parser.add_argument("--searched", type=int, default=10, help="iterations for each split that is tried")
     return parser.parse_args(arguments)
 

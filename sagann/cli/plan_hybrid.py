@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,12 +17,15 @@ from sagann.hybrid.devices import Devices
 from sagann.machines import NAMES, published_machine
 from sagann.plan.hybrid.assignment import HOST
 from sagann.plan.hybrid.degrees import DegreeLaw, measured_law
-from sagann.plan.hybrid.iterations import Job
-from sagann.plan.hybrid.predict import ACCELERATOR, accelerator_names, best_split, with_accelerators, with_processes
+from sagann.plan.hybrid.iterations import AnyJob, Job
+from sagann.plan.hybrid.predict import ACCELERATOR, accelerator_names, best_split, machine_here, with_accelerators
 from sagann.plan.hybrid.work import Widths
 from sagann.plan.machine import Machine
 from sagann.report.hybrid_plan_text import hybrid_plan_text
+from sagann.runtime.processor import num_cores, processor_name
+from sagann.saga.engine import using_engine
 from sagann.sampling import NeighborSampler
+from sagann.train import Trainer
 from sagann.train.run_folder import is_of_run
 
 MODELS = {"gcn": False, "sage": True}
@@ -36,21 +37,50 @@ _BATCHES = 5
 def show_hybrid(
     given: Given, file: Path | None, shared: Shared, *, devices: str, machine_file: Path | None, uncounted: int = 2
 ) -> None:
-    """Print what the performance model predicts for the best split of seeds and threads."""
+    """Print what is predicted for the best split of seeds and threads: of this machine by a rehearsal, of another one by the equations."""
     terminal = shared.terminal()
     if machine_file is None:
         # They are trainers of this machine: then the settings check them.
         given = {**given, "devices": devices}
     settings = chosen_settings(given, file, of_run=is_of_run(file))
-    fanouts = _checked(settings)
+    fanouts = _checked(settings, by_equations=machine_file is not None)
     if machine_file is None:
-        described = described_here(devices, link_rate=settings.train.link_rate, say=terminal.say)
+        shared.add_user_file(settings.model.model)
+        described = described_here(devices)
     else:
         described = described_in(machine_file, devices)
     graph = training_graph(settings.data, task=settings.train.task, seed=settings.train.seed, say=terminal.say)
     require_vertices(graph, "--devices")
-    terminal.say("Sampling a few mini-batches ...")
-    job = Job(
+    total = min(settings.train.seeds_per_batch, int(graph.splits["train"].sum()))
+    if total <= len(described.names):
+        raise InputError(
+            "fewer seeds than trainers",
+            value=f"{total} seeds an iteration, {len(described.names)} accelerators",
+            where="--batch-size",
+            fix="Raise it, or name fewer accelerators in --devices.",
+        )
+    job: AnyJob
+    if machine_file is None:
+        terminal.say("Sampling, loading and training a few mini-batches with every trainer ...")
+        trainer = Trainer(settings.model, graph, settings.train, validate=False)
+        with using_engine(settings.new_engine()):
+            job = trainer.rehearse_trainers()
+    else:
+        terminal.say("Sampling a few mini-batches ...")
+        job = _job(settings, graph, fanouts, uncounted=uncounted)
+    found, more = (
+        best_split(machine, job, total=total, accelerators=names, uses_host=described.uses_host)
+        if machine is not None and total > len(names)
+        else None
+        for machine, names in ((described.machine, described.names), (described.more, described.more_names))
+    )
+    assert found is not None
+    terminal.show(hybrid_plan_text(found, machine=described.machine.name, more=more))
+
+
+def _job(settings: RunSettings, graph: Graph, fanouts: tuple[int, ...], *, uncounted: int) -> Job:
+    """What the equations ask of a run."""
+    return Job(
         law=law_of(graph),
         num_train=int(graph.splits["train"].sum()),
         widths=Widths(
@@ -66,28 +96,6 @@ def show_hybrid(
             graph, fanouts, settings.train.seeds_per_batch, uncounted=uncounted
         ),
     )
-    total = min(settings.train.seeds_per_batch, job.num_train)
-    count = described.count
-    found, more = (
-        best_split(
-            machine,
-            job,
-            total=total,
-            accelerators=accelerator_names(each),
-            uses_host=described.uses_host,
-        )
-        if machine is not None and total > each
-        else None
-        for machine, each in ((described.machine, count), (described.more, count + 1))
-    )
-    if found is None:
-        raise InputError(
-            "fewer seeds than trainers",
-            value=f"{total} seeds an iteration, {count} accelerators",
-            where="--batch-size",
-            fix="Raise it, or name fewer accelerators in --devices.",
-        )
-    terminal.show(hybrid_plan_text(found, machine=described.machine.name, more=more))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,10 +104,12 @@ class Described:
 
     machine: Machine
     "The machine with the accelerators that are asked for."
+    names: tuple[str, ...]
+    "Names of these accelerators."
     more: Machine | None
     "The machine with one more accelerator; None where no core is left for it."
-    count: int
-    "Number of accelerators that are asked for."
+    more_names: tuple[str, ...]
+    "Names of the accelerators, with one more."
     uses_host: bool
     "Whether the processor trains, too."
 
@@ -112,42 +122,35 @@ def described_in(file: Path, devices: str) -> Described:
     else:
         machine = Machine.from_toml(read_text(file, what="machine file"), where=str(file))
     now, more = (with_accelerators(machine, each) for each in (count, count + 1))
-    return Described(machine=now, more=more, count=count, uses_host=uses_host)
+    return Described(
+        machine=now,
+        names=accelerator_names(count),
+        more=more,
+        more_names=accelerator_names(count + 1),
+        uses_host=uses_host,
+    )
 
 
-def described_here(
-    devices: str,
-    *,
-    link_rate: float | None,
-    say: Callable[[str], None],
-    measured: Callable[[Path], Machine] | None = None,
-) -> Described:
-    """This machine, measured, with accelerators that are processes on cores of their own.
+def described_here(devices: str) -> Described:
+    """This machine, whose trainers are rehearsed. One more accelerator process takes its cores from the processor's tasks.
 
     Args:
         devices: who trains, as for ``sagann train``.
-        link_rate: bytes per second of copies to an accelerator; None for as fast as memory is.
-        say: is told what is measured.
-        measured: gives the rates, given a folder whose disk is measured; None for a probe of this machine.
     """
-    # Imported here: it loads Numba.
-    from sagann.runtime.forecasting.probe import probe
-
     trainers = Devices.parse(devices, where="--devices")
     trainers.cores()
     own, cores = trainers.threads(), trainers.accelerator_cores
-    say("Measuring this machine ...")
-    with tempfile.TemporaryDirectory() as folder:
-        machine = (measured or probe)(Path(folder))
-    name = (
-        f"this one, {machine.name}, measured; {own} of {machine.num_cores} cores for the processor's tasks, "
-        f"{', '.join(map(str, cores))} for {', '.join(accelerator_names(len(cores)))}, each with the processor's rates by its share of the cores"
+    names, more_names = trainers.names, (*trainers.cuda, *accelerator_names(len(cores) + 1))
+    left = own - cores[-1] if cores else 0
+    said = ", ".join(
+        f"{count} for {name}" for name, count in zip(accelerator_names(len(cores)), cores, strict=True)
     )
-    left = own - cores[-1]
+    name = f"this one, {processor_name()}, rehearsed; {own} of {num_cores()} cores for the processor's tasks{said and ', '}{said}"
     return Described(
-        machine=replace(with_processes(machine, own, cores, bytes_per_s=link_rate), name=name),
-        more=with_processes(machine, left, (*cores, cores[-1]), bytes_per_s=link_rate) if left > 0 else None,
-        count=len(cores),
+        machine=machine_here(name, own, names),
+        names=names,
+        more=machine_here(name, left, more_names) if left > 0 else None,
+        more_names=more_names,
         uses_host=trainers.uses_host,
     )
 
@@ -192,8 +195,8 @@ def sampled_edges_per_s(graph: Graph, fanouts: tuple[int, ...], batch_size: int,
     return max(num_edges, 1) / (time.perf_counter() - started)
 
 
-def _checked(settings: RunSettings) -> tuple[int, ...]:
-    """The fanouts, if the performance model knows the run."""
+def _checked(settings: RunSettings, *, by_equations: bool) -> tuple[int, ...]:
+    """The fanouts, if they fit the run, and the equations know it where they are asked."""
     fanouts = settings.train.sample
     if fanouts is None or len(fanouts) != settings.model.layers:
         raise InputError(
@@ -202,11 +205,11 @@ def _checked(settings: RunSettings) -> tuple[int, ...]:
             where="--sample",
             fix="Name a fanout for each layer, as --sample 25,10 for two.",
         )
-    if settings.model.model not in MODELS or settings.model.encoder not in ("auto", "none"):
+    if by_equations and (settings.model.model not in MODELS or settings.model.encoder not in ("auto", "none")):
         raise InputError(
             "the performance model does not know this model",
             value=f"'{settings.model.model}' with encoder '{settings.model.encoder}'",
             where="--model",
-            fix=f"Name {' or '.join(MODELS)} without an encoder, or leave --devices out to rehearse any model here.",
+            fix=f"Name {' or '.join(MODELS)} without an encoder, or leave --machine out to rehearse any model here.",
         )
     return fanouts

@@ -112,7 +112,7 @@ def plan(
     devices: Annotated[
         str | None,
         option(
-            "With --sample: predict training on these trainers together, by rates alone: of --machine, or processes of this machine.",
+            "With --sample: predict training on these trainers together: those of this machine, rehearsed, or those of --machine, by its rates.",
             "host:N,accelerator:N,...",
             default="none",
         ),
@@ -184,7 +184,7 @@ def plan(
                 "--memory": memory is not None,
                 "--device": device != "auto",
             },
-            "several trainers are predicted by rates alone",
+            "several trainers are predicted without this option",
             beside="with --devices",
             fix="Leave {name} out, or leave --devices out for one trainer.",
         )

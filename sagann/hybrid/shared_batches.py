@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from sagann.graph.random_numbers import key_of
 from sagann.hybrid.manager import Manager
 from sagann.hybrid.trainer import Share, Trainer
@@ -50,6 +52,8 @@ class Iteration:
     "Seconds that a thread sampled."
     load_s: float = 0.0
     "Seconds that a thread loaded features."
+    loaded_bytes: dict[str, int] = field(default_factory=dict)
+    "Bytes of features that were loaded for each trainer."
     transfer_s: dict[str, float] = field(default_factory=dict)
     "Seconds of the copies to each trainer that is not this process."
 
@@ -102,20 +106,14 @@ class SharedBatches:
             parts = seeds[number].split(list(assignment.seeds.values()))
             for name, ids in zip(assignment.seeds, parts, strict=True):
                 if len(ids):
-                    sampled = self._minibatches.sampler.sample(ids, epoch=epoch, batch=number)
-                    divides = self._trainers[name].divides_blocks
-                    iteration.sampled[name] = sampled if divides else sampled.prepare()
-                    iteration.num_edges += sampled.num_edges
+                    self.sample(iteration, name, ids)
             iteration.sample_s = time.perf_counter() - since_s
             return iteration
 
         def load(iteration: Iteration) -> Iteration:
             since_s = time.perf_counter()
-            for name, sampled in iteration.sampled.items():
-                trainer = self._trainers[name]
-                with trainer.making_rows():
-                    batch = self._minibatches.load(sampled)
-                iteration.sent[name] = trainer.pack(self._share(iteration, batch))
+            for name in iteration.sampled:
+                self.load(iteration, name)
             iteration.sampled.clear()
             iteration.load_s = time.perf_counter() - since_s
             return iteration
@@ -125,13 +123,29 @@ class SharedBatches:
             Stage(name="sample", work=sample, threads=most, limit=lambda: manager.assignment.threads.sample),
             Stage(name="load", work=load, threads=most, limit=lambda: manager.assignment.threads.load),
             *(
-                Stage(name=f"transfer to {name}", work=partial(self._transfer, name))
+                Stage(name=f"transfer to {name}", work=partial(self.transfer, name))
                 for name in self._trainers
                 if name != HOST
             ),
         ]
         numbers = range(first, len(seeds))
-        return Pipeline(numbers, stages, ahead=self._ahead, item=f"epoch {epoch}, batch")
+        # A further iteration is prepared when the trainers have been launched: before, it would delay all of them on a core that they share.
+        return Pipeline(numbers, stages, ahead=self._ahead, item=f"epoch {epoch}, batch", holds=True)
+
+    def sample(self, iteration: Iteration, name: str, ids: Tensor) -> None:
+        """Sample the neighbours of a trainer's seeds."""
+        sampled = self._minibatches.sampler.sample(ids, epoch=iteration.epoch, batch=iteration.number)
+        divides = self._trainers[name].divides_blocks
+        iteration.sampled[name] = sampled if divides else sampled.prepare()
+        iteration.num_edges += sampled.num_edges
+
+    def load(self, iteration: Iteration, name: str) -> None:
+        """Load the features of a trainer's share, and pack it."""
+        trainer = self._trainers[name]
+        with trainer.making_rows():
+            batch = self._minibatches.load(iteration.sampled[name])
+        iteration.loaded_bytes[name] = sum(each.nbytes for each in batch.feature_arrays)
+        iteration.sent[name] = trainer.pack(self._share(iteration, batch))
 
     def _share(self, iteration: Iteration, batch: MiniBatch) -> Share:
         # The same for all trainers: masks then depend on the vertex.
@@ -143,7 +157,8 @@ class SharedBatches:
             iteration=iteration.name,
         )
 
-    def _transfer(self, name: str, iteration: Iteration) -> Iteration:
+    def transfer(self, name: str, iteration: Iteration) -> Iteration:
+        """Send a trainer its share."""
         if name in iteration.sent:
             since_s = time.perf_counter()
             iteration.sent[name] = self._trainers[name].send(iteration.sent[name])

@@ -110,7 +110,7 @@ class HybridEpochs:
             with batches.iterations(epoch, first=first) as iterations:
                 for iteration in iterations:
                     yield TrainStep(
-                        loss=partial(self._loss, iteration),
+                        loss=partial(self._loss, iteration, iterations.go_on),
                         num_labelled=iteration.num_seeds,
                         num_edges=iteration.num_edges,
                         note=self.manager.why,
@@ -134,19 +134,11 @@ class HybridEpochs:
             trainer.close()
         self.trainers = {}
 
-    def _loss(self, iteration: Iteration) -> Tensor:
+    def _loss(self, iteration: Iteration, launched: Callable[[], None]) -> Tensor:
         """The loss of an iteration, which all trainers compute now."""
         since_s = time.perf_counter()
-        threads = iteration.assignment.threads.train
-        if threads != torch.get_num_threads():
-            torch.set_num_threads(threads)
-        for name, sent in iteration.sent.items():
-            self.trainers[name].launch(sent)
-        launch_s = time.perf_counter() - since_s
-        found = {name: self._finished(name, sent) for name, sent in iteration.sent.items()}
+        found, train_s = self._propagated(iteration, launched)
         loss = synchronised(found, self._parameters, iteration.name)
-        # The processor begins when it has launched the others.
-        train_s = {name: each.seconds + launch_s * (name == HOST) for name, each in found.items()}
         self.manager.learn(
             iteration.assignment,
             iteration.times(train_s),
@@ -154,6 +146,22 @@ class HybridEpochs:
             edges=iteration.num_edges,
         )
         return loss
+
+    def _propagated(
+        self, iteration: Iteration, launched: Callable[[], None] = lambda: None
+    ) -> tuple[dict[str, Found], dict[str, float]]:
+        """What each trainer has found, and its seconds; ``launched`` is called when the others have been launched."""
+        since_s = time.perf_counter()
+        threads = iteration.assignment.threads.train
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+        for name, sent in iteration.sent.items():
+            self.trainers[name].launch(sent)
+        launch_s = time.perf_counter() - since_s
+        launched()
+        found = {name: self._finished(name, sent) for name, sent in iteration.sent.items()}
+        # The processor begins when it has launched the others.
+        return found, {name: each.seconds + launch_s * (name == HOST) for name, each in found.items()}
 
     def _finished(self, name: str, sent: Any) -> Found:
         """What a trainer has found. The processor draws the random numbers that the others draw, and takes none from the run's generator."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,6 +74,7 @@ from sagann.train.streaming import OWN_FOLDER, Streaming, remove_spilled
 from sagann.train.trainable import check_sampled, check_trainable, copy_of_model
 
 if TYPE_CHECKING:
+    from sagann.plan.hybrid.rehearsed import RehearsedJob
     from sagann.runtime.workers import Workers
     from sagann.train.balancer import Balancer
     from sagann.train.sampled_forecast import SampledForecast
@@ -457,17 +458,45 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.sampled_forecast import RehearsedEpochs
 
+        with self._rehearsing() as predictor:
+            source = RehearsedEpochs(predictor, self._prepared, self.config)
+            source.try_out()
+            return source.forecast(self._session_of(predictor, source))
+
+    def rehearse_trainers(self) -> RehearsedJob:
+        """Measure every trainer of ``config.devices`` on a few mini-batches, in some ten seconds, for :mod:`sagann.plan.hybrid.predict`.
+
+        A copy of the model is trained. Model and random numbers stay as they are.
+
+        Raises:
+            InputError: ``config.sample`` or ``config.devices`` is not set, or the model cannot be copied or shared out.
+            TrainerError: a trainer does not start, or fails.
+        """
+        if self.config.sample is None or self.config.devices is None:
+            raise InputError(
+                "only trainers that share mini-batches are rehearsed",
+                value=f"sample is {self.config.sample}, devices is {self.config.devices}",
+                where="Trainer.rehearse_trainers",
+                fix="Set TrainConfig.sample and TrainConfig.devices.",
+            )
+        # Imported here: most runs are not foretold, and it loads Numba.
+        from sagann.train.rehearsed_trainers import RehearsedTrainers
+
+        with self._rehearsing() as predictor:
+            source = RehearsedTrainers(predictor, self._prepared, self.config, model_config=self.model_config)
+            source.try_out()
+            with closing(source):
+                return source.rehearse(self._session_of(predictor, source).optimizer)
+
+    @contextmanager
+    def _rehearsing(self) -> Iterator[Predictor]:
+        """A copy of the model to rehearse with inside the ``with`` block."""
         with ExitStack() as stack:
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
             stack.enter_context(whole_files(self._prepared.graph))
             known = self._predictor
-            predictor = Predictor(
-                copy_of_model(self.model), known.contract, device=self.device, loss=known.mean_loss
-            )
-            source = RehearsedEpochs(predictor, self._prepared, self.config)
-            source.try_out()
-            return source.forecast(self._session_of(predictor, source))
+            yield Predictor(copy_of_model(self.model), known.contract, device=self.device, loss=known.mean_loss)
 
     def _session(self) -> TrainSession:
         self._predictor.try_out(self._prepared)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -20,6 +21,23 @@ def test_every_number_is_measured() -> None:
     )
     assert ran.returncode == 0, ran.stderr
     settled, slowed = ran.stdout.split("## A trainer that becomes half as fast")
+    settled, foretold = settled.split("## What the forecast says")
+    forecasts = [line.strip("| ").split(" | ") for line in foretold.splitlines() if "GB/s |" in line]
+    # Equal shares, and the split of the forecast.
+    assert [row[0] for row in forecasts] == [f"{quota} core, 1 GB/s" for quota in ("1", "1", "0.5", "0.5")]
+    assert [row[1] for row in forecasts[::2]] == ["50.0%", "50.0%"]
+    for row in forecasts:
+        assert float(row[4]) == pytest.approx(float(row[2]) / float(row[3]), abs=0.2)
+        assert row[5] in ("processor", "accelerator", "both")
+        host, accelerator = (float(cell.rstrip("%")) for cell in row[7:])
+        assert row[6] == ("processor" if host > accelerator else "accelerator") or host == accelerator
+    said = re.search(
+        r"within (\d+)% of the runs, and of the (\d) bottlenecks that are foretold, (\d) are", foretold
+    )
+    assert said is not None
+    named = [row for row in forecasts if row[5] != "both"]
+    assert [int(said[2]), int(said[3])] == [len(named), sum(row[5] == row[6] for row in named)]
+    assert int(said[1]) == pytest.approx(100 * max(abs(float(row[4]) - 1) for row in forecasts), abs=1.5)
     slowed, busy = slowed.split("## Where the processor's core is busy")
     rows = [line.strip("| ").split(" | ") for line in settled.splitlines() if "GB/s |" in line]
     assert [(row[0], row[1]) for row in rows] == [

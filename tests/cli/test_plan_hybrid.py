@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from sagann.errors import InputError
 from sagann.graph import demo_graph
 from sagann.machines import published_machine
 from tests.cli.conftest import Invoke
-from tests.plan.hybrid.settings import machine
+from tests.plan.hybrid.test_rehearsed import job
 
 PLAN = ("plan", "--data", "demo", "--model", "sage", "--sample", "25,10", "--batch-size", "40")
 U250 = ("--machine", "epyc-7763-u250")
@@ -59,8 +60,8 @@ def test_lists_that_name_no_trainers_are_refused(devices: str) -> None:
         ),
         (("--link-rate", "-1"), "TrainConfig.link_rate"),
         (("--machine", "nowhere.toml"), "machine file cannot be read"),
-        ((*U250, "--memory", "1GiB"), "several trainers are predicted by rates alone"),
-        ((*U250, "--device", "cpu"), "several trainers are predicted by rates alone"),
+        ((*U250, "--memory", "1GiB"), "several trainers are predicted without this option"),
+        ((*U250, "--device", "cpu"), "several trainers are predicted without this option"),
         ((*U250, "--model", "gat"), "the performance model does not know this model"),
         ((*U250, "--layers", "3"), "fanouts do not fit the layers"),
         ((*U250, "--batch-size", "1"), "fewer seeds than trainers"),
@@ -73,25 +74,45 @@ def test_what_does_not_go_together_is_refused(given: tuple[str, ...], message: s
     assert message in ended.err
 
 
-def test_this_machine_is_measured(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sagann.runtime.forecasting.probe.probe", lambda folder: machine(name="a processor"))
-    monkeypatch.setattr("sagann.hybrid.devices.num_cores", lambda: 8)
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    ended = invoke(*PLAN, "--devices", "host,accelerator:2", "--link-rate", "1e8")
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Gives this machine a number of cores, and trainers of round figures."""
+
+    def given(count: int) -> None:
+        monkeypatch.setattr("sagann.hybrid.devices.num_cores", lambda: count)
+        monkeypatch.setattr("sagann.cli.plan_hybrid.num_cores", lambda: count)
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(count)), raising=False)
+        monkeypatch.setattr("sagann.train.Trainer.rehearse_trainers", lambda trainer: job(num_train=60))
+
+    return given
+
+
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_this_machine_is_rehearsed(model: str, invoke: Invoke, cores: Callable[[int], None]) -> None:
+    cores(8)
+    ended = invoke(*PLAN, "--model", model, "--devices", "host,accelerator:2", "--link-rate", "1e8")
     assert ended.code == 0, ended.err
-    assert "Measuring this machine ..." in ended.err
-    assert (
-        "Machine: this one, a processor, measured; 6 of 8 cores for the processor's tasks, 2 for accelerator0, each with the processor's "
-        "rates by its share of the cores."
-    ) in ended.out
+    assert "Sampling, loading and training a few mini-batches with every trainer ..." in ended.err
+    assert re.search(
+        r"Machine: this one, .+, rehearsed; 6 of 8 cores for the processor's tasks, 2 for accelerator0\.", ended.out
+    )
     assert re.search(r"Seeds of an iteration: \d+ on the processor, \d+ on accelerator0; 40 in all", ended.out)
-    assert "Expected with one more accelerator: " in ended.out
+    # However few seeds it has, a copy takes 10 ms in that rehearsal.
+    assert "Expected: 10 ms an iteration" in ended.out
+    assert "The bottleneck is copies to accelerator0." in ended.out
+    assert "Expected with one more accelerator: 10 ms an iteration" in ended.out
 
 
-def test_no_core_is_left_for_one_more(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sagann.runtime.forecasting.probe.probe", lambda folder: machine(num_cores=2))
-    monkeypatch.setattr("sagann.hybrid.devices.num_cores", lambda: 2)
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1}, raising=False)
+def test_real_trainers_are_rehearsed(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.train.rehearsed_trainers.LONGEST_S", 0.0)
+    ended = invoke(*PLAN, "--devices", "accelerator:1")
+    assert ended.code == 0, ended.err
+    assert "Seeds of an iteration: 40 on accelerator0; 40 in all, 2 iterations an epoch." in ended.out
+    assert re.search(r"Expected: [\d.]+ m?s an iteration", ended.out)
+
+
+def test_no_core_is_left_for_one_more(invoke: Invoke, cores: Callable[[int], None]) -> None:
+    cores(2)
     ended = invoke(*PLAN, "--devices", "host:1,accelerator:1")
     assert ended.code == 0, ended.err
     assert "one more accelerator" not in ended.out
@@ -100,15 +121,16 @@ def test_no_core_is_left_for_one_more(invoke: Invoke, monkeypatch: pytest.Monkey
     assert "accelerators have more cores than there are: 3, and this process may use 2" in ended.err
 
 
-def test_trainers_here_have_the_rates_of_their_cores() -> None:
-    said: list[str] = []
-    found = described_here(
-        "accelerator:1", link_rate=1e6, say=said.append, measured=lambda folder: machine(num_cores=8)
-    )
-    assert (found.count, found.uses_host) == (1, False)
-    assert found.machine.device("accelerator0").matmul_flops == machine().matmul_flops / 8
-    assert found.machine.links["accelerator0.copy_in"].bytes_per_s == 1e6
-    assert said == ["Measuring this machine ..."]
+def test_trainers_here_and_one_more(cores: Callable[[int], None]) -> None:
+    cores(8)
+    found = described_here("host,cuda:0,accelerator:3")
+    assert found.names == ("cuda:0", "accelerator0")
+    assert found.machine.num_cores == 5
+    assert found.more is not None
+    assert (found.more.num_cores, found.more_names) == (2, ("cuda:0", "accelerator0", "accelerator1"))
+    # Nobody knows what another CUDA device would bring.
+    found = described_here("host,cuda:0")
+    assert (found.names, found.more, found.uses_host) == (("cuda:0",), None, True)
 
 
 def test_a_machine_without_accelerators_is_refused(invoke: Invoke, tmp_path: Path) -> None:

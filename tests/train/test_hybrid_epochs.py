@@ -26,6 +26,7 @@ from sagann.hybrid.trainer import Found, HostTrainer, Share
 from sagann.kernels.seeds import seeded
 from sagann.nn import ModelConfig, build_model
 from sagann.saga.layer import count_hops
+from sagann.sampling import NeighborSampler
 from sagann.train import EpochProgress, Reporter, TrainConfig, Trainer
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
@@ -205,6 +206,33 @@ def test_an_epoch_goes_on_in_the_middle() -> None:
     assert [step.loss().item() for step in source.steps(1, first=3)] == pytest.approx(whole[3:], rel=1e-6)
     assert source.work is not None
     assert sum(source.work.seeds) == 30 - 3 * 7
+
+
+def test_no_further_iteration_begins_before_the_trainers_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: set[int] = set()
+    at_launch: list[int] = []
+    sample, launch = NeighborSampler.sample, ParcelTrainer.launch
+
+    def noted(sampler: NeighborSampler, seeds: Tensor, *, epoch: int, batch: int) -> Any:
+        begun.add(batch)
+        return sample(sampler, seeds, epoch=epoch, batch=batch)
+
+    def late(trainer: ParcelTrainer, sent: Share) -> None:
+        # Threads that may begin are awake by now.
+        time.sleep(0.02)
+        at_launch.append(len(begun))
+        launch(trainer, sent)
+
+    monkeypatch.setattr(NeighborSampler, "sample", noted)
+    monkeypatch.setattr(ParcelTrainer, "launch", late)
+    graph = community_graph()
+    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
+    config = TrainConfig(sample=(4, 3), batch_size=7, devices=DEVICES, batches_ahead=1)
+    source = with_parcels(HybridEpochs(predictor, predictor.prepare(graph), config), predictor)
+    for step in source.steps(1):
+        step.loss()
+    # The iteration itself, and none that works ahead of it.
+    assert at_launch == [1, 2, 3, 4, 5]
 
 
 def test_threads_of_this_process_come_back() -> None:

@@ -9,6 +9,7 @@ pairs of seeds and seconds knows both parts: least squares of relative errors, i
   has the seconds for a seed;
 - before each measurement, the earlier ones are moved towards it as a whole (``Damping.level``), by the same factor. So a trainer that
   becomes half as fast is not taken for one whose fixed part has grown;
+- two measurements in a row that are far off in the same direction (``Damping.change``) are no noise: the earlier ones are moved all the way at once;
 - a trainer without seeds is not measured. It is believed to become a little faster with each iteration (``Damping.hope``), and is tried again;
   the more often that was in vain, the later.
 
@@ -17,6 +18,7 @@ A line through the present point says how far to move: trainers whose seconds ar
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 _MOST_HALVED = 2
@@ -43,6 +45,9 @@ class Damping:
     "How many measurements the belief is worth that a trainer has no fixed part, above 0."
     level: float = 0.15
     "Part of the way, in logarithms, that the line moves to each measurement as a whole, from 0 to 1."
+    change: float = 0.35
+    """Two measurements in a row are a change of speed if both are off by more than that, as the logarithm of measured over expected seconds, in
+    the same direction; above 0."""
     hope: float = 0.997
     """Part of its seconds that a trainer is believed to need after an iteration more that gave it no seeds, from 0 to 1. Each time that it has none
     again, what is missing to 1 is halved, at most twice."""
@@ -94,6 +99,8 @@ class CostFit:
     "How often the trainer had no seeds, for one iteration or several in a row."
     is_resting: bool = False
     "Whether the trainer had no seeds in the last iteration."
+    surprise: float = 0.0
+    "Logarithm of measured over expected seconds in the last measurement, as far as the line was not moved."
 
     @classmethod
     def of(cls, seeds: int, seconds: float) -> CostFit:
@@ -123,14 +130,25 @@ class CostFit:
     def after(self, measured: CostFit, damping: Damping) -> CostFit:
         """The line with the last measurement of another one, too."""
         expected_s = self.cost(damping).of(measured.seeds)
+        surprise = math.log(measured.seconds / expected_s)
+        shift = 0.0
+        if surprise * self.surprise > 0 and min(abs(surprise), abs(self.surprise)) > damping.change:
+            shift = min(surprise, self.surprise, key=abs)
+            expected_s *= math.exp(shift)
         seconds = min(max(measured.seconds, expected_s / damping.clip), expected_s * damping.clip)
-        before = self.slower((seconds / expected_s) ** damping.level)
+        before = self.slower(math.exp(shift) * (seconds / expected_s) ** damping.level)
         new = CostFit.of(measured.seeds, seconds)
         sums = {
             name: damping.keeps * getattr(before, name) + getattr(new, name)
             for name in ("uu", "uv", "vv", "u", "v", "weight")
         }
-        return CostFit(**sums, seeds=measured.seeds, seconds=measured.seconds, rests=self.rests)
+        return CostFit(
+            **sums,
+            seeds=measured.seeds,
+            seconds=measured.seconds,
+            rests=self.rests,
+            surprise=surprise - shift,
+        )
 
     def rested(self, damping: Damping) -> CostFit:
         """The line after an iteration without seeds."""

@@ -18,13 +18,14 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes
 from sagann.plan.hybrid.batches import BatchCounts, expected_counts
 from sagann.plan.hybrid.degrees import DegreeLaw
+from sagann.plan.hybrid.iteration_work import TASKS, IterationWork, Prefetch, on_full_processor
+from sagann.plan.hybrid.rehearsed import RehearsedJob
 from sagann.plan.hybrid.work import (
     Refinements,
     Widths,
@@ -37,11 +38,7 @@ from sagann.plan.hybrid.work import (
 from sagann.plan.machine import Link, Machine
 from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
 
-Prefetch = Literal["none", "one stage", "two stages"]
-"How loading and copying work ahead of propagation."
 _SAMPLE, _PROPAGATE = 0, 3
-_TASKS = 3
-"Tasks of the processor: sampling, loading and training."
 _MEMORY = "host.memory"
 # Enough that loading, copying and training never wait for room in the host's memory.
 _IN_HOST = 4
@@ -66,38 +63,35 @@ class Job:
     prefetch: Prefetch = "two stages"
     "How far stages work ahead."
 
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of all weights."""
+        return self.widths.model_bytes
+
     def counts(self, num_seeds: int) -> BatchCounts:
         """Expected vertices and edges of a mini-batch."""
         return expected_counts(self.law, self.fanouts, num_seeds, deduplicated=self.refinements.deduplicates)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IterationWork:
-    """Bytes and seconds of every stage of one iteration; all iterations are alike."""
-
-    sample_s: float
-    "Seconds of sampling."
-    load_bytes: float
-    "Bytes of features that are loaded, for all trainers."
-    load_bytes_per_s: float
-    "Rate of loading with the threads that load."
-    copied_bytes: Mapping[str, float]
-    "Bytes that each accelerator with seeds gets."
-    propagate_s: Mapping[str, float]
-    "Seconds of propagation of each trainer with seeds."
-    num_edges: float
-    "Edges of all mini-batches."
-    host_is_full: bool = False
-    "Whether the processor has fewer cores than tasks. Its trainer's seconds, or those of loading, then include what all tasks take of its cores."
+AnyJob = Job | RehearsedJob
+"What is trained, by equations or by a rehearsal."
 
 
-def iteration_work(machine: Machine, job: Job, assignment: Assignment) -> IterationWork:
-    """The work of each stage, from the counts of the mini-batches and the rates of the machine.
+def iteration_work(machine: Machine, job: AnyJob, assignment: Assignment) -> IterationWork:
+    """The work of each stage: rehearsed, or from the counts of the mini-batches and the rates of the machine.
 
     Where loading and the processor's trainer share memory, each runs at half its rate while the other is beside it. So both take longer by
-    the memory seconds of the shorter one. A processor with fewer cores than its three tasks has none to spare: its trainer, or loading
-    without one, then ends when all tasks have had their seconds.
+    the memory seconds of the shorter one. A processor with fewer cores than its three tasks has none to spare
+    (:func:`~sagann.plan.hybrid.iteration_work.on_full_processor`).
     """
+    work = job.work(assignment) if isinstance(job, RehearsedJob) else _equated(machine, job, assignment)
+    if machine.num_cores >= TASKS:
+        return work
+    return on_full_processor(work, assignment, num_cores=machine.num_cores)
+
+
+def _equated(machine: Machine, job: Job, assignment: Assignment) -> IterationWork:
+    """The work of the equations."""
     # Trainers with as many seeds have like mini-batches.
     sizes = {seeds: job.counts(seeds) for seeds in set(assignment.seeds.values()) if seeds}
     counts = {name: sizes[seeds] for name, seeds in assignment.seeds.items() if seeds}
@@ -119,28 +113,19 @@ def iteration_work(machine: Machine, job: Job, assignment: Assignment) -> Iterat
         delay_s = min(load_bytes / machine.copy_bytes, gathered_bytes(counts[HOST], widths) / machine.gather_bytes)
         load_s += delay_s
         propagate_s[HOST] += delay_s
-    sample_s = edges / (job.sampled_edges_per_s * threads.sample)
     copied = {name: copied_bytes(each, widths, refinements) for name, each in counts.items() if name != HOST}
-    is_full = machine.num_cores < _TASKS
-    if is_full:
-        busy_s = threads.sample * sample_s + threads.load * load_s + sum(copied.values()) / machine.copy_bytes
-        if HOST in counts:
-            busy_s += threads.train * propagate_s[HOST]
-            propagate_s[HOST] = max(propagate_s[HOST], busy_s / machine.num_cores)
-        else:
-            load_s = max(load_s, busy_s / machine.num_cores)
     return IterationWork(
-        sample_s=sample_s,
+        sample_s=edges / (job.sampled_edges_per_s * threads.sample),
         load_bytes=load_bytes,
         load_bytes_per_s=load_bytes / load_s,
         copied_bytes=copied,
+        copy_core_s=sum(copied.values()) / machine.copy_bytes,
         propagate_s=propagate_s,
         num_edges=edges,
-        host_is_full=is_full,
     )
 
 
-def stage_times(machine: Machine, job: Job, assignment: Assignment) -> StageTimes:
+def stage_times(machine: Machine, job: AnyJob, assignment: Assignment) -> StageTimes:
     """Seconds of every stage: what a run would measure."""
     work = iteration_work(machine, job, assignment)
     links = _links(machine, assignment, work)
@@ -156,7 +141,7 @@ def stage_times(machine: Machine, job: Job, assignment: Assignment) -> StageTime
     )
 
 
-def plan_of(job: Job, assignment: Assignment, work: IterationWork, *, num_iterations: int) -> Plan:
+def plan_of(job: AnyJob, assignment: Assignment, work: IterationWork, *, num_iterations: int) -> Plan:
     """The operations of some iterations, in the order in which they begin on each resource."""
     writer = _Writer(job, assignment, work)
     ahead = 0 if job.prefetch == "none" else 1
@@ -192,7 +177,7 @@ def resource_seconds(work: IterationWork, assignment: Assignment, step: Step) ->
 class _Writer:
     """Appends the operations of iterations."""
 
-    def __init__(self, job: Job, assignment: Assignment, work: IterationWork) -> None:
+    def __init__(self, job: AnyJob, assignment: Assignment, work: IterationWork) -> None:
         self.job = job
         self.work = work
         self.names = [name for name, seeds in assignment.seeds.items() if seeds]
@@ -243,13 +228,13 @@ class _Writer:
         before = self.reduced[number - 1] if number else []
         steps = [self._propagate(number, name, before) for name in self.names]
         self.propagated.append(steps)
-        if len(self.names) > 1:
+        if len(self.names) > 1 or self.work.synchronise_bytes_per_s is not None:
             steps = [
                 self._add(
                     Move(
                         "all-reduce",
                         _gradients(number, name),
-                        synchronisation_bytes(self.job.widths),
+                        synchronisation_bytes(self.job.model_bytes),
                         resource=f"{name}.synchronise",
                         after=(step,),
                     )
@@ -258,7 +243,7 @@ class _Writer:
             ]
         self.reduced.append(steps)
         for name in self.names:
-            self._add(Move("drop", _gradients(number, name), self.job.widths.model_bytes))
+            self._add(Move("drop", _gradients(number, name), self.job.model_bytes))
 
     def finish(self) -> None:
         """Drop the features of the last iterations."""
@@ -268,7 +253,7 @@ class _Writer:
     @property
     def peak_bytes(self) -> int:
         """Most bytes that a memory holds: a trainer's, of mini-batches and gradients, or the host's, of features."""
-        gradients = self.job.widths.model_bytes
+        gradients = self.job.model_bytes
         trainers = [self.in_accelerator * round(count) + gradients for count in self.work.copied_bytes.values()]
         return max([self.in_host * round(self.work.load_bytes), gradients, *trainers])
 
@@ -321,11 +306,14 @@ def _trainer(machine: Machine, name: str, threads: int) -> Machine:
 
 
 def _links(machine: Machine, assignment: Assignment, work: IterationWork) -> dict[str, Link]:
-    """The machine's links, and those of loading and synchronising."""
+    """The machine's links, and those of loading and synchronising. What was rehearsed has the rates of the rehearsal."""
     links = dict(machine.links)
     links["host.load"] = Link(bytes_per_s=work.load_bytes_per_s)
-    # Gradients are added in the host's memory.
-    links[f"{HOST}.synchronise"] = Link(bytes_per_s=machine.copy_bytes)
-    for name in assignment.accelerators:
-        links[f"{name}.synchronise"] = machine.links[f"{name}.copy_in"]
+    for name, rate in work.copy_bytes_per_s.items():
+        links[f"{name}.copy_in"] = Link(bytes_per_s=rate)
+    for name in assignment.seeds:
+        # Gradients are added in the host's memory.
+        link = Link(bytes_per_s=machine.copy_bytes) if name == HOST else machine.links[f"{name}.copy_in"]
+        synchronise_rate = work.synchronise_bytes_per_s
+        links[f"{name}.synchronise"] = link if synchronise_rate is None else Link(bytes_per_s=synchronise_rate)
     return links

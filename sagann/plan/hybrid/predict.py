@@ -9,6 +9,7 @@ is exact where seconds are in proportion to seeds, and is repeated because with 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from sagann.errors import InputError
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads, split_evenly
 from sagann.plan.hybrid.balance import balanced
 from sagann.plan.hybrid.iterations import (
-    Job,
+    AnyJob,
     iteration_work,
     machine_of,
     plan_of,
@@ -24,7 +25,7 @@ from sagann.plan.hybrid.iterations import (
     stage_times,
 )
 from sagann.plan.hybrid.rates import rates_of
-from sagann.plan.machine import Link, Machine
+from sagann.plan.machine import DISK, Disk, Link, Machine
 from sagann.plan.simulate import simulate
 
 _SIMULATED = 16
@@ -60,7 +61,7 @@ class Prediction:
         return bottleneck_of(self.times)
 
 
-def predict(machine: Machine, job: Job, assignment: Assignment) -> Prediction:
+def predict(machine: Machine, job: AnyJob, assignment: Assignment) -> Prediction:
     """Simulate iterations with an assignment, on a machine that describes its trainers."""
     require_accelerators(machine, assignment.accelerators)
     work = iteration_work(machine, job, assignment)
@@ -106,7 +107,7 @@ def bottleneck_of(times: StageTimes) -> str:
 
 
 def best_split(
-    machine: Machine, job: Job, *, total: int, accelerators: tuple[str, ...], uses_host: bool = True
+    machine: Machine, job: AnyJob, *, total: int, accelerators: tuple[str, ...], uses_host: bool = True
 ) -> Prediction:
     """The prediction with the split of seeds and threads under which the slowest stage is fastest.
 
@@ -151,35 +152,30 @@ def with_accelerators(machine: Machine, count: int) -> Machine:
     )
 
 
-def with_processes(
-    machine: Machine, host_cores: int, accelerator_cores: Sequence[int], *, bytes_per_s: float | None = None
-) -> Machine:
-    """A machine whose accelerators are processes on its own cores.
-
-    A process computes and sums over edges at the machine's rates, by its share of the cores; the processor has the rates of the cores that it
-    keeps.
+def machine_here(name: str, num_cores: int, accelerators: Sequence[str]) -> Machine:
+    """This machine for a :class:`~sagann.plan.hybrid.rehearsed.RehearsedJob`, which knows all seconds: no rate makes them longer.
 
     Args:
-        machine: rates of all cores together.
-        host_cores: cores of the processor's own tasks, at least 1.
-        accelerator_cores: cores of each process.
-        bytes_per_s: rate at which mini-batches are copied to a process; None for that of copies in memory.
+        name: of the machine.
+        num_cores: cores of the processor's own tasks.
+        accelerators: names of the accelerators.
     """
-
-    def of(cores: int) -> dict[str, float]:
-        share = min(1.0, cores / machine.num_cores)
-        return {"matmul_flops": share * machine.matmul_flops, "gather_bytes": share * machine.gather_bytes}
-
-    names = accelerator_names(len(accelerator_cores))
-    link = Link(bytes_per_s=min(bytes_per_s or machine.copy_bytes, machine.copy_bytes))
-    own = of(host_cores)
-    return replace(
-        machine,
-        num_cores=host_cores,
-        matmul_flops=own["matmul_flops"],
-        gather_bytes=own["gather_bytes"],
-        devices={name: of(cores) for name, cores in zip(names, accelerator_cores, strict=True)},
-        links={f"{name}.copy_in": link for name in names},
+    instant = math.inf
+    return Machine(
+        name=name,
+        num_cores=num_cores,
+        matmul_flops=instant,
+        stream_bytes=instant,
+        gather_bytes=instant,
+        gather_cached_bytes=instant,
+        cache_bytes=1,
+        exp_per_s=instant,
+        copy_bytes=instant,
+        pick_bytes=instant,
+        step_s=0.0,
+        disks={DISK: Disk(read_bytes_per_s=instant, cached_bytes_per_s=instant, write_bytes_per_s=instant)},
+        devices={each: {} for each in accelerators},
+        links={f"{each}.copy_in": Link(bytes_per_s=instant) for each in accelerators},
     )
 
 

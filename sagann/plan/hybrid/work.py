@@ -113,9 +113,9 @@ def gathered_bytes(counts: BatchCounts, widths: Widths) -> float:
     return first + 2 * sum(others)
 
 
-def synchronisation_bytes(widths: Widths) -> int:
-    """Bytes that the model takes over the link of an accelerator: its gradients to the host, their mean back (equation 13)."""
-    return 2 * widths.model_bytes
+def synchronisation_bytes(model_bytes: int) -> int:
+    """Bytes that a model takes over the link of an accelerator: its gradients to the host, their mean back (equation 13)."""
+    return 2 * model_bytes
 
 
 def _layers(counts: BatchCounts, widths: Widths, device: Machine) -> Iterator[tuple[float, float]]:

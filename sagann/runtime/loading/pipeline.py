@@ -102,12 +102,16 @@ class _State:
     stages: Sequence[Stage]
     ahead: int
     item: str
+    holds: bool = False
+    "Whether an item that was taken keeps its place until the caller frees it or asks for the next one."
     changed: threading.Condition = field(default_factory=threading.Condition)
     "Guards everything below."
     started: int = 0
     "Number of items that have entered the first stage."
     taken: int = 0
     "Number of items that the caller has taken."
+    freed: int = 0
+    "Number of these whose places further items may have."
     done: list[dict[int, Any]] = field(init=False)
     "For each stage, its results that nobody has taken yet, by position of the item."
     working: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -136,7 +140,7 @@ class _State:
         if limit is not None and sum(at == stage for _, at in self.working) >= limit():
             return None
         if stage == 0:
-            if self.started == self.end or self.started == self.taken + self.ahead:
+            if self.started == self.end or self.started == self.freed + self.ahead:
                 return None
             self.started += 1
             return self.started - 1, self.numbers[self.started - 1]
@@ -216,14 +220,22 @@ class _State:
         """The next result, or what was raised instead; waits for it."""
         results, since_s = self.done[-1], time.perf_counter()
         with self.changed:
+            self.free()
             while self.taken not in results:
                 self.require_coming(time.perf_counter() - since_s, most_wait_s)
                 self.changed.wait(min(_LOOK_S, most_wait_s))
             self.counters[-1].waited_s += time.perf_counter() - since_s
             self.counters[-1].items += 1
             self.taken += 1
-            self.changed.notify_all()
+            if not self.holds:
+                self.free()
             return results.pop(self.taken - 1)
+
+    def free(self) -> None:
+        """Let further items have the places of those that were taken."""
+        if self.freed < self.taken:
+            self.freed = self.taken
+            self.changed.notify_all()
 
     def require_coming(self, waited_s: float, most_wait_s: float) -> None:
         """Refuse to wait for an item that has taken too long, or whose thread has ended."""
@@ -297,6 +309,8 @@ class Pipeline(Generic[R]):
         item: name of an item, without its number, in errors.
         receive: called on the calling thread with the last stage's result; gives the caller's.
         most_wait_s: seconds after which an item that is not ready is an error.
+        holds: whether an item that was taken keeps its place until :meth:`go_on`, or until the next one is asked for: then no work on a further
+            item begins before the caller has done what is urgent.
     Raises:
         StalledError: an item is not ready in time.
     Example:
@@ -315,8 +329,9 @@ class Pipeline(Generic[R]):
         item: str = "item",
         receive: Callable[[Any], R] = lambda result: result,
         most_wait_s: float = MOST_WAIT_S,
+        holds: bool = False,
     ) -> None:
-        self._state = _State(numbers=numbers, stages=tuple(stages), ahead=ahead, item=item)
+        self._state = _State(numbers=numbers, stages=tuple(stages), ahead=ahead, item=item, holds=holds)
         self._receive = receive
         self._most_wait_s = most_wait_s
         self._left_at_s: float | None = None
@@ -364,6 +379,11 @@ class Pipeline(Generic[R]):
             raise
         self._left_at_s = time.perf_counter()
         return received
+
+    def go_on(self) -> None:
+        """Let work on a further item begin, in the place of the one that was taken last."""
+        with self._state.changed:
+            self._state.free()
 
     def _made_here(self) -> Any:
         """The next result, made on the calling thread."""

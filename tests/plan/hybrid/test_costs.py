@@ -70,6 +70,37 @@ def test_a_pause_of_one_iteration_moves_little() -> None:
     assert paused.cost(DAMPING) == fit.after(CostFit.of(300, 50 * TRUE.of(300)), DAMPING).cost(DAMPING)
 
 
+def test_two_surprises_in_a_row_are_a_change() -> None:
+    fit = fitted([100, 300] * 20, TRUE.of)
+    before = fit.cost(DAMPING)
+    once = fit.after(CostFit.of(300, 2 * TRUE.of(300)), DAMPING)
+    assert once.cost(DAMPING).of(300) < 1.4 * TRUE.of(300)
+    twice = once.after(CostFit.of(300, 2 * TRUE.of(300)), DAMPING)
+    assert twice.cost(DAMPING).of(300) == pytest.approx(2 * TRUE.of(300), rel=0.05)
+    # The line moves as a whole, and what was learned of fewer seeds counts on.
+    assert twice.cost(DAMPING).of(100) == pytest.approx(2 * before.of(100), rel=0.1)
+    # Faster is a change, too; a pause and a hurry after one another are none.
+    back = fit
+    for _ in range(2):
+        back = back.after(CostFit.of(300, 0.5 * TRUE.of(300)), DAMPING)
+    assert back.cost(DAMPING).of(300) == pytest.approx(0.5 * TRUE.of(300), rel=0.05)
+    swung = once.after(CostFit.of(300, 0.5 * TRUE.of(300)), DAMPING)
+    assert swung.cost(DAMPING).of(300) == pytest.approx(TRUE.of(300), rel=0.15)
+
+
+def test_a_small_change_is_learned_step_by_step() -> None:
+    fit = fitted([100, 300] * 20, TRUE.of)
+    plain = fitted([100, 300] * 20 + [300] * 2, TRUE.of, damping=Damping(change=99.0))
+    assert plain.surprise == pytest.approx(0.0, abs=0.1)
+    moved = {
+        change: fit.after(CostFit.of(300, 1.3 * TRUE.of(300)), Damping(change=change)).after(
+            CostFit.of(300, 1.3 * TRUE.of(300)), Damping(change=change)
+        )
+        for change in (0.35, 99.0)
+    }
+    assert moved[0.35] == moved[99.0]
+
+
 def test_a_trainer_is_slower_as_a_whole() -> None:
     fit = fitted([100, 300] * 20, TRUE.of, noise=0.1)
     cost, slower = fit.cost(DAMPING), fit.slower(3.0).cost(DAMPING)

@@ -156,5 +156,5 @@ def test_a_processor_with_fewer_cores_than_threads_has_none_to_spare() -> None:
 def test_a_full_processor_is_simulated_once() -> None:
     given, split = job(), assignment(100, 200, sample=1, load=1, train=1)
     found = predict(machine(num_cores=1), given, split)
-    synchronise_s = synchronisation_bytes(given.widths) / 1e8
+    synchronise_s = synchronisation_bytes(given.model_bytes) / 1e8
     assert found.iteration_s == pytest.approx(found.times.host_train + synchronise_s, rel=0.01)

@@ -192,6 +192,18 @@ def test_rebalances_a_trainer_that_halves_its_speed(fixed: tuple[float, float], 
     assert mean(found) < CLOSE
 
 
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_a_change_of_speed_is_followed_as_soon_as_it_is_sure(ratio: int) -> None:
+    before, after = trainers((0.1, 0.1), ratio), trainers((0.1, 0.1), ratio)
+    after[FIRST] = after[FIRST].times(2.0)
+    found = [
+        over_best(lambda number: before if number < HORIZON else after, HORIZON + 12, seed=seed)
+        for seed in range(5)
+    ]
+    # Two measurements, and what is prepared by then: after that most of the way is gone.
+    assert mean([mean(each[HORIZON + DELAY + 3 :]) for each in found]) < 1.15
+
+
 @pytest.mark.parametrize("host", [10, SEEDS - 10])
 @pytest.mark.parametrize("ratio", RATIOS)
 def test_few_seeds_do_not_make_a_trainer_slow_for_ever(ratio: int, host: int) -> None:

@@ -16,7 +16,6 @@ from sagann.plan.hybrid.predict import (
     even_assignment,
     predict,
     with_accelerators,
-    with_processes,
 )
 from sagann.plan.hybrid.work import Refinements, synchronisation_bytes
 from tests.plan.hybrid.settings import FIRST, SECOND, assignment, job, machine
@@ -28,7 +27,7 @@ def test_an_iteration_takes_its_slowest_stage(seeds: tuple[int, ...]) -> None:
     found = predict(machine(), job(), split)
     times = found.times
     # Equation 9: the trainers' stage includes synchronisation, where there are several of them.
-    synchronise_s = synchronisation_bytes(job().widths) / 1e8 if sum(count > 0 for count in seeds) > 1 else 0.0
+    synchronise_s = synchronisation_bytes(job().model_bytes) / 1e8 if sum(count > 0 for count in seeds) > 1 else 0.0
     propagation = max(times.train.values()) + synchronise_s
     expected = max(times.sample, times.load, *times.transfer.values(), propagation)
     assert found.iteration_s == pytest.approx(expected, rel=1e-6)
@@ -118,20 +117,3 @@ def test_memory_of_a_prediction_is_that_of_its_plan() -> None:
     split = assignment(0, 100)
     load_bytes = iteration_work(machine(), job(), split).load_bytes
     assert predict(machine(), job(), split).peak_bytes == 4 * round(load_bytes)
-
-
-def test_processes_have_the_rates_of_their_cores() -> None:
-    described = machine(num_cores=8)
-    found = with_processes(described, 5, (2, 1), bytes_per_s=1e8)
-    assert found.num_cores == 5
-    assert found.gather_bytes == pytest.approx(described.gather_bytes * 5 / 8)
-    assert found.device("accelerator1").matmul_flops == pytest.approx(described.matmul_flops / 8)
-    # One link for each; memory is no slower than it is.
-    assert {name: link.bytes_per_s for name, link in found.links.items()} == {
-        "accelerator0.copy_in": 1e8,
-        "accelerator1.copy_in": 1e8,
-    }
-    assert with_processes(described, 5, (1,), bytes_per_s=1e15).links["accelerator0.copy_in"].bytes_per_s == 1e9
-    assert with_processes(described, 5, (1,)).links["accelerator0.copy_in"].bytes_per_s == 1e9
-    split = best_split(found, job(), total=100, accelerators=accelerator_names(2)).assignment.seeds
-    assert split["accelerator0"] > split["accelerator1"] > 0

@@ -33,7 +33,7 @@ def test_rows_and_copies() -> None:
 def test_weights_travel_twice() -> None:
     assert GCN.model_bytes == 4 * (25 * 10 + 10 * 5)
     assert SAGE.model_bytes == 2 * GCN.model_bytes
-    assert synchronisation_bytes(GCN) == 2 * GCN.model_bytes
+    assert synchronisation_bytes(GCN.model_bytes) == 2 * GCN.model_bytes
 
 
 def test_propagation_adds_sums_and_maps_where_they_are_not_pipelined() -> None:

@@ -74,6 +74,24 @@ def test_a_slow_caller_holds_all_stages_back(ahead: int) -> None:
     assert len(begun) <= 5 + ahead
 
 
+@pytest.mark.parametrize("ahead", [1, 2, 7])
+def test_an_item_that_was_taken_keeps_its_place_until_the_caller_goes_on(ahead: int) -> None:
+    begun: list[int] = []
+    with Pipeline(range(20), [Stage(name="note", work=begun.append)], ahead=ahead, holds=True) as results:
+        for number in range(10):
+            next(results)
+            wait_until(lambda number=number: len(begun) >= number + ahead)
+            # Threads that could begin with one more are awake by now.
+            time.sleep(0.01)
+            assert len(begun) == number + ahead
+            if number % 2:
+                results.go_on()
+                wait_until(lambda number=number: len(begun) == number + ahead + 1)
+        # Who does not go on gets all items nevertheless.
+        assert len(list(results)) == 10
+    assert begun == list(range(20))
+
+
 @pytest.mark.parametrize("ahead", [0, 1, 8])
 @pytest.mark.parametrize("stage", ["first", "second"])
 def test_an_exception_comes_in_the_place_of_its_item(ahead: int, stage: str) -> None:
