@@ -28,10 +28,10 @@ def import_source(text: str, library: str) -> ModuleType:
 
 
 @cache
-def library_hash(compiler: str, folder: Path, *others: Path) -> str:
-    """Hash of a dialect: versions of its compiler, modules in its folder, modules that dialects share, and other files."""
+def library_hash(compiler: str, *files: Path) -> str:
+    """Hash of what a source of a dialect is compiled with: versions of the compiler, and the modules that the source imports."""
     library = hashlib.sha256(compiler.encode())
-    for path in [*sorted(Path(__file__).parent.glob("*.py")), *sorted(folder.glob("*.py")), *others]:
+    for path in files:
         library.update(path.read_bytes())
     return library.hexdigest()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import errno
+import importlib
 import inspect
 import os
 from collections.abc import Iterator
@@ -13,8 +15,12 @@ import llvmlite
 import numba
 import pytest
 
+import sagann
+from sagann.kernels.edge import cpu
+from sagann.kernels.edge.cpu import extremum, launch
 from sagann.kernels.edge.cpu.launch import compile_source
 from sagann.kernels.edge.source import import_source, library_hash
+from tests.kernels.edge.functions import gated
 
 _TEXT = '"""A module."""\n\n\ndef one():\n    return 1\n'
 
@@ -58,14 +64,16 @@ def test_a_source_that_cannot_be_kept_is_imported(folder: Path, monkeypatch: pyt
 
 
 @pytest.fixture
-def hashed_anew() -> Iterator[None]:
-    """The library is not known from before, nor afterwards."""
-    library_hash.cache_clear()
+def known_anew() -> Iterator[None]:
+    """Neither the library nor its kernels are known from before, nor afterwards."""
+    for known in (library_hash, launch.loaded):
+        known.cache_clear()
     yield
-    library_hash.cache_clear()
+    for known in (library_hash, launch.loaded):
+        known.cache_clear()
 
 
-@pytest.mark.usefixtures("hashed_anew")
+@pytest.mark.usefixtures("known_anew")
 @pytest.mark.parametrize("changed", ["random.py", "block.py", "machine_code.py", "numba", "llvmlite"])
 def test_a_changed_library_never_meets_an_old_kernel(
     folder: Path, monkeypatch: pytest.MonkeyPatch, changed: str
@@ -81,3 +89,41 @@ def test_a_changed_library_never_meets_an_old_kernel(
     library_hash.cache_clear()
     assert compile_source(text) == 7
     assert {before} < set(folder.glob("*.py"))
+
+
+@pytest.mark.usefixtures("known_anew")
+def test_a_process_loads_a_kernel_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, imported = "class kernel:\n    address = 7\n", []
+    monkeypatch.setattr(launch, "import_source", lambda *given: (imported.append(given), import_source(*given))[1])
+    for source in (text, text, f"{text}# Another.\n", text):
+        assert compile_source(source) == 7
+    assert len(imported) == 2
+
+
+def imported_by(path: Path) -> set[Path]:
+    """The modules of edge functions that a module imports when it runs, theirs included."""
+    root = Path(sagann.__file__).parents[1]
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sagann.kernels.edge"):
+            at = root / str(node.module).replace(".", "/")
+            files = [at / f"{each.name}.py" for each in node.names] if at.is_dir() else [at.with_suffix(".py")]
+            for file in files:
+                found |= {file, *imported_by(file)}
+    return found
+
+
+@pytest.mark.parametrize("dialect", ["cpu", "gpu"])
+def test_the_hash_is_of_all_that_a_generated_source_imports(tmp_path: Path, dialect: str) -> None:
+    if dialect == "gpu":
+        pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
+        run = importlib.import_module("sagann.kernels.edge.gpu.run")
+        texts, library = [importlib.import_module("sagann.kernels.edge.gpu.emit").emit(gated(17))], run.LIBRARY
+    else:
+        texts, library = [cpu.source_of(gated(17)), extremum._SOURCE], launch.LIBRARY
+    found: set[Path] = set()
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.py").write_text(text.replace("{", "(").replace("}", ")"))
+        found |= imported_by(tmp_path / f"{number}.py")
+    assert found
+    assert found == {path for path in library if path.name != "machine_code.py"}

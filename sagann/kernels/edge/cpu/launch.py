@@ -22,14 +22,30 @@ import torch
 from sagann import machine_code
 from sagann.kernels.edge.source import import_source, library_hash
 
+_SHARED = Path(__file__).parents[1]
+LIBRARY = (
+    *(Path(__file__).with_name(f"{name}.py") for name in ("access", "block", "elementwise", "maths", "shuffle")),
+    *(_SHARED / f"{name}.py" for name in ("function", "random", "reductions")),
+    Path(machine_code.__file__),
+)
+"""The modules that a generated source imports, and those of edge functions that these import. A change of any other module that
+changes what a kernel does changes the kernel's source."""
 Launcher = Callable[[int, int, int], None]
 "Runs (function address, argument address, number of threads)."
 
 
 def compile_source(source: str) -> int:
-    """The address of the C function ``kernel`` of a generated source."""
+    """The address of the C function ``kernel`` of a generated source.
+
+    Machine code stays in memory until the process ends, so a process loads it once, whatever functions and models it is for.
+    """
     versions = f"numba {numba.__version__}, llvmlite {llvmlite.__version__}"
-    library = library_hash(versions, Path(__file__).parent, Path(machine_code.__file__))
+    return loaded(source, library_hash(versions, *LIBRARY))
+
+
+@cache
+def loaded(source: str, library: str) -> int:
+    """The address of a source's kernel for one version of the library: compiled, or found in the cache folder."""
     return int(import_source(source, library).kernel.address)
 
 

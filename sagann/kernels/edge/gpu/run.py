@@ -24,6 +24,9 @@ from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.source import import_source, library_hash
 from sagann.kernels.edge.walk import Walk, check_into, fill_neutral, finished, prepared, targets, walk_over
 
+LIBRARY = Path(__file__).with_name("device.py"), Path(__file__).parents[1] / "random.py"
+"The modules that a generated source imports, and those of edge functions that these import."
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kernel:
@@ -108,7 +111,7 @@ def kernel_of(function: EdgeFunction, in_order: frozenset[str] = frozenset(), *,
         ordered = frozenset(names[name] for name in in_order)
         module = import_source(
             emit(renamed(function, names), ordered, continued=continued),
-            library_hash(f"triton {triton.__version__}", Path(__file__).parent),
+            library_hash(f"triton {triton.__version__}", *LIBRARY),
         )
         kernels[in_order, continued] = Kernel(
             entry=module.kernel,

@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 from sagann.graph import Topology
 from sagann.kernels.edge import cpu, naive
 from sagann.kernels.edge.canonical import renamed
+from sagann.kernels.edge.cpu.launch import loaded
 from sagann.kernels.edge.function import EdgeFunction
 from tests.kernels.edge import cases
 from tests.kernels.edge.cases import KNOWN, MOVED, TOPOLOGIES
@@ -134,18 +135,23 @@ def test_functions_over_their_whole_range(dtype: torch.dtype) -> None:
 
 def test_kernels_are_kept_on_disk_and_found_again(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("SAGANN_CACHE", str(tmp_path))
+    loaded.cache_clear()
     assert_equals_naive(gated(17), TOPOLOGIES["skewed"], rtol=1e-5)
     files = times_by_file(tmp_path)
     assert {path.suffix for path in files} == {".py", ".nbc", ".nbi"}
+    # As in a process that has not loaded them.
+    loaded.cache_clear()
     assert_equals_naive(gated(17), TOPOLOGIES["skewed"], rtol=1e-5)
     assert times_by_file(tmp_path) == files
 
 
 def test_functions_that_differ_in_names_alone_share_a_kernel(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("SAGANN_CACHE", str(tmp_path))
+    loaded.cache_clear()
     function = gated(17)
     assert_equals_naive(function, TOPOLOGIES["skewed"], rtol=1e-5)
     files = times_by_file(tmp_path)
+    loaded.cache_clear()
     assert_equals_naive(
         renamed(function, {value.name: f"my_{value.name}" for value in function.values}),
         TOPOLOGIES["skewed"],
