@@ -27,7 +27,7 @@ from sagann.storage.npy import cut_short
 from sagann.storage.positioned import read_bytes, read_rows
 from sagann.storage.regular_file import open_descriptor
 
-_MAPS = Path("/proc/self/smaps")
+_MAPS, _MAPS_AND_PAGES = Path("/proc/self/maps"), Path("/proc/self/smaps")
 # 7f00-7f10 rw-p 00000080 fe:00 1234   /path
 _MAP = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S{4} ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)")
 
@@ -101,7 +101,7 @@ def mapped_rows(tensor: Tensor) -> MappedRows | None:
     Only Linux tells this; on other systems the result is None.
     """
     is_dense = tensor.layout == torch.strided and tensor.device.type == "cpu"
-    if not is_dense or not tensor.is_contiguous() or not tensor.numel() or not _MAPS.exists():
+    if not is_dense or not tensor.is_contiguous() or not tensor.numel() or not _MAPS_AND_PAGES.exists():
         return None
     found = _map_of(tensor.data_ptr(), tensor.nbytes)
     if found is None:
@@ -123,14 +123,16 @@ def _map_of(address: int, num_bytes: int) -> tuple[str, tuple[int, int], int] | 
 
     None without such a file, or if a page of the map was written to.
     """
+    # The system goes through the pages of every map for the account of pages, which takes far longer than the list of maps.
+    if not any(
+        _file_at(line, address, num_bytes) for line in _MAPS.read_text(errors="surrogateescape").splitlines()
+    ):
+        return None
     candidate = None
-    with _MAPS.open() as maps:
+    with _MAPS_AND_PAGES.open(errors="surrogateescape") as maps:
         for line in maps:
-            if (at := _MAP.match(line)) is not None:
-                first, last, offset, major, minor = (int(number, 16) for number in at.group(1, 2, 3, 4, 5))
-                holds = first <= address and address + num_bytes <= last
-                identity = os.makedev(major, minor), int(at[6])
-                candidate = (at[7], identity, offset + address - first) if holds else None
+            if _MAP.match(line) is not None:
+                candidate = _file_at(line, address, num_bytes)
             elif candidate is not None and line.startswith(("Anonymous:", "Swap:")):
                 # A page that was written to is a private copy, which counts as anonymous memory until it is swapped out.
                 if line.split()[1] != "0":
@@ -138,3 +140,14 @@ def _map_of(address: int, num_bytes: int) -> tuple[str, tuple[int, int], int] | 
                 if line.startswith("Swap:"):
                     return candidate
     return None
+
+
+def _file_at(line: str, address: int, num_bytes: int) -> tuple[str, tuple[int, int], int] | None:
+    """The file, as of :func:`_map_of`, if a line of the list of maps is of a file's map that holds the range of addresses."""
+    at = _MAP.match(line)
+    if at is None:
+        return None
+    first, last, offset, major, minor = (int(number, 16) for number in at.group(1, 2, 3, 4, 5))
+    if not first <= address <= address + num_bytes <= last:
+        return None
+    return at[7], (os.makedev(major, minor), int(at[6])), offset + address - first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from sagann.errors import DatasetError
 from sagann.graph.feature_store import TensorRows
+from sagann.storage import mapped
 from sagann.storage.mapped import MappedRows, is_at_hand, mapped_rows, positioned
 from tests.stores import ComputedRows
 
@@ -59,6 +61,31 @@ def test_what_is_not_as_in_a_file_is_not_read_from_one(path: Path, tmp_path: Pat
     gone = opened(path)
     path.unlink()
     assert mapped_rows(gone) is None
+
+
+def test_the_pages_of_maps_are_counted_for_mapped_tensors_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, of_path = [], Path.open
+
+    def noted(file: Path, *given: Any, **named: Any) -> Any:
+        read.append(file)
+        return of_path(file, *given, **named)
+
+    monkeypatch.setattr(Path, "open", noted)
+    assert mapped_rows(torch.ones(4, 3)) is None
+    assert mapped._MAPS_AND_PAGES not in read
+    assert mapped_rows(opened(path)) is not None
+    assert mapped._MAPS_AND_PAGES in read
+
+
+def test_a_file_whose_name_is_no_text_is_read_too(path: Path) -> None:
+    odd = path.with_name("rows \udcff.npy")
+    path.rename(odd)
+    tensor = opened(odd)
+    rows = mapped_rows(tensor)
+    assert rows is not None
+    assert torch.equal(rows.slice(5, 9), tensor[5:9])
 
 
 def test_a_file_that_has_become_shorter_is_named(path: Path) -> None:
