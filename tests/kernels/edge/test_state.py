@@ -17,12 +17,13 @@ from sagann.compiler.vjp import backward_passes
 from sagann.graph import Topology
 from sagann.kernels.accumulators import gathering
 from sagann.kernels.edge import cpu, naive
+from sagann.kernels.edge.cpu.run import GRAIN
 from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.state import GatherState, Run
 from sagann.kernels.edge.walk import offsets_of
 from sagann.kernels.edge.work import DEVICE_GRAIN
-from tests.graphs import random_topology
+from tests.graphs import random_topology, topology_of
 from tests.kernels.edge import cases
 from tests.kernels.edge.cases import KNOWN, TOPOLOGIES
 from tests.kernels.edge.chunks import CUTS, by_source, gather, runs
@@ -37,7 +38,10 @@ if importlib.util.find_spec("triton") is not None:
     RUNS["gpu"] = gpu.run
 DEVICES = {"gpu": "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"}
 WHOLE = {name: by_source(topology) for name, topology in TOPOLOGIES.items()}
-ON_DEVICE = WHOLE | {"skewed": by_source(random_topology(19, 67))}
+ON_DEVICE = WHOLE | {
+    "skewed": by_source(random_topology(19, 67)),
+    "one hub": by_source(topology_of([(vertex, 0) for vertex in range(1, 13)], 13)),
+}
 "Topologies for Triton's interpreter, which takes milliseconds for an edge."
 
 
@@ -126,7 +130,10 @@ def test_tiles_of_features_share_what_has_one_lane(dialect: str, at: str) -> Non
 @pytest.mark.parametrize("at", ["dst", "src"])
 @pytest.mark.parametrize("cut", ["1 x 1", "2 x 2", "3 runs"])
 def test_rows_cut_into_several_items(at: str, cut: str) -> None:
-    topology = by_source(cases.hub(30_000))
+    # As few edges as leave rows of some chunk to be cut.
+    topology = by_source(cases.hub(12_000))
+    chunks = CUTS[cut](topology)
+    assert any(len(divide(offsets_of(chunk.topology, at).numpy(), GRAIN).split_rows) for chunk in chunks)
     assert_equals_whole("cpu", cases.all_reductions(at), topology, cut, rtol=1e-10)
     assert_equals_whole("cpu", narrow_beside_wide(300, at), topology, cut, rtol=1e-10)
 
@@ -220,7 +227,7 @@ def on_a_device() -> Iterator[tuple[str, str, str, tuple[list[float], list[float
 def test_nan_infinity_and_ties(dialect: str, cut: str, at: str, numbers: tuple[list[float], list[float]]) -> None:
     # The interpreter is slow. Of a hub's graph all other vertices are isolated.
     for name in ("multi-edges", "one hub") if dialect == "gpu" else ("isolated vertices", "multi-edges", "skewed"):
-        topology = WHOLE[name]
+        topology = whole(dialect, name)
         arrays = scored(topology, *numbers)
         assert_equals_whole(dialect, edge_reductions(at), topology, cut, 1e-10, arrays=arrays)
 
