@@ -280,7 +280,8 @@ class Kills(Reporter):
 def test_a_run_whose_accelerator_is_killed_goes_on_without_it_and_with_another(tmp_path: Path) -> None:
     options = {**HYBRID, "epochs": 4, "checkpoint_every": 1}
     model = ModelConfig(model="sage", hidden=8, dropout=0.5)
-    expected = trainer_of(model, devices=DEVICES, sharing="static", **options).fit()
+    uninterrupted = trainer_of(model, devices=DEVICES, sharing="static", **options)
+    expected = uninterrupted.fit()
     killed = trainer_of(
         model, run_dir=tmp_path / "run", reporter=Kills(5), devices=DEVICES, sharing="static", **options
     )
@@ -291,6 +292,7 @@ def test_a_run_whose_accelerator_is_killed_goes_on_without_it_and_with_another(t
     again = trainer_of(model, run_dir=tmp_path / "run", devices=DEVICES, sharing="static", **options)
     found = [without_work(line) for line in numbers_of(again.resume())]
     assert found == [without_work(line) for line in numbers_of(expected)]
+    assert_same_bits(weights_of(again.model), weights_of(uninterrupted.model))
     # With the trainers that are left.
     alone = trainer_of(model, run_dir=tmp_path / "run", **{**options, "epochs": 5})
     assert alone.resume().epochs == 5
@@ -335,6 +337,8 @@ def without_work(line: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name in kept or "/" in name}
 
 
+# The run whose accelerator is killed has the bits of one that is not.
+@pytest.mark.thorough
 def test_the_same_shares_give_the_same_bits() -> None:
     model = ModelConfig(model="sage", hidden=8, dropout=0.5)
     first, second = (trainer_of(model, devices=DEVICES, sharing="static", **HYBRID) for _ in range(2))
