@@ -27,7 +27,10 @@ def test_every_number_is_measured() -> None:
     assert [row[0] for row in forecasts] == [f"{quota} core, 1 GB/s" for quota in ("1", "1", "0.5", "0.5")]
     assert [row[1] for row in forecasts[::2]] == ["50.0%", "50.0%"]
     for row in forecasts:
-        assert float(row[4]) == pytest.approx(float(row[2]) / float(row[3]), abs=0.2)
+        # Milliseconds are rounded, and there are few.
+        foretold_ms, measured_ms = float(row[2]), float(row[3])
+        least, most = (foretold_ms - 0.5) / (measured_ms + 0.5), (foretold_ms + 0.5) / max(measured_ms - 0.5, 0.1)
+        assert least - 0.01 <= float(row[4]) <= most + 0.01
         assert row[5] in ("processor", "accelerator", "both")
         host, accelerator = (float(cell.rstrip("%")) for cell in row[7:])
         assert row[6] == ("processor" if host > accelerator else "accelerator") or host == accelerator

@@ -125,6 +125,10 @@ def best_split(
         for _ in range(_ROUNDS):
             times = stage_times(machine, job, assignment)
             found.append((times.slowest, assignment))
+            if with_host:
+                # Accelerators may be in the way however few seeds they have, as where each copy takes long.
+                alone = replace(assignment, seeds=dict.fromkeys(assignment.seeds, 0) | {HOST: total})
+                found.append((stage_times(machine, job, alone).slowest, alone))
             assignment = balanced(assignment, rates_of(assignment, times), uses_host=with_host)
     return predict(machine, job, min(found, key=lambda each: each[0])[1])
 

@@ -120,6 +120,15 @@ def test_a_slow_link_is_the_bottleneck() -> None:
     assert found.bottleneck == f"copies to {FIRST}"
 
 
+def test_accelerators_that_are_only_in_the_way_get_no_seeds() -> None:
+    # With 40 seeds the processor needs 7 ms, and a copy alone 10 ms.
+    found = best_split(machine(3), job(), total=40, accelerators=(FIRST,))
+    assert found.assignment.seeds == {HOST: 40, FIRST: 0}
+    assert found.iteration_s == pytest.approx(0.007 + SYNCHRONISE_S, rel=1e-6)
+    with_more = best_split(machine(3, FIRST, SECOND), job(), total=40, accelerators=(FIRST, SECOND))
+    assert with_more.iteration_s == found.iteration_s
+
+
 def test_memory_is_that_of_the_rehearsed_bytes() -> None:
     split = assignment(500, 500)
     work = iteration_work(machine(), job(), split)
