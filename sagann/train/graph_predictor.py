@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
 from sagann.graph.split import as_columns
 from sagann.kernels.row_dropout import rows_with
@@ -59,8 +59,16 @@ class GraphPredictor(Predictor):
             )
 
     def _prepare(self, graph: Graph) -> PreparedGraph:
+        prepared = self._prepared_by_model(graph)
+        if prepared.num_graphs != graph.num_graphs:
+            raise LayerError(
+                "prepare must keep the graphs",
+                value=f"{prepared.num_graphs} graphs, {graph.num_graphs} were passed",
+                where=f"{type(self.model).__name__}.prepare",
+                fix="Return the same graphs, with graph_ptr; their edges and features may be others.",
+            )
         # Batches are cut on the host, and moved to the device.
-        return PreparedGraph(graph=self._prepared_by_model(graph).to("cpu"))
+        return PreparedGraph(graph=prepared.to("cpu"))
 
     def forward_graphs(self, batch: GraphBatch) -> Tensor:
         """The model's output in its current mode, with its gradient, for the graphs of a batch on the device: [num_graphs, C]."""

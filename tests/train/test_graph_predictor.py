@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import sagann
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, for_task
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.nn import ModelConfig, build_model
@@ -129,3 +129,10 @@ def test_outputs_that_are_not_finite_name_the_graph() -> None:
 
 def test_the_package_has_the_model() -> None:
     assert sagann.nn.GraphModel is type(graph_model())
+
+
+def test_a_preparation_that_loses_graphs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, predictor = rings_and_stars(), of()
+    monkeypatch.setattr(type(predictor.model), "prepare", lambda model, given: rings_and_stars(20))
+    with pytest.raises(LayerError, match="prepare must keep the graphs: 20 graphs, 60 were passed"):
+        predictor.predict(graph)
