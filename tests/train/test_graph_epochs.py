@@ -259,7 +259,7 @@ def test_models_and_graphs_that_cannot_be_learned_are_refused() -> None:
     graph = rings_and_stars()
     with pytest.raises(
         InputError,
-        match=r"gives vertices rows, and graphs none: its forward\(hops: .*GraphModel\(model, width, 2\)",
+        match=r"gives vertices rows, and graphs none: its forward does not take graph_ptr .*GraphModel\(model, width, 2\)",
     ):
         trainer_of(seeded_model(), graph)
     with pytest.raises(
