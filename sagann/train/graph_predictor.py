@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from sagann.train.preparation import PreparedGraph
 if TYPE_CHECKING:
     from sagann.runtime.loading.graph_batch import GraphBatch
 
+_ARGUMENTS = ("hops", "x", "graph_ptr")
+"What a model of whole graphs is called with."
 # Vertices of a batch that is evaluated.
 _VERTICES_AT_ONCE = 1 << 16
 
@@ -50,6 +53,16 @@ class GraphPredictor(Predictor):
                 fix=f"Pass sagann.nn.GraphModel(model, width, {contract.num_outputs}), or let forward take (hops, x, graph_ptr) and pool with "
                 "sagann.nn.pool.",
             )
+        try:
+            signature = inspect.signature(model.forward)
+            signature.bind(*(None for _ in _ARGUMENTS))
+        except TypeError as error:
+            raise InputError(
+                "the model cannot be called with a batch of graphs",
+                value=f"forward{signature}: {error}",
+                where=f"model {name}",
+                fix=f"Let forward take ({', '.join(_ARGUMENTS)}), in this order, and nothing else without a default.",
+            ) from error
         if self.streaming is not None or self.workers is not None:
             raise InputError(
                 "a model of whole graphs is neither streamed nor divided among workers",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -136,3 +137,21 @@ def test_a_preparation_that_loses_graphs_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(type(predictor.model), "prepare", lambda model, given: rings_and_stars(20))
     with pytest.raises(LayerError, match="prepare must keep the graphs: 20 graphs, 60 were passed"):
         predictor.predict(graph)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ("hops, x, *, graph_ptr", "too many positional arguments"),
+        ("hops, x, graph_ptr, extra", "missing a required argument: 'extra'"),
+        ("hops, graph_ptr", "too many positional arguments"),
+    ],
+)
+def test_a_forward_that_takes_other_arguments_is_refused(parameters: str, message: str) -> None:
+    scope: dict[str, Any] = {"Module": torch.nn.Module}
+    exec(f"class Mine(Module):\n    def forward(self, {parameters}):\n        return x", scope)
+    contract = Contract.of(rings_and_stars())
+    with pytest.raises(
+        InputError, match=rf"cannot be called with a batch of graphs: forward\(.*{message}.*hops, x, graph_ptr"
+    ):
+        predictor_of(scope["Mine"](), contract, device=CPU)
