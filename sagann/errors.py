@@ -6,7 +6,7 @@ and one message. Any other exception is our own fault (exit code 1).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from sagann.did_you_mean import did_you_mean
@@ -115,6 +115,17 @@ def printable(line: str) -> str:
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """At most so many names, and the number of the others.
+
+    Example:
+        >>> listed(["a", "b", "c"], 2)
+        'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def shown(value: object, most: int = 80) -> str:

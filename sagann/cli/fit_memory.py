@@ -32,6 +32,7 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
     model, is_streamed = settings.model, settings.train.memory is not None
     with using_engine(settings.new_engine()):
         needed_bytes = least_bytes(model, graph, is_streamed=is_streamed)
+    answers = answered(graph)
     ways = ["a smaller --hidden", "fewer --layers", "--encoder linear for sparse features", "more memory"]
     if settings.engine != ENGINES[0]:
         ways.insert(0, f"--engine {ENGINES[0]}")
@@ -39,8 +40,8 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
         ways.insert(0, "--memory, which streams the run")
     require_memory(
         needed_bytes,
-        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {answered(graph).num_outputs} "
-        f"{'classes' if answered(graph).targets is None else 'targets'} on "
+        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {answers.num_outputs} "
+        f"{'classes' if answers.targets is None else 'targets'} on "
         f"{graph.num_vertices} vertices and {graph.num_edges} edges",
         fix=f"If there are too many classes, number them from 0 without gaps. Else use {', '.join(ways[:-1])}, or {ways[-1]}.",
     )

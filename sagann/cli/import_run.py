@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from sagann.cli.data import FORMATS
-from sagann.errors import DatasetError, InputError, require_choice
+from sagann.errors import DatasetError, InputError, listed, require_choice
 from sagann.interop import import_graphbolt, import_ogb, import_pyg
 from sagann.report.progress import import_progress
 from sagann.report.terminal import Terminal
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _TABLES = (("parquet", PARQUET_SUFFIXES), ("csv", CSV_SUFFIXES))
 "Formats of edge lists, with the endings of their files."
 _EDGE_LISTS = tuple(kind for kind, _ in _TABLES)
-_MOST_NAMES = 10
 
 
 def import_run(
@@ -159,5 +158,4 @@ def _refuse_foreign_options(
 
 def _note_left_out(what: str, names: list[str], hint: str, terminal: Terminal) -> None:
     if names:
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        terminal.say(f"{what} left out: {', '.join(names[:_MOST_NAMES])}{more}.{hint}")
+        terminal.say(f"{what} left out: {listed(names)}.{hint}")

@@ -164,7 +164,7 @@ def answers_of_whole_graphs(graph: Graph) -> str:
 
 def left_out(graph: Graph, task: str | None) -> str:
     """A sentence about the answers that :func:`for_task` leaves out; empty where it leaves out none."""
-    if task is None or tasks_of(graph) == tasks_of(without_others(graph, task)):
+    if task is None or without_others(graph, task) is graph:
         return ""
     others = replace(graph, **_ABSENT[_ANSWERS[task]])
     return f"Graph '{graph.name}' also has {answers_of(others)}; the task '{task}' does not use them."

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from sagann.did_you_mean import did_you_mean
-from sagann.errors import DatasetError, InputError, require_type, shown
+from sagann.errors import DatasetError, InputError, listed, require_type, shown
 from sagann.graph import Graph
 from sagann.interop.ogb import read_ogb
 from sagann.interop.pyg import Task
@@ -175,8 +175,7 @@ def _file_of_pyg(folder: Path, name: str) -> Path:
 
 
 def _not_found(name: str, roots: Sequence[Path], known: Sequence[str]) -> DatasetError:
-    more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
-    found = f"there are {', '.join(map(shown, known[:_MOST_NAMES]))}{more}" if known else "there is none"
+    found = f"there are {listed([*map(shown, known)])}" if known else "there is none"
     fetch = _how_to_fetch(name, roots[0])
     own = "Fetch it with PyG or OGB, or make it with 'sagann data import'; root= names another folder."
     return DatasetError(

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sagann.errors import DatasetError, require_choice, shown
+from sagann.errors import DatasetError, listed, require_choice, shown
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import first_true, wrong_form
 from sagann.interop.pyg import TASK_CHOICES, Task
@@ -149,8 +149,7 @@ class _Source:
         )
         left_out = [self._described(name) for name in self._fields if name not in self._taken]
         if left_out:
-            more = f" and {len(left_out) - _MOST_NAMES} more" if len(left_out) > _MOST_NAMES else ""
-            self._say(f"Left out of {self._path.name}: {', '.join(left_out[:_MOST_NAMES])}{more}.")
+            self._say(f"Left out of {self._path.name}: {listed(left_out)}.")
         return found
 
     def _saved(self) -> tuple[Mapping[str, Any], Mapping[str | int, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -71,20 +71,44 @@ class EpochSource(Protocol):
         """End what :meth:`open` has started. A second call does nothing."""
 
 
-class WholeGraph:
+P = TypeVar("P", bound=Predictor)
+
+
+class PredictorSource(Generic[P]):
+    """What sources have in common whose predictor evaluates the whole graph in this process: nothing is recorded, started or ended.
+
+    Args:
+        predictor: has the model.
+        prepared: the graph as the model reads it.
+    """
+
+    def __init__(self, predictor: P, prepared: PreparedGraph) -> None:
+        self._predictor = predictor
+        self._prepared = prepared
+        self.timeline: Recorder | None = None
+        self.traffic: Traffic | None = None
+        self.work: TrainerWork | None = None
+
+    def logits(self) -> Tensor:
+        return self._predictor.logits(self._prepared)
+
+    def open(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class WholeGraph(PredictorSource[Predictor]):
     """The epoch source whose one step is the whole graph, in memory, streamed, or divided among workers.
 
     With ``profile``, each epoch is recorded.
     """
 
     def __init__(self, predictor: Predictor, prepared: PreparedGraph, *, profile: bool = False) -> None:
-        self._predictor = predictor
-        self._prepared = prepared
+        super().__init__(predictor, prepared)
         self._graph = prepared.graph
         self._profile = profile
-        self.timeline: Recorder | None = None
-        self.traffic: Traffic | None = None
-        self.work: TrainerWork | None = None
         rows, answers = labelled_rows(self._graph, self._graph.splits["train"])
         self._rows, self._answers = rows.to(predictor.device), answers.to(predictor.device)
         # The rows of an interval are looked up on the host, so that the lookup does not wait for the device.
@@ -102,15 +126,6 @@ class WholeGraph:
                 num_edges=self._prepared.num_edges * self._predictor.num_hops,
                 complete_gradients=self._predictor.add_gradients,
             )
-
-    def logits(self) -> Tensor:
-        return self._predictor.logits(self._prepared)
-
-    def open(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def _loss(self) -> Tensor:
         if self._profile:

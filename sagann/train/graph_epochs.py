@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import partial
-from typing import TYPE_CHECKING
-
-from torch import Tensor
 
 from sagann.runtime.loading import GraphBatches
 from sagann.runtime.loading.minibatches import useful_ahead
 from sagann.train.config import TrainConfig
-from sagann.train.epoch_source import TrainStep
+from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.graph_predictor import GraphPredictor
 from sagann.train.preparation import PreparedGraph
 
-if TYPE_CHECKING:
-    from sagann.runtime.recorder import Recorder
-    from sagann.runtime.tiered import Traffic
-    from sagann.train.trainer_work import TrainerWork
 
-
-class GraphEpochs:
+class GraphEpochs(PredictorSource[GraphPredictor]):
     """The epoch source of a task on whole graphs: every training graph with a known answer is in one batch of an epoch.
 
     Batches depend on the run's seed, the epoch and their number.
@@ -33,11 +25,7 @@ class GraphEpochs:
     """
 
     def __init__(self, predictor: GraphPredictor, prepared: PreparedGraph, config: TrainConfig) -> None:
-        self._predictor = predictor
-        self._prepared = prepared
-        self.timeline: Recorder | None = None
-        self.traffic: Traffic | None = None
-        self.work: TrainerWork | None = None
+        super().__init__(predictor, prepared)
         self._batches = GraphBatches(
             prepared.graph,
             batch_size=config.graphs_per_batch,
@@ -60,12 +48,3 @@ class GraphEpochs:
                     num_labelled=batch.num_graphs,
                     num_edges=batch.num_edges * self._predictor.num_hops,
                 )
-
-    def logits(self) -> Tensor:
-        return self._predictor.logits(self._prepared)
-
-    def open(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass

@@ -32,11 +32,10 @@ from sagann.plan.hybrid.assignment import HOST
 from sagann.plan.hybrid.predict import accelerator_names
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatches
-from sagann.runtime.tiered import Traffic
 from sagann.saga.engine import current_engine, set_engine
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
-from sagann.train.epoch_source import TrainStep
+from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.losses import Loss
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
@@ -45,10 +44,9 @@ from sagann.train.trainer_work import TrainerWork
 
 if TYPE_CHECKING:
     from sagann.nn import ModelConfig
-    from sagann.runtime.recorder import Recorder
 
 
-class HybridEpochs:
+class HybridEpochs(PredictorSource[Predictor]):
     """The epoch source of ``TrainConfig.devices``.
 
     Args:
@@ -74,12 +72,10 @@ class HybridEpochs:
         assert config.sample is not None
         assert config.devices is not None
         _require_shareable(predictor.model, prepared)
-        self._predictor, self._prepared, self._config = predictor, prepared, config
+        super().__init__(predictor, prepared)
+        self._config = config
         self._model_file = None if model_config is None else class_in_file(model_config.model)
         self._say = say
-        self.timeline: Recorder | None = None
-        self.traffic: Traffic | None = None
-        self.work: TrainerWork | None = None
         self._devices = Devices.parse(config.devices, where="TrainConfig.devices")
         self._minibatches = MiniBatches(
             prepared.graph,
@@ -121,9 +117,6 @@ class HybridEpochs:
             # Evaluation has all threads.
             torch.set_num_threads(self._threads)
         self.work = self._work()
-
-    def logits(self) -> Tensor:
-        return self._predictor.logits(self._prepared)
 
     def open(self) -> None:
         if not self.trainers:

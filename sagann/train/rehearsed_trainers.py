@@ -47,7 +47,7 @@ class _Measured(NamedTuple):
     """What an iteration of a rehearsal took."""
 
     shares: Mapping[str, RehearsedShare]
-    "By trainer."
+    "What its share took each trainer, by the trainer's name."
     synchronise_s: float
     "Seconds from the last gradient on."
 

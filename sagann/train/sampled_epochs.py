@@ -9,30 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.graph import Graph
 from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
-from sagann.runtime.tiered import DeviceFeatures, TieredFeatures, Traffic
+from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.train.batch_memory import measure_batches
 from sagann.train.config import TrainConfig
-from sagann.train.epoch_source import TrainStep
+from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.tiers import TierPlan, device_tiered, is_in_memory, plan_tiers, tiered
 
-if TYPE_CHECKING:
-    from sagann.runtime.recorder import Recorder
-    from sagann.train.trainer_work import TrainerWork
 
-
-class SampledEpochs:
+class SampledEpochs(PredictorSource[Predictor]):
     """The epoch source of ``TrainConfig.sample``: every labelled training vertex is in one mini-batch of an epoch.
 
     Batches depend on the run's seed, the epoch and their number. Dropout draws its seeds from PyTorch's generator in the training
@@ -56,11 +50,7 @@ class SampledEpochs:
         *,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._predictor = predictor
-        self._prepared = prepared
-        self.timeline: Recorder | None = None
-        self.traffic: Traffic | None = None
-        self.work: TrainerWork | None = None
+        super().__init__(predictor, prepared)
         # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
         graph = prepared.graph.to("cpu")
         ahead = _stated_ahead(graph, config, predictor)
@@ -116,15 +106,6 @@ class SampledEpochs:
             num_labelled=len(batch.seeds),
             num_edges=batch.num_edges,
         )
-
-    def logits(self) -> Tensor:
-        return self._predictor.logits(self._prepared)
-
-    def open(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def _stated_ahead(graph: Graph, config: TrainConfig, predictor: Predictor) -> int:
