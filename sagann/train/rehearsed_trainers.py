@@ -124,8 +124,10 @@ class RehearsedTrainers(HybridEpochs):
         optimizer.zero_grad()
         found, train_s = self._propagated(iteration)
         since_s = time.perf_counter()
-        synchronised(found, self._parameters, iteration.name).backward()
-        optimizer.step()
+        loss = synchronised(found, self._parameters, iteration.name)
+        loss.backward()
+        # LBFGS asks for the loss again; the gradients are there.
+        optimizer.step(lambda: loss)  # type: ignore[arg-type, return-value]
         synchronise_s = time.perf_counter() - since_s
         for name, sent in iteration.sent.items():
             self.trainers[name].release(sent)

@@ -127,3 +127,8 @@ def test_without_devices_nothing_is_rehearsed(options: dict[str, Any]) -> None:
     trainer = trainer_of(MODEL, **options)
     with pytest.raises(InputError, match="only trainers that share mini-batches are rehearsed: sample is"):
         trainer.rehearse_trainers()
+
+
+def test_an_optimizer_that_asks_for_the_loss_is_rehearsed() -> None:
+    trainer = trainer_of(MODEL, community_graph(), **CONFIG, optimizer="LBFGS")
+    assert trainer.rehearse_trainers().synchronise_s > 0
