@@ -17,11 +17,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from sagann.byte_size import format_bytes
 from sagann.cli.failure import BAD_INPUT, INTERRUPTED, OUR_FAULT, TERMINATED
 from sagann.errors import WorkerError
+from sagann.free_space import require_memory
 from sagann.runtime.processor import num_cores
 
 _LOOPBACK = "127.0.0.1"
+_WORKER_BYTES = 320 << 20
+"Memory of a worker's process before it holds anything of the graph, in bytes."
 _CODES = (OUR_FAULT, BAD_INPUT, INTERRUPTED, TERMINATED)
 "Exit codes of a worker that has said by itself why it ends."
 
@@ -32,8 +36,15 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path)
     Each worker gets an equal share of the cores, unless ``OMP_NUM_THREADS`` states its number of threads.
 
     Raises:
+        InputError: so many processes do not fit memory.
         WorkerError: a worker was killed by a signal.
     """
+    # The number may come from a file of somebody else.
+    require_memory(
+        num_workers * _WORKER_BYTES,
+        where=f"{num_workers} workers",
+        fix=f"Start fewer workers: each takes {format_bytes(_WORKER_BYTES)} before it holds anything of the graph.",
+    )
     # Imported here: it takes longer than most commands.
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

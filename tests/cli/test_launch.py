@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from bench.workers import free_port
+from sagann.free_space import Memory
 from tests.cli.conftest import Invoke
 from tests.cli.test_process import DEADLINE_S, run, start
 from tests.cli.warm import Warm
@@ -228,4 +229,21 @@ def test_what_workers_cannot_do_is_refused_before_they_start(
     ended = invoke(*arguments, *(() if "--workers" in options else ("--workers", 2)), *options)
     assert ended.code == 2
     assert message in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_workers_that_do_not_fit_memory_are_not_started(
+    blocks: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that came from a damaged file is refused; two are asked for, so that a failing test starts no more."""
+    free = Memory(total_bytes=2**33, available_bytes=600 << 20, limit_bytes=None, limit_used_bytes=None)
+    monkeypatch.setattr("sagann.free_space.memory", lambda: free)
+    config = tmp_path / "run.toml"
+    config.write_text(
+        f"[data]\ndata = {json.dumps(str(blocks))}\n[train]\nepochs = 1\ndevice = 'cpu'\nworkers = 2\n"
+    )
+    ended = invoke("train", "--config", config, "--out", tmp_path / "run")
+    assert ended.code == 2
+    assert "the work does not fit memory: at least 640.0 MiB are needed, 600.0 MiB are free" in ended.err
+    assert "2 workers" in ended.err
     assert not (tmp_path / "run").exists()
