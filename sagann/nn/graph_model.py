@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sagann.errors import require_type
 from sagann.graph import Graph, Topology
+from sagann.nn.model_call import VERTICES, check_call
 from sagann.nn.pooling import check_pool, pool
 from sagann.saga.layer import count_hops
 
@@ -45,6 +46,7 @@ class GraphModel(nn.Module):
         super().__init__()
         fix = "Pass a module that is called as gnn(hops, x)."
         require_type(gnn, nn.Module, where="GraphModel.gnn", fix=fix)
+        check_call(gnn, VERTICES, where=f"GraphModel.gnn, a {type(gnn).__name__}")
         check_pool(pool, where="GraphModel.pool")
         self.gnn = gnn
         self.pool = pool

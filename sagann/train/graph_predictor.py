@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from sagann.graph import Graph
 from sagann.graph.split import as_columns
 from sagann.kernels.row_dropout import rows_with
 from sagann.nn.graph_model import reads_graphs
+from sagann.nn.model_call import GRAPHS
 from sagann.train.contract import Contract
 from sagann.train.last_input import LastInput
 from sagann.train.predictor import Predictor, evaluating
@@ -22,8 +22,6 @@ from sagann.train.preparation import PreparedGraph
 if TYPE_CHECKING:
     from sagann.runtime.loading.graph_batch import GraphBatch
 
-_ARGUMENTS = ("hops", "x", "graph_ptr")
-"What a model of whole graphs is called with."
 # Vertices of a batch that is evaluated.
 _VERTICES_AT_ONCE = 1 << 16
 
@@ -42,8 +40,9 @@ class GraphPredictor(Predictor):
         InputError: the model does not take ``graph_ptr``, or is to be streamed or divided among workers; and as :class:`Predictor`.
     """
 
+    arguments = GRAPHS
+
     def __init__(self, model: nn.Module, contract: Contract, **options: Any) -> None:
-        super().__init__(model, contract, **options)
         name = type(model).__name__
         if not reads_graphs(model):
             raise InputError(
@@ -53,16 +52,7 @@ class GraphPredictor(Predictor):
                 fix=f"Pass sagann.nn.GraphModel(model, width, {contract.num_outputs}), or let forward take (hops, x, graph_ptr) and pool with "
                 "sagann.nn.pool.",
             )
-        try:
-            signature = inspect.signature(model.forward)
-            signature.bind(*(None for _ in _ARGUMENTS))
-        except TypeError as error:
-            raise InputError(
-                "the model cannot be called with a batch of graphs",
-                value=f"forward{signature}: {error}",
-                where=f"model {name}",
-                fix=f"Let forward take ({', '.join(_ARGUMENTS)}), in this order, and nothing else without a default.",
-            ) from error
+        super().__init__(model, contract, **options)
         if self.streaming is not None or self.workers is not None:
             raise InputError(
                 "a model of whole graphs is neither streamed nor divided among workers",

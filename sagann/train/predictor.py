@@ -19,6 +19,7 @@ from sagann.graph.feature_store import Features
 from sagann.graph.split import as_columns, labelled_rows
 from sagann.graph.task import without_others
 from sagann.kernels.row_dropout import rows_with
+from sagann.nn.model_call import VERTICES, check_call
 from sagann.saga.layer import count_hops
 from sagann.saga.shared_lock import MODELS
 from sagann.storage.verify import check_graph
@@ -55,8 +56,11 @@ class Predictor:
             methods with the same graphs, and gets the results of the whole graph.
 
     Raises:
-        InputError: a graph does not keep the contract, or its values are bad (ids, NaN, labels, splits).
+        InputError: the model cannot be called so; a graph does not keep the contract, or its values are bad (ids, NaN, labels, splits).
     """
+
+    arguments: tuple[str, ...] = VERTICES
+    "What the model is called with."
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class Predictor:
         require_type(model, nn.Module, where="Predictor.model", fix="Pass a torch.nn.Module.")
         require_type(contract, Contract, where="Predictor.contract", fix="Pass Contract.of(graph).")
         require_type(device, torch.device, where="Predictor.device", fix="Pass torch.device('cpu'), for one.")
+        check_call(model, self.arguments, where=f"model {type(model).__name__}")
         _check_has_data(model)
         self.model = model.to(device)
         self.contract = contract

@@ -152,6 +152,7 @@ def test_a_forward_that_takes_other_arguments_is_refused(parameters: str, messag
     exec(f"class Mine(Module):\n    def forward(self, {parameters}):\n        return x", scope)
     contract = Contract.of(rings_and_stars())
     with pytest.raises(
-        InputError, match=rf"cannot be called with a batch of graphs: forward\(.*{message}.*hops, x, graph_ptr"
+        InputError,
+        match=rf"cannot be called as model\(hops, x, graph_ptr\): forward\(.*{message}.*hops, x, graph_ptr",
     ):
         predictor_of(scope["Mine"](), contract, device=CPU)
