@@ -13,6 +13,7 @@ from sagann.graph.rows import is_sparse
 from sagann.graph.subgraph import subgraph
 from sagann.graph.task import answered, is_of_graphs
 from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.nn.zoo import with_outputs
 from sagann.saga.engine import NaiveEngine, current_engine, using_engine
 from sagann.saga.layer import count_hops
 from sagann.train.automatic import is_streamed_by_engine
@@ -83,7 +84,7 @@ def _dense_bytes(config: ModelConfig, graph: Graph) -> int:
     """Dense rows of sparse features, if the model's preparation makes them: a narrow model on a few vertices tells."""
     if not is_sparse(graph.features):
         return 0
-    few = subgraph(graph, torch.arange(min(_FEW_VERTICES, graph.num_vertices)))
+    few = with_outputs(subgraph(graph, torch.arange(min(_FEW_VERTICES, graph.num_vertices))), 1)
     narrow = build_model(replace(config, layers=2, hidden=1, heads=1, out_heads=1), few)
     prepared = prepared_by(narrow, few).features
     is_dense = prepared is not None and not is_sparse(prepared)

@@ -168,9 +168,9 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
     if not is_of_graphs(graph):
         return build(config, graph)
     if config.model not in MODELS and reads_graphs(_users_class(config)):
-        return build(config, _with_outputs(graph, num_outputs))
+        return build(config, with_outputs(graph, num_outputs))
     return GraphModel(
-        build(config, _with_outputs(graph, config.hidden)),
+        build(config, with_outputs(graph, config.hidden)),
         config.hidden,
         num_outputs,
         pool=pooled_by(config.pool, where="ModelConfig.pool"),
@@ -178,7 +178,7 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
     )
 
 
-def _with_outputs(graph: Graph, num_outputs: int) -> Graph:
+def with_outputs(graph: Graph, num_outputs: int) -> Graph:
     """The graph for a builder of models with ``num_outputs`` outputs per vertex."""
     return replace(
         without_others(graph, "regression"), targets=torch.zeros(1, 1).expand(graph.num_vertices, num_outputs)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from sagann.cli.fit_memory import check_memory, least_bytes
 from sagann.cli.run_settings import RunSettings, merge, settings_of
@@ -84,6 +85,23 @@ def test_weights_outputs_and_rows_are_counted(graph: Graph) -> None:
 
 def test_nothing_is_allocated(graph: Graph) -> None:
     assert least(graph, hidden=2 * 10**9) > 10**11
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_the_model_that_tells_what_becomes_dense_is_narrow(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single wrong label makes billions of classes, each of which would have weights."""
+    allocated = []
+
+    def watched(config: ModelConfig, graph: Graph) -> nn.Module:
+        model = build_model(config, graph)
+        allocated.append(sum(each.numel() for each in model.parameters() if not each.is_meta))
+        return model
+
+    monkeypatch.setattr("sagann.cli.fit_memory.build_model", watched)
+    sparse = replace(graph, features=torch.eye(1000, 10).to_sparse_csr(), num_classes=100_000)
+    assert least(sparse, hidden=4) > 4 * 4 * 100_000
+    assert len(allocated) == 2
+    assert max(allocated) < 100
 
 
 def test_of_a_users_model_the_output_is_known(graph: Graph) -> None:
