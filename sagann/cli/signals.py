@@ -25,6 +25,7 @@ from types import FrameType
 from sagann.cli.failure import TERMINATED
 from sagann.errors import Terminated
 from sagann.temporary import remove_all
+from sagann.torchrun import is_worker
 
 _RETRY_S = 0.05
 _FINISH_S = 4.0
@@ -49,8 +50,8 @@ class Signals:
     def handled(self) -> Iterator[None]:
         """Inside the block, Ctrl-C raises KeyboardInterrupt and SIGTERM Terminated, each at the next safe moment.
 
-        A second Ctrl-C raises at once. A second SIGTERM ends the process at once. A signal that is ignored or has another
-        handler stays so.
+        A second Ctrl-C raises at once. A second SIGTERM ends the process at once, but not a worker: its launcher passes on what
+        a scheduler sends to all of them. A signal that is ignored or has another handler stays so.
         """
         # The block itself may run in an import or in a string.
         self._num_unsafe_before = _num_unsafe(sys._getframe())
@@ -131,9 +132,9 @@ class Signals:
                 os.close(outgoing)
 
     def _watch(self, incoming: int) -> None:
-        """End the process at a second SIGTERM, or when the time after the first one is up."""
+        """End the process at a second SIGTERM, but for a worker, or when the time after the first one is up."""
         num_came, deadline_s = 0, None
-        while num_came < 2:
+        while num_came < 2 or is_worker():
             left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
             if not select([incoming], [], [], left_s)[0]:
                 break

@@ -161,10 +161,9 @@ class ProcessTrainer:
         self._pipe.close()
         # The pipe's end ends the process, unless it computes.
         self._process.join(0.2)
-        for end in (self._process.terminate, self._process.kill):
-            if self._process.is_alive():
-                end()
-                self._process.join(_END_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join(_END_S)
 
     def _answer(self, doing: str) -> Answer:
         """What the process answers; waits for it."""

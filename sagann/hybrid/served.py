@@ -23,6 +23,8 @@ from sagann.hybrid.trainer import LossOf, propagate
 from sagann.runtime.loading import MiniBatch
 from sagann.sampling.sampled import Sampled
 
+_SAVING_S = 10
+"Seconds that a process goes on after SIGTERM, if its parent does not end it before."
 Replica = Callable[[], tuple[nn.Module, LossOf]]
 "Gives the model of a process, and the loss that runs it."
 
@@ -73,8 +75,9 @@ class Start:
 
 def serve(pipe: Connection, start: Start) -> None:
     """Train what comes through a pipe until it ends."""
-    # Ctrl-C in a terminal reaches all processes; the first one ends this one.
+    # Ctrl-C in a terminal and SIGTERM of a scheduler reach all processes; the first one saves the run, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(_SAVING_S))
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
             trained = _Trained(start)
