@@ -14,11 +14,11 @@ from sagann.cli.settings import integers
 from sagann.errors import InputError, require_choice
 from sagann.graph import Graph
 from sagann.graph.feature_store import feature_store
-from sagann.graph.validate import validate_labels
 from sagann.report.access_curves import curves_table, write_curves
 from sagann.report.terminal import Terminal
 from sagann.storage import load_graph
 from sagann.storage.picture import require_drawing
+from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.tiering import SCORES, access_curve, labelled_vertices, measured_accesses, score_vertices
 
@@ -56,9 +56,8 @@ def score_run(dataset: str, request: ScoreRequest, terminal: Terminal) -> None:
         check_target(request.plot, (".png",), overwrite=request.overwrite, option="--plot")
     graph = load_graph(dataset)
     with whole_files(graph):
-        # Scores and samplers rely on valid ids and masks.
-        graph.topology.validate()
-        validate_labels(graph)
+        # Scores and samplers rely on valid ids and masks. Features are not read.
+        check_graph(replace(graph, features=None))
         seeds = _seeds(graph, request.split)
         counts = measured_accesses(
             graph.topology,

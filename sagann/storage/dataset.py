@@ -23,6 +23,7 @@ from sagann.graph.rows import csr_tensor, is_sparse
 from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, Manifest, kind_of_labels, layout_of, read_manifest, write_manifest
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
+from sagann.storage.verify import check_files
 from sagann.storage.whole_files import whole_files
 
 
@@ -48,6 +49,8 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = 
     tensors = tensors_of(graph)
     # Refused before the folder gets its name.
     with new_folder(path, overwrite=overwrite) as folder, whole_files(graph):
+        # Damage would get a checksum that is right.
+        check_files(graph)
         arrays = {name: write_npy(folder / f"{name}.npy", tensor) for name, tensor in tensors.items()}
         write_manifest(folder, manifest_of(graph, arrays))
 

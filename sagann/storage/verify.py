@@ -7,7 +7,7 @@ wait for the disk together, and each file is compared once in a process. They al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -26,13 +26,24 @@ def check_graph(graph: Graph) -> None:
         InputError: a value is wrong; the message names the first offending vertex or edge.
     """
     with whole_files(graph):
-        _check(graph, [each for each in graph_maps(graph) if not each.is_checked])
+        _compare(graph_maps(graph), meanwhile=lambda: validate_graph(graph))
 
 
-def _check(graph: Graph, maps: Sequence[ArrayMap]) -> None:
-    maps = [each for each in maps if each.checks]
+def check_files(graph: Graph) -> None:
+    """Check the files that a graph was opened from, and no value: for whoever copies them.
+
+    Raises:
+        DatasetError: a file is damaged; the message names the file and the damaged part.
+    """
+    with whole_files(graph):
+        _compare(graph_maps(graph), meanwhile=lambda: None)
+
+
+def _compare(maps: Iterable[ArrayMap], *, meanwhile: Callable[[], None]) -> None:
+    """Compare the checksums of files that have not been compared yet, and do something else ``meanwhile``."""
+    maps = [each for each in maps if each.checks and not each.is_checked]
     if not maps:
-        validate_graph(graph)
+        meanwhile()
         return
     stop = Event()
 
@@ -43,7 +54,7 @@ def _check(graph: Graph, maps: Sequence[ArrayMap]) -> None:
     with ThreadPoolExecutor(max(1, torch.get_num_threads() // 2), thread_name_prefix="sagann-verify") as threads:
         pending = [[(check, threads.submit(unless_stopped, check)) for check in each.checks] for each in maps]
         try:
-            validate_graph(graph)
+            meanwhile()
             for each, checks in reversed(list(zip(maps, pending, strict=True))):
                 # What no thread has begun is computed by this one.
                 each.is_checked = all(

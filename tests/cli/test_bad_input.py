@@ -18,6 +18,7 @@ import torch
 from sagann.graph import Graph, Topology
 from sagann.storage import open_graph, save_graph
 from tests.cli.conftest import Invoke, Outcome
+from tests.cli.test_process import run
 
 N = 12
 
@@ -223,6 +224,45 @@ def test_a_flipped_bit_is_refused_unless_nobody_asks(
     assert (
         invoke("train", "--config", tmp_path / "run" / "config.toml", "--verify", "--out", tmp_path / "x").code == 2
     )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("data", "reorder", "DATA", "OUT"),
+        ("data", "score", "DATA", "--fanouts", "2,2"),
+        ("evaluate", "--run", "RUN", "--data", "DATA"),
+        ("predict", "--run", "RUN", "--data", "DATA", "--out", "OUT.csv"),
+        ("embed", "--run", "RUN", "--data", "DATA", "--out", "OUT.npy"),
+        ("train", "--data", "DATA", "--sample", "2,2", "--hidden", 4, "--epochs", 1, "--out", "OUT"),
+        ("train", "--data", "DATA", "--workers", 2, "--hidden", 4, "--epochs", 1, "--out", "OUT"),
+    ],
+    ids=lambda command: " ".join(map(str, command[:2])),
+)
+@pytest.mark.tries("flip")
+def test_every_command_that_computes_with_a_dataset_finds_a_flipped_bit(
+    invoke: Invoke, folder: Path, tmp_path: Path, command: tuple[object, ...]
+) -> None:
+    train = ("train", "--data", folder, "--hidden", 4, "--epochs", 1, "--out", tmp_path / "run")
+    if "RUN" in command:
+        assert invoke(*train).code == 0
+    # The source 0 becomes 1, an id like any other.
+    indices = np.load(folder / "indices.npy")
+    at = int((indices == 0).argmax())
+    patch(folder / "indices.npy", indices.dtype, at, 1)
+    names = {"DATA": folder, "RUN": tmp_path / "run", "OUT": tmp_path / "out"}
+    names |= {f"OUT{suffix}": tmp_path / f"out{suffix}" for suffix in (".csv", ".npy")}
+    arguments = [names.get(each, each) if isinstance(each, str) else each for each in command]
+    if "--workers" in command:
+        # What a worker says is not in this process.
+        code, _, err = run(*arguments)
+    else:
+        ended = invoke(*arguments)
+        code, err = ended.code, ended.err
+    assert code == 2, err
+    assert "indices.npy" in err
+    assert "array file is damaged: CRC-32" in err
+    assert not list(tmp_path.glob("out*"))
 
 
 @pytest.mark.parametrize("name", ["indptr", "indices", "features", "labels", "split_train", "manifest"])

@@ -132,3 +132,14 @@ def test_changed_graphs_verify_the_arrays_that_they_share(folder: Path) -> None:
     check_graph(replace(graph, features=torch.zeros(7, 4)))
     with pytest.raises(DatasetError, match=r"features\.npy"):
         check_graph(replace(graph, labels=None, num_classes=0))
+
+
+@pytest.mark.tries("flip")
+def test_damage_is_not_saved_with_a_new_checksum(folder: Path, tmp_path: Path) -> None:
+    flip(folder / "features.npy")
+    with pytest.raises(DatasetError, match=r"array file is damaged: CRC-32 .*features\.npy"):
+        save_graph(open_graph(folder), tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    # Whoever asks for no checks gets a copy of what is there.
+    save_graph(open_graph(folder, verify=False), tmp_path / "copy")
+    assert torch.equal(open_graph(tmp_path / "copy").features, open_graph(folder).features)
