@@ -262,7 +262,7 @@ def reorder(
 
     Example: sagann data reorder roads roads-near --by degree
     """
-    from sagann.cli.result_file import check_target
+    from sagann.cli.result_file import check_target, write_aside
     from sagann.partition import DEFAULT_SCORE, vertex_order
     from sagann.storage import load_graph
     from sagann.storage.manifest import read_manifest
@@ -288,7 +288,7 @@ def reorder(
     manifest = read_manifest(Path(dataset)) if Path(dataset).is_dir() else None
     save_reordered(graph, order, out, overwrite=overwrite, manifest=manifest)
     if save_order is not None:
-        write_npy(save_order, order)
+        write_aside(save_order, lambda path: write_npy(path, order))
     report_dataset(out, shared)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +111,7 @@ def write_predictions(
         if path.suffix != ".npy":
             columns["class_name"] = _named(class_names, classes)
         columns["probability"] = probability
-    _replace(path, lambda aside: write(aside, columns))
+    write_aside(path, lambda aside: write(aside, columns))
 
 
 def write_values(path: Path, values: Tensor, order: Tensor, *, of: str = "vertex") -> None:
@@ -125,13 +128,13 @@ def write_values(path: Path, values: Tensor, order: Tensor, *, of: str = "vertex
         columns["prediction"] = values[order].numpy()
     else:
         columns |= {f"prediction_{number}": column[order].numpy() for number, column in enumerate(values.T)}
-    _replace(path, lambda aside: _write_table(aside, columns))
+    write_aside(path, lambda aside: _write_table(aside, columns))
 
 
 def write_embeddings(path: Path, rows: Tensor, order: Tensor) -> None:
     """Write a float32 array [num_vertices, F] or [num_vertices] as .npy; an existing file is replaced. Row i of the file is row ``order[i]``."""
     pieces = order.split(max(1, _AT_ONCE_BYTES // max(1, rows[:1].nbytes)))
-    _replace(path, lambda aside: write_npy(aside, rows, (rows[piece] for piece in pieces)))
+    write_aside(path, lambda aside: write_npy(aside, rows, (rows[piece] for piece in pieces)))
 
 
 def _named(names: Sequence[str], ids: np.ndarray) -> Any:
@@ -167,13 +170,17 @@ def _save_array(path: Path, rows: np.ndarray) -> None:
         np.save(file, rows, allow_pickle=False)
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write aside and rename, so that a reader never sees half a file."""
-    aside = path.with_name(f".tmp-{os.getpid()}-{path.name}")
-    remove = Removal(lambda: aside.unlink(missing_ok=True))
+def write_aside(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file aside and rename it, so that a reader never sees half a file.
+
+    It is written in a folder of its own, into which nobody else can put a link to another file.
+    """
     try:
-        write(aside)
-        aside.replace(path)
+        with ExitStack() as stack:
+            aside = Path(tempfile.mkdtemp(prefix=".tmp-", dir=path.parent))
+            stack.callback(Removal(lambda: shutil.rmtree(aside, ignore_errors=True)))
+            write(aside / path.name)
+            (aside / path.name).replace(path)
     except OSError as error:
         # NumPy's error for a full disk names neither file nor reason.
         raise InputError(
@@ -182,5 +189,3 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
             where=str(path),
             fix="Free some space, or choose a file on another disk; nothing was left behind.",
         ) from error
-    finally:
-        remove()

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import csv
+import stat
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from sagann.cli.result_file import check_target, write_embeddings, write_predictions
+from sagann.cli.result_file import check_target, write_aside, write_embeddings, write_predictions
 from sagann.errors import InputError
 
 
@@ -85,3 +86,20 @@ def test_a_folder_that_may_not_be_written_is_refused_before_the_work(
         f"file cannot be written: the folder '{tmp_path}' may not be written to (in --plot {tmp_path / 'curves.png'}). "
         "Choose a file in a folder that you may write to."
     )
+
+
+def test_a_file_is_written_where_nobody_else_can_put_a_link(tmp_path: Path) -> None:
+    folders = []
+
+    def write(path: Path) -> None:
+        folders.append(path.parent)
+        assert path.parent.parent == tmp_path
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        assert not list(path.parent.iterdir())
+        path.write_text("whole")
+
+    for _ in range(2):
+        write_aside(tmp_path / "x.csv", write)
+    assert folders[0] != folders[1]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.csv"]
+    assert (tmp_path / "x.csv").read_text() == "whole"
