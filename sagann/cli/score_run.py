@@ -72,12 +72,13 @@ def score_run(dataset: str, request: ScoreRequest, terminal: Terminal) -> None:
             for name in request.scores
         }
         curves["oracle"] = access_curve(counts, counts)
-        title = f"Reads of features that hot rows of {graph.name} take"
-        terminal.show(curves_table(curves, title=title))
-        terminal.say(_epoch(graph, int(seeds.sum()), int(counts.sum()), request.batch_size))
-        if request.plot is not None:
-            write_curves(request.plot, curves, title=title)
-            terminal.show(f"Curves drawn in {request.plot}")
+    # Nothing is shown of files that were cut.
+    title = f"Reads of features that hot rows of {graph.name} take"
+    terminal.show(curves_table(curves, title=title))
+    terminal.say(_epoch(graph, int(seeds.sum()), int(counts.sum()), request.batch_size))
+    if request.plot is not None:
+        write_curves(request.plot, curves, title=title)
+        terminal.show(f"Curves drawn in {request.plot}")
 
 
 def _seeds(graph: Graph, split: str | None) -> Tensor:
