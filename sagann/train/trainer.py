@@ -10,73 +10,53 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict
-from importlib.util import find_spec
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler
 
-from sagann.byte_size import format_bytes
-from sagann.errors import CheckpointError, InputError, MissingDependencyError, require_type
-from sagann.graph import Graph, for_task
-from sagann.graph.task import answered, left_out, task_of
-from sagann.graph.validate import validate_labels
-from sagann.nn import ModelConfig, build_model
+from sagann.errors import CheckpointError, require_type
+from sagann.graph import Graph
+from sagann.nn import ModelConfig
 from sagann.registry import default
 from sagann.runtime.spinning import may_spin
-from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
-from sagann.train.agreement import continue_together, require_agreement, require_divisible, require_same_run
-from sagann.train.automatic import automatic_budget, bytes_in_files
-from sagann.train.best import BestTracker, copy_of, resolve_monitor
+from sagann.train.agreement import continue_together, require_same_run
+from sagann.train.assembly import assemble
+from sagann.train.best import copy_of
 from sagann.train.busy_watch import BusyWatch
 from sagann.train.config import TrainConfig
-from sagann.train.contract import Contract, require_names
+from sagann.train.description import description_of, info_of, summary_of, trained_on
 from sagann.train.epoch_progress import EpochProgress
-from sagann.train.epoch_source import EpochSource, WholeGraph
-from sagann.train.graph_predictor import GraphPredictor, predictor_of
 from sagann.train.history import History
-from sagann.train.identity import identity_of
-from sagann.train.losses import LossFunction, build_loss
+from sagann.train.losses import LossFunction
 from sagann.train.metrics import Metrics
 from sagann.train.own_metrics import OwnMetrics
 from sagann.train.policies import (
-    DECAY_POLICIES,
     OptimizerFactory,
     ParamGroups,
     SchedulerFactory,
-    build_optimizer,
-    build_scheduler,
-    try_policies,
 )
-from sagann.train.predictor import Predictor
-from sagann.train.preparation import PreparedGraph
 from sagann.train.reporter import (
     EpochRecord,
     LogReporter,
     Reporter,
-    RunInfo,
     SilentReporter,
     TensorBoardReporter,
     TrainResult,
 )
-from sagann.train.resources import peak_rss_bytes, reproducible, resolve_device, seeded, stop_on_interrupt, versions
-from sagann.train.run_folder import AUTOMATIC, EVENTS, RunFolder
+from sagann.train.resources import peak_rss_bytes, reproducible, seeded, stop_on_interrupt
+from sagann.train.run_folder import EVENTS, RunFolder
 from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
 from sagann.train.start import continue_run, start_run
-from sagann.train.streaming import OWN_FOLDER, Streaming, remove_spilled
-from sagann.train.trainable import check_sampled, check_trainable, copy_of_model
 
 if TYPE_CHECKING:
     from sagann.plan.hybrid.rehearsed import RehearsedJob
     from sagann.runtime.workers import Workers
-    from sagann.train.balancer import Balancer
     from sagann.train.sampled_forecast import SampledForecast
 
 
@@ -154,92 +134,60 @@ class Trainer:
         require_type(run_dir, (str, os.PathLike), where="Trainer.run_dir", fix="Pass a path.", optional=True)
         require_type(source, str, where="Trainer.source", fix="Pass a name of the data.", optional=True)
         require_type(progress, bool, where="Trainer.progress", fix="Pass True or False.")
-        self.config = config or TrainConfig()
-        self.workers = workers
         self._is_first = workers is None or workers.is_first
         self.run_dir = None if run_dir is None or not self._is_first else Path(run_dir)
-        # All workers spill to the run folder, each on its own machine.
-        self._spill_dir = None if run_dir is None else Path(run_dir)
         self._reporter: Reporter = (reporter or LogReporter()) if self._is_first else SilentReporter()
+        self._say = self._reporter.on_message
         self._shows_progress = progress and reporter is None and self._is_first
         self._records: Sequence[EpochRecord] = ()
-        everything, graph = graph, for_task(graph, self.config.task, where="TrainConfig.task")
-        if said := left_out(everything, task_of(graph)):
-            self._reporter.on_message(said)
-        self.graph, answers = graph, answered(graph)
-        self._source = source or graph.name
-        self._class_names = require_names(class_names, answers.num_classes, where="Trainer.class_names")
-        self._optimizer, self._scheduler = optimizer, scheduler
         self._is_stopping = False
-        self._param_groups = param_groups or DECAY_POLICIES[self.config.decay]
-        if optimizer is None and scheduler is None:
-            try_policies(self.config)
-        with whole_files(graph):
-            if validate and self._is_first:
-                check_graph(graph)
-            else:
-                validate_labels(graph)
-        check_trainable(graph)
-        self.config.require_effect(of_graphs=answers is not graph)
-        if self.config.tensorboard and find_spec("tensorboard") is None:
-            raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
-        device = resolve_device("cpu" if self.config.devices else self.config.device)
-        contract = Contract.of(graph)
-        with whole_files(graph), seeded(self.config.seed, device):
-            mean_loss = build_loss(
-                contract.kind,
-                answers,
-                name=self.config.loss,
-                class_weights=self.config.class_weights,
-                function=loss,
-            )
-            mean_loss.try_out(answers, contract.num_outputs, device)
-        self.monitor = resolve_monitor(self.config, contract, answers.splits)
-        self.weights = self.config.weights or ("best" if self.monitor.startswith("val/") else "last")
-        self.model_config = model if isinstance(model, ModelConfig) else None
-        if isinstance(model, ModelConfig):
-            with seeded(self.config.seed, device):
-                model = build_model(model, graph)
-        if self.config.sample is not None:
-            check_sampled(model, graph, self.config.sample)
-        streaming = self._streaming(device)
-        self._predictor = predictor_of(
-            model, contract, device=device, loss=mean_loss, metrics=metrics, streaming=streaming, workers=workers
+        self._parts = assemble(
+            model,
+            graph,
+            config or TrainConfig(),
+            source=source,
+            class_names=class_names,
+            loss=loss,
+            metrics=metrics,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            param_groups=param_groups,
+            validate=validate and self._is_first,
+            workers=workers,
+            # All workers spill to the run folder, each on its own machine.
+            spill_dir=None if run_dir is None else Path(run_dir),
+            say=self._say,
         )
-        with whole_files(graph):
-            if workers is not None:
-                require_divisible(self.config, device, balance=workers.balance)
-                require_agreement(workers, self.config, graph, self._predictor, self.model_config)
-            self._prepared = self._prepare(graph)
-
-    def _prepare(self, graph: Graph) -> PreparedGraph:
-        """Prepare the graph, with large arrays in files where memory may be too small for both the arrays and the run."""
-        self._in_files_bytes = 0
-        if self._learns_graphs:
-            return self._predictor.prepare(graph, validate=False)
-        if self._predictor.streaming is None and self.device.type == "cpu" and self.workers is None:
-            self._in_files_bytes = bytes_in_files(self.model, graph)
-        if not self._in_files_bytes:
-            return self._predictor.prepare(graph, validate=False)
-        files = self._streaming(self.device, automatic_bytes=1)
-        assert files is not None
-        with files.large_arrays():
-            return self._predictor.prepare(graph, validate=False)
 
     @property
-    def _learns_graphs(self) -> bool:
-        """Whether whole graphs are learned."""
-        return self._predictor.contract.of_graphs
+    def config(self) -> TrainConfig:
+        """How to train."""
+        return self._parts.config
+
+    @property
+    def graph(self) -> Graph:
+        """The training graph, with the answers of the run's task alone."""
+        return self._parts.graph
+
+    @property
+    def monitor(self) -> str:
+        """The metric that early stopping and the best weights go by, as 'val/accuracy'."""
+        return self._parts.monitor
+
+    @property
+    def weights(self) -> str:
+        """Weights that the run ends with: 'best' or 'last'."""
+        return self._parts.weights
 
     @property
     def model(self) -> nn.Module:
         """The model, with the weights it has now."""
-        return self._predictor.model
+        return self._parts.model
 
     @property
     def device(self) -> torch.device:
         """The device that computes."""
-        return self._predictor.device
+        return self._parts.device
 
     @property
     def history(self) -> History:
@@ -260,48 +208,36 @@ class Trainer:
             CheckpointError: there is nothing to resume, or the run was started with another model, graph or configuration.
         """
         folder = self._run_folder(resume) if self._is_first else None
+        parts, workers = self._parts, self._parts.workers
         with ExitStack() as stack:
             if folder is not None:
                 stack.enter_context(folder.locked())
-            stack.callback(self._predictor.release)
+            stack.callback(parts.predictor.release)
             stack.callback(self._let_go_on)
-            self._stream_where_needed(folder, resume)
+            parts.stream_where_needed(folder, resume=resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
-            has_batches = self.config.sample is not None or self._learns_graphs
-            unit = "batch" if has_batches else "epoch"
-            stack.enter_context(stop_on_interrupt(self.stop, self._reporter.on_message, after=unit))
+            unit = "batch" if parts.has_batches else "epoch"
+            stack.enter_context(stop_on_interrupt(self.stop, self._say, after=unit))
             with whole_files(self.graph):
-                if self.workers is not None:
-                    require_same_run(self.workers, resume=resume)
-                session = self._session()
-                description = {} if folder is None else self._description(session)
+                if workers is not None:
+                    require_same_run(workers, resume=resume)
+                session = parts.session()
+                description = {} if folder is None else description_of(parts, session)
             run = ""
             if folder is not None and resume:
-                run = continue_run(session, folder, description, self._reporter.on_message)
+                run = continue_run(session, folder, description, self._say)
             elif folder is not None:
                 run = start_run(folder, description, overwrite=overwrite)
-            if resume and self.workers is not None:
-                continue_together(session, self.workers)
+            if resume and workers is not None:
+                continue_together(session, workers)
             self._records = session.history
             if session.balancer is not None:
                 session.balancer.begin()
-            require_whole_files = stack.enter_context(whole_files(self._prepared.graph))
-            info = self._info(session)
-            reporters = [self._reporter]
-            # Threads that copy blocks, or make batches, would be taken for other processes.
-            is_alone = self._predictor.streaming is None and not has_batches and self.device.type == "cpu"
-            if is_alone and self._is_first and may_spin(torch.get_num_threads()):
-                reporters.append(BusyWatch(self._reporter.on_message))
-            if self._shows_progress and (bar := default("progress")()) is not None:
-                stack.callback(bar.close)
-                reporters.append(bar)
-            if folder is not None and self.config.tensorboard:
-                events = TensorBoardReporter(folder.path / EVENTS, first_epoch=info.first_epoch)
-                stack.callback(events.close)
-                reporters.append(events)
+            require_whole_files = stack.enter_context(whole_files(parts.prepared.graph))
+            reporters = self._reporters(folder, session, stack)
             for reporter in reporters:
-                reporter.on_start(info)
+                reporter.on_start(info_of(parts, session))
             saver = None if folder is None else Saver(session, folder, run)
             stack.callback(session.source.close)
             session.source.open()
@@ -310,6 +246,22 @@ class Trainer:
             for reporter in reporters:
                 reporter.on_end(result)
         return result
+
+    def _reporters(self, folder: RunFolder | None, session: TrainSession, stack: ExitStack) -> list[Reporter]:
+        """Everyone who is told how a session goes; what is to be closed at its end is put on ``stack``."""
+        parts, reporters = self._parts, [self._reporter]
+        # Threads that copy blocks, or make batches, would be taken for other processes.
+        is_alone = parts.predictor.streaming is None and not parts.has_batches and self.device.type == "cpu"
+        if is_alone and self._is_first and may_spin(torch.get_num_threads()):
+            reporters.append(BusyWatch(self._say))
+        if self._shows_progress and (bar := default("progress")()) is not None:
+            stack.callback(bar.close)
+            reporters.append(bar)
+        if folder is not None and self.config.tensorboard:
+            events = TensorBoardReporter(folder.path / EVENTS, first_epoch=session.epoch + 1)
+            stack.callback(events.close)
+            reporters.append(events)
+        return reporters
 
     def _train(
         self,
@@ -349,9 +301,10 @@ class Trainer:
         self._is_stopping = True
 
     def _all_stop(self) -> bool:
-        if self.workers is None:
+        workers = self._parts.workers
+        if workers is None:
             return self._is_stopping
-        return self.workers.any(self._is_stopping, "agreeing on the next epoch")
+        return workers.any(self._is_stopping, "agreeing on the next epoch")
 
     def _let_go_on(self) -> None:
         self._is_stopping = False
@@ -362,83 +315,17 @@ class Trainer:
 
     def evaluate(self, graph: Graph | None = None) -> dict[str, Metrics]:
         """Measure the model on the training graph, or on a new one: see :meth:`sagann.train.Predictor.evaluate`."""
-        return self._predictor.evaluate(self._prepared if graph is None else graph)
+        return self._parts.predictor.evaluate(self._parts.prepared if graph is None else graph)
 
     def predict(self, graph: Graph | None = None, *, probabilities: bool = False) -> Tensor:
         """Class ids, 0/1 per class, probabilities or values of every vertex, or graph: see :meth:`sagann.train.Predictor.predict`."""
-        return self._predictor.predict(self._prepared if graph is None else graph, probabilities=probabilities)
+        return self._parts.predictor.predict(
+            self._parts.prepared if graph is None else graph, probabilities=probabilities
+        )
 
     def embed(self, graph: Graph | None = None) -> Tensor:
         """The input of the last SAGA layer, float [num_vertices, F], on the CPU."""
-        return self._predictor.embed(self._prepared if graph is None else graph)
-
-    def _stream_where_needed(self, folder: RunFolder | None, resume: bool) -> None:
-        """Stream the model where a budget is stated, or where memory is too small for the run."""
-        if folder is not None:
-            # Also where this run does not stream.
-            remove_spilled(folder.path / OWN_FOLDER)
-        if self._learns_graphs:
-            return
-        if self.workers is not None:
-            if self._predictor.streaming is not None:
-                self._predictor.streaming.warn(self._reporter.on_message)
-            return
-        budget_bytes = None
-        if self.config.memory is None and self.device.type == "cpu":
-            known = folder.read_run().get(AUTOMATIC) if folder is not None and folder.exists and resume else None
-            budget_bytes = automatic_budget(
-                self.model,
-                self._prepared.graph,
-                self._reporter.on_message,
-                known=known,
-                in_files_bytes=self._in_files_bytes,
-                hot_bytes=self._hot_bytes(),
-                trains=self.config.sample is None,
-            )
-        streaming = self._streaming(self.device, automatic_bytes=budget_bytes)
-        if streaming is not None:
-            streaming.warn(self._reporter.on_message)
-        self._predictor.streaming = streaming
-
-    def _streaming(self, device: torch.device, *, automatic_bytes: int | None = None) -> Streaming | None:
-        """How the whole graph is streamed, if it is: in training and evaluation, or where batches are sampled in evaluation alone."""
-        trains = self.config.sample is None
-        return Streaming.of(
-            self.config, self._spill_dir, device=device, automatic_bytes=automatic_bytes, trains=trains
-        )
-
-    def _epoch_source(self) -> EpochSource:
-        if isinstance(self._predictor, GraphPredictor):
-            # Imported here: it loads Numba.
-            from sagann.train.graph_epochs import GraphEpochs
-
-            return GraphEpochs(self._predictor, self._prepared, self.config)
-        if self.config.sample is None:
-            return WholeGraph(self._predictor, self._prepared, profile=self.config.profile)
-        if self.config.devices is not None:
-            # Imported here: most runs have one trainer.
-            from sagann.train.hybrid_epochs import HybridEpochs
-
-            return HybridEpochs(
-                self._predictor,
-                self._prepared,
-                self.config,
-                model_config=self.model_config,
-                say=self._reporter.on_message,
-            )
-        # Imported here: most runs do not sample, and it loads Numba.
-        from sagann.train.sampled_epochs import SampledEpochs
-
-        return SampledEpochs(self._predictor, self._prepared, self.config, say=self._reporter.on_message)
-
-    def _hot_bytes(self) -> int:
-        """Bytes of the hot tier that the configuration states."""
-        if self.config.hot is None:
-            return 0
-        # Imported here: most runs have no tiers, and it loads Numba.
-        from sagann.train.tiers import stated_hot_bytes
-
-        return stated_hot_bytes(self._prepared.graph.features, self.config)
+        return self._parts.predictor.embed(self._parts.prepared if graph is None else graph)
 
     def foretell(self) -> SampledForecast:
         """Foretell the seconds and bytes of an epoch of mini-batches: a few are sampled, loaded and trained, in about ten seconds.
@@ -448,20 +335,10 @@ class Trainer:
         Raises:
             InputError: ``config.sample`` is not set, the model cannot be copied, or the loss of a rehearsed batch is NaN or infinite.
         """
-        if self.config.sample is None:
-            raise InputError(
-                "only epochs of mini-batches are foretold",
-                value="sample is None",
-                where="Trainer.foretell",
-                fix="Set TrainConfig.sample. `sagann plan --memory` foretells epochs of the whole graph.",
-            )
         # Imported here: most runs are not foretold, and it loads Numba.
-        from sagann.train.sampled_forecast import RehearsedEpochs
+        from sagann.train.rehearsals import foretell
 
-        with self._rehearsing() as predictor:
-            source = RehearsedEpochs(predictor, self._prepared, self.config)
-            source.try_out()
-            return source.forecast(self._session_of(predictor, source))
+        return foretell(self._parts)
 
     def rehearse_trainers(self) -> RehearsedJob:
         """Measure every trainer of ``config.devices`` on a few mini-batches, in some ten seconds, for :mod:`sagann.plan.hybrid.predict`.
@@ -472,69 +349,10 @@ class Trainer:
             InputError: ``config.sample`` or ``config.devices`` is not set, or the model cannot be copied or shared out.
             TrainerError: a trainer does not start, or fails.
         """
-        if self.config.sample is None or self.config.devices is None:
-            raise InputError(
-                "only trainers that share mini-batches are rehearsed",
-                value=f"sample is {self.config.sample}, devices is {self.config.devices}",
-                where="Trainer.rehearse_trainers",
-                fix="Set TrainConfig.sample and TrainConfig.devices.",
-            )
         # Imported here: most runs are not foretold, and it loads Numba.
-        from sagann.train.rehearsed_trainers import RehearsedTrainers
+        from sagann.train.rehearsals import rehearse_trainers
 
-        with self._rehearsing() as predictor:
-            source = RehearsedTrainers(predictor, self._prepared, self.config, model_config=self.model_config)
-            source.try_out()
-            with closing(source):
-                return source.rehearse(self._session_of(predictor, source).optimizer)
-
-    @contextmanager
-    def _rehearsing(self) -> Iterator[Predictor]:
-        """A copy of the model to rehearse with inside the ``with`` block."""
-        with ExitStack() as stack:
-            stack.enter_context(seeded(self.config.seed, self.device))
-            stack.enter_context(reproducible(self.config.deterministic, self.device))
-            stack.enter_context(whole_files(self._prepared.graph))
-            known = self._predictor
-            yield Predictor(copy_of_model(self.model), known.contract, device=self.device, loss=known.mean_loss)
-
-    def _session(self) -> TrainSession:
-        self._predictor.try_out(self._prepared)
-        return self._session_of(self._predictor, self._epoch_source())
-
-    def _session_of(self, predictor: Predictor, source: EpochSource) -> TrainSession:
-        """A session that trains a predictor's model from the beginning."""
-        tracker = BestTracker(self.monitor, keep_weights=self.weights == "best", patience=self.config.patience)
-        # TrainConfig has put a number in place of None.
-        assert self.config.weight_decay is not None
-        groups = self._param_groups(predictor.model, self.config.weight_decay)
-        optimizer = self._optimizer(groups) if self._optimizer else build_optimizer(self.config, groups)
-        if self._scheduler:
-            scheduler: LRScheduler | None = self._scheduler(optimizer)
-        else:
-            scheduler = build_scheduler(self.config, optimizer, maximise=tracker.maximise)
-        return TrainSession(
-            model=predictor.model,
-            source=source,
-            graph=self._prepared.answers,
-            loss=predictor.mean_loss,
-            device=self.device,
-            config=self.config,
-            optimizer=optimizer,
-            scheduler=scheduler,
-            tracker=tracker,
-            balancer=self._balancer(),
-        )
-
-    def _balancer(self) -> Balancer | None:
-        """What moves vertices between the workers, if they are balanced by cost."""
-        part = self._prepared.part
-        if part is None or part.workers.balance != "cost" or part.workers.size == 1:
-            return None
-        # Imported here: most runs have no workers, and it loads Numba.
-        from sagann.train.balancer import Balancer
-
-        return Balancer(part, say=self._reporter.on_message)
+        return rehearse_trainers(self._parts)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:
         if self.run_dir is not None:
@@ -547,66 +365,14 @@ class Trainer:
                 fix="Pass run_dir, when the run is started and when it is resumed.",
             )
         if self.config.tensorboard:
-            self._reporter.on_message("TensorBoard events are not written: the Trainer has no run folder.")
+            self._say("TensorBoard events are not written: the Trainer has no run folder.")
         return None
 
-    def _description(self, session: TrainSession) -> dict[str, Any]:
-        """The content of run.json."""
-        streaming = self._predictor.streaming
-        automatic_bytes = streaming.memory_bytes if streaming is not None and streaming.is_automatic else None
-        return {
-            "model": {
-                "name": self._model_name,
-                "config": None if self.model_config is None else asdict(self.model_config),
-            },
-            "train": self.config.to_json(),
-            "data": self._source,
-            "class_names": self._class_names,
-            "seed": self.config.seed,
-            "monitor": self.monitor,
-            "weights": self.weights,
-            "contract": asdict(self._predictor.contract),
-            "loss": self._predictor.mean_loss.to_json(),
-            "versions": {**versions(), "workers": 1 if self.workers is None else self.workers.size},
-            "identity": identity_of(session, self.graph, self.model_config),
-            AUTOMATIC: automatic_bytes,
-        }
-
     def __repr__(self) -> str:
+        parts = self._parts
         return (
-            f"Trainer(model={self._model_name!r}, data={self._source!r}, trains={self._trains!r}, "
+            f"Trainer(model={parts.model_name!r}, data={parts.source!r}, trains={trained_on(parts)!r}, "
             f"epoch={len(self._records)} of {self.config.epochs}, monitor={self.monitor!r}, device={str(self.device)!r})"
-        )
-
-    @property
-    def _trains(self) -> str:
-        """What an epoch is trained on, in words."""
-        if self.config.sample is not None:
-            fanouts = ",".join(map(str, self.config.sample))
-            by = "" if self.config.devices is None else f", by {self.config.devices}"
-            return f"mini-batches of {self.config.seeds_per_batch} with {fanouts} neighbours{by}"
-        if self._learns_graphs:
-            return f"batches of {self.config.graphs_per_batch} graphs"
-        streaming, workers = self._predictor.streaming, self.workers
-        within = "" if streaming is None else f", streamed within {format_bytes(streaming.memory_bytes)}"
-        return f"the whole graph{within}" + ("" if workers is None else f", by {workers.size} workers")
-
-    @property
-    def _model_name(self) -> str:
-        return type(self.model).__name__ if self.model_config is None else self.model_config.model
-
-    def _info(self, session: TrainSession) -> RunInfo:
-        return RunInfo(
-            model=self._model_name,
-            data=self._source,
-            num_vertices=self._prepared.graph.num_vertices,
-            num_edges=self._prepared.num_edges,
-            num_hops=self._predictor.num_hops,
-            epochs=self.config.epochs,
-            first_epoch=session.epoch + 1,
-            first_batch=session.position.batch,
-            monitor=self.monitor,
-            device=str(self.device),
         )
 
     def _finish(self, session: TrainSession, folder: RunFolder | None) -> TrainResult:
@@ -630,29 +396,11 @@ class Trainer:
             run_dir=self.run_dir,
         )
         if folder is not None and not interrupted:
-            folder.write_result(copy_of(self.model.state_dict()), self._summary(result))
+            folder.write_result(copy_of(self.model.state_dict()), summary_of(self._parts, result))
             if session.source.timeline is not None:
                 # Imported here: most runs do not stream, and it loads Numba.
                 from sagann.train.profile import write_profile
 
-                measured, say = session.source.timeline, self._reporter.on_message
-                write_profile(folder.path, self._predictor, self._prepared.graph, measured, say)
+                parts, measured = self._parts, session.source.timeline
+                write_profile(folder.path, parts.predictor, parts.prepared.graph, measured, self._say)
         return result
-
-    def _summary(self, result: TrainResult) -> dict[str, Any]:
-        return {
-            "model": self._model_name,
-            "data": self._source,
-            "num_vertices": self.graph.num_vertices,
-            "num_edges": self.graph.num_edges,
-            "epochs": result.epochs,
-            "best_epoch": result.best_epoch,
-            "monitor": self.monitor,
-            "weights": result.weights,
-            "stopped_early": result.stopped_early,
-            "epoch_s": result.epoch_s,
-            "peak_rss_bytes": result.peak_rss_bytes,
-            "seed": self.config.seed,
-            "device": str(self.device),
-            **{split: result.metrics.get(split, {}) for split in ("train", "val", "test")},
-        }

@@ -20,6 +20,7 @@ from sagann.errors import CheckpointError
 from sagann.train import EpochProgress, LogReporter, TrainConfig, Trainer, load_run
 from sagann.train.atomic import digest, file_digest, write_tensors
 from sagann.train.checkpoint import Checkpoint, CheckpointFolder, Position, write_state
+from sagann.train.description import description_of
 from sagann.train.expectation import require_optimizer, require_weights
 from sagann.train.resources import seeded
 from sagann.train.run_folder import RunFolder
@@ -95,8 +96,8 @@ class Written:
     def restored(self) -> TrainSession:
         """A new session, continued from the checkpoint."""
         (self.folder.path / "metrics.jsonl").write_bytes(self.history)
-        session = self.trainer._session()
-        continue_run(session, self.folder, self.trainer._description(session), lambda text: None)
+        session = self.trainer._parts.session()
+        continue_run(session, self.folder, description_of(self.trainer._parts, session), lambda text: None)
         return session
 
 

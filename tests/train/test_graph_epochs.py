@@ -171,7 +171,7 @@ def test_losses_class_weights_and_own_metrics_are_of_graphs() -> None:
     assert metrics["test"]["right"] == pytest.approx(metrics["test"]["accuracy"])
     assert max(rows) == len(known_graphs(graph, graph.graph_splits["train"]))
     balanced = trainer_of(graph_model(), graph, epochs=1, class_weights="balanced")
-    assert len(balanced._predictor.mean_loss.class_weights) == 2
+    assert len(balanced._parts.predictor.mean_loss.class_weights) == 2
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat", "sage", "ggnn", "rgcn", "pna", "appnp", "sgc"])
@@ -226,8 +226,8 @@ def test_the_task_chooses_between_answers_of_vertices_and_of_graphs() -> None:
 
 def steps_of(graph: Graph, **options: Any) -> Iterator[int]:
     trainer = trainer_of(graph_model(), graph, **options)
-    assert isinstance(trainer._predictor, GraphPredictor)
-    source = GraphEpochs(trainer._predictor, trainer._prepared, trainer.config)
+    assert isinstance(trainer._parts.predictor, GraphPredictor)
+    source = GraphEpochs(trainer._parts.predictor, trainer._parts.prepared, trainer.config)
     return (step.num_labelled for step in source.steps(1))
 
 

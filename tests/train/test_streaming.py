@@ -141,8 +141,8 @@ def test_trying_out_a_streamed_model_leaves_random_numbers_and_its_mode() -> Non
     model = ModelConfig(model="sage", layers=2, hidden=16, dropout=0.3)
     trainer = Trainer(model, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
     state = torch.get_rng_state()
-    trainer._predictor.try_out(trainer._prepared)
-    trainer._predictor.release()
+    trainer._parts.predictor.try_out(trainer._parts.prepared)
+    trainer._parts.predictor.release()
     assert torch.equal(torch.get_rng_state(), state)
     assert all(module.training for module in trainer.model.modules())
     assert torch.is_grad_enabled()
@@ -196,7 +196,7 @@ def test_a_dataset_is_trained_on_without_being_loaded(tmp_path: Path, monkeypatc
     save_graph(graph, tmp_path / "graph")
     config = TrainConfig(epochs=2, device="cpu", memory=TIGHT, spill=str(tmp_path / "spill"))
     trainer = Trainer(MODEL, open_graph(tmp_path / "graph"), config)
-    prepared = trainer._prepared.graph.topology
+    prepared = trainer._parts.prepared.graph.topology
     found = trainer.fit()
     expected = Trainer(MODEL, graph, TrainConfig(epochs=2, device="cpu")).fit()
     assert [record.loss for record in found.history] == pytest.approx(
@@ -238,7 +238,7 @@ def test_a_feature_store_trains_as_the_tensor_of_its_rows(tmp_path: Path) -> Non
         trainer = Trainer(MODEL, each, TrainConfig(epochs=3, device="cpu", **options))
         results.append([record.loss for record in trainer.fit().history])
         if each is graph and options:
-            assert trainer._prepared.graph.features is store
+            assert trainer._parts.prepared.graph.features is store
             assert trainer.predict(each).shape == (600,)
     assert results[0] == results[1]
     assert results[2] == results[3]

@@ -1,0 +1,112 @@
+"""Assembly of a run: its model, graph and configuration are checked against each other, and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from sagann.errors import MissingDependencyError
+from sagann.graph import Graph, for_task
+from sagann.graph.task import answered, left_out, task_of
+from sagann.graph.validate import validate_labels
+from sagann.nn import ModelConfig, build_model
+from sagann.storage.verify import check_graph
+from sagann.storage.whole_files import whole_files
+from sagann.train.agreement import require_agreement, require_divisible
+from sagann.train.best import resolve_monitor
+from sagann.train.config import TrainConfig
+from sagann.train.contract import Contract, require_names
+from sagann.train.graph_predictor import predictor_of
+from sagann.train.losses import LossFunction, build_loss
+from sagann.train.own_metrics import OwnMetrics
+from sagann.train.policies import DECAY_POLICIES, OptimizerFactory, ParamGroups, SchedulerFactory, try_policies
+from sagann.train.resources import resolve_device, seeded
+from sagann.train.run_parts import RunParts, streaming_of
+from sagann.train.trainable import check_sampled, check_trainable
+
+if TYPE_CHECKING:
+    from sagann.runtime.workers import Workers
+
+
+def assemble(
+    model: nn.Module | ModelConfig,
+    graph: Graph,
+    config: TrainConfig,
+    *,
+    source: str | None,
+    class_names: Sequence[str],
+    loss: LossFunction | None,
+    metrics: OwnMetrics | None,
+    optimizer: OptimizerFactory | None,
+    scheduler: SchedulerFactory | None,
+    param_groups: ParamGroups | None,
+    validate: bool,
+    workers: Workers | None,
+    spill_dir: Path | None,
+    say: Callable[[str], None],
+) -> RunParts:
+    """The parts of a run, with its graph prepared. ``spill_dir`` and ``say`` are those of RunParts, the rest is as for Trainer.
+
+    Raises:
+        InputError: the graph, the model or the configuration cannot be trained as it is.
+    """
+    everything, graph = graph, for_task(graph, config.task, where="TrainConfig.task")
+    if said := left_out(everything, task_of(graph)):
+        say(said)
+    answers = answered(graph)
+    names = require_names(class_names, answers.num_classes, where="Trainer.class_names")
+    if optimizer is None and scheduler is None:
+        try_policies(config)
+    with whole_files(graph):
+        if validate:
+            check_graph(graph)
+        else:
+            validate_labels(graph)
+    check_trainable(graph)
+    config.require_effect(of_graphs=answers is not graph)
+    if config.tensorboard and find_spec("tensorboard") is None:
+        raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
+    device = resolve_device("cpu" if config.devices else config.device)
+    contract = Contract.of(graph)
+    with whole_files(graph), seeded(config.seed, device):
+        mean_loss = build_loss(
+            contract.kind, answers, name=config.loss, class_weights=config.class_weights, function=loss
+        )
+        mean_loss.try_out(answers, contract.num_outputs, device)
+    monitor = resolve_monitor(config, contract, answers.splits)
+    model_config = model if isinstance(model, ModelConfig) else None
+    if isinstance(model, ModelConfig):
+        with seeded(config.seed, device):
+            model = build_model(model, graph)
+    if config.sample is not None:
+        check_sampled(model, graph, config.sample)
+    streaming = streaming_of(config, spill_dir, device)
+    predictor = predictor_of(
+        model, contract, device=device, loss=mean_loss, metrics=metrics, streaming=streaming, workers=workers
+    )
+    parts = RunParts(
+        config=config,
+        graph=graph,
+        predictor=predictor,
+        model_config=model_config,
+        monitor=monitor,
+        weights=config.weights or ("best" if monitor.startswith("val/") else "last"),
+        source=source or graph.name,
+        class_names=names,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        param_groups=param_groups or DECAY_POLICIES[config.decay],
+        workers=workers,
+        spill_dir=spill_dir,
+        say=say,
+    )
+    with whole_files(graph):
+        if workers is not None:
+            require_divisible(config, device, balance=workers.balance)
+            require_agreement(workers, config, graph, predictor, model_config)
+        parts.prepare()
+    return parts
