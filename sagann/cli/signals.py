@@ -3,7 +3,7 @@
 A moment is safe outside of imports, compilations, an ``eval`` and the writing of a checkpoint. An exception inside an import
 leaves half-made modules. Inside a compiler it becomes another error, or is lost in a callback, and the run goes on. One that
 leaves an ``eval`` or ``exec`` of a string, of which PyTorch's tracing is full, makes ``python -m`` end itself by SIGINT,
-whatever the exit code.
+whatever the exit code. One that is raised while Python frees an object is lost; Python tells a hook of it, and it is raised again.
 
 Schedulers and containers send SIGTERM, and kill the process ten seconds or more later. Python's handlers wait until a native
 kernel returns to the interpreter, which may take longer. So a thread watches for SIGTERM as well, and ends the process itself
@@ -18,9 +18,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from select import select
 from threading import Thread
 from types import FrameType
+from typing import Any, NoReturn
 
 from sagann.cli.failure import TERMINATED
 from sagann.errors import Terminated
@@ -45,6 +47,8 @@ class Signals:
         self._finish: Callable[[], None] | None = None
         self._num_unsafe_before = 0
         self._error: type[BaseException] = KeyboardInterrupt
+        self._raised: BaseException | None = None
+        "What was raised last."
 
     @contextmanager
     def handled(self) -> Iterator[None]:
@@ -59,6 +63,8 @@ class Signals:
             # An interrupt may end a removal in its middle.
             stack.callback(remove_all)
             stack.callback(signal.setitimer, signal.ITIMER_REAL, 0)
+            stack.callback(setattr, sys, "unraisablehook", sys.unraisablehook)
+            sys.unraisablehook = partial(self._on_lost, sys.unraisablehook)
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 stack.callback(signal.signal, signal.SIGINT, signal.default_int_handler)
                 signal.signal(signal.SIGINT, self._on_press)
@@ -82,8 +88,7 @@ class Signals:
     def _on_press(self, number: int, frame: FrameType | None) -> None:
         again, self._is_pressed = self._is_pressed, True
         if again:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            raise KeyboardInterrupt
+            self._raise(KeyboardInterrupt)
         self._raise_when_safe(KeyboardInterrupt, frame)
 
     def _on_terminate(self, number: int, frame: FrameType | None) -> None:
@@ -104,16 +109,33 @@ class Signals:
         self._error = error
         if not after_s:
             self._raise_if_safe(frame)
+        self._retry(after_s or _RETRY_S)
+
+    def _retry(self, after_s: float) -> None:
+        """Raise the error at the first safe moment after some seconds."""
         signal.signal(signal.SIGALRM, self._on_alarm)
-        signal.setitimer(signal.ITIMER_REAL, after_s or _RETRY_S, _RETRY_S)
+        signal.setitimer(signal.ITIMER_REAL, after_s, _RETRY_S)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         self._raise_if_safe(frame)
 
     def _raise_if_safe(self, frame: FrameType | None) -> None:
         if _num_unsafe(frame) <= self._num_unsafe_before:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            raise self._error
+            self._raise(self._error)
+
+    def _raise(self, error: type[BaseException]) -> NoReturn:
+        self._error = error
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._raised = error()
+        raise self._raised
+
+    def _on_lost(self, otherwise: Callable[[Any], object], lost: Any) -> None:
+        """Raise again what was lost while an object was freed; the hook that was there before is told of anything else."""
+        if self._raised is None or lost.exc_value is not self._raised:
+            otherwise(lost)
+            return
+        self._raised = None
+        self._retry(_RETRY_S)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:

@@ -33,6 +33,19 @@ except KeyboardInterrupt:
     print(done, signal.getitimer(signal.ITIMER_REAL), signal.getsignal(signal.SIGALRM) is signal.SIG_DFL)
 """
 
+# Python forgets what is raised while it frees an object, as by the callbacks of a WeakValueDictionary.
+FREED = """
+class Freed:
+    def __del__(self): work()
+del_me = Freed()
+"""
+FREED_IN_CALLBACK = """
+import weakref
+class Freed: pass
+del_me = Freed()
+reference = weakref.ref(del_me, lambda gone: work())
+"""
+
 
 def run(folder: Path, body: str, *, name: str = "slow", module: str = "", before: str = "") -> str:
     (folder / f"{name}.py").write_text(module)
@@ -77,6 +90,21 @@ def test_it_comes_at_once_though_the_program_itself_is_a_string(tmp_path: Path) 
 def test_elsewhere_it_comes_at_once(tmp_path: Path) -> None:
     # No timer was ever set.
     assert run(tmp_path, "os.kill(os.getpid(), signal.SIGINT); time.sleep(5)") == "False (0.0, 0.0) True\n"
+
+
+@pytest.mark.parametrize("pressed", [1, 2])
+@pytest.mark.parametrize("freed", [FREED, FREED_IN_CALLBACK], ids=["object", "callback"])
+@pytest.mark.tries("interrupt")
+def test_one_that_is_lost_while_an_object_is_freed_comes_again(tmp_path: Path, freed: str, pressed: int) -> None:
+    before = f"PRESSED = {pressed}\n{SLOW}\n{freed}\n"
+    assert run(tmp_path, "del del_me", before=before) == "True (0.0, 0.0) False\n"
+
+
+def test_other_errors_of_an_object_that_is_freed_are_shown(tmp_path: Path) -> None:
+    freed = "class Freed:\n    def __del__(self): raise ValueError('own')\ndel_me = Freed()\n"
+    program = freed + PROGRAM.format(body="del del_me; done = True; raise KeyboardInterrupt")
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "ValueError: own" in done.stderr
 
 
 def test_ignored_stays_ignored(tmp_path: Path) -> None:
