@@ -101,21 +101,34 @@ class Devices:
         """Numbers of the cores of each accelerator, from the last ones of this process.
 
         Raises:
-            InputError: there are fewer cores.
+            InputError: there are fewer cores than the accelerators have, or than the processor has.
         """
-        wanted = sum(self.accelerator_cores)
-        if wanted > num_cores():
-            raise InputError(
-                "accelerators have more cores than there are",
-                value=f"{wanted}, and this process may use {num_cores()}",
-                where="devices",
-                fix="Name fewer accelerators, or fewer cores for each.",
-            )
+        for who, wanted in (
+            ("accelerators have", sum(self.accelerator_cores)),
+            ("the processor has", self.host_cores or 0),
+        ):
+            if wanted > num_cores():
+                raise InputError(
+                    f"{who} more cores than there are",
+                    value=f"{wanted}, and this process may use {num_cores()}",
+                    where="devices",
+                    fix="Name fewer cores, or fewer accelerators.",
+                )
         if not hasattr(os, "sched_setaffinity"):
             # Elsewhere the system divides the cores.
             return [() for _ in self.accelerator_cores]
         free = iter(sorted(os.sched_getaffinity(0), reverse=True))
         return [tuple(islice(free, count)) for count in self.accelerator_cores]
+
+    def own_cores(self) -> tuple[int, ...]:
+        """Numbers of the cores of the processor's own tasks, from the first ones of this process that no accelerator has; none for all cores."""
+        if not hasattr(os, "sched_setaffinity"):
+            return ()
+        taken = {core for cores in self.cores() for core in cores}
+        free = sorted(os.sched_getaffinity(0) - taken)
+        own = tuple(free[: self.threads()])
+        # Fewer than they were promised: they share cores with the accelerators.
+        return own if len(own) == self.threads() < num_cores() else ()
 
     def threads(self) -> int:
         """Cores of the processor's own tasks."""

@@ -15,7 +15,9 @@ from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads,
 from sagann.plan.hybrid.policies import Balance, next_balance
 
 WARM_UP = 3
-"Iterations of full size that nothing is learned from: kernels are compiled, and files are read for the first time."
+"Iterations that nothing is learned from: kernels are compiled, and files are read for the first time."
+_LEAST_PART = 0.75
+"Part of a whole mini-batch that the last one of an epoch must have, to be learned from."
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,7 +59,7 @@ class Manager:
     """Shares out the seeds of each iteration, and the threads of the processor.
 
     Args:
-        policy: a name of :data:`sagann.plan.hybrid.policies.POLICIES`. Without a trainer on the processor nothing is moved.
+        policy: a name of :data:`sagann.plan.hybrid.policies.POLICIES`.
         cores: cores of each trainer, by name; that of the processor first. Seeds are in proportion to them at first.
         batch_size: number of seeds of an iteration.
         uses_host: whether the processor trains.
@@ -71,9 +73,11 @@ class Manager:
         # A processor that does not train samples and loads with all its threads but the one that launches.
         each = 1 if uses_host else (spare - 1) // 2
         threads = Threads(sample=each, load=each, train=spare - 2 * each)
-        self._policy = policy if uses_host and fewest else "static"
-        self._balance = Balance(assignment=Assignment(seeds=seeds, threads=threads))
+        self._policy = policy if fewest else "static"
+        self._balance = Balance(assignment=Assignment(seeds=seeds, threads=threads), uses_host=uses_host)
         self._cold = WARM_UP
+        self.cores = cores[HOST]
+        "Cores of the processor's own tasks."
         self.work = Work()
         "Seeds, edges and seconds of all trainers since :meth:`begin`."
         self.num_moves = 0
@@ -86,11 +90,13 @@ class Manager:
 
     def start_from(self, assignment: Assignment, policy: str) -> None:
         """Begin anew with an assignment and a policy, as if nothing had been measured."""
-        self._balance, self._policy = Balance(assignment=assignment), policy
+        self._balance, self._policy = Balance(assignment=assignment, uses_host=self._balance.uses_host), policy
 
     @property
     def why(self) -> str:
         """The last decision, in words."""
+        if self._cold:
+            return f"Warming up: {WARM_UP - self._cold} of {WARM_UP} iterations."
         return self._balance.why
 
     def share_out(self, num_seeds: int) -> Assignment:
@@ -104,8 +110,8 @@ class Manager:
         """Count from here on."""
         self.work, self.num_moves = Work(), 0
 
-    def learn(self, assignment: Assignment, times: StageTimes, *, seconds: float, edges: int) -> None:
-        """Take in what was measured of an iteration, and decide.
+    def count(self, assignment: Assignment, times: StageTimes, *, seconds: float, edges: int) -> None:
+        """Count an iteration.
 
         Args:
             assignment: what the iteration was prepared with.
@@ -114,8 +120,11 @@ class Manager:
             edges: sampled edges of its mini-batches.
         """
         self.work.add(assignment, times, seconds=seconds, edges=edges)
+
+    def learn(self, assignment: Assignment, times: StageTimes) -> None:
+        """Take in the seconds of the stages of an iteration that was prepared with an assignment, and decide."""
         before = self._balance
-        if assignment.total < before.assignment.total:
+        if assignment.total < _LEAST_PART * before.assignment.total:
             # A small batch has other seconds for a seed.
             return
         if self._cold:

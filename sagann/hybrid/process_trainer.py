@@ -7,6 +7,7 @@ gradients lie in memory that both share, which the system frees when both have e
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
 import shutil
 import signal
@@ -87,6 +88,7 @@ class ProcessTrainer:
             weights=weights,
             gradients=gradients,
             cores=tuple(cores),
+            parent=os.getpid(),
         )
         context = torch.multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()

@@ -1,13 +1,15 @@
 """Served: what runs in the process of an accelerator. It has the model, its own cores and its own memory, which the trainer fills.
 
-It answers one message at a time: a share in, a gradient out. It ends with its parent: the pipe between them then has an end.
+It answers one message at a time: a share in, a gradient out. It ends with its parent.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from sagann.sampling.sampled import Sampled
 
 _SAVING_S = 10
 "Seconds that a process goes on after SIGTERM, if its parent does not end it before."
+_PR_SET_PDEATHSIG = 1
 Replica = Callable[[], tuple[nn.Module, LossOf]]
 "Gives the model of a process, and the loss that runs it."
 
@@ -71,10 +74,13 @@ class Start:
     "Memory of the gradients: uint8, shared."
     cores: tuple[int, ...]
     "Cores that the process may use; none for all."
+    parent: int
+    "Number of the process that starts this one."
 
 
 def serve(pipe: Connection, start: Start) -> None:
     """Train what comes through a pipe until it ends."""
+    _end_with(start.parent)
     # Ctrl-C in a terminal and SIGTERM of a scheduler reach all processes; the first one saves the run, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(_SAVING_S))
@@ -88,6 +94,16 @@ def serve(pipe: Connection, start: Start) -> None:
         while True:
             order: Order = pipe.recv()
             pipe.send(trained.answer(order))
+
+
+def _end_with(parent: int) -> None:
+    """Have Linux kill this process when its parent ends, also while it computes or is stopped. Elsewhere the end of the pipe ends it."""
+    if sys.platform != "linux":
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        # It has ended before that.
+        os._exit(1)
 
 
 class _Trained:

@@ -22,14 +22,11 @@ from sagann.graph.random_numbers import key_of
 from sagann.hybrid.manager import Manager
 from sagann.hybrid.trainer import Share, Trainer
 from sagann.kernels.seeds import NUM_SEEDS
-from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes
+from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads
 from sagann.runtime.loading import MiniBatch, MiniBatches, Pipeline
 from sagann.runtime.loading.pipeline import Stage
 from sagann.sampling.arguments import TRAINERS
 from sagann.sampling.sampled import Sampled
-
-AHEAD = 2
-"Iterations that are prepared ahead, by default: one in the trainers' memory, one on its way."
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,6 +39,8 @@ class Iteration:
     "Its number in the epoch."
     assignment: Assignment
     "Seeds of each trainer, and threads of the processor, with which the iteration was prepared."
+    ahead: int
+    "Most iterations that were prepared at the same time."
     sampled: dict[str, Sampled] = field(default_factory=dict)
     "Sampled blocks of each trainer that has a seed."
     sent: dict[str, Any] = field(default_factory=dict)
@@ -68,14 +67,20 @@ class Iteration:
         return self.assignment.total
 
     def times(self, train_s: Mapping[str, float]) -> StageTimes:
-        """Seconds of the stages, given those of the trainers."""
+        """Seconds of the stages, given those of the trainers. Threads count as far as there are iterations to work on."""
         threads = self.assignment.threads
+        part = min(1.0, self.ahead / useful_ahead(threads))
         return StageTimes(
-            sample=self.sample_s / threads.sample,
-            load=self.load_s / threads.load,
+            sample=self.sample_s / max(1.0, part * threads.sample),
+            load=self.load_s / max(1.0, part * threads.load),
             transfer=self.transfer_s,
             train=dict.fromkeys(self.assignment.seeds, 0.0) | dict(train_s),
         )
+
+
+def useful_ahead(threads: Threads) -> int:
+    """How many iterations keep all threads busy: each thread that samples or loads works on another one, and one more is on its way to the trainers."""
+    return threads.sample + threads.load + 1
 
 
 class SharedBatches:
@@ -85,13 +90,26 @@ class SharedBatches:
         minibatches: gives seeds, sampler and features.
         manager: says who gets how many seeds.
         trainers: by name; that of the processor, if it trains, first.
-        ahead: most iterations that are prepared before the trainers need them; 0 prepares each one when it is needed.
+        ahead: most iterations that are prepared before the trainers need them; 0 prepares each one when it is needed. None for as many as keep
+            all threads busy (:func:`useful_ahead`), but not more than the processor has cores, and at least 2.
     """
 
     def __init__(
-        self, minibatches: MiniBatches, manager: Manager, trainers: Mapping[str, Trainer], *, ahead: int = AHEAD
+        self,
+        minibatches: MiniBatches,
+        manager: Manager,
+        trainers: Mapping[str, Trainer],
+        *,
+        ahead: int | None = None,
     ) -> None:
         self._minibatches, self._manager, self._trainers, self._ahead = minibatches, manager, trainers, ahead
+
+    @property
+    def ahead(self) -> int:
+        """Most iterations that are prepared ahead with the present threads."""
+        if self._ahead is not None:
+            return self._ahead
+        return min(useful_ahead(self._manager.assignment.threads), max(2, self._manager.cores))
 
     def iterations(self, epoch: int, *, first: int = 0) -> Pipeline[Iteration]:
         """The iterations of an epoch from a given one on."""
@@ -102,7 +120,7 @@ class SharedBatches:
         def sample(number: int) -> Iteration:
             since_s = time.perf_counter()
             assignment = manager.share_out(len(seeds[number]))
-            iteration = Iteration(epoch=epoch, number=number, assignment=assignment)
+            iteration = Iteration(epoch=epoch, number=number, assignment=assignment, ahead=self.ahead)
             parts = seeds[number].split(list(assignment.seeds.values()))
             for name, ids in zip(assignment.seeds, parts, strict=True):
                 if len(ids):
@@ -130,7 +148,9 @@ class SharedBatches:
         ]
         numbers = range(first, len(seeds))
         # A further iteration is prepared when the trainers have been launched: before, it would delay all of them on a core that they share.
-        return Pipeline(numbers, stages, ahead=self._ahead, item=f"epoch {epoch}, batch", holds=True)
+        most_ahead = most if self._ahead is None else self._ahead
+        item = f"epoch {epoch}, batch"
+        return Pipeline(numbers, stages, ahead=most_ahead, item=item, room=lambda: self.ahead, holds=True)
 
     def sample(self, iteration: Iteration, name: str, ids: Tensor) -> None:
         """Sample the neighbours of a trainer's seeds."""

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import InputError
+from sagann.errors import InputError, listed
 from sagann.hybrid.cuda_trainer import CudaTrainer
 from sagann.hybrid.devices import Devices
+from sagann.hybrid.host_cores import on_cores
 from sagann.hybrid.manager import Manager
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
-from sagann.hybrid.shared_batches import AHEAD, Iteration, SharedBatches
+from sagann.hybrid.shared_batches import Iteration, SharedBatches
 from sagann.hybrid.synchronise import synchronised
 from sagann.hybrid.trainer import Found, HostTrainer, LossOf, Trainer
 from sagann.kernels.seeds import seeded
@@ -37,13 +38,19 @@ from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.losses import Loss
-from sagann.train.predictor import Predictor
+from sagann.train.predictor import Predictor, evaluating
 from sagann.train.preparation import PreparedGraph
 from sagann.train.trainable import copy_of_model
 from sagann.train.trainer_work import TrainerWork
 
 if TYPE_CHECKING:
     from sagann.nn import ModelConfig
+
+
+_TRIED_SEEDS = 64
+"Seeds on which it is tried whether trainers can compute apart."
+_TOLERANCE = 1e-3
+"Relative difference of outputs that sums in another order do not have."
 
 
 class HybridEpochs(PredictorSource[Predictor]):
@@ -90,6 +97,8 @@ class HybridEpochs(PredictorSource[Predictor]):
             batch_size=min(config.seeds_per_batch, len(self._minibatches.seeds)),
             uses_host=self._devices.uses_host,
         )
+        self._own_cores: tuple[int, ...] = ()
+        "Cores that this process keeps to while accelerators have others; none for all."
         self._parameters = tuple(predictor.model.parameters())
         self._threads = torch.get_num_threads()
         self.trainers: Mapping[str, Trainer] = {}
@@ -100,17 +109,19 @@ class HybridEpochs(PredictorSource[Predictor]):
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         self.manager.begin()
-        ahead = AHEAD if self._config.batches_ahead is None else self._config.batches_ahead
+        ahead = self._config.batches_ahead
         batches = SharedBatches(self._minibatches, self.manager, self.trainers, ahead=ahead)
         try:
-            with batches.iterations(epoch, first=first) as iterations:
+            with on_cores(self._own_cores), batches.iterations(epoch, first=first) as iterations:
                 for iteration in iterations:
+                    calls: list[_Call] = []
                     yield TrainStep(
-                        loss=partial(self._loss, iteration, iterations.go_on),
+                        loss=partial(self._loss, iteration, calls, iterations.go_on),
                         num_labelled=iteration.num_seeds,
                         num_edges=iteration.num_edges,
                         note=self.manager.why,
                     )
+                    self._count(iteration, calls)
                     for name, sent in iteration.sent.items():
                         self.trainers[name].release(sent)
         finally:
@@ -120,25 +131,35 @@ class HybridEpochs(PredictorSource[Predictor]):
 
     def open(self) -> None:
         if not self.trainers:
+            _require_apart(self._predictor, self._minibatches)
             self.trainers = self._started()
 
     def close(self) -> None:
         for trainer in self.trainers.values():
             trainer.close()
         self.trainers = {}
+        if self.work is not None and (idle := self.work.without_seeds):
+            self._say(
+                f"{listed(idle)} got no seeds in the last epoch, because iterations were expected to be shorter so. Training without "
+                f"{'it' if len(idle) == 1 else 'them'} spares the copies and messages."
+            )
 
-    def _loss(self, iteration: Iteration, launched: Callable[[], None]) -> Tensor:
-        """The loss of an iteration, which all trainers compute now."""
+    def _loss(self, iteration: Iteration, calls: list[_Call], launched: Callable[[], None]) -> Tensor:
+        """The loss of an iteration, which all trainers compute now; what that took is added to ``calls``."""
         since_s = time.perf_counter()
         found, train_s = self._propagated(iteration, launched)
         loss = synchronised(found, self._parameters, iteration.name)
-        self.manager.learn(
-            iteration.assignment,
-            iteration.times(train_s),
-            seconds=time.perf_counter() - since_s,
-            edges=iteration.num_edges,
-        )
+        self.manager.learn(iteration.assignment, iteration.times(train_s))
+        calls.append(_Call(train_s, time.perf_counter() - since_s))
         return loss
+
+    def _count(self, iteration: Iteration, calls: Sequence[_Call]) -> None:
+        """Count an iteration, whose loss may have been computed several times, as by LBFGS."""
+        train_s = {name: sum(call.train_s[name] for call in calls) for name in iteration.sent}
+        seconds = sum(call.seconds for call in calls)
+        self.manager.count(
+            iteration.assignment, iteration.times(train_s), seconds=seconds, edges=iteration.num_edges
+        )
 
     def _propagated(
         self, iteration: Iteration, launched: Callable[[], None] = lambda: None
@@ -184,8 +205,10 @@ class HybridEpochs(PredictorSource[Predictor]):
         trainers = dict[str, Trainer]()
         if self._devices.uses_host:
             trainers[HOST] = HostTrainer(self._predictor.loss_of_batch, self._parameters)
-        cores = self._devices.cores()
+        cores, self._own_cores = self._devices.cores(), self._devices.own_cores()
         self._say(f"Starting {', '.join(self._devices.names)} ...")
+        if self._config.sharing == "hyscale" and not self._devices.uses_host:
+            self._say("Algorithm 1 moves nothing where the processor does not train: --sharing joint does.")
         try:
             for device in self._devices.cuda_devices(where="TrainConfig.devices"):
                 trainers[str(device)] = self._on_cuda(device)
@@ -209,6 +232,15 @@ class HybridEpochs(PredictorSource[Predictor]):
         known = self._predictor
         replica = Predictor(copy_of_model(known.model), known.contract, device=device, loss=known.mean_loss)
         return CudaTrainer(str(device), replica.model, replica.loss_of_batch, self._parameters, Streams(device))
+
+
+class _Call(NamedTuple):
+    """What one computation of an iteration's loss took."""
+
+    train_s: Mapping[str, float]
+    "Seconds of each trainer that has seeds."
+    seconds: float
+    "Seconds from the launch of the trainers to the sum of their gradients."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,3 +284,25 @@ def _require_shareable(model: nn.Module, prepared: PreparedGraph) -> None:
                 where="TrainConfig.devices",
                 fix="Train in this process alone, without devices.",
             )
+
+
+def _require_apart(predictor: Predictor, minibatches: MiniBatches) -> None:
+    """Refuse a model whose rows depend on the other seeds of a mini-batch, such as one that subtracts their mean: trainers see a share of them.
+
+    The output of some seeds together is compared with that of the first one alone, without dropout.
+    """
+    seeds = minibatches.seeds[:_TRIED_SEEDS]
+
+    def output(ids: Tensor) -> Tensor:
+        return predictor.forward_batch(minibatches.load(minibatches.sampler.sample(ids).prepare()))[0]
+
+    with evaluating(predictor.model), seeded(0, torch.device("cpu")):
+        together, alone = output(seeds), output(seeds[:1])
+    difference = float((together - alone).abs().max() / together.abs().max().clamp(min=1e-30))
+    if difference > _TOLERANCE:
+        raise InputError(
+            "a model that several trainers train must treat seeds independently",
+            value=f"the output of a seed differs by {difference:.2g} of its size between alone and beside {len(seeds) - 1} others",
+            where=f"model {type(predictor.model).__name__}",
+            fix="Leave out means over all vertices of a mini-batch, or train in this process alone, without devices.",
+        )

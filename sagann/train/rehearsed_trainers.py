@@ -111,7 +111,7 @@ class RehearsedTrainers(HybridEpochs):
                     assignment = Assignment(
                         seeds={HOST: 0} | dict.fromkeys(ids, size), threads=self.manager.assignment.threads
                     )
-                    iteration = Iteration(epoch=1, number=next(numbers), assignment=assignment)
+                    iteration = Iteration(epoch=1, number=next(numbers), assignment=assignment, ahead=batches.ahead)
                     prepared.append((iteration, thread.submit(_prepared, batches, iteration, ids).result()))
                 trained = [self._trained(iteration, shares, optimizer) for iteration, shares in prepared]
                 if number >= _WARM_UP:

@@ -40,6 +40,11 @@ class TrainerWork:
         total = sum(self.seeds)
         return tuple(count / total if total else 0.0 for count in self.seeds)
 
+    @property
+    def without_seeds(self) -> tuple[str, ...]:
+        """Names of the trainers that trained nothing."""
+        return tuple(name for name, count in zip(self.names, self.seeds, strict=True) if not count)
+
     def to_json(self) -> dict[str, Any]:
         """The values as part of a line of metrics.jsonl: lists with an entry for each trainer."""
         return {

@@ -75,5 +75,25 @@ def test_accelerators_have_the_last_cores(monkeypatch: pytest.MonkeyPatch) -> No
     devices = Devices.parse("host,accelerator:2,accelerator:1", where="here")
     assert devices.cores() == [(7, 5), (3,)]
     assert devices.threads() == 2
-    with pytest.raises(InputError, match="more cores than there are"):
-        Devices.parse("accelerator:6", where="here").cores()
+    for text in ("accelerator:6", "host:6,accelerator:1"):
+        with pytest.raises(InputError, match="more cores than there are"):
+            Devices.parse(text, where="here").cores()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not tell the cores of a process")
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        ("host,accelerator:2", (0, 2, 3)),
+        ("host:2,accelerator:2", (0, 2)),
+        ("host:2,cuda:0", (0, 2)),
+        ("host,cuda:0", ()),
+        # It shares cores with the accelerator.
+        ("host:4,accelerator:2", ()),
+    ],
+)
+def test_the_processor_has_the_first_cores(
+    monkeypatch: pytest.MonkeyPatch, text: str, own: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 3, 5, 7})
+    assert Devices.parse(text, where="here").own_cores() == own

@@ -24,7 +24,8 @@ def run(manager: Manager, seed_s: dict[str, float], iterations: int) -> None:
     for _ in range(iterations):
         assignment = manager.assignment
         times = times_of(assignment, seed_s)
-        manager.learn(assignment, times, seconds=times.slowest, edges=10)
+        manager.count(assignment, times, seconds=times.slowest, edges=10)
+        manager.learn(assignment, times)
 
 
 def test_seeds_begin_in_proportion_to_cores() -> None:
@@ -61,12 +62,26 @@ def test_seeds_follow_measured_speeds(policy: str) -> None:
     assert manager.assignment.seeds["host"] == pytest.approx(50, abs=3)
 
 
-def test_static_moves_nothing_and_neither_does_a_manager_without_host() -> None:
-    for manager in (manager_of("static"), manager_of(uses_host=False)):
-        before = manager.assignment
-        run(manager, {"host": 1e-3, "accelerator0": 9e-3}, 5)
-        assert manager.assignment == before
-        assert manager.num_moves == 0
+def test_static_moves_nothing() -> None:
+    manager = manager_of("static")
+    before = manager.assignment
+    run(manager, {"host": 1e-3, "accelerator0": 9e-3}, 5)
+    assert manager.assignment == before
+    assert manager.num_moves == 0
+
+
+def test_accelerators_are_balanced_where_the_processor_does_not_train() -> None:
+    cores = {"host": 4, "accelerator0": 1, "accelerator1": 1}
+    for policy, expected in (("joint", 75), ("hyscale", 50)):
+        manager = Manager(policy, cores, batch_size=100, uses_host=False)
+        for _ in range(30):
+            assignment = manager.assignment
+            train = {"host": 0.0, "accelerator0": 1e-3, "accelerator1": 3e-3}
+            seconds = {name: count * train[name] for name, count in assignment.seeds.items()}
+            manager.learn(assignment, StageTimes(sample=1e-4, load=1e-4, transfer={}, train=seconds))
+        assert manager.assignment.seeds["host"] == 0
+        assert manager.assignment.seeds["accelerator0"] == pytest.approx(expected, abs=3)
+    assert manager.why == "Algorithm 1 moves nothing where the processor does not train."
 
 
 def test_a_small_iteration_keeps_the_shares_and_teaches_nothing() -> None:
@@ -75,9 +90,25 @@ def test_a_small_iteration_keeps_the_shares_and_teaches_nothing() -> None:
     assert small.seeds == {"host": 2, "accelerator0": 6}
     assert small.threads == manager.assignment.threads
     before = manager.assignment
-    manager.learn(small, times_of(small, {"host": 1.0, "accelerator0": 1e-3}), seconds=2.0, edges=1)
+    for _ in range(WARM_UP + 1):
+        manager.learn(small, times_of(small, {"host": 1.0, "accelerator0": 1e-3}))
     assert manager.assignment == before
-    assert manager.work.seeds == {"host": 2, "accelerator0": 6}
+
+
+def test_an_iteration_of_nearly_full_size_teaches() -> None:
+    manager = manager_of()
+    for _ in range(WARM_UP + 1):
+        most = manager.share_out(80)
+        manager.learn(most, times_of(most, {"host": 1e-3, "accelerator0": 9e-3}))
+    assert manager.assignment.seeds["host"] > 80
+
+
+def test_it_says_how_far_it_has_warmed_up() -> None:
+    manager = manager_of()
+    run(manager, {"host": 1e-3, "accelerator0": 1e-3}, 1)
+    assert manager.why == f"Warming up: 1 of {WARM_UP} iterations."
+    run(manager, {"host": 1e-3, "accelerator0": 1e-3}, WARM_UP)
+    assert "ms" in manager.why
 
 
 def test_what_was_measured_counts_for_the_assignment_it_was_measured_with() -> None:
@@ -88,7 +119,7 @@ def test_what_was_measured_counts_for_the_assignment_it_was_measured_with() -> N
     decided = manager.assignment
     assert decided != early
     times = times_of(early, {"host": 1e-3, "accelerator0": 1e-3})
-    manager.learn(early, times, seconds=times.slowest, edges=1)
+    manager.learn(early, times)
     assert manager.assignment == decided
 
 
@@ -122,5 +153,5 @@ def test_a_trainer_that_was_slow_with_few_seeds_gets_more() -> None:
         assignment = manager.assignment
         train = {name: 0.02 + count * 1e-3 for name, count in assignment.seeds.items()}
         times = StageTimes(sample=1e-4, load=1e-4, transfer={}, train=train)
-        manager.learn(assignment, times, seconds=times.slowest, edges=1)
+        manager.learn(assignment, times)
     assert manager.assignment.seeds["host"] == pytest.approx(50, abs=5)

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from sagann.hybrid.cuda_trainer import CudaTrainer
 from sagann.hybrid.parcel import parcel_of, share_in
 from sagann.hybrid.trainer import Found, HostTrainer, Share
 from sagann.kernels.seeds import seeded
-from sagann.nn import ModelConfig, build_model
+from sagann.nn import SAGE, ModelConfig, build_model
+from sagann.runtime.processor import num_cores
 from sagann.saga.layer import count_hops
 from sagann.sampling import NeighborSampler
 from sagann.train import EpochProgress, Reporter, TrainConfig, Trainer
@@ -299,7 +301,11 @@ def test_a_run_whose_accelerator_is_killed_goes_on_without_it_and_with_another(t
 
 
 @pytest.mark.slow
-def test_an_accelerator_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "is_stopped",
+    [False, pytest.param(True, marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux kills it"))],
+)
+def test_an_accelerator_ends_with_a_parent_that_is_killed(tmp_path: Path, is_stopped: bool) -> None:
     options = ["--sample", "10,5", "--batch-size", "16", "--epochs", "100000", "--devices", DEVICES]
     command = [
         sys.executable,
@@ -318,6 +324,8 @@ def test_an_accelerator_ends_with_a_parent_that_is_killed(tmp_path: Path) -> Non
         lines = tmp_path / "run" / "metrics.jsonl"
         assert within(120, lambda: lines.exists() and lines.stat().st_size > 0)
         (accelerator,) = spawned_by(parent.pid)
+        if is_stopped:
+            os.kill(accelerator, signal.SIGSTOP)
     finally:
         parent.kill()
         parent.wait()
@@ -400,6 +408,90 @@ def test_batch_norm_is_refused() -> None:
 
     with pytest.raises(LayerError, match="trained by several trainers"):
         trainer_of(Normed(), devices=DEVICES, **HYBRID).fit()
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of all vertices of a mini-batch between its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = SAGE(8, 8), SAGE(8, 3)
+
+    def forward(self, hops: Any, x: Tensor) -> Tensor:
+        rows = self.first(hops[0], x)
+        return self.second(hops[1], rows - rows.mean(dim=0))
+
+
+def test_a_mean_over_a_mini_batch_is_refused_before_anything_starts() -> None:
+    with pytest.raises(InputError, match=r"must treat seeds independently.*beside 29 others"):
+        trainer_of(Centred(), devices=DEVICES, **HYBRID).fit()
+    assert not spawned_by(os.getpid())
+
+
+def test_an_optimizer_that_asks_several_times_counts_an_iteration_once() -> None:
+    options = {**HYBRID, "optimizer": "LBFGS", "weight_decay": 0.0, "optimizer_options": {"max_iter": 4}}
+    result = trainer_of(ModelConfig(model="sage", hidden=8, dropout=0.0), devices=DEVICES, **options).fit()
+    for record in result.history:
+        assert record.trainers is not None
+        assert sum(record.trainers.seeds) == 30
+
+
+@pytest.mark.parametrize("shares", [(17, 1), (1, 17), (7, 11)])
+def test_weights_do_not_depend_on_shares(shares: tuple[int, int]) -> None:
+    graph, found = labelled_graph(), []
+    for devices in (None, DEVICES):
+        torch.manual_seed(0)
+        predictor = predictor_of(
+            build_model(ModelConfig(model="gat", hidden=16, dropout=0.0), graph).double(), graph
+        )
+        prepared, parameters = predictor.prepare(graph), list(predictor.model.parameters())
+        config = TrainConfig(sample=(3, 3), batch_size=18, devices=devices)
+        source: Any = SampledEpochs(predictor, prepared, config)
+        if devices is not None:
+            source = with_parcels(HybridEpochs(predictor, prepared, config), predictor)
+            before = source.manager.assignment
+            seeds = dict(zip(before.seeds, shares, strict=True))
+            source.manager.start_from(replace(before, seeds=seeds), "static")
+        optimizer = torch.optim.Adam(parameters, lr=0.01)
+        for epoch in range(1, 4):
+            for step in source.steps(epoch):
+                optimizer.zero_grad()
+                step.loss().backward()
+                optimizer.step()
+        found.append([parameter.detach().clone() for parameter in parameters])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not tell the cores of a thread")
+@pytest.mark.skipif(num_cores() < 2, reason="one core for both")
+def test_this_process_keeps_to_its_own_cores_while_it_trains(tmp_path: Path) -> None:
+    everything = os.sched_getaffinity(0)
+    seen = list[set[int]]()
+
+    class Looks(Reporter):
+        def on_batch(self, progress: EpochProgress) -> None:
+            for thread in os.listdir("/proc/self/task"):
+                with suppress(OSError):
+                    seen.append(os.sched_getaffinity(int(thread)))
+
+    trainer_of(ModelConfig(model="sage", hidden=8), reporter=Looks(), devices=DEVICES, **HYBRID).fit()
+    assert seen
+    assert all(cores == {min(everything)} for cores in seen)
+    assert all(os.sched_getaffinity(int(thread)) == everything for thread in os.listdir("/proc/self/task"))
+
+
+def test_trainers_without_seeds_are_named_at_the_end() -> None:
+    graph, said = community_graph(), list[str]()
+    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
+    config = TrainConfig(sample=(4, 3), batch_size=15, devices=DEVICES)
+    source = with_parcels(HybridEpochs(predictor, predictor.prepare(graph), config, say=said.append), predictor)
+    before = source.manager.assignment
+    source.manager.start_from(replace(before, seeds={"host": 15, "accelerator0": 0}), "static")
+    for step in source.steps(1):
+        step.loss()
+    source.close()
+    assert [text.partition(" got no seeds")[0] for text in said] == ["accelerator0"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ far they go.
 
 ``balanced`` is ours: the seeds and threads with which the slowest stage is fastest, all at once. Its rule: all trainers end together, after T
 seconds. A trainer that needs a + b n seconds for n seeds has (T - a) / b of them, or none if a is T or more. What is left to find is how
-many threads train. Every number of them is tried.
+many threads train: the more, the smaller T is, and the longer the others sample and load. So the best number is where these two meet, which is
+found by bisection.
 
 All are pure: an assignment and times in, an assignment out.
 
@@ -16,6 +17,7 @@ References:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -105,18 +107,25 @@ def balanced(assignment: Assignment, rates: Rates, *, uses_host: bool = True) ->
             return rates.sample * assignment.sampled_by_host / threads
         return total / (threads / rates.sample + 1 / rates.sample_accelerator)
 
-    def slowest(threads: Threads) -> float:
-        return max(
-            seconds_together(costs(threads), total), sample_s(threads.sample), rates.load * total / threads.load
-        )
+    def prepared_s(threads: Threads) -> float:
+        return max(sample_s(threads.sample), rates.load * total / threads.load)
 
-    candidates = [
-        _divided(train, num_threads - train, rates, at)
-        for train in (range(1, num_threads - 1) if uses_host else [1])
-        for at in (0, 1)
-    ]
-    # Among equals, the one nearest the present threads.
+    def slowest(threads: Threads) -> float:
+        return max(seconds_together(costs(threads), total), prepared_s(threads))
+
+    def divisions(train: int) -> list[Threads]:
+        return [_divided(train, num_threads - train, rates, at) for at in (0, 1)]
+
+    def trains_long_enough(train: int) -> bool:
+        found = divisions(train)
+        return seconds_together(costs(found[0]), total) <= min(map(prepared_s, found))
+
     now = assignment.threads
+    numbers = range(1, num_threads - 1) if uses_host else range(1, 2)
+    meet = bisect_left(numbers, True, key=trains_long_enough)
+    near = {*numbers[max(0, meet - 1) : meet + 1], now.train} & {*numbers}
+    candidates = [each for train in sorted(near) for each in divisions(train)]
+    # Among equals, the one nearest the present threads.
     threads = min(
         candidates, key=lambda each: (slowest(each), abs(each.train - now.train), abs(each.load - now.load))
     )

@@ -17,7 +17,7 @@ processor and accelerators would never get the threads that sampling and loading
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes
 from sagann.plan.hybrid.balance import balance_sampling, balance_thread, balance_work, balanced
@@ -40,10 +40,12 @@ class Balance:
     "The last decision, in words."
     damping: Damping = field(default_factory=Damping)
     "Smoothing and hysteresis."
+    uses_host: bool = True
+    "Whether the processor trains, beside sampling and loading."
 
 
-Policy = Callable[[Assignment, Rates, Damping], tuple[Assignment, str]]
-"From the present assignment and smoothed rates to the next assignment, and the reason in words."
+Policy = Callable[[Assignment, Rates, Damping, bool], tuple[Assignment, str]]
+"From the present assignment and smoothed rates to the next assignment, and the reason in words; the last argument is ``Balance.uses_host``."
 
 
 def next_balance(
@@ -59,17 +61,19 @@ def next_balance(
     """
     measured = rates_of(ran_with or balance.assignment, times)
     rates = smoothed(balance.rates, measured, balance.damping)
-    assignment, why = POLICIES[policy](balance.assignment, rates, balance.damping)
-    return Balance(assignment=assignment, rates=rates, why=why, damping=balance.damping)
+    assignment, why = POLICIES[policy](balance.assignment, rates, balance.damping, balance.uses_host)
+    return replace(balance, assignment=assignment, rates=rates, why=why)
 
 
-def static(assignment: Assignment, rates: Rates, damping: Damping) -> tuple[Assignment, str]:
+def static(assignment: Assignment, rates: Rates, damping: Damping, uses_host: bool) -> tuple[Assignment, str]:
     """Keep everything as it is."""
     return assignment, "The policy is static."
 
 
-def hyscale(assignment: Assignment, rates: Rates, damping: Damping) -> tuple[Assignment, str]:
-    """Algorithm 1 of the paper."""
+def hyscale(assignment: Assignment, rates: Rates, damping: Damping, uses_host: bool) -> tuple[Assignment, str]:
+    """Algorithm 1 of the paper, which is about a processor that trains."""
+    if not uses_host:
+        return assignment, "Algorithm 1 moves nothing where the processor does not train."
     times = rates.times(assignment)
     stages = {
         "T_SC": times.sample,
@@ -103,12 +107,12 @@ def hyscale(assignment: Assignment, rates: Rates, damping: Damping) -> tuple[Ass
     return next((each for each in found if each[0] != assignment), found[0])
 
 
-def joint(assignment: Assignment, rates: Rates, damping: Damping) -> tuple[Assignment, str]:
+def joint(assignment: Assignment, rates: Rates, damping: Damping, uses_host: bool) -> tuple[Assignment, str]:
     """The best seeds and threads by the costs of the trainers, if they promise more than the band, or if trainers do not end together.
 
     While all shares that were measured are nearly equal, the fixed parts of costs are not known, and a move may gain more than it promises.
     """
-    wanted = balanced(assignment, rates)
+    wanted = balanced(assignment, rates, uses_host=uses_host)
     times, then_s = rates.expected(assignment), rates.expected(wanted).slowest
     now_s = times.slowest
     trained = [times.train[name] for name, seeds in assignment.seeds.items() if seeds]

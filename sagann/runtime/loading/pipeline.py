@@ -102,6 +102,8 @@ class _State:
     stages: Sequence[Stage]
     ahead: int
     item: str
+    room: Callable[[], int]
+    "Most items on their way now; asked before each item enters, and at most ``ahead`` counts."
     holds: bool = False
     "Whether an item that was taken keeps its place until the caller frees it or asks for the next one."
     changed: threading.Condition = field(default_factory=threading.Condition)
@@ -140,7 +142,7 @@ class _State:
         if limit is not None and sum(at == stage for _, at in self.working) >= limit():
             return None
         if stage == 0:
-            if self.started == self.end or self.started == self.freed + self.ahead:
+            if self.started == self.end or self.started >= self.freed + min(self.ahead, self.room()):
                 return None
             self.started += 1
             return self.started - 1, self.numbers[self.started - 1]
@@ -309,6 +311,7 @@ class Pipeline(Generic[R]):
         item: name of an item, without its number, in errors.
         receive: called on the calling thread with the last stage's result; gives the caller's.
         most_wait_s: seconds after which an item that is not ready is an error.
+        room: most items on their way now, at least 1, where that changes: asked before each item enters. None for ``ahead``.
         holds: whether an item that was taken keeps its place until :meth:`go_on`, or until the next one is asked for: then no work on a further
             item begins before the caller has done what is urgent.
     Raises:
@@ -329,9 +332,12 @@ class Pipeline(Generic[R]):
         item: str = "item",
         receive: Callable[[Any], R] = lambda result: result,
         most_wait_s: float = MOST_WAIT_S,
+        room: Callable[[], int] | None = None,
         holds: bool = False,
     ) -> None:
-        self._state = _State(numbers=numbers, stages=tuple(stages), ahead=ahead, item=item, holds=holds)
+        self._state = _State(
+            numbers=numbers, stages=tuple(stages), ahead=ahead, item=item, room=room or (lambda: ahead), holds=holds
+        )
         self._receive = receive
         self._most_wait_s = most_wait_s
         self._left_at_s: float | None = None

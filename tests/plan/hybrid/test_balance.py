@@ -132,6 +132,56 @@ def test_threads_go_where_the_costs_say() -> None:
     assert times.host_train == pytest.approx(times.accelerator, rel=0.05)
 
 
+@given(
+    host=costs,
+    accelerators=st.lists(costs, min_size=1, max_size=3),
+    sample=st.floats(0, 10),
+    load=st.floats(0, 10),
+    threads=st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 30)),
+)
+def test_the_number_of_threads_that_train_is_that_of_a_search(
+    host: Cost, accelerators: list[Cost], sample: float, load: float, threads: tuple[int, int, int]
+) -> None:
+    before = assignment(100, *(100 for _ in accelerators), sample=threads[0], load=threads[1], train=threads[2])
+    by_name = dict(zip(before.seeds, (host, *accelerators), strict=True))
+    fits = {name: fit_of(cost) for name, cost in by_name.items()}
+    known = Rates(sample=sample, sample_accelerator=0, load=load, train={}, fits=fits)
+
+    def slowest(train: int, sampling: int) -> float:
+        loading = sum(threads) - train - sampling
+        trainers = {name: known.cost(name, train) or host for name in by_name}
+        together_s = seconds_together(trainers, before.total)
+        return max(together_s, sample * before.total / sampling, load * before.total / loading)
+
+    def most(train: int) -> float:
+        return min(slowest(train, sampling) for sampling in range(1, sum(threads) - train))
+
+    found = balanced(before, known).threads
+    best = min(map(most, range(1, sum(threads) - 1)))
+    assert slowest(found.train, found.sample) <= best * (1 + 1e-9)
+
+
+def fit_of(cost: Cost) -> CostFit:
+    """What two shares of a trainer with such a cost have taught."""
+    return CostFit.of(40, cost.of(40)).after(CostFit.of(90, cost.of(90)), Damping())
+
+
+def test_a_decision_for_many_threads_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # An iteration of the paper's machine, with 128 cores and four accelerators, takes some 7 ms.
+    asked: list[int] = []
+    cost = Rates.cost
+
+    def counted(rates: Rates, name: str, threads: int) -> Cost | None:
+        asked.append(threads)
+        return cost(rates, name, threads)
+
+    monkeypatch.setattr(Rates, "cost", counted)
+    before = assignment(100, 100, 100, 100, 100, sample=2, load=2, train=124)
+    known = Rates(sample=1e-5, sample_accelerator=0, load=1e-5, train=dict.fromkeys(before.seeds, 1e-4))
+    balanced(before, known)
+    assert len(set(asked)) < 12
+
+
 def test_work_goes_a_part_of_the_way_to_equal_times() -> None:
     # 300 seeds for 3 s and 100 for 2 s: 100 and 50 seeds a second, so 400 seeds are even at 267 and 133.
     before = assignment(300, 100)
