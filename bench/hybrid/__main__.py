@@ -1,8 +1,9 @@
 """Two trainers of unequal speed: what balancing finds, against the best static split; and what it costs.
 
 ``python -m bench.hybrid > bench/results/hybrid.md`` trains GraphSAGE by the processor on one core and by an accelerator in a process of its own on another
-core, which has a part of that core's time (a quota of a cgroup). For every quota, and for every rate of the link with a whole core, policies begin with
-equal shares. After ``--settle`` iterations, iterations are measured in turns with the best static split, which was found by search. The next table
+core, which has a part of that core's time. For every quota, and for every rate of the link with a whole core, policies begin with
+equal shares. After ``--settle`` iterations, iterations are measured in turns with the best static split, which was found by search; all of that
+``--rounds`` times, the policies by turns. The next table
 is about the forecast that ``sagann plan --devices`` makes from a rehearsal: its seconds and its bottleneck, beside those of a run with the same split.
 Then the accelerator's quota is halved in the middle of an epoch, and the last table says where the processor's core is busy.
 """
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -26,6 +27,7 @@ from bench.held_back import held_back
 from bench.hybrid.profile import REST, TASKS, core_seconds
 from bench.orders.__main__ import line
 from bench.timing import median_ratio
+from sagann.hybrid.host_cores import on_cores
 from sagann.hybrid.process_trainer import ProcessTrainer
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.hybrid.assignment import HOST, Assignment, split_by
@@ -57,9 +59,6 @@ Source = TypeVar("Source", bound=HybridEpochs)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables."""
     options = _options(arguments)
-    # The first core is this process's, the last one the accelerator's.
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:1])
     torch.set_num_threads(1)
     graph = power_law(int(options.vertices), int(options.edges), options.features)
     torch.manual_seed(0)
@@ -69,9 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(
         f"# Two trainers of unequal speed\n\n`python -m bench.hybrid`; {processor_name()}, a core for each trainer. "
         f"GraphSAGE, {options.hidden} wide, fanouts {options.sample}, batches of {options.batch_size} seeds; R-MAT, "
-        f"{graph.num_vertices:,} vertices, {graph.num_edges:,} edges, {options.features} features. Medians of {options.measured} iterations, in turns.\n"
+        f"{graph.num_vertices:,} vertices, {graph.num_edges:,} edges, {options.features} features.\n"
     )
-    bench = Bench(predictor, prepared, options, cores[-1:])
+    bench = Bench(predictor, prepared, options)
     for case in options.cases:
         for text in CASES[case](bench):
             print(text, flush=True)
@@ -80,18 +79,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 class Bench:
     """The trainers of one model and graph."""
 
-    def __init__(
-        self, predictor: Predictor, prepared: PreparedGraph, options: argparse.Namespace, cores: list[int]
-    ) -> None:
-        self._predictor, self._prepared, self._options, self._cores = predictor, prepared, options, cores
+    def __init__(self, predictor: Predictor, prepared: PreparedGraph, options: argparse.Namespace) -> None:
+        self._predictor, self._prepared, self._options = predictor, prepared, options
+        self._held_back = dict[str, None]()
+        "How accelerators were held back, in words."
         self._optimizer = torch.optim.SGD(predictor.model.parameters(), lr=1e-4)
         self._config = TrainConfig(
             sample=tuple(map(int, options.sample.split(","))), batch_size=options.batch_size, sharing="joint"
         )
-        self._alone: float | None = None
 
     def balanced(self) -> Iterator[str]:
         """The table of policies after they have settled."""
+        rounds, measured = self._options.rounds, self._options.measured
+        yield (
+            f"Each number is the median of {rounds} rounds, in brackets the least and the largest; a round has medians of {measured} iterations, by turns "
+            "with the best static split.\n"
+        )
         yield (
             "| core of the accelerator, link | policy | processor's part of the seeds | iteration, ms | against the best static split | times as fast as the "
             "processor alone | of both speeds alone | decisions that moved something |"
@@ -100,6 +103,7 @@ class Bench:
         for quota, rate in self._machines():
             for row in self._settled(quota, rate):
                 yield line([_named(quota, rate), *row])
+        yield "".join(f"\nThe accelerator's part of a core is {how}.\n" for how in self._held_back)
 
     def foretold(self) -> Iterator[str]:
         """The table of forecasts beside runs with the same split: equal shares, from which a run begins, and the best split of the forecast."""
@@ -111,15 +115,16 @@ class Bench:
             "| core of the accelerator, link | processor's part of the seeds | forecast, ms | measured, ms | forecast / measured | bottleneck foretold | "
             "bottleneck measured | processor busy | accelerator busy |\n|:--|--:|--:|--:|--:|:--|:--|--:|--:|"
         )
-        errors, right = [], []
+        ratios, right = [], []
         for quota, rate in self._machines():
             for row in self._forecasts(quota, rate):
                 yield line([_named(quota, rate), *row.cells()])
-                errors.append(abs(row.ratio - 1))
+                ratios.append(row.ratio)
                 if row.foretold != BOTH:
                     right.append(row.foretold == row.measured)
         yield (
-            f"\nForecasts are within {max(errors):.0%} of the runs, and of the {len(right)} bottlenecks that are foretold, {sum(right)} are those of the run."
+            f"\nForecasts are from {min(ratios):.2f} to {max(ratios):.2f} times the runs, {sum(abs(each - 1) <= CLOSE for each in ratios)} of "
+            f"{len(ratios)} within {CLOSE:.0%}. Of the {len(right)} bottlenecks that are foretold, {sum(right)} are those of the run."
         )
 
     def _forecasts(self, quota: float, rate: float) -> list[Forecast]:
@@ -161,35 +166,36 @@ class Bench:
     def _settled(self, quota: float, rate: float) -> Iterator[list[str]]:
         """Rows of the policies after they have settled, with one quota and one rate."""
         settle, measured = self._options.settle, self._options.measured
-        alone_s = self._alone_s()
-        with self._running("accelerator:1", "static", quota, rate) as run:
-            accelerator_s = statistics.median(run(measured)[5:])
-        # Seeds a second of both, each by itself.
-        both_s = 1 / (1 / alone_s + 1 / accelerator_s)
+        rounds: dict[str, list[_Round]] = {"joint": [], "hyscale": []}
         best = None
-        for policy in ("joint", "hyscale"):
-            with self._running(DEVICES, policy, quota, rate) as run:
-                run(settle)
-                settled = run.source.manager.assignment
-                moves = run.moves
-                # The best split does not depend on the policy.
-                best = best or self._best(run, settled.seeds[HOST] / settled.total)
-                found: dict[str, list[float]] = {"settled": [], "best": []}
-                for _ in range(3):
-                    for name, part in (("settled", settled.seeds[HOST] / settled.total), ("best", best)):
-                        run.fix(part)
-                        found[name] += run(measured // 3)[3:]
-            median_s = statistics.median(found["settled"])
-            part = settled.seeds[HOST] / settled.total
-            ratio = median_ratio(found["settled"], found["best"])
+        for _ in range(self._options.rounds):
+            alone_s = self._alone_s()
+            with self._running("accelerator:1", "static", quota, rate) as run:
+                accelerator_s = statistics.median(run(measured)[5:])
+            # Seeds a second of both, each by itself.
+            both_s = 1 / (1 / alone_s + 1 / accelerator_s)
+            for policy, of_policy in rounds.items():
+                with self._running(DEVICES, policy, quota, rate) as run:
+                    run(settle)
+                    settled, moves = run.source.manager.assignment, run.moves
+                    part = settled.seeds[HOST] / settled.total
+                    # The best split does not depend on the policy.
+                    best = best or self._best(run, part)
+                    found: dict[str, list[float]] = {"settled": [], "best": []}
+                    for _ in range(3):
+                        for name, fixed in (("settled", part), ("best", best)):
+                            run.fix(fixed)
+                            found[name] += run(measured // 3)[3:]
+                median_s, ratio = statistics.median(found["settled"]), median_ratio(found["settled"], found["best"])
+                of_policy.append(_Round(part, median_s, ratio, alone_s / median_s, both_s / median_s, moves))
+        for policy, of_policy in rounds.items():
+            columns = _Round(*zip(*of_policy, strict=True))
             yield [
                 policy,
-                f"{part:.1%} (best {best:.1%})",
-                f"{median_s * 1e3:.0f}",
-                f"{ratio:.2f}",
-                f"{alone_s / median_s:.2f}",
-                f"{both_s / median_s:.2f}",
-                str(moves),
+                f"{_ranged(columns.part, '.1%')}, best {best:.1%}",
+                _ranged([1e3 * seconds for seconds in columns.iteration_s], ".0f"),
+                *(_ranged(column, ".2f") for column in columns[2:5]),
+                _ranged(columns.moves, ".0f"),
             ]
 
     def profiled(self) -> Iterator[str]:
@@ -205,9 +211,10 @@ class Bench:
                 counted.clear()
                 times = self._times(source, count, steps)
                 columns[name] = {task: seconds / count for task, seconds in counted.by_task().items()}
-                columns[name][ITERATION] = statistics.median(times)
+                columns[name][ITERATION] = statistics.fmean(times)
 
-            column("the processor alone", SampledEpochs(self._predictor, self._prepared, self._config))
+            with on_cores(_first_core()):
+                column("the processor alone", SampledEpochs(self._predictor, self._prepared, self._config))
             for name, devices in (
                 ("the accelerator alone", "accelerator:1"),
                 ("both, equal shares", DEVICES),
@@ -222,13 +229,10 @@ class Bench:
             yield f"| {task} | {' | '.join(cells)} |"
 
     def _alone_s(self) -> float:
-        """Seconds of an iteration of the processor alone, as a run without devices makes it."""
-        if self._alone is None:
-            times = self._times(
-                SampledEpochs(self._predictor, self._prepared, self._config), self._options.measured
-            )
-            self._alone = statistics.median(times[5:])
-        return self._alone
+        """Seconds of an iteration of one core of the processor alone, as a run without devices makes it."""
+        source = SampledEpochs(self._predictor, self._prepared, self._config)
+        with on_cores(_first_core()):
+            return statistics.median(self._times(source, self._options.measured)[5:])
 
     def slowed(self) -> Iterator[str]:
         """The table of the policies when the accelerator loses half of its core."""
@@ -270,7 +274,7 @@ class Bench:
             # What is compiled and imported.
             run(5)
             if quota < 1:
-                stack.enter_context(held_back(run.pid, quota))
+                self._held_back[stack.enter_context(held_back(run.pid, quota))] = None
             yield run
 
     @contextmanager
@@ -281,7 +285,6 @@ class Bench:
         with ExitStack() as stack:
             stack.callback(source.close)
             source.open()
-            os.sched_setaffinity(_pid_of(source), self._cores)
             if quota < 1:
                 stack.enter_context(held_back(_pid_of(source), quota))
             yield source
@@ -300,6 +303,33 @@ class Bench:
         return times
 
 
+class _Round(NamedTuple):
+    """What a policy found in a round, and how long its iterations take."""
+
+    part: Any
+    "The processor's part of the seeds."
+    iteration_s: Any
+    "Seconds of an iteration."
+    against_best: Any
+    "Over those of the best static split."
+    against_alone: Any
+    "Those of the processor alone over that."
+    of_both: Any
+    "Speed over the sum of both speeds alone."
+    moves: Any
+    "Number of decisions that moved something until then."
+
+
+def _ranged(values: Sequence[float], form: str) -> str:
+    """The median with the least and the largest value."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
+
+
+def _first_core() -> list[int]:
+    """The core that the processor's tasks keep to beside an accelerator."""
+    return sorted(os.sched_getaffinity(0))[:1]
+
+
 CASES = {"policies": Bench.balanced, "forecast": Bench.foretold, "slowed": Bench.slowed, "cores": Bench.profiled}
 "What makes the lines of each table."
 
@@ -316,9 +346,19 @@ class Forecast:
         self._turns.append((prediction, measured_s, busy))
 
     @property
+    def foretold_s(self) -> float:
+        """Seconds of an iteration by the forecasts."""
+        return statistics.median(each.iteration_s for each, _, _ in self._turns)
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds of an iteration of the runs."""
+        return statistics.median(each for _, each, _ in self._turns)
+
+    @property
     def ratio(self) -> float:
         """Seconds that were foretold over those of the run."""
-        return statistics.median(prediction.iteration_s / measured_s for prediction, measured_s, _ in self._turns)
+        return self.foretold_s / self.measured_s
 
     @property
     def foretold(self) -> str:
@@ -340,13 +380,12 @@ class Forecast:
 
     def cells(self) -> list[str]:
         """The columns of the table."""
-        foretold_s = statistics.median(each.iteration_s for each, _, _ in self._turns)
-        measured_s = statistics.median(each for _, each, _ in self._turns)
+        ratios = [prediction.iteration_s / measured_s for prediction, measured_s, _ in self._turns]
         return [
             f"{self.assignment.seeds[HOST] / self.assignment.total:.1%}",
-            f"{foretold_s * 1e3:.1f}",
-            f"{measured_s * 1e3:.1f}",
-            f"{self.ratio:.2f}",
+            f"{self.foretold_s * 1e3:.1f}",
+            f"{self.measured_s * 1e3:.1f}",
+            f"{self.ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
             NAMES[self.foretold],
             NAMES[self.measured],
             f"{self.busy(HOST):.0%}",
@@ -408,10 +447,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quotas", type=float, nargs="+", default=[1.0, 0.5, 0.25], help="of a core, for the accelerator"
     )
-    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 16.0], help="of the link, in GB/s")
+    parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 4.0, 16.0], help="of the link, in GB/s")
     parser.add_argument("--settle", type=int, default=30, help="iterations in which a policy settles")
     parser.add_argument("--measured", type=int, default=36, help="iterations that are measured")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of a rehearsal and runs")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of the policies, and of rehearsals and runs")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="tables, all by default")
     parser.add_argument("--searched", type=int, default=10, help="iterations for each split that is tried")
     return parser.parse_args(arguments)

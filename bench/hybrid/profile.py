@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import sagann.hybrid.manager
 import sagann.hybrid.parcel
 import sagann.hybrid.process_trainer
 import sagann.hybrid.trainer
@@ -19,6 +20,7 @@ from sagann.sampling.sampled import Sampled
 
 REST = "propagation of one trainer, optimizer, and the rest"
 CHECKSUM, COPY = "checksum of what is copied", "copying to the accelerator"
+PROTOCOL = "protocol and management: messages, weights that are copied, decisions"
 TASKS: tuple[tuple[str, Any, str], ...] = (
     ("sampling", NeighborSampler, "sample"),
     ("sampling", Sampled, "prepare"),
@@ -27,6 +29,10 @@ TASKS: tuple[tuple[str, Any, str], ...] = (
     (COPY, sagann.hybrid.parcel.Parcel, "write"),
     (CHECKSUM, sagann.hybrid.parcel, "checksum"),
     ("propagation", sagann.hybrid.trainer, "propagate"),
+    (PROTOCOL, sagann.hybrid.manager.Manager, "learn"),
+    (PROTOCOL, sagann.hybrid.manager.Manager, "count"),
+    (PROTOCOL, sagann.hybrid.process_trainer.ProcessTrainer, "launch"),
+    (PROTOCOL, sagann.hybrid.process_trainer.ProcessTrainer, "finish"),
     ("sum of the gradients, and whether all are finite", sagann.train.hybrid_epochs, "synchronised"),
 )
 "Each task with what does it: a class or module, and the name of its function. The checksum is within the copy."

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import permutations
 
-from bench.epochs.__main__ import commit
 from bench.epochs.report import geometric_mean
 from bench.hyscale.cases import CASES, DATASETS, FIGURE_11, SEEDS, Case
 from bench.hyscale.contest import contest_lines
@@ -66,7 +65,7 @@ def main(given: Sequence[str] | None = None) -> int:
     machine = published_machine(arguments.machine)
     print("# HyScale-GNN by simulation\n")
     command = f"python -m bench.hyscale{'' if given is None else ''.join(' ' + each for each in given)}"
-    print(f"`{command}` at {commit()}; rates of {machine.name}.\n")
+    print(f"`{command}`; rates of {machine.name}.\n")
     for section in (_epochs, _worst, _batches, _effects, _steps, _scale):
         print("\n".join(section(machine)), end="\n\n")
     print("\n".join(contest_lines()))

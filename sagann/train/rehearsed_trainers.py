@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from sagann.hybrid.host_cores import on_cores
 from sagann.hybrid.shared_batches import Iteration, SharedBatches
 from sagann.hybrid.synchronise import synchronised
 from sagann.plan.hybrid.assignment import HOST, Assignment
@@ -73,7 +74,7 @@ class RehearsedTrainers(HybridEpochs):
         found: dict[int, list[_Measured]] = {size: [] for size in sizes}
         before, seeds = torch.get_num_threads(), self._whole_batches(total)
         try:
-            with ThreadPoolExecutor(1, "sagann-rehearsal", work_serially) as thread:
+            with on_cores(self._own_cores), ThreadPoolExecutor(1, "sagann-rehearsal", work_serially) as thread:
                 self._rehearse(thread, seeds, found, optimizer)
         finally:
             torch.set_num_threads(before)
