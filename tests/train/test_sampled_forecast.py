@@ -220,7 +220,7 @@ def test_what_stages_lose_beside_one_another_is_a_factor(monkeypatch: pytest.Mon
             trained.append(len(batch.seeds))
             return super().step(batch)
 
-    monkeypatch.setattr("sagann.train.sampled_forecast.RehearsedEpochs", Slow)
+    monkeypatch.setattr("sagann.train.rehearsals.RehearsedEpochs", Slow)
     monkeypatch.setattr("sagann.train.sampled_forecast.MOST_BATCHES", 4)
     found = trainer_of(**{**SAMPLED, "batch_size": 1, "batches_ahead": 0}).foretell()
     assert found.num_rehearsed == 4
