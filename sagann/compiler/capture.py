@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
@@ -27,19 +26,19 @@ from sagann.compiler.recording import Call, Recorder, cannot_be_captured, traced
 from sagann.compiler.trace import TraceError, merge_equal
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
+from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.shared_lock import MODELS
 
 
 def require_no_batch_norm(model: nn.Module, *, how: str) -> None:
     """Refuse a BatchNorm that computes means over vertices. ``how`` says what is done with the model, for the error."""
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-            raise LayerError(
-                f"a model that is {how} must treat vertices independently between its layers",
-                value=f"the {type(module).__name__} '{name}' computes a mean over all of them",
-                where=type(model).__name__,
-                fix="Use LayerNorm instead of BatchNorm.",
-            )
+    for name, module in batch_norms_over_rows(model).items():
+        raise LayerError(
+            f"a model that is {how} must treat vertices independently between its layers",
+            value=f"the {type(module).__name__} '{name}' computes a mean over all of them",
+            where=type(model).__name__,
+            fix="Use LayerNorm instead of BatchNorm.",
+        )
 
 
 def capture(

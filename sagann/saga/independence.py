@@ -1,4 +1,4 @@
-"""The independence check: ApplyEdge must treat edges independently, and ApplyVertex vertices.
+"""The independence check: ApplyEdge must treat edges independently, and ApplyVertex vertices, but for a BatchNorm.
 
 Both functions run on made-up rows and on parts of them (:mod:`sagann.saga.row_runs`). The error names the first operator
 that mixes rows and the user's line. A function that branches on values, or has a side effect, is refused as well.
@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sagann.errors import LayerError, SagannError, WidthError, in_one_line
 from sagann.kernels.accumulators import gathering
 from sagann.saga.accumulator import values_of
+from sagann.saga.batch_norms import with_running_means
 from sagann.saga.edge import Edge, scattered, unnamed
 from sagann.saga.row_runs import (
     NUM_ROWS,
@@ -65,7 +66,8 @@ class IndependenceCheck:
         if torch._C._are_functorch_transforms_active():
             # Tensors that torch.func wraps have no storage to compare. The next call outside of it is checked.
             return
-        with MODELS.changing(), _undisturbed(layer, next(iter(x.values())).device):
+        # Means over all rows are what a BatchNorm is for; without them rows must be independent.
+        with MODELS.changing(), _undisturbed(layer, next(iter(x.values())).device), with_running_means(layer):
             _check_layer(layer, x, data)
         self._passed.add(key)
 

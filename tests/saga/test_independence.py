@@ -47,6 +47,7 @@ ROW_WISE: dict[str, Callable[[Layer, Edge], Tensor]] = {
     "noise": lambda layer, edge: edge.src + torch.randn_like(edge.src),
     "heads": lambda layer, edge: edge.src.view(-1, 2, 4).sum(-1),
     "softmax over features": lambda layer, edge: torch.softmax(edge.src, 1),
+    "batch norm": lambda layer, edge: layer.norm(edge.src),
     "layer norm": lambda layer, edge: F.layer_norm(edge.src, (F_DIM,)),
     "transposed": lambda layer, edge: (layer.linear.weight @ edge.src.t()).t(),
     "rows second": lambda layer, edge: edge.src.t().reshape(-1).view(F_DIM, -1).t(),
@@ -74,7 +75,10 @@ MIXING: dict[str, tuple[Callable[[Layer, Edge], Tensor], str]] = {
     "flip": (lambda layer, edge: edge.src.flip(0), "flip"),
     "roll": (lambda layer, edge: edge.src.roll(1, 0), "roll"),
     "sort": (lambda layer, edge: edge.src.sort(0).values, "sort"),
-    "batch norm": (lambda layer, edge: layer.norm(edge.src), "native_batch_norm"),
+    "batch norm of a function": (
+        lambda layer, edge: F.batch_norm(edge.src, None, None, training=True),
+        "native_batch_norm",
+    ),
     "first row": (lambda layer, edge: edge.src - edge.src[0], "select"),
     "number of rows": (lambda layer, edge: edge.src * len(edge.src), "mul"),
     "position": (lambda layer, edge: edge.src + torch.arange(len(edge.src))[:, None], "add"),
@@ -110,13 +114,6 @@ def test_a_function_that_mixes_vertices_is_refused() -> None:
 
 def test_a_gru_over_vertices_passes() -> None:
     assert run(Layer(vertex=lambda layer, vertex, accum: layer.gru(accum, vertex))).shape == (53, F_DIM)
-
-
-def test_batch_norm_passes_in_evaluation_where_it_is_row_wise() -> None:
-    layer = Layer(edge=MIXING["batch norm"][0]).eval()
-    run(layer)
-    with pytest.raises(LayerError):
-        run(layer.train())
 
 
 def test_a_branch_on_the_values_of_the_rows_is_refused() -> None:

@@ -25,6 +25,7 @@ from sagann.runtime.in_memory.edge_pass import compute_rows, gather_fused
 from sagann.runtime.in_memory.invariants import Invariants
 from sagann.runtime.in_memory.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.in_memory.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
+from sagann.saga.batch_norms import batch_norms_over_rows, naming_few_rows
 from sagann.saga.edge import named
 from sagann.saga.engine import EdgeData, NaiveEngine, VertexRows
 from sagann.saga.shared_lock import MODELS
@@ -100,7 +101,7 @@ class CompiledEngine:
         if torch.compiler.is_compiling():
             return self._naive.run(layer, topology, x, data)
         # It reads the layer's parameters itself.
-        with MODELS.reading():
+        with MODELS.reading(), naming_few_rows(layer):
             return self._naive.run(layer, topology, x, data)
 
     def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
@@ -141,6 +142,8 @@ class CompiledEngine:
             return "autocast decides the types of its operators"
         if torch._C._are_functorch_transforms_active():
             return "torch.func transforms what its operators do"
+        if batch_norms_over_rows(layer):
+            return "a BatchNorm that is trained computes means over all rows"
         if has_hooks(module for module in layer.modules() if module is not layer):
             return "a module inside it has hooks"
         programs = self._programs.setdefault(layer, {})
