@@ -88,6 +88,8 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         # Mini-batches.
         "fanout": _WIDTH,
         "negatives": Range(0, 2**31 - 1),
+        "drawn_negatives": Range(1, 2**16),
+        "measured": Range(1, 2**31 - 1),
         "batch_size": _TIMES,
         "epoch": Range(0, 2**63 - 1),
         "batch": Range(0, 2**63 - 1),

@@ -78,13 +78,20 @@ def predict(
     shared: Shared,
     opening: Opening,
     out: Annotated[Path, option("File to write: .csv, .parquet or .npy.", "FILE")],
+    links: Annotated[
+        Path | None,
+        option(
+            "For a model of links: table of pairs to score, .csv or .parquet: source, destination, and the type if edges have types.",
+            "FILE",
+        ),
+    ] = None,
     overwrite: OverwriteOption = False,
 ) -> None:
-    """Predict the class of every vertex, with its probability, or the values of a regression; or those of every graph of several in one.
+    """Predict the class of every vertex, with its probability, or the values of a regression; those of every graph of several in one; or how likely pairs are edges.
 
     One row per vertex (of a task on whole graphs, per graph): vertex, class, class_name, probability. Where a vertex may have several classes: vertex,
     and a column per class with its probability (.npy: a float32 matrix). Of a regression: vertex, prediction, or prediction_0,
-    prediction_1, ... for several targets (.npy: a float32 array).
+    prediction_1, ... for several targets (.npy: a float32 array). Of links: src, dst, type and probability of each pair of --links (.npy: the probabilities).
 
     Example: sagann predict --run runs/demo --out predictions.csv
     """
@@ -93,7 +100,7 @@ def predict(
 
     check_target(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
     with opened(opening, shared) as trained:
-        trained.predict(out)
+        trained.predict(out, links)
 
 
 @command(first="run")

@@ -11,9 +11,10 @@ import torch
 
 from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
+from sagann.cli.link_file import check_links, read_links
 from sagann.cli.options import Shared
-from sagann.cli.prepare import apply_split, open_checked, training_graph, with_columns
-from sagann.cli.result_file import write_embeddings, write_predictions, write_values
+from sagann.cli.prepare import apply_split, open_checked, training_graph, with_columns, with_held_out
+from sagann.cli.result_file import write_embeddings, write_links, write_predictions, write_values
 from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, merge, read_tables, settings_of
 from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph, original_order
@@ -44,12 +45,20 @@ class TrainedRun:
     def evaluate(self, split: str | None) -> None:
         """Print the metrics of each split; None for the splits of the run or of the other dataset."""
         seed = self.settings.train.seed
+        of_links = self.predictor.contract.of_links
         if split is None and self.data is self.settings.data:
             with self.predictor.large_arrays():
                 graph = training_graph(
                     self.data, task=self.predictor.contract.task, seed=seed, say=self.terminal.say
                 )
             self._note_change(graph)
+        elif of_links:
+            own = self.settings.data.split
+            if self.data is self.settings.data and split not in (None, own):
+                self.terminal.say(
+                    "Other edges are held out than in training: the run has learned some of the links to measure."
+                )
+            graph = with_held_out(self._graph(), split or own, seed=seed, say=self.terminal.say)
         else:
             graph = with_columns(self._graph(keep_splits=split is None), self.settings.data.targets)
             graph = graph if split is None else apply_split(graph, split, seed=seed)
@@ -57,11 +66,21 @@ class TrainedRun:
         title = f"{self.settings.model.model} on {graph.name}"
         self.terminal.show(metrics_table(self.predictor.evaluate(graph), title=title))
 
-    def predict(self, out: Path) -> None:
-        """Write class and probability, or the predicted values, of every vertex, or graph, to ``out``."""
-        graph = self._graph()
+    def predict(self, out: Path, links: Path | None) -> None:
+        """Write class and probability, or the predicted values, of every vertex, or graph, or the probability of every link of a file, to ``out``."""
         contract = self.predictor.contract
+        if contract.of_links != (links is not None):
+            raise InputError(
+                "pairs of vertices are for a model of links",
+                value=f"{'no --links' if links is None else '--links'}, the task is {contract.task}",
+                where="sagann predict",
+                fix="Name a table of pairs with --links." if contract.of_links else "Leave --links out.",
+            )
+        graph = self._graph()
         self._say_streamed()
+        if links is not None:
+            self._predict_links(graph, out, links)
+            return
         of_graphs, noun = contract.of_graphs, contract.noun
         order = torch.arange(graph.num_graphs) if of_graphs else original_order(graph)
         if contract.kind == "regression":
@@ -71,6 +90,17 @@ class TrainedRun:
             probabilities = self.predictor.predict(graph, probabilities=True)
             write_predictions(out, probabilities.float(), names, order, of=noun, multi_label=contract.multi_label)
         self.terminal.show(f"Predictions of {len(order)} {'graphs' if of_graphs else 'vertices'} written to {out}")
+
+    def _predict_links(self, graph: Graph, out: Path, links: Path) -> None:
+        num_edge_types = self.predictor.contract.num_edge_types
+        pairs = read_links(links, with_types=num_edge_types > 0)
+        order = original_order(graph)
+        check_links(pairs, graph.num_vertices, num_edge_types, where=str(links))
+        ends = (order[pairs["src"]], order[pairs["dst"]])
+        types = (pairs["type"],) if "type" in pairs else ()
+        found = self.predictor.predict(graph, probabilities=True, links=(*ends, *types))
+        write_links(out, pairs, found.float())
+        self.terminal.show(f"Probabilities of {len(found)} links written to {out}")
 
     def embed(self, out: Path) -> None:
         """Write the embedding of every vertex to ``out``."""
@@ -87,7 +117,8 @@ class TrainedRun:
         with self.predictor.large_arrays():
             graph = open_checked(self.data, keep_splits=keep_splits, num_edge_types=num_edge_types)
         graph = without_others(graph, self.predictor.contract.task)
-        if self.data is self.settings.data:
+        # A run on links knows the edges that it kept, not all of them.
+        if self.data is self.settings.data and not self.predictor.contract.of_links:
             self._note_change(with_columns(graph, self.data.targets))
         return graph
 

@@ -11,7 +11,7 @@ from sagann.free_space import require_memory
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.graph.subgraph import subgraph
-from sagann.graph.task import answered, is_of_graphs
+from sagann.graph.task import answered, is_of_graphs, is_of_links
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.nn.zoo import with_outputs
 from sagann.saga.engine import NaiveEngine, current_engine, using_engine
@@ -34,6 +34,7 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
     with using_engine(settings.new_engine()):
         needed_bytes = least_bytes(model, graph, is_streamed=is_streamed)
     answers = answered(graph)
+    learned = f"{answers.num_outputs} {'classes' if answers.targets is None else 'targets'}"
     ways = ["a smaller --hidden", "fewer --layers", "--encoder linear for sparse features", "more memory"]
     if settings.engine != ENGINES[0]:
         ways.insert(0, f"--engine {ENGINES[0]}")
@@ -41,8 +42,7 @@ def check_memory(settings: RunSettings, graph: Graph) -> None:
         ways.insert(0, "--memory, which streams the run")
     require_memory(
         needed_bytes,
-        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {answers.num_outputs} "
-        f"{'classes' if answers.targets is None else 'targets'} on "
+        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {'links' if is_of_links(graph) else learned} on "
         f"{graph.num_vertices} vertices and {graph.num_edges} edges",
         fix=f"If there are too many classes, number them from 0 without gaps. Else use {', '.join(ways[:-1])}, or {ways[-1]}.",
     )
@@ -54,7 +54,7 @@ def least_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
     Of a user's own model only the output is counted; of a task on whole graphs, which are computed in batches, only the weights. ``is_streamed`` says whether a budget is stated; without a budget, a
     model that can be streamed is streamed if need be.
     """
-    output = _output_bytes(graph, is_streamed=is_streamed)
+    output = _output_bytes(config, graph, is_streamed=is_streamed)
     if config.model not in MODELS:
         return output
     # Nothing is allocated on this device.
@@ -73,8 +73,10 @@ def least_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
     return weights + passes + _dense_bytes(config, graph)
 
 
-def _output_bytes(graph: Graph, *, is_streamed: bool) -> int:
+def _output_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
     """Logits of all vertices. A streamed run has them in files, but counts decisions of several labels a split at a time."""
+    if is_of_links(graph):
+        return 0 if is_streamed else graph.num_vertices * config.hidden * _FLOAT_BYTES
     if not is_streamed:
         return graph.num_vertices * graph.num_outputs * _FLOAT_BYTES
     return most_measured(graph) * graph.num_classes * DECISION_BYTES if graph.multi_label else 0
@@ -84,7 +86,7 @@ def _dense_bytes(config: ModelConfig, graph: Graph) -> int:
     """Dense rows of sparse features, if the model's preparation makes them: a narrow model on a few vertices tells."""
     if not is_sparse(graph.features):
         return 0
-    few = with_outputs(subgraph(graph, torch.arange(min(_FEW_VERTICES, graph.num_vertices))), 1)
+    few = subgraph(with_outputs(graph, 1), torch.arange(min(_FEW_VERTICES, graph.num_vertices)))
     narrow = build_model(replace(config, layers=2, hidden=1, heads=1, out_heads=1), few)
     prepared = prepared_by(narrow, few).features
     is_dense = prepared is not None and not is_sparse(prepared)

@@ -12,7 +12,7 @@ import torch
 from sagann.byte_size import format_bytes
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import open_checked, require_vertices, training_graph, with_task
+from sagann.cli.prepare import open_checked, require_vertices, training_graph, with_held_out, with_task
 from sagann.cli.run_settings import RunSettings, chosen_settings, read_text
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
@@ -21,7 +21,7 @@ from sagann.free_space import nearest_folder
 from sagann.graph import Graph
 from sagann.graph.large_arrays import made_by
 from sagann.graph.subgraph import subgraph
-from sagann.graph.task import is_of_graphs
+from sagann.graph.task import LINK_TASK, is_of_graphs
 from sagann.kernels.edge.cpu import source_of
 from sagann.nn import build_model
 from sagann.plan.machine import Machine
@@ -173,8 +173,10 @@ def _settings(given: Given, file: Path | None, shared: Shared) -> RunSettings:
 
 
 def _opened(settings: RunSettings, shared: Shared) -> tuple[Any, Graph]:
-    graph = open_checked(settings.data, keep_splits=False)
-    graph = with_task(graph, settings.data, settings.train.task, shared.terminal().say)
+    graph, say = open_checked(settings.data, keep_splits=False), shared.terminal().say
+    graph = with_task(graph, settings.data, settings.train.task, say)
+    if settings.train.task == LINK_TASK:
+        graph = with_held_out(graph, settings.data.split, seed=settings.train.seed, say=say)
     model = build_model(settings.model, graph)
     return model, features_as(graph, parameter_dtype(model))
 
@@ -186,6 +188,7 @@ def _step(model: Any, graph: Graph) -> None:
         batch = GraphBatches(graph, graphs=None).load(torch.arange(1))
         model(batch.hops(count_hops(model)), batch.features, batch.graph_ptr).sum().backward()
         return
+    graph = replace(graph, links=None)
     if graph.features is not None:
         graph = subgraph(graph, torch.arange(min(NUM_VERTICES, graph.num_vertices)))
     out = model(graph.hops(count_hops(model)), graph.in_memory().features)

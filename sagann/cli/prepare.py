@@ -23,12 +23,25 @@ from sagann.graph import (
 )
 from sagann.graph.normalise import normalise_features
 from sagann.graph.split import as_columns
-from sagann.graph.task import answered, answers_of, is_of_graphs, left_out, task_of
+from sagann.graph.task import (
+    LINK_TASK,
+    answered,
+    answers_of,
+    is_of_graphs,
+    is_of_links,
+    left_out,
+    task_of,
+    without_others,
+)
 from sagann.storage import dataset_info, load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
 from sagann.storage.npz_graph import describe_npz
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
+
+_LINK_SHARES = "edges:0.85,0.05"
+_LINK_SHARES_SAID = "85 % of the edges are learned, 5 % validate, 10 % test"
+"The default split of links."
 
 
 def training_graph(
@@ -41,13 +54,16 @@ def training_graph(
     """
     graph = with_task(open_checked(config, keep_splits=config.split is None, check=check), config, task, say)
     with whole_files(graph):
+        if task == LINK_TASK:
+            return with_held_out(graph, config.split, seed=seed, say=say)
         return _with_split(graph, config, seed=seed, say=say)
 
 
 def with_task(graph: Graph, config: DataConfig, task: str | None, say: Callable[[str], None]) -> Graph:
     """The graph with the answers of one task, and of its targets the columns of ``config``; ``say`` is told of answers that are left out."""
-    kept = for_task(graph, task, where="--task")
-    if said := left_out(graph, task_of(kept)):
+    # Links are held out of any graph.
+    kept = without_others(graph, task) if task == LINK_TASK else for_task(graph, task, where="--task")
+    if said := left_out(graph, task or task_of(kept)):
         say(said)
     if config.targets is not None and kept.targets is None and kept.graph_targets is None:
         raise InputError(
@@ -84,8 +100,36 @@ def with_columns(graph: Graph, columns: Sequence[int] | None) -> Graph:
     return replace(graph, **chosen)
 
 
+def with_held_out(graph: Graph, choice: str | None, *, seed: int, say: Callable[[str], None]) -> Graph:
+    """The graph with links held out as ``choice`` says: 'edges:TRAIN,VAL'; by default, which ``say`` is told of, 0.85 and 0.05."""
+    if choice is None:
+        say(f"{_LINK_SHARES_SAID} (seed {seed}).")
+    kind, _, text = (choice or _LINK_SHARES).partition(":")
+    shares: list[float] = []
+    with suppress(ValueError):
+        shares = [float(part) for part in text.split(",")]
+    if kind != "edges" or len(shares) != 2 or not all(0 <= share <= 1 for share in (*shares, sum(shares))):
+        raise InputError(
+            "split is not one of links",
+            value=f"'{str(choice)[:80]}'",
+            where="--split",
+            fix=f"Write {_LINK_SHARES} (shares of the edges to learn and to validate on, at most 1 together).",
+        )
+    # Imported here: most runs do not learn links, and it loads Numba.
+    from sagann.sampling import hold_out_links
+
+    return hold_out_links(graph, train=shares[0], val=shares[1], seed=seed)
+
+
 def require_vertices(graph: Graph, option: str) -> None:
-    """Refuse to plan by an option for a task on whole graphs, which are trained in batches."""
+    """Refuse to plan by an option for a task on whole graphs, which are trained in batches, or on links."""
+    if is_of_links(graph):
+        raise InputError(
+            "training on links is not planned",
+            value=f"the task is {LINK_TASK}, and {option} plans how answers of vertices are learned",
+            where="sagann plan",
+            fix=f"Leave {option} out.",
+        )
     if is_of_graphs(graph):
         raise InputError(
             "whole graphs are trained in batches of graphs",

@@ -131,6 +131,15 @@ def write_values(path: Path, values: Tensor, order: Tensor, *, of: str = "vertex
     write_aside(path, lambda aside: _write_table(aside, columns))
 
 
+def write_links(path: Path, pairs: Mapping[str, Tensor], probabilities: Tensor) -> None:
+    """Write pairs of vertices with their probabilities, float32 [n], as .csv or .parquet; as .npy the probabilities alone."""
+    if path.suffix == ".npy":
+        write_aside(path, lambda aside: write_npy(aside, probabilities))
+        return
+    columns = {name: ids.numpy() for name, ids in pairs.items()} | {"probability": probabilities.numpy()}
+    write_aside(path, lambda aside: _write_table(aside, columns))
+
+
 def write_embeddings(path: Path, rows: Tensor, order: Tensor) -> None:
     """Write a float32 array [num_vertices, F] or [num_vertices] as .npy; an existing file is replaced. Row i of the file is row ``order[i]``."""
     pieces = order.split(max(1, _AT_ONCE_BYTES // max(1, rows[:1].nbytes)))

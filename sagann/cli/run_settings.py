@@ -34,7 +34,8 @@ class DataConfig:
     split: str | None = None
     """random:TRAIN,VAL (shares), per-class:TRAIN,VAL (vertices per class), planetoid:TRAIN,VAL,TEST (TRAIN per class), or
     graphs:TRAIN/VAL/TEST (names or positions, comma-separated). It is drawn with the seed of the run. None takes the
-    dataset's own split, or random:0.6,0.2 where there is none."""
+    dataset's own split, or random:0.6,0.2 where there is none. Of links: edges:TRAIN,VAL (shares of the edges to learn and to validate on), by
+    default edges:0.85,0.05."""
     targets: tuple[int, ...] | None = None
     "Columns of the targets that a regression learns, from 0; None learns all of them."
     undirected: bool = False

@@ -1,4 +1,5 @@
-"""Graph: a topology with the data of its vertices: features, labels, targets, splits; and of several graphs in one, boundaries and answers.
+"""Graph: a topology with the data of its vertices: features, labels, targets, splits; of several graphs in one, boundaries and answers; and
+links that were held out.
 
 A Graph is immutable; every transformation returns a new Graph that shares all unchanged tensors. Tensors may be
 memory-mapped, so making a Graph checks shapes, not values; :func:`sagann.graph.validate_graph` checks the values.
@@ -16,6 +17,7 @@ from torch import Tensor
 from sagann.errors import InputError, require_type
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store, tensor_of
+from sagann.graph.measured_links import MeasuredLinks
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
@@ -67,6 +69,9 @@ class Graph:
     [num_graphs]. Where a value is unknown, it is any number, and the graph is in no split."""
     graph_splits: Mapping[str, Tensor] = field(default_factory=dict)
     "Disjoint masks over graphs, bool [num_graphs], by name: 'train', 'val', 'test'."
+    links: MeasuredLinks | None = None
+    """Links that a model which learns links is measured by; those to validate and test on are no edges of the topology
+    (:func:`sagann.sampling.hold_out_links`). None where links are not learned."""
     original_ids: Tensor | None = None
     """Ids that the vertices had before they were renumbered, int64 [num_vertices], a permutation, on the CPU: vertex i was vertex
     original_ids[i]. None for a graph that was never renumbered."""
@@ -219,6 +224,7 @@ class Graph:
             graph_labels=move(self.graph_labels),
             graph_targets=move(self.graph_targets),
             graph_splits={name: mask.to(device) for name, mask in self.graph_splits.items()},
+            links=None if self.links is None else self.links.mapped(lambda array: array.to(device)),
         )
 
     def __repr__(self) -> str:
@@ -226,9 +232,10 @@ class Graph:
         several = f", num_graphs={self.num_graphs}" if self.graph_ptr is not None else ""
         of_graphs = f", num_graph_classes={self.num_graph_classes}" if self.graph_labels is not None else ""
         of_graphs += f", num_graph_targets={self.num_graph_targets}" if self.graph_targets is not None else ""
+        links = f", num_links={self.links.num_links}" if self.links is not None else ""
         return (
             f"Graph(num_vertices={self.num_vertices}, num_edges={self.num_edges}, "
-            f"num_features={self.num_features}, num_classes={self.num_classes}{targets}{several}{of_graphs})"
+            f"num_features={self.num_features}, num_classes={self.num_classes}{targets}{several}{of_graphs}{links})"
         )
 
 
@@ -253,6 +260,8 @@ def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
     if graph.graph_ptr is not None:
         yield "graph_ptr", graph.graph_ptr
     yield from answers_of_graphs(graph).items()
+    if graph.links is not None:
+        yield from graph.links.arrays()
     if graph.original_ids is not None:
         yield "original_ids", graph.original_ids
 
@@ -300,6 +309,8 @@ def _check_types(graph: Graph) -> None:
         require_type(splits, Mapping, where=where, fix="Pass a mapping of split to bool mask.")
         for name, mask in splits.items():
             require_type(mask, Tensor, where=f"{where}[{name!r}]", fix=as_tensor)
+    fix = "Make them with sagann.sampling.hold_out_links."
+    require_type(graph.links, MeasuredLinks, where="Graph.links", fix=fix, optional=True)
     require_type(graph.graph_names, tuple, where="Graph.graph_names", fix="Pass a tuple of names.")
     for text in (*graph.graph_names, graph.name):
         require_type(text, str, where="Graph.name or Graph.graph_names", fix="Pass text.")

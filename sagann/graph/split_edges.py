@@ -51,7 +51,13 @@ class EdgeSplit:
 
 
 def edge_split(
-    topology: Topology, *, train: float = 0.85, val: float = 0.05, seed: int, undirected: bool = True
+    topology: Topology,
+    *,
+    train: float = 0.85,
+    val: float = 0.05,
+    seed: int,
+    undirected: bool = True,
+    ids: Tensor | None = None,
 ) -> EdgeSplit:
     """Draw shares of the edges at random; the rest is for testing.
 
@@ -67,6 +73,8 @@ def edge_split(
         seed: seed of the draw.
         undirected: keep ``v -> u`` in the part of ``u -> v``, which would give it away. Pass False where a model is to
             tell the directions apart.
+        ids: int64 [num_vertices], distinct, by which vertices are known to the draw: those before they were renumbered
+            (``Graph.original_ids``), so that the same edges are drawn. None for their present ids.
     Raises:
         InputError: shares that are negative or exceed 1 together, or an argument of a wrong type.
     References:
@@ -82,8 +90,10 @@ def edge_split(
     require_shares(train, val, where="edge_split")
     require_type(seed, int, where="edge_split, seed", fix="Pass a whole number.")
     require_type(undirected, bool, where="edge_split, undirected", fix="Pass True or False.")
-    cuts = _cuts(_hashes(topology, seed, undirected), train, val)
-    hashes = _hashes(topology, seed, undirected)[:-1]
+    require_type(ids, Tensor, where="edge_split, ids", fix="Pass graph.original_ids.", optional=True)
+    known_as = np.arange(topology.num_dst) if ids is None else ids.cpu().numpy()
+    cuts = _cuts(_hashes(topology, known_as, seed, undirected), train, val)
+    hashes = _hashes(topology, known_as, seed, undirected)[:-1]
     part = torch.from_numpy((hashes >= cuts[0]).view(np.uint8) + (hashes >= cuts[1]))
     del hashes
     train_part, val_part, test_part = (_part(topology, part == number) for number in range(3))
@@ -104,23 +114,23 @@ def _part(topology: Topology, keep: Tensor) -> Topology:
     return keep_edges(topology, keep.to(topology.device), with_ids=True)
 
 
-def _hashes(topology: Topology, seed: int, undirected: bool) -> Array:
+def _hashes(topology: Topology, known_as: Array, seed: int, undirected: bool) -> Array:
     """A number from 0 to _END - 1 for each edge, _LOOP for self-loops, and _END behind the last edge; int64 [num_edges + 1]."""
     hashes = np.empty(topology.num_edges + 1, dtype=np.int64)
     hashes[-1] = _END
     indptr, indices = (array.cpu().contiguous().numpy() for array in (topology.indptr, topology.indices))
     with pytorch_threads():
-        _fill(indptr, indices, key_of(seed, EDGE_SPLIT), undirected, hashes)
+        _fill(indptr, indices, known_as, key_of(seed, EDGE_SPLIT), undirected, hashes)
     return hashes
 
 
 @compiled(parallel=True)
-def _fill(indptr: Array, indices: Array, key: Any, undirected: bool, hashes: Array) -> None:
+def _fill(indptr: Array, indices: Array, known_as: Array, key: Any, undirected: bool, hashes: Array) -> None:
     for vertex in prange(len(indptr) - 1):
         # Of one type: Numba would compare signed with unsigned integers as floats.
-        dst = np.uint64(vertex)
+        dst = np.uint64(known_as[vertex])
         for edge in range(indptr[vertex], indptr[vertex + 1]):
-            src = np.uint64(indices[edge])
+            src = np.uint64(known_as[indices[edge]])
             if src == dst:
                 hashes[edge] = _LOOP
                 continue

@@ -38,6 +38,7 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
         ([0, 1, 1], [1])
     """
     _check_vertices(vertices, graph)
+    require_no_links(graph, "vertices are chosen or renumbered")
     topology = graph.topology
     new_id = torch.full((graph.num_vertices,), -1, dtype=topology.indices.dtype, device=topology.device)
     new_id[vertices] = torch.arange(len(vertices), dtype=new_id.dtype, device=topology.device)
@@ -136,6 +137,17 @@ def _check_vertices(vertices: Tensor, graph: Graph) -> None:
             value=f"{repeated} occurs {int(times[repeated])} times",
             where=where,
             fix="Pass every vertex at most once.",
+        )
+
+
+def require_no_links(graph: Graph, doing: str) -> None:
+    """Refuse a graph whose links were held out; ``doing`` says what would lose them, for the error."""
+    if graph.links is not None:
+        raise InputError(
+            f"{doing} before links are held out",
+            value=f"{graph.links.num_links} links are held out",
+            where=f"graph '{graph.name}'",
+            fix="Call sagann.sampling.hold_out_links afterwards.",
         )
 
 

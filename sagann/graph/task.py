@@ -1,7 +1,7 @@
-"""Tasks: what a model learns about vertices or about whole graphs, and which data of a graph have the answers.
+"""Tasks: what a model learns about vertices, whole graphs or links, and which data of a graph have the answers.
 
-A graph may hold the answers of several tasks: labels and targets of its vertices, and of the graphs in it. A model learns one task, on a
-graph that :func:`for_task` gives.
+A graph may hold the answers of several tasks: labels and targets of its vertices, and of the graphs in it, and links that were held out. A
+model learns one task, on a graph that :func:`for_task` gives.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ OF_GRAPHS = "graph-"
 "What the name of a task on whole graphs begins with."
 GRAPH_TASKS = tuple(OF_GRAPHS + task for task in TASKS)
 """Tasks on the graphs of several in one: one class for each graph, any number of classes for each, or numbers for each."""
+LINK_TASK = "link-prediction"
+"The task on pairs of vertices: whether an edge joins them."
+ALL_TASKS = (*TASKS, *GRAPH_TASKS, LINK_TASK)
+"Every task."
 
 _ANSWERS = MappingProxyType(
     {
@@ -30,6 +34,7 @@ _ANSWERS = MappingProxyType(
         for kind, tasks in (("", TASKS), ("graph_", GRAPH_TASKS))
         for task in tasks
     }
+    | {LINK_TASK: "links"}
 )
 "The field of a graph that has the answers of each task."
 _ABSENT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -38,13 +43,14 @@ _ABSENT: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "targets": {"targets": None},
         "graph_labels": {"graph_labels": None, "num_graph_classes": 0},
         "graph_targets": {"graph_targets": None},
+        "links": {"links": None},
     }
 )
 "For each field with answers, the fields of a graph without them."
 
 
 def tasks_of(graph: Graph) -> tuple[str, ...]:
-    """The tasks that a graph has answers for: some of TASKS, then some of GRAPH_TASKS."""
+    """The tasks that a graph has answers for: some of ALL_TASKS, in their order."""
     found = []
     for kind, labels, targets in (
         ("", graph.labels, graph.targets),
@@ -54,6 +60,8 @@ def tasks_of(graph: Graph) -> tuple[str, ...]:
             found.append(kind + ("multi-label" if labels.ndim == 2 else "classification"))
         if targets is not None:
             found.append(kind + "regression")
+    if graph.links is not None:
+        found.append(LINK_TASK)
     return tuple(found)
 
 
@@ -67,11 +75,11 @@ def task_of(graph: Graph) -> str | None:
 
 
 def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") -> Graph:
-    """The graph with the answers of one task alone: labels or targets, of vertices or of whole graphs.
+    """The graph with the answers of one task alone: labels or targets, of vertices or of whole graphs, or links.
 
     Args:
         graph: any graph.
-        task: one of TASKS or GRAPH_TASKS. None for the only task that the graph has answers for.
+        task: one of ALL_TASKS. None for the only task that the graph has answers for.
         where: the argument that names the task, for errors.
     Raises:
         InputError: the graph has no answers for ``task``, or answers for several tasks and ``task`` is None.
@@ -83,7 +91,7 @@ def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") 
         >>> for_task(houses, "regression")
         Graph(num_vertices=2, num_edges=1, num_features=0, num_classes=0, num_targets=1)
     """
-    require_choice(task, (None, *TASKS, *GRAPH_TASKS), what="unknown task", where=where)
+    require_choice(task, (None, *ALL_TASKS), what="unknown task", where=where)
     known = tasks_of(graph)
     if task is None and len(known) > 1:
         raise InputError(
@@ -97,7 +105,11 @@ def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") 
             "the task does not fit the graph",
             value=f"task '{task}', graph '{graph.name}' has {answers_of(graph)}",
             where=where,
-            fix=f"Choose {' or '.join(known)}." if known else "Give the graph labels or targets.",
+            fix="Hold some out with sagann.sampling.hold_out_links, or --split edges:0.85,0.05."
+            if task == LINK_TASK
+            else f"Choose {' or '.join(known)}."
+            if known
+            else "Give the graph labels or targets.",
         )
     return without_others(graph, task or (known[0] if known else None))
 
@@ -116,12 +128,15 @@ def is_of_graphs(graph: Graph) -> bool:
     return graph.graph_labels is not None or graph.graph_targets is not None
 
 
+def is_of_links(graph: Graph) -> bool:
+    """Whether a graph with the answers of one task has those of links."""
+    return graph.links is not None
+
+
 def with_vertex_per_graph(graph: Graph) -> Graph:
     """The graphs of several in one as vertices, without edges and features: the answers of whole graphs become those of vertices."""
-    none = torch.zeros(1, dtype=torch.int64)
-    count = graph.num_graphs
     return Graph(
-        topology=Topology(indptr=none.expand(count + 1), indices=none[:0].int(), num_src=count, validate=False),
+        topology=_no_edges(graph.num_graphs),
         labels=graph.graph_labels,
         num_classes=graph.num_graph_classes,
         targets=graph.graph_targets,
@@ -130,11 +145,37 @@ def with_vertex_per_graph(graph: Graph) -> Graph:
     )
 
 
+def with_vertex_per_link(graph: Graph) -> Graph:
+    """The links that a graph holds out as vertices, without edges and features, all of the one class 0.
+
+    A model's outputs for a link are the score of the link and those of the negative links that it is ranked among: 0 is the place of the
+    positive one.
+    """
+    assert graph.links is not None
+    count, device = graph.links.num_links, graph.links.src.device
+    return Graph(
+        topology=_no_edges(count),
+        labels=torch.zeros(count, dtype=torch.int64, device=device),
+        num_classes=1,
+        splits=graph.links.splits,
+        name=graph.name,
+    )
+
+
+def _no_edges(num_vertices: int) -> Topology:
+    none = torch.zeros(1, dtype=torch.int64)
+    return Topology(
+        indptr=none.expand(num_vertices + 1), indices=none[:0].int(), num_src=num_vertices, validate=False
+    )
+
+
 def answered(graph: Graph) -> Graph:
-    """The graph whose vertices a task has answers for: ``graph``, or one with a vertex for each of its graphs.
+    """The graph whose vertices a task has answers for: ``graph``, or one with a vertex for each of its graphs, or of its links.
 
     ``graph`` has the answers of one task.
     """
+    if is_of_links(graph):
+        return with_vertex_per_link(graph)
     return with_vertex_per_graph(graph) if is_of_graphs(graph) else graph
 
 
@@ -148,6 +189,8 @@ def answers_of(graph: Graph) -> str:
         found.append(f"{graph.num_targets} target{'s' if graph.num_targets != 1 else ''} per vertex")
     if of_graphs := answers_of_whole_graphs(graph):
         found.append(of_graphs)
+    if graph.links is not None:
+        found.append(f"{graph.links.num_links} links to measure")
     return " and ".join(found) or "neither labels nor targets"
 
 

@@ -52,7 +52,10 @@ def validate_graph(graph: Graph) -> None:
 
 
 def validate_labels(graph: Graph) -> None:
-    """Check the labels, targets and splits of vertices and of graphs, in O(vertices)."""
+    """Check the labels, targets and splits of vertices and of graphs, and the links to measure, in O(vertices + links)."""
+    if graph.links is not None:
+        where = f"links of graph '{graph.name}'"
+        graph.links.check(graph.num_vertices, graph.num_edge_types, where=where)
     for answers in _answers(graph):
         _check_labels(answers)
         _check_targets(answers)
@@ -61,12 +64,12 @@ def validate_labels(graph: Graph) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Answers:
-    """Labels, targets and splits: those of vertices, or those of graphs."""
+    """Labels, targets and splits: those of vertices, those of graphs, or those of links."""
 
     unit: str
-    "Name of one thing that has an answer: 'vertex' or 'graph'."
+    "Name of one thing that has an answer: 'vertex', 'graph' or 'link'."
     units: str
-    "Name of several things that have answers: 'vertices' or 'graphs'."
+    "Name of several things that have answers: 'vertices', 'graphs' or 'links'."
     prefix: str
     "Before 'labels', 'targets', 'splits' and 'num_classes' in the names of the graph's fields."
     owner: str
@@ -90,8 +93,19 @@ class _Answers:
         return self.labels is not None and self.labels.ndim == 2
 
 
-def _answers(graph: Graph) -> tuple[_Answers, _Answers]:
+def _answers(graph: Graph) -> tuple[_Answers, ...]:
+    links = _Answers(
+        unit="link",
+        units="links",
+        prefix="link_",
+        owner=graph.name,
+        labels=None,
+        num_classes=0,
+        targets=None,
+        splits={} if graph.links is None else graph.links.splits,
+    )
     return (
+        links,
         _Answers(
             unit="vertex",
             units="vertices",

@@ -3,6 +3,7 @@
 from sagann.nn.attention import GAT, GATv2, TransformerConv, attention_weights
 from sagann.nn.graph_model import GraphModel
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
+from sagann.nn.link_model import LinkModel
 from sagann.nn.neighbourhoods import PNA, EdgeConv
 from sagann.nn.pooling import pool
 from sagann.nn.propagation import Propagated, Propagation
@@ -28,6 +29,7 @@ __all__ = [
     "GatedGCN",
     "GraphModel",
     "LinearEncoder",
+    "LinkModel",
     "MaxPoolGCN",
     "ModelConfig",
     "Propagated",

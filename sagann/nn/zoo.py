@@ -17,10 +17,11 @@ from sagann.constructor_options import require_options
 from sagann.did_you_mean import closest, did_you_mean
 from sagann.errors import InputError, require_choice, shown
 from sagann.graph import Graph, for_task
-from sagann.graph.task import answered, answers_of, is_of_graphs, without_others
+from sagann.graph.task import answered, answers_of, is_of_graphs, is_of_links, without_others
 from sagann.nn.attention import GAT, GATv2, TransformerConv
 from sagann.nn.graph_model import GraphModel, pooled_by, reads_graphs
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
+from sagann.nn.link_model import DECODERS, LinkModel, decoder_of
 from sagann.nn.neighbourhoods import PNA, EdgeConv
 from sagann.nn.propagation import Propagated
 from sagann.nn.relations import GGNN, GINE, RGCN
@@ -74,6 +75,9 @@ class ModelConfig:
     pool: str = "mean"
     """Where whole graphs are learned: how the rows of a graph's vertices become one row of the graph: 'mean', 'sum', 'max', 'min', 'var', 'std',
     'mul', or several as 'mean,max', side by side. Two linear maps make the outputs of a graph of it."""
+    decoder: str = "auto"
+    """Where links are learned: the score of two vertices' rows: 'dot', their product; 'distmult', which weighs its columns by the type of the
+    link; 'mlp', two linear maps of it; 'auto' (distmult where edges have types, else dot)."""
     model_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     "Arguments of the constructor of your own layer or model. For a model of the zoo, any of its options by name."
 
@@ -90,6 +94,7 @@ class ModelConfig:
             object.__setattr__(self, "model", f"{named[0].absolute()}:{named[1]}")
         self._take_options(is_own=named is not None)
         require_choice(self.encoder, ENCODERS, what="unknown encoder", where="encoder")
+        require_choice(self.decoder, ("auto", *DECODERS), what="unknown decoder", where="decoder")
         for name in ("layers", "hidden", "heads", "out_heads"):
             self._require((name,), RANGES[name].__contains__, str(RANGES[name]))
         self._require(
@@ -149,13 +154,15 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
     """Build the model that ``config`` names, with input and output widths from ``graph``.
 
     Where ``graph`` has answers of whole graphs, the result is a :class:`sagann.nn.GraphModel`, or a model of the user's own whose ``forward``
-    takes ``graph_ptr``.
+    takes ``graph_ptr``. Where it has links, the result is a :class:`sagann.nn.LinkModel`, or a model of the user's own that has ``score``.
 
     Raises:
-        InputError: the graph has neither classes nor targets, or answers for several tasks, its features do not fit the encoder, or the
+        InputError: the graph has neither classes, targets nor links, or answers for several tasks, its features do not fit the encoder, or the
             user's class cannot be used.
     """
     graph = for_task(graph)
+    if is_of_links(graph):
+        return _link_model(config, graph)
     num_outputs = answered(graph).num_outputs
     if num_outputs < 1:
         raise InputError(
@@ -174,6 +181,19 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
         config.hidden,
         num_outputs,
         pool=pooled_by(config.pool, where="ModelConfig.pool"),
+        dropout=config.dropout,
+    )
+
+
+def _link_model(config: ModelConfig, graph: Graph) -> nn.Module:
+    gnn = MODELS.get(config.model, _build_users)(config, with_outputs(graph, config.hidden))
+    if config.model not in MODELS and callable(getattr(gnn, "score", None)):
+        return gnn
+    return LinkModel(
+        gnn,
+        config.hidden,
+        decoder=decoder_of(config.decoder, graph),
+        num_edge_types=graph.num_edge_types,
         dropout=config.dropout,
     )
 

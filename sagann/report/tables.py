@@ -25,6 +25,10 @@ _TITLES = {
     "mae": "MAE",
     "rmse": "RMSE",
     "r2": "R2",
+    "mrr": "MRR",
+    "hits_1": "hits@1",
+    "hits_3": "hits@3",
+    "hits_10": "hits@10",
 }
 _WITH_UNITS = ("loss", "mae", "rmse")
 "Metrics that may have any magnitude."

@@ -13,7 +13,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -51,6 +51,21 @@ class Links:
     "int64 [num_links]: positions of the destinations among the seeds."
     labels: Tensor
     "float32 [num_links]: 1 for positive links, 0 for negative ones."
+    num_positive: int
+    "Number of positive links."
+    types: Tensor | None = None
+    "int64 [num_positive]: types of the positive links, and of the negative ones drawn for them; None where links have none."
+
+    def mapped(self, move: Callable[[Tensor], Tensor]) -> Links:
+        """The same links with every array replaced by the result of ``move``, for example a copy on a device."""
+        return replace(
+            self,
+            seeds=move(self.seeds),
+            src=move(self.src),
+            dst=move(self.dst),
+            labels=move(self.labels),
+            types=None if self.types is None else move(self.types),
+        )
 
 
 class LinkSampler:
@@ -115,15 +130,7 @@ class LinkSampler:
                 fix="Pass one source and one destination for each link.",
             )
         src, dst = src.cpu(), dst.cpu()
-        negative = _drawn(
-            self.topology,
-            src.repeat_interleave(self.negatives),
-            key_of(self.seed, LINKS, epoch, batch),
-            draws_sources=self.how == "uniform",
-            most_draws=MOST_DRAWS if self.avoid_edges else 0,
-            where=lambda link: f"LinkSampler.sample, positive link {link // self.negatives}",
-            fix="The graph has nearly all edges there; pass avoid_edges=False.",
-        )
+        negative = self.negatives_of(src, epoch=epoch, batch=batch)
         seeds, positions = torch.cat([src, dst, *negative]).unique(return_inverse=True)
         num_positive, num_negative = len(src), len(negative[0])
         ends = positions.split([num_positive, num_positive, num_negative, num_negative])
@@ -132,6 +139,22 @@ class LinkSampler:
             src=torch.cat([ends[0], ends[2]]),
             dst=torch.cat([ends[1], ends[3]]),
             labels=torch.cat([torch.ones(num_positive), torch.zeros(num_negative)]),
+            num_positive=num_positive,
+        )
+
+    def negatives_of(self, src: Tensor, *, epoch: int, batch: int) -> tuple[Tensor, Tensor]:
+        """Sources and destinations of the negative links of positive ones, int64 [num_positive * negatives], by positive link.
+
+        The arguments are as for :meth:`sample`, which checks them.
+        """
+        return _drawn(
+            self.topology,
+            src.repeat_interleave(self.negatives),
+            key_of(self.seed, LINKS, epoch, batch),
+            draws_sources=self.how == "uniform",
+            most_draws=MOST_DRAWS if self.avoid_edges else 0,
+            where=lambda link: f"LinkSampler.sample, positive link {link // self.negatives}",
+            fix="The graph has nearly all edges there; pass avoid_edges=False.",
         )
 
 

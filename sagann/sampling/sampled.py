@@ -8,6 +8,7 @@ from torch import Tensor
 
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.cpu.run import walk_of
+from sagann.sampling.links import Links
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -24,6 +25,8 @@ class Sampled:
     "int64 [blocks[0].num_src]: ids in the graph of the sources of the first block."
     seeds: Tensor
     "int64 [blocks[-1].num_dst]: ids in the graph of the destinations of the last block."
+    links: Links | None = None
+    "The links whose ends the seeds are; None for seeds of another kind."
 
     @property
     def num_edges(self) -> int:

@@ -20,6 +20,7 @@ from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.feature_store import tensor_of
 from sagann.graph.graph import answers_of_graphs
 from sagann.graph.rows import csr_tensor, is_sparse
+from sagann.graph.subgraph import require_no_links
 from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, Manifest, kind_of_labels, layout_of, read_manifest, write_manifest
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
@@ -172,6 +173,7 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
     topology = graph.topology
     features = None if graph.features is None else tensor_of(graph.features)
     tensors: dict[str, Tensor | None] = {"indptr": topology.indptr, "indices": topology.indices}
+    require_no_links(graph, "a graph is saved")
     for name, rows in topology.edge_data.items():
         if not SAFE_NAME.fullmatch(name):
             raise InputError(

@@ -11,7 +11,7 @@ from torch import nn
 
 from sagann.errors import MissingDependencyError
 from sagann.graph import Graph, for_task
-from sagann.graph.task import answered, left_out, task_of
+from sagann.graph.task import answered, is_of_graphs, is_of_links, left_out, task_of
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
 from sagann.storage.verify import check_graph
@@ -58,7 +58,8 @@ def assemble(
     if said := left_out(everything, task_of(graph)):
         say(said)
     answers = answered(graph)
-    names = require_names(class_names, answers.num_classes, where="Trainer.class_names")
+    num_classes = 0 if is_of_links(graph) else answers.num_classes
+    names = require_names(class_names, num_classes, where="Trainer.class_names")
     if optimizer is None and scheduler is None:
         try_policies(config)
     with whole_files(graph):
@@ -67,7 +68,7 @@ def assemble(
         else:
             validate_labels(graph)
     check_trainable(graph)
-    config.require_effect(of_graphs=answers is not graph)
+    config.require_effect(of_graphs=is_of_graphs(graph), of_links=is_of_links(graph))
     if config.tensorboard and find_spec("tensorboard") is None:
         raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
     device = resolve_device("cpu" if config.devices else config.device)
@@ -76,7 +77,8 @@ def assemble(
         mean_loss = build_loss(
             contract.kind, answers, name=config.loss, class_weights=config.class_weights, function=loss
         )
-        mean_loss.try_out(answers, contract.num_outputs, device)
+        # A positive link and a negative one.
+        mean_loss.try_out(answers, 2 if contract.of_links else contract.num_outputs, device)
     monitor = resolve_monitor(config, contract, answers.splits)
     model_config = model if isinstance(model, ModelConfig) else None
     if isinstance(model, ModelConfig):

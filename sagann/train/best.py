@@ -8,13 +8,19 @@ from typing import Any
 from torch import Tensor, nn
 
 from sagann.errors import InputError
+from sagann.graph.task import LINK_TASK
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.expectation import require_keys, require_weights
 from sagann.train.metrics import LOWER_IS_BETTER, METRICS_OF, Metrics, present_splits
 from sagann.train.reporter import EpochRecord
 
-_MONITORS = {"classification": "val/accuracy", "multi-label": "val/micro_f1", "regression": "val/loss"}
+_MONITORS = {
+    "classification": "val/accuracy",
+    "multi-label": "val/micro_f1",
+    "regression": "val/loss",
+    LINK_TASK: "val/mrr",
+}
 "The metric of each task that is monitored where none is named."
 _STATE = ("epoch", "value", "weights", "exhausted")
 

@@ -16,7 +16,7 @@ from sagann.byte_size import parse_bytes
 from sagann.constructor_options import check_options, require_options
 from sagann.did_you_mean import closest
 from sagann.errors import InputError, shown
-from sagann.graph.task import GRAPH_TASKS, TASKS
+from sagann.graph.task import ALL_TASKS
 from sagann.ranges import RANGES, Range
 from sagann.storage.json_fields import is_finite
 from sagann.train.losses import BALANCED, LOSS_ALIASES, LOSSES
@@ -79,6 +79,8 @@ class TrainConfig:
     batch_size: int | None = None
     """Number of training vertices in a mini-batch, where sample is set, or of graphs in a batch, where whole graphs are learned. None is 1024
     vertices, or 64 graphs."""
+    negatives: int = 1
+    "Where links are learned: number of negative links that are drawn for each positive one, at least 1."
     sampling_threads: int = 1
     "Number of threads that sample mini-batches, and of threads that load their features. It does not change the numbers."
     batches_ahead: int | None = None
@@ -191,12 +193,18 @@ class TrainConfig:
         """Number of graphs in a batch, where whole graphs are learned."""
         return self.batch_size or _GRAPHS
 
-    def require_effect(self, *, of_graphs: bool) -> None:
-        """Refuse options that have no effect on a task; ``of_graphs`` says whether whole graphs are learned.
+    def require_effect(self, *, of_graphs: bool, of_links: bool) -> None:
+        """Refuse options that have no effect on a task; the arguments say whether whole graphs are learned, or links.
 
         Raises:
             InputError: such an option is set.
         """
+        if of_links:
+            _require_defaults(self, ("devices",), "links are learned, which one trainer does")
+            if self.sample is None:
+                _require_defaults(self, ("batches_ahead", "memory"), "links are learned and sample is not set")
+            return
+        _require_defaults(self, ("negatives",), "links are not learned")
         if of_graphs:
             what = "whole graphs are learned, which are trained in batches of graphs"
             _require_defaults(self, ("sample", "memory"), what)
@@ -230,9 +238,8 @@ def _require_defaults(config: TrainConfig, names: Collection[str], where: str) -
 
 
 def _check_loss(config: TrainConfig) -> None:
-    tasks = (*TASKS, *GRAPH_TASKS)
-    if config.task is not None and config.task not in tasks:
-        fix = closest(str(config.task), tasks)
+    if config.task is not None and config.task not in ALL_TASKS:
+        fix = closest(str(config.task), ALL_TASKS)
         raise InputError("unknown task", value=shown(config.task), where="TrainConfig.task", fix=fix)
     if config.loss is not None:
         name = LOSS_ALIASES.get(config.loss, config.loss) if isinstance(config.loss, str) else config.loss
@@ -336,6 +343,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         ((name,), partial(_is_absent_or_in, RANGES[name]), str(RANGES[name]))
         for name in ("patience", "batches_ahead", "batch_size")
     ),
+    (("negatives",), RANGES["drawn_negatives"].__contains__, str(RANGES["drawn_negatives"])),
     (("lr",), lambda value: _is_number(value, above=True), "a finite number above 0"),
     (
         ("clip_norm", "link_rate"),

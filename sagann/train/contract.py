@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, LayerError
-from sagann.graph import Graph, Topology, for_task
-from sagann.graph.task import OF_GRAPHS, answered, answers_of, is_of_graphs, without_others
+from sagann.graph import Graph, MeasuredLinks, Topology, for_task
+from sagann.graph.task import LINK_TASK, OF_GRAPHS, answered, answers_of, is_of_graphs, is_of_links, without_others
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.ranges import RANGES
 
@@ -36,27 +36,33 @@ class Contract:
     "Number of features per edge of the training graph; 0 where edges have none."
     of_graphs: bool = False
     "Whether the model learns answers of whole graphs: a label, or targets, for each graph of several in one."
+    of_links: bool = False
+    "Whether the model learns which pairs of vertices are joined."
 
     @property
     def task(self) -> str:
-        """The task of the model, one of :data:`sagann.graph.TASKS` or :data:`sagann.graph.GRAPH_TASKS`."""
+        """The task of the model, one of :data:`sagann.graph.TASKS` or :data:`sagann.graph.GRAPH_TASKS`, or :data:`sagann.graph.LINK_TASK`."""
         return OF_GRAPHS + self.kind if self.of_graphs else self.kind
 
     @property
     def noun(self) -> str:
-        """What the model gives a row for: 'vertex' or 'graph'."""
+        """What the model is measured on: 'vertex', 'graph' or 'link'."""
+        if self.of_links:
+            return "link"
         return "graph" if self.of_graphs else "vertex"
 
     @property
     def kind(self) -> str:
-        """What the model learns about each vertex, or each graph: one of :data:`sagann.graph.TASKS`."""
+        """What the model learns about each vertex, or each graph, one of :data:`sagann.graph.TASKS`; or :data:`sagann.graph.LINK_TASK`."""
+        if self.of_links:
+            return LINK_TASK
         if self.num_targets:
             return "regression"
         return "multi-label" if self.multi_label else "classification"
 
     @property
     def num_outputs(self) -> int:
-        """Number of outputs of the model per vertex, or per graph: one for each class, or for each target."""
+        """Number of outputs of the model per vertex, or per graph: one for each class, or for each target. Rows that score links have any width: 0."""
         return self.num_targets or self.num_classes
 
     @classmethod
@@ -66,6 +72,8 @@ class Contract:
         found = {
             name: getattr(graph, name) for name in ("num_features", "num_edge_types", "num_vertices", "edge_dim")
         }
+        if is_of_links(graph):
+            return cls(**found, num_classes=0, multi_label=False, of_links=True)
         found |= {name: getattr(answered(graph), name) for name in ("num_classes", "multi_label", "num_targets")}
         return cls(**found, of_graphs=is_of_graphs(graph))
 
@@ -73,11 +81,14 @@ class Contract:
     def from_json(cls, values: Mapping[str, Any]) -> Contract:
         """A contract of the values of its fields; a TypeError where one is missing, unknown, or of the wrong type."""
         for name, value in values.items():
-            is_flag = name in ("multi_label", "of_graphs")
+            is_flag = name in ("multi_label", "of_graphs", "of_links")
             is_fit = isinstance(value, bool) if is_flag else name in RANGES and value in RANGES[name]
             if not is_fit:
                 raise TypeError(f"{name} is {value!r:.40}, expected {RANGES.get(name, 'true or false')}")
-        return cls(**values)
+        found = cls(**values)
+        if found.of_links and (found.of_graphs or found.multi_label or found.num_classes or found.num_targets):
+            raise TypeError("of_links is true, and there are answers of another task")
+        return found
 
     def shape_only_graph(self) -> Graph:
         """A graph of these sizes without content, on which a model of the zoo can be built."""
@@ -93,6 +104,9 @@ class Contract:
             f"num_{of}classes": self.num_classes,
             f"{of}targets": targets,
         }
+        if self.of_links:
+            no_links = MeasuredLinks(src=zeros[:0], dst=zeros[:0], negatives=torch.zeros((0, 1), dtype=torch.int64))
+            answers = {"links": no_links}
         return Graph(
             topology=Topology(
                 indptr=zeros.expand(n + 1),
@@ -136,8 +150,13 @@ class Contract:
     def check_labels(self, graph: Graph) -> None:
         """Refuse a graph without labels, or with labels of other classes; for a regression, without targets or with another number of them.
 
-        What is checked are labels or targets of whole graphs where the model learns those.
+        What is checked are labels or targets of whole graphs where the model learns those, and links to measure where it learns links.
         """
+        if self.of_links:
+            if graph.links is None:
+                fix = "Hold some out with sagann.sampling.hold_out_links, or --split edges:0.85,0.05."
+                raise _unfit(graph, "the graph has no links to measure", "links are None", fix)
+            return
         answers = answered(without_others(graph, self.task))
         if self.kind == "regression":
             if answers.num_targets != self.num_targets:

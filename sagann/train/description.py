@@ -76,12 +76,16 @@ def info_of(parts: RunParts, session: TrainSession) -> RunInfo:
 def trained_on(parts: RunParts) -> str:
     """What an epoch is trained on, in words."""
     config = parts.config
+    if config.sample is not None and parts.learns_links:
+        return f"mini-batches of {config.seeds_per_batch} links with {','.join(map(str, config.sample))} neighbours"
     if config.sample is not None:
         fanouts = ",".join(map(str, config.sample))
         by = "" if config.devices is None else f", by {config.devices}"
         return f"mini-batches of {config.seeds_per_batch} with {fanouts} neighbours{by}"
     if parts.learns_graphs:
         return f"batches of {config.graphs_per_batch} graphs"
+    if parts.learns_links and config.batch_size is not None:
+        return f"the whole graph, {config.batch_size} links at a time"
     streaming, workers = parts.predictor.streaming, parts.workers
     within = "" if streaming is None else f", streamed within {format_bytes(streaming.memory_bytes)}"
     return f"the whole graph{within}" + ("" if workers is None else f", by {workers.size} workers")

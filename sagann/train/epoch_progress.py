@@ -70,16 +70,16 @@ class EpochProgress:
         return cls(epoch=position.epoch + 1, batch=position.batch, num_batches=num_batches, **sums)
 
     @staticmethod
-    def require_state(found: Any, position: Position, *, num_batches: int, num_vertices: int, name: str) -> None:
+    def require_state(found: Any, position: Position, *, num_batches: int, num_answers: int, name: str) -> None:
         """Require sums that an epoch of ``num_batches`` can have at a position; a ValueError names one that it cannot have.
 
-        At least one batch is trained and one is left. The batches have at most ``num_vertices`` seeds in all.
+        At least one batch is trained and one is left. The batches of an epoch have ``num_answers`` labelled vertices in all.
         """
         require_keys(found, dict.fromkeys(_SUMS), name)
         if position.batch >= num_batches:
             raise ValueError(f"{name} is that of {position.batch} batches, expected fewer than {num_batches}")
         for key, range_ in (
-            ("num_labelled", Range(position.batch, num_vertices)),
+            ("num_labelled", Range(position.batch, num_answers)),
             ("num_edges", RANGES["num_edges"]),
         ):
             if found[key] not in range_:

@@ -54,6 +54,10 @@ class EpochSource(Protocol):
     def num_batches(self) -> int:
         """Number of steps in an epoch; each one trains a batch."""
 
+    @property
+    def num_answers(self) -> int:
+        """Number of labelled vertices, of graphs, or of links that the steps of an epoch train in all."""
+
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         """The steps of an epoch, in order, without the ``first`` ones, which were taken already.
 
@@ -117,6 +121,10 @@ class WholeGraph(PredictorSource[Predictor]):
     @property
     def num_batches(self) -> int:
         return 1
+
+    @property
+    def num_answers(self) -> int:
+        return len(self._rows)
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         if not first:

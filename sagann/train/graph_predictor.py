@@ -27,7 +27,12 @@ _VERTICES_AT_ONCE = 1 << 16
 
 
 def predictor_of(model: nn.Module, contract: Contract, **options: Any) -> Predictor:
-    """The predictor of a model by what it gives a row for, vertices or graphs; ``options`` are those of :class:`Predictor`."""
+    """The predictor of a model by what it learns about, vertices, graphs or links; ``options`` are those of :class:`Predictor`."""
+    if contract.of_links:
+        # Imported here: it loads Numba.
+        from sagann.train.link_predictor import LinkPredictor
+
+        return LinkPredictor(model, contract, **options)
     return (GraphPredictor if contract.of_graphs else Predictor)(model, contract, **options)
 
 

@@ -107,6 +107,10 @@ class HybridEpochs(PredictorSource[Predictor]):
     def num_batches(self) -> int:
         return len(self._minibatches)
 
+    @property
+    def num_answers(self) -> int:
+        return len(self._minibatches.seeds)
+
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         self.manager.begin()
         ahead = self._config.batches_ahead

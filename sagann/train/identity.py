@@ -18,7 +18,7 @@ from sagann.errors import CheckpointError
 from sagann.graph import Graph
 from sagann.graph.feature_store import Features, feature_store
 from sagann.graph.graph import named_arrays
-from sagann.graph.task import is_of_graphs, task_of
+from sagann.graph.task import is_of_graphs, is_of_links
 from sagann.nn import ModelConfig
 from sagann.nn.imported_files import imported_files
 from sagann.nn.user_model import class_in_file
@@ -62,11 +62,14 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     # A run on the whole graph that was begun before there were mini-batches goes on.
     left_out = {*FREE_OPTIONS, *_OF_LOSS, *(() if config.sample is not None else ("sample", "batch_size"))}
+    left_out |= set() if is_of_links(graph) else {"negatives"}
     options = {name: value for name, value in config.to_json().items() if name not in left_out}
     if config.sample is not None:
         options["batch_size"] = config.seeds_per_batch
     elif is_of_graphs(graph):
         options["batch_size"] = config.graphs_per_batch
+    elif is_of_links(graph):
+        options["batch_size"] = config.batch_size
     identity = {
         "model": {
             "class": type(model).__qualname__,
@@ -80,7 +83,7 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
         },
         "scheduler": {"class": None if scheduler is None else type(scheduler).__name__},
         "train": {**options, "device": session.device.type},
-        "task": task_of(session.graph),
+        "task": session.task,
         "loss": session.loss.to_json(),
         # Engines add in different orders. The options of an engine do not matter.
         "engine": type(current_engine()).__name__,
@@ -126,7 +129,7 @@ def digest_of(identity: Mapping[str, Any]) -> str:
     return digest(json.dumps(identity, sort_keys=True).encode())
 
 
-_ADDED_TO_MODELS = {"teleport": 0.1, "negative_slope": 0.2, "model_options": {}, "pool": "mean"}
+_ADDED_TO_MODELS = {"teleport": 0.1, "negative_slope": 0.2, "model_options": {}, "pool": "mean", "decoder": "auto"}
 "Fields of a ModelConfig that runs may lack which were begun before there were such fields, and what those runs had."
 
 

@@ -19,11 +19,13 @@ from torch.nn import functional as F
 from sagann.errors import InputError, shown
 from sagann.graph import Graph
 from sagann.graph.split import labelled_rows
+from sagann.graph.task import LINK_TASK
 from sagann.storage.json_fields import as_list, as_mapping, as_number, as_text
 
 LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Gives the loss of each of n vertices, float [n], or [n, ...] whose mean over a row is the loss of its vertex. The arguments are outputs
-[n, C] of the model, and answers: class ids int64 [n], 0 and 1 uint8 [n, C], or targets float [n, T]."""
+[n, C] of the model, and answers: class ids int64 [n], 0 and 1 uint8 [n, C], or targets float [n, T]. Of links, outputs are the scores
+of n positive links and of K negative links for each, [n, 1 + K], and answers are 0, the place of the positive one."""
 
 BALANCED = "balanced"
 "Name of class weights by which every class weighs the same in the loss of the training vertices."
@@ -41,10 +43,20 @@ LOSSES: Mapping[str, str] = MappingProxyType(
         "mae": "regression",
         "huber": "regression",
         "smooth_l1": "regression",
+        "link_bce": LINK_TASK,
+        "link_softmax": LINK_TASK,
     }
 )
 """Losses by name, each with its task. 'bce' is over all classes with logits, those of a regression are over all targets; 'huber' and
-'smooth_l1' are linear from an error of 1 on."""
+'smooth_l1' are linear from an error of 1 on. 'link_bce' tells positive links from negative ones, which weigh as much together as the positive ones;
+'link_softmax' finds the positive link among its negative ones."""
+
+
+def _link_bce(scores: Tensor, places: Tensor) -> Tensor:
+    """Binary cross-entropy of links [n, 1 + K] with logits, whose first column are the positive ones."""
+    return (F.softplus(-scores[:, 0]) + F.softplus(scores[:, 1:]).mean(1)).mean() / 2
+
+
 _FUNCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
     {
         "cross_entropy": F.cross_entropy,
@@ -53,12 +65,14 @@ _FUNCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
         "mae": F.l1_loss,
         "huber": F.huber_loss,
         "smooth_l1": F.smooth_l1_loss,
+        "link_bce": _link_bce,
+        "link_softmax": F.cross_entropy,
     }
 )
 LOSS_ALIASES: Mapping[str, str] = MappingProxyType({"l1": "mae"})
 "Other names of losses."
 DEFAULT_LOSSES: Mapping[str, str] = MappingProxyType(
-    {"classification": "cross_entropy", "multi-label": "bce", "regression": "mse"}
+    {"classification": "cross_entropy", "multi-label": "bce", "regression": "mse", LINK_TASK: "link_bce"}
 )
 "The loss of each task where none is named."
 
@@ -128,7 +142,8 @@ class Loss:
         """Find errors of a function of the user's before anything is trained: its shape, and a vertex that depends on others."""
         if self.function is None:
             return
-        _, answers = labelled_rows(graph, graph.splits["train"])
+        mask = next(iter(graph.splits.values())) if "train" not in graph.splits else graph.splits["train"]
+        _, answers = labelled_rows(graph, mask)
         answers = answers[:_TRIED_ROWS].to(device)
         outputs = torch.randn(len(answers), num_outputs, device=device, requires_grad=True)
         losses = self._rows(self.function, outputs, answers)
@@ -168,7 +183,7 @@ def build_loss(
     """The loss of a run on ``graph``, which has the answers of ``task`` alone and a split 'train'.
 
     Args:
-        task: one of :data:`sagann.graph.TASKS`.
+        task: one of :data:`sagann.graph.TASKS`, or :data:`sagann.graph.LINK_TASK`.
         graph: the training graph.
         name: a name in LOSSES; None for the task's default.
         class_weights: 'balanced', or a weight for each class; None for equal weights.

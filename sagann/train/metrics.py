@@ -9,6 +9,7 @@ file: they are read slab by slab, and for ROC-AUC a few classes at a time.
   has one, the metric is left out, so that no mapping ever holds a NaN.
 - macro-F1 averages over the classes that occur among labels or predictions (single-label), or over all classes, where an
   empty one counts 0 (multi-label).
+- Metrics of links are those of :mod:`sagann.train.link_metrics`.
 - MAE and RMSE are over all targets together. R2 is the mean over the targets that vary in the split; where none does, it is left out.
 """
 
@@ -24,19 +25,20 @@ from torch import Tensor
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import CHECKED_AT_ONCE, slices
 from sagann.graph.split import labelled_rows
-from sagann.graph.task import task_of
+from sagann.graph.task import LINK_TASK
 from sagann.train.losses import Loss, default_loss
 
 _OF_CLASSES = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
 _OF_VALUES = ("loss", "mae", "rmse", "r2")
+_OF_LINKS = ("loss", "mrr", "hits_1", "hits_3", "hits_10", "roc_auc")
 METRICS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"classification": _OF_CLASSES, "multi-label": _OF_CLASSES, "regression": _OF_VALUES}
+    {"classification": _OF_CLASSES, "multi-label": _OF_CLASSES, "regression": _OF_VALUES, LINK_TASK: _OF_LINKS}
 )
 "The metrics of each task. 'loss' is the training loss on the split, without dropout."
-METRICS = tuple(dict.fromkeys(_OF_CLASSES + _OF_VALUES))
+METRICS = tuple(dict.fromkeys(_OF_CLASSES + _OF_VALUES + _OF_LINKS))
 "Every metric."
 QUICK_METRICS: Mapping[str, str] = MappingProxyType(
-    {"classification": "accuracy", "multi-label": "micro_f1", "regression": "mae"}
+    {"classification": "accuracy", "multi-label": "micro_f1", "regression": "mae", LINK_TASK: "mrr"}
 )
 "The metric of each task that is measured after every epoch, beside the loss."
 LOWER_IS_BETTER = frozenset({"loss", "mae", "rmse"})
@@ -69,16 +71,15 @@ def evaluate_splits(
     outputs: Tensor,
     graph: Graph,
     *,
+    task: str,
     loss: Loss | None = None,
     splits: Collection[str] = SPLIT_NAMES,
     names: Collection[str] | None = None,
 ) -> dict[str, Metrics]:
     """Metrics of each of ``splits`` that the graph has; of one split 'all' where it has no splits at all.
 
-    The graph has answers for one task. ``loss`` and ``names`` are those of :func:`compute_metrics`.
+    The graph has answers for one task alone. ``task``, ``loss`` and ``names`` are those of :func:`compute_metrics`.
     """
-    task = task_of(graph)
-    assert task is not None
     found: dict[str, Metrics] = {}
     for name, mask in measured_splits(graph).items():
         if name in splits or name == "all":
@@ -118,7 +119,7 @@ def compute_metrics(
     rows: Tensor | None = None,
 ) -> Metrics:
     """Measure ``outputs``, float [n, C], against ``answers``: class ids int64 [n], all known; 0 and 1 uint8 [n, C] for 'multi-label';
-    float [n, C] for 'regression'.
+    float [n, C] for 'regression'; for links, 0 int64 [n], the place of the positive link among its negative ones.
 
     Where a vertex may have several labels, a class is predicted where its logit is above 0 (probability 0.5), and accuracy
     is over all n * C decisions. A metric that is undefined on these answers is left out; for n = 0, all are.
@@ -126,7 +127,7 @@ def compute_metrics(
     Args:
         outputs: outputs of a model.
         answers: what they should be.
-        task: one of :data:`sagann.graph.TASKS`.
+        task: one of :data:`sagann.graph.TASKS`, or :data:`sagann.graph.LINK_TASK`.
         loss: the loss to measure; None for that of the task. One that is not known any more is left out.
         names: metrics of METRICS_OF to measure; None for all of the task.
         rows: int64 [n], the rows of ``outputs`` to measure; None for all.
@@ -139,6 +140,8 @@ def compute_metrics(
     measured = [name for name in names if name != "loss"]
     if not measured:
         return found
+    if task == LINK_TASK:
+        return found | _measure_links(chosen, measured)
     if task == "regression":
         return found | _measure_values(chosen, answers, measured)
     return found | _measure(chosen, answers, measured, multi_label=task == "multi-label")
@@ -192,6 +195,23 @@ def _measure_values(rows: Rows, targets: Tensor, names: Collection[str]) -> Metr
     varies = (targets != targets[:1]).any(dim=0).cpu()
     if "r2" in names and bool(varies.any()):
         found["r2"] = float((1 - squares[varies] / deviations[varies]).mean())
+    return found
+
+
+def _measure_links(rows: Rows, names: Collection[str]) -> Metrics:
+    """Metrics of links, each ranked among its negative ones."""
+    # Imported here: that module needs this one.
+    from sagann.train.link_metrics import link_ranks, rank_metrics
+
+    slabs = [scores.cpu() for _, scores in rows.slabs()]
+    ranks = torch.cat([link_ranks(scores[:, 0], scores[:, 1:]) for scores in slabs])
+    hits = [int(name.removeprefix("hits_")) for name in names if name.startswith("hits_")]
+    found = {name: value for name, value in rank_metrics(ranks, hits=hits).items() if name in names}
+    if "roc_auc" in names:
+        scores = torch.cat(slabs)
+        truth = torch.zeros(scores.shape, dtype=torch.bool)
+        truth[:, 0] = True
+        found["roc_auc"] = area(scores.flatten(), truth.flatten())
     return found
 
 

@@ -143,19 +143,26 @@ class Predictor:
             self.contract.check_labels(_graph_of(graph))
             prepared = self._prepared(graph)
             outputs, measured = self._finite_logits(prepared), prepared.answers
-            found = finite(evaluate_splits(outputs, measured, loss=self.mean_loss))
+            found = finite(evaluate_splits(outputs, measured, task=self.contract.kind, loss=self.mean_loss))
             for name, mask in measured_splits(measured).items() if self.own_metrics else ():
                 rows, answers = labelled_rows(measured, mask)
                 if len(rows):
                     found[name] |= measure_own(self.own_metrics, Rows(outputs, rows, len(rows)), answers)
             return found
 
-    def predict(self, graph: Graph | PreparedGraph, *, probabilities: bool = False) -> Tensor:
+    def predict(
+        self,
+        graph: Graph | PreparedGraph,
+        *,
+        probabilities: bool = False,
+        links: tuple[Tensor, ...] | None = None,
+    ) -> Tensor:
         """Predict every vertex of ``graph``, or every graph of several in one, without reading labels or targets.
 
         Args:
             graph: the training graph or a new one.
             probabilities: return probabilities of classes instead of decisions.
+            links: None; pairs of vertices are scored by a model of links (:class:`sagann.train.link_predictor.LinkPredictor`).
         Returns:
             int64 [num_vertices] class ids (of a task on whole graphs [num_graphs], as below), or uint8 [num_vertices, C] of 0/1 for multi-label; with
             ``probabilities`` floats [num_vertices, C]. For a regression floats [num_vertices], or [num_vertices, T] for T targets of 2 or
@@ -164,6 +171,13 @@ class Predictor:
             InputError: probabilities of a regression.
         """
         _require_graph(graph)
+        if links is not None:
+            raise InputError(
+                "only a model of links scores pairs of vertices",
+                value=f"links are passed, the task is {self.contract.task}",
+                where="predict",
+                fix="Leave links out.",
+            )
         task = self.contract.kind
         if probabilities and task == "regression":
             raise InputError(

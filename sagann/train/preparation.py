@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sagann.errors import InputError, LayerError
-from sagann.graph import Graph
+from sagann.graph import Graph, Topology
 from sagann.graph.checks import slices
 from sagann.graph.feature_store import feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
@@ -29,10 +29,12 @@ class PreparedGraph:
     "The graph that the layers walk. Where workers divide it, its labels and splits alone are as prepared."
     part: WorkerPart | None = None
     "The worker's part of the prepared graph, which the layers walk instead; None without workers."
+    learned: Topology | None = None
+    "The edges to learn, without those that the model has added; None where links are not learned."
 
     @property
     def answers(self) -> Graph:
-        """The graph whose vertices are learned and measured: ``graph``, or one with a vertex for each of several graphs in it."""
+        """The graph whose vertices are learned and measured: ``graph``, or one with a vertex for each of several graphs, or of the links, in it."""
         return answered(self.graph)
 
     @property

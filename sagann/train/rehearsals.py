@@ -18,10 +18,10 @@ from sagann.train.trainable import copy_of_model
 
 def foretell(parts: RunParts) -> SampledForecast:
     """See :meth:`sagann.train.Trainer.foretell`."""
-    if parts.config.sample is None:
+    if parts.config.sample is None or parts.learns_links:
         raise InputError(
-            "only epochs of mini-batches are foretold",
-            value="sample is None",
+            "only epochs of mini-batches of vertices are foretold",
+            value="links are learned" if parts.learns_links else "sample is None",
             where="Trainer.foretell",
             fix="Set TrainConfig.sample. `sagann plan --memory` foretells epochs of the whole graph.",
         )

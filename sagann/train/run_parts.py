@@ -94,14 +94,25 @@ class RunParts:
         return self.predictor.contract.of_graphs
 
     @property
+    def learns_links(self) -> bool:
+        """Whether links are learned."""
+        return self.predictor.contract.of_links
+
+    @property
     def has_batches(self) -> bool:
         """Whether an epoch has several steps."""
-        return self.config.sample is not None or self.learns_graphs
+        by_links = self.learns_links and self.config.batch_size is not None
+        return self.config.sample is not None or self.learns_graphs or by_links
+
+    @property
+    def _trains_links_whole(self) -> bool:
+        """Whether links are learned on the whole graph, which is in memory then."""
+        return self.learns_links and self.config.sample is None
 
     def prepare(self) -> None:
         """Prepare the graph, with large arrays in files where memory may be too small for both the arrays and the run."""
         is_in_memory = self.predictor.streaming is None and self.device.type == "cpu" and self.workers is None
-        if is_in_memory and not self.learns_graphs:
+        if is_in_memory and not self.learns_graphs and not self._trains_links_whole:
             self._in_files_bytes = bytes_in_files(self.model, self.graph)
         if not self._in_files_bytes:
             self.prepared = self.predictor.prepare(self.graph, validate=False)
@@ -116,7 +127,7 @@ class RunParts:
         if folder is not None:
             # Also where this run does not stream.
             remove_spilled(folder.path / OWN_FOLDER)
-        if self.learns_graphs:
+        if self.learns_graphs or self._trains_links_whole:
             return
         if self.workers is not None:
             if self.predictor.streaming is not None:
@@ -160,6 +171,7 @@ class RunParts:
             model=predictor.model,
             source=source,
             graph=self.prepared.answers,
+            task=self.predictor.contract.kind,
             loss=predictor.mean_loss,
             device=self.device,
             config=config,
@@ -175,6 +187,8 @@ class RunParts:
             from sagann.train.graph_epochs import GraphEpochs
 
             return GraphEpochs(self.predictor, self.prepared, self.config)
+        if self.learns_links:
+            return self._link_source()
         if self.config.sample is None:
             return WholeGraph(self.predictor, self.prepared, profile=self.config.profile)
         if self.config.devices is None:
@@ -186,6 +200,16 @@ class RunParts:
         return HybridEpochs(
             self.predictor, self.prepared, self.config, model_config=self.model_config, say=self.say
         )
+
+    def _link_source(self) -> EpochSource:
+        # Imported here: most runs do not learn links, and these load Numba.
+        from sagann.train.link_epochs import LinkEpochs, SampledLinkEpochs
+        from sagann.train.link_predictor import LinkPredictor
+
+        assert isinstance(self.predictor, LinkPredictor)
+        if self.config.sample is None:
+            return LinkEpochs(self.predictor, self.prepared, self.config)
+        return SampledLinkEpochs(self.predictor, self.prepared, self.config, say=self.say)
 
     def _hot_bytes(self) -> int:
         """Bytes of the hot tier that the configuration states."""

@@ -15,7 +15,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
-from sagann.graph.task import task_of
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.config import TrainConfig
@@ -42,6 +41,8 @@ class TrainSession:
     "Gives the work of each epoch."
     graph: Graph
     "Holds the answers, for one task, and the splits that the model is measured on."
+    task: str
+    "What is learned about each vertex, each graph, or each link: ``Contract.kind``."
     loss: Loss
     "The loss that is trained, and measured on the splits."
     device: torch.device
@@ -199,12 +200,12 @@ class TrainSession:
         return loss.detach(), value
 
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
-        task = task_of(self.graph)
-        assert task is not None
         # Only the cheap metrics and the monitored one: all metrics are measured at the end of the run.
-        names = {"loss", QUICK_METRICS[task], self.tracker.metric}
+        names = {"loss", QUICK_METRICS[self.task], self.tracker.metric}
         outputs = self.source.logits()
-        metrics = evaluate_splits(outputs, self.graph, loss=self.loss, splits=("train", "val"), names=names)
+        metrics = evaluate_splits(
+            outputs, self.graph, task=self.task, loss=self.loss, splits=("train", "val"), names=names
+        )
         for split, found in metrics.items():
             for name, value in found.items():
                 _check_finite(value, f"{split}/{name} of epoch {epoch}", self.config)
@@ -252,7 +253,7 @@ class TrainSession:
                 state["progress"],
                 position,
                 num_batches=self.source.num_batches,
-                num_vertices=self.graph.num_vertices,
+                num_answers=self.source.num_answers,
                 name="progress",
             )
 

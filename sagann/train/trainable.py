@@ -9,8 +9,9 @@ from torch import nn
 
 from sagann.errors import InputError, first_line
 from sagann.graph import Graph
-from sagann.graph.task import answered, answers_of, is_of_graphs
+from sagann.graph.task import answered, answers_of, is_of_graphs, is_of_links
 from sagann.saga.layer import count_hops
+from sagann.train.metrics import present_splits
 
 
 def require_features(graph: Graph, what: str, *, fix: str) -> None:
@@ -51,6 +52,9 @@ def check_trainable(graph: Graph) -> None:
             where=where,
             fix="Give the graph labels and num_classes, or targets.",
         )
+    if is_of_links(graph):
+        _check_links(graph)
+        return
     if is_of_graphs(graph):
         fix = "Train on answers of vertices, or give the graph features."
         require_features(graph, "batches of graphs", fix=fix)
@@ -62,6 +66,26 @@ def check_trainable(graph: Graph) -> None:
             fix="Draw one with sagann.graph.random_graph_split, or pass a bool mask 'train' among graph_splits."
             if is_of_graphs(graph)
             else "Give the graph a bool mask 'train' of vertices with a label or targets.",
+        )
+
+
+def _check_links(graph: Graph) -> None:
+    """Refuse a graph without an edge to learn, or without links to choose a model by."""
+    assert graph.links is not None
+    topology, where = graph.topology, f"graph '{graph.name}'"
+    if not bool((topology.indices != topology.edge_dst()).any()):
+        raise InputError(
+            "no link to learn",
+            value=f"{graph.num_edges} edges, each from a vertex to itself",
+            where=where,
+            fix="Hold fewer edges out, or take a graph with more of them.",
+        )
+    if not present_splits(graph.links.splits).keys() & {"train", "val"}:
+        raise InputError(
+            "no link to choose a model by",
+            value=f"measured links of {', '.join(graph.links.splits) or 'no split'}",
+            where=where,
+            fix="Give the measured links a split 'val', as sagann.sampling.hold_out_links does.",
         )
 
 

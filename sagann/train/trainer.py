@@ -317,11 +317,15 @@ class Trainer:
         """Measure the model on the training graph, or on a new one: see :meth:`sagann.train.Predictor.evaluate`."""
         return self._parts.predictor.evaluate(self._parts.prepared if graph is None else graph)
 
-    def predict(self, graph: Graph | None = None, *, probabilities: bool = False) -> Tensor:
-        """Class ids, 0/1 per class, probabilities or values of every vertex, or graph: see :meth:`sagann.train.Predictor.predict`."""
-        return self._parts.predictor.predict(
-            self._parts.prepared if graph is None else graph, probabilities=probabilities
-        )
+    def predict(
+        self, graph: Graph | None = None, *, probabilities: bool = False, links: tuple[Tensor, ...] | None = None
+    ) -> Tensor:
+        """Class ids, 0/1 per class, probabilities or values of every vertex, or graph: see :meth:`sagann.train.Predictor.predict`.
+
+        Where links are learned, ``links`` are the pairs to score: see :meth:`sagann.train.link_predictor.LinkPredictor.predict`.
+        """
+        given = self._parts.prepared if graph is None else graph
+        return self._parts.predictor.predict(given, probabilities=probabilities, links=links)
 
     def embed(self, graph: Graph | None = None) -> Tensor:
         """The input of the last SAGA layer, float [num_vertices, F], on the CPU."""

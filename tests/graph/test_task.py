@@ -60,7 +60,7 @@ def test_one_task_is_kept() -> None:
         (WHOLE, "regression", r"graph 'toy' has labels of 3 classes of graphs, several per graph and 1 target per graph .*Choose graph-multi-label or graph-reg"),
         (WHOLE, None, "1 target per graph, and no task is named .*Choose graph-multi-label or graph-regression"),
         (TARGETS, "graph-regression", r"task 'graph-regression', graph 'toy' has 1 target per vertex .*Choose regression\."),
-        (BOTH, "clustering", r"unknown task: 'clustering', expected one of .*regression \(in here\)"),
+        (BOTH, "clustering", r"unknown task: 'clustering', expected one of .*link-prediction \(in here\)"),
     ],
 )  # fmt: skip
 def test_a_task_that_does_not_fit_is_refused_with_both_values(graph: Graph, task: str | None, message: str) -> None:

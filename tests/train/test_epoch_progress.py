@@ -61,7 +61,7 @@ def test_a_state_and_back() -> None:
 )
 def test_sums_that_no_epoch_has_are_refused(change: dict[str, Any], batch: int, problem: str) -> None:
     def require(state: Any, position: Position) -> None:
-        EpochProgress.require_state(state, position, num_batches=5, num_vertices=90, name="progress")
+        EpochProgress.require_state(state, position, num_batches=5, num_answers=90, name="progress")
 
     require(SUMS, Position(2, batch=4))
     with pytest.raises(ValueError, match=problem):

@@ -42,6 +42,7 @@ def session_of(model, graph):
         model=model,
         source=Halves(model, graph),
         graph=graph,
+        task="classification",
         loss=default_loss("classification"),
         device=torch.device("cpu"),
         config=config,

@@ -274,7 +274,7 @@ def sampled(tmp_path: Path) -> Written:
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("num_labelled", 1, r"progress\.num_labelled is 1, expected an integer from 2 to 90"),
+        ("num_labelled", 1, r"progress\.num_labelled is 1, expected an integer from 2 to 30"),
         ("num_edges", -1, r"progress\.num_edges is -1, expected an integer from 0"),
         ("loss", {"$float": "nan"}, r"progress\.loss is nan, expected a finite number"),
         ("train_s", None, r"progress\.train_s is None, expected a finite number"),

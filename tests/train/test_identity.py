@@ -45,7 +45,7 @@ def test_a_run_from_before_losses_had_names_had_the_one_of_its_task():
 
 
 def test_a_run_from_before_a_model_had_a_field_had_its_default():
-    later = {"negative_slope": 0.2, "model_options": {}, "pool": "mean"}
+    later = {"negative_slope": 0.2, "model_options": {}, "pool": "mean", "decoder": "auto"}
     now = {"model": {"class": "GNN", "config": {"hidden": 8, "teleport": 0.1, **later}}}
     check_same({"model": {"class": "GNN", "config": {"hidden": 8}}}, now, where="run")
     with pytest.raises(CheckpointError, match=r"model\.config\.teleport was 0\.1, is 0\.2"):

@@ -256,7 +256,7 @@ def test_lazy_parameters_and_every_optimizer_are_rehearsed() -> None:
 
 
 def test_what_cannot_be_foretold_is_refused() -> None:
-    with pytest.raises(InputError, match="only epochs of mini-batches are foretold: sample is None"):
+    with pytest.raises(InputError, match="only epochs of mini-batches of vertices are foretold: sample is None"):
         trainer_of(epochs=1).foretell()
     model = seeded_model()
     model.lock = threading.Lock()

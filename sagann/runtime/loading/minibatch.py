@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sagann.graph.rows import mapped_rows, row_arrays
 from sagann.graph.topology import Topology
+from sagann.sampling.links import Links
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -27,6 +28,8 @@ class MiniBatch:
     "Labels of ``seeds``, int64 [num_seeds] or uint8 [num_seeds, num_classes]; None where the graph has none."
     targets: Tensor | None = None
     "Targets of ``seeds``, float32 [num_seeds] or [num_seeds, num_targets]; None where the graph has none."
+    links: Links | None = None
+    "The links whose ends the seeds are; None for seeds of another kind."
 
     @property
     def num_edges(self) -> int:
@@ -48,4 +51,5 @@ class MiniBatch:
             features=mapped_rows(self.features, move),
             labels=None if self.labels is None else move(self.labels),
             targets=None if self.targets is None else move(self.targets),
+            links=None if self.links is None else self.links.mapped(move),
         )

@@ -118,7 +118,7 @@ class MiniBatches:
         self.graph = graph
         self.batch_size = batch_size
         self.sampler = NeighborSampler(graph.topology, fanouts, replace=replace, weights=weights, seed=seed)
-        self.seeds = _seeds_of(graph, seeds)
+        self.seeds = self._chosen(seeds)
         self.shuffle = shuffle
         self.drop_last = drop_last
         self.threads = threads
@@ -186,7 +186,7 @@ class MiniBatches:
         ids = self.seeds_of(epoch)
 
         def sample(number: int) -> Sampled:
-            return self.sampler.sample(ids[number], epoch=epoch, batch=number).prepare()
+            return self.sample(ids[number], epoch=epoch, batch=number)
 
         stages = [Stage(name="sample", work=sample, threads=self.threads, size_of=_size_of_sampled)]
         if isinstance(self._features, DeviceFeatures):
@@ -213,6 +213,14 @@ class MiniBatches:
         )
         stages.append(Stage(name="copy", work=copies.send, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes)))
         return BatchStages(stages=tuple(stages), receive=copies.receive)
+
+    def sample(self, seeds: Tensor, *, epoch: int, batch: int) -> Sampled:
+        """The blocks of a batch, for some of ``self.seeds``."""
+        return self.sampler.sample(seeds, epoch=epoch, batch=batch).prepare()
+
+    def _chosen(self, seeds: str | Tensor) -> Tensor:
+        """The seeds that an argument names, int64."""
+        return _seeds_of(self.graph, seeds)
 
     def _stages_of_device(self, stages: Sequence[Stage], features: DeviceFeatures) -> BatchStages:
         """Stages of batches whose features the device gathers: the processor loads only those rows that the device cannot read."""
@@ -266,6 +274,7 @@ class MiniBatches:
             features=features,
             labels=None if labels is None else labels.index_select(0, sampled.seeds),
             targets=None if targets is None else targets.index_select(0, sampled.seeds),
+            links=sampled.links,
         )
 
 

@@ -20,6 +20,7 @@ def test_it_is_frozen_and_has_nothing_but_its_fields() -> None:
         "features",
         "labels",
         "targets",
+        "links",
     ]
     assert not hasattr(batch, "__dict__")
     assert batch.num_edges == sum(len(block.indices) for block in batch.blocks) > 0

@@ -1,0 +1,116 @@
+"""MeasuredLinks: links that a model is measured by, each with negative ones that it is ranked among."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, require_type
+from sagann.graph.checks import check_ids, check_types, numbered, slices, wrong_form
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class MeasuredLinks:
+    """Links to measure a model by, where links are learned: positive ones, and for each of them negative ones.
+
+    Example:
+        >>> links = MeasuredLinks(
+        ...     src=torch.tensor([0, 1]),
+        ...     dst=torch.tensor([2, 3]),
+        ...     negatives=torch.tensor([[1, 3], [0, 2]]),
+        ...     splits={"val": torch.tensor([True, False]), "test": torch.tensor([False, True])},
+        ... )
+        >>> links
+        MeasuredLinks(num_links=2, num_negatives=2, splits=('val', 'test'))
+    """
+
+    src: Tensor
+    "Sources of the positive links, int64 [num_links]."
+    dst: Tensor
+    "Their destinations, int64 [num_links]."
+    negatives: Tensor
+    """Destinations of negative links from the same sources, int64 [num_links, num_negatives], at least one for each link: the positive link is ranked
+    among these."""
+    types: Tensor | None = None
+    "Edge types of the links, those of the negative ones too, int64 [num_links]; None for a graph without edge types."
+    splits: Mapping[str, Tensor] = field(default_factory=dict)
+    "Disjoint masks, bool [num_links], by name: 'train', 'val', 'test'."
+
+    def __post_init__(self) -> None:
+        as_ids = "Pass ids with .to(torch.int64)."
+        for name in ("src", "dst", "types"):
+            ids, where = getattr(self, name), f"MeasuredLinks.{name}"
+            require_type(ids, Tensor, where=where, fix=as_ids, optional=name == "types")
+            if ids is not None and (ids.dtype != torch.int64 or ids.ndim != 1 or len(ids) != len(self.src)):
+                raise wrong_form(ids, "torch.int64 [num_links]", where=where, fix=as_ids)
+        require_type(self.negatives, Tensor, where="MeasuredLinks.negatives", fix=as_ids)
+        if (
+            self.negatives.dtype != torch.int64
+            or self.negatives.ndim != 2
+            or len(self.negatives) != self.num_links
+            or not self.negatives.shape[1]
+        ):
+            expected = "torch.int64 [num_links, num_negatives], at least one of them for each link"
+            raise wrong_form(self.negatives, expected, where="MeasuredLinks.negatives", fix=as_ids)
+        require_type(
+            self.splits, Mapping, where="MeasuredLinks.splits", fix="Pass a mapping of split to bool mask."
+        )
+        for name, mask in self.splits.items():
+            where = f"MeasuredLinks.splits[{name!r}]"
+            require_type(mask, Tensor, where=where, fix="Convert it with torch.as_tensor.")
+            if mask.dtype != torch.bool or mask.shape != (self.num_links,):
+                raise wrong_form(mask, "torch.bool [num_links]", where=where, fix="Pass a mask over the links.")
+
+    @property
+    def num_links(self) -> int:
+        """Number of positive links."""
+        return len(self.src)
+
+    @property
+    def num_negatives(self) -> int:
+        """Number of negative links that each one is ranked among."""
+        return int(self.negatives.shape[1])
+
+    def arrays(self) -> Iterator[tuple[str, Tensor]]:
+        """The arrays, each with a name."""
+        yield "links.src", self.src
+        yield "links.dst", self.dst
+        yield "links.negatives", self.negatives
+        if self.types is not None:
+            yield "links.types", self.types
+        for name, mask in sorted(self.splits.items()):
+            yield f"links.split '{name}'", mask
+
+    def mapped(self, move: Callable[[Tensor], Tensor]) -> MeasuredLinks:
+        """The same links with every array replaced by the result of ``move``, for example a copy on a device."""
+        return replace(
+            self,
+            src=move(self.src),
+            dst=move(self.dst),
+            negatives=move(self.negatives),
+            types=None if self.types is None else move(self.types),
+            splits={name: move(mask) for name, mask in self.splits.items()},
+        )
+
+    def check(self, num_vertices: int, num_edge_types: int, *, where: str) -> None:
+        """Refuse an end that is no vertex, and a type that is none of the graph's; ``where`` names the links, for the error."""
+        for name, ids in (("src", self.src), ("dst", self.dst)):
+            check_ids(ids, num_vertices, "vertex", where=numbered(f"{name} of {where}", "link"))
+        for part in slices(*self.negatives.shape):
+            ids = self.negatives[part].flatten()
+            check_ids(ids, num_vertices, "vertex", where=numbered(f"negatives of {where}", "position"))
+        if (self.types is None) != (num_edge_types == 0):
+            raise InputError(
+                "links and edges differ in having types",
+                value=f"{'no types' if self.types is None else 'types'} of links, {num_edge_types} types of edges",
+                where=where,
+                fix="Pass the type of each link where edges have types, and none where they have none.",
+            )
+        if self.types is not None:
+            check_types(self.types, num_edge_types, where=numbered(f"types of {where}", "link"))
+
+    def __repr__(self) -> str:
+        return f"MeasuredLinks(num_links={self.num_links}, num_negatives={self.num_negatives}, splits={tuple(self.splits)})"

@@ -1,0 +1,126 @@
+"""Hold links out of a graph, to validate and test a model that learns links."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, require_type
+from sagann.graph.graph import Graph
+from sagann.graph.measured_links import MeasuredLinks
+from sagann.graph.split_edges import edge_split
+from sagann.graph.topology import Topology
+from sagann.ranges import require_integer
+from sagann.sampling.links import negative_destinations
+
+TRAIN, VAL, NEGATIVES = 0.85, 0.05, 50
+"Shares of the edges to train and to validate on, and number of negative links for each measured one, where none are named."
+MOST_MEASURED = 100_000
+"Most links of a split that are measured, where no number is named."
+
+
+def hold_out_links(
+    graph: Graph,
+    *,
+    train: float = TRAIN,
+    val: float = VAL,
+    negatives: int = NEGATIVES,
+    most: int = MOST_MEASURED,
+    seed: int,
+    undirected: bool = True,
+) -> Graph:
+    """Keep a share of the edges to learn from, and hold the others out, to validate and to test on.
+
+    Messages travel along the edges that are kept, and these are the links to learn from. Each link that is measured is ranked among drawn
+    ones from the same source to vertices that it has no edge to in the whole graph. They are the same in every epoch. The measured
+    links of the split 'train' are some of the kept edges, at most as many as the larger of the other two splits has. Of a renumbered graph the
+    same edges are held out.
+
+    Args:
+        graph: any graph in the processor's memory; edge data are divided with the edges, and the edge data 'type' are the types of links.
+        train: share of the edges to keep, in [0, 1], of those that are no self-loops; self-loops are kept.
+        val: share for validation, in [0, 1]; the rest is for testing.
+        negatives: number of negative links for each measured one.
+        most: most links of a split that are measured; where more are held out, some of them are drawn.
+        seed: seed of the draws.
+        undirected: hold ``v -> u`` out with ``u -> v``, which would give it away. Edges between the same two vertices are held out together
+            in any case.
+    Returns:
+        the graph with the kept edges, and with ``links``.
+    Raises:
+        InputError: shares that are negative or exceed 1 together, no edge that is kept or held out, or a vertex with edges to nearly all others.
+    Example:
+        >>> from sagann.graph import demo_graph
+        >>> held = hold_out_links(demo_graph(), seed=0)
+        >>> held.num_edges < demo_graph().num_edges, held.links.num_negatives, tuple(held.links.splits)
+        (True, 50, ('train', 'val', 'test'))
+    """
+    require_type(
+        graph, Graph, where="hold_out_links, graph", fix="Open it with sagann.load_graph, or make a sagann.Graph."
+    )
+    for name, share in (("train", train), ("val", val)):
+        require_type(share, (int, float), where=f"hold_out_links, {name}", fix="Pass a share, as 0.85.")
+    require_integer(negatives, "drawn_negatives", where="hold_out_links, negatives")
+    require_integer(most, "measured", where="hold_out_links, most")
+    if graph.links is not None:
+        raise _refused(
+            graph, "links are held out already", f"{graph.links.num_links} links", "Pass the whole graph."
+        )
+    whole = graph.topology
+    parts = edge_split(whole, train=train, val=val, seed=seed, undirected=undirected, ids=graph.original_ids)
+    sizes = {"val": parts.val.num_edges, "test": parts.test.num_edges}
+    generator = torch.Generator().manual_seed(seed)
+    kept = proper_edges(parts.train)
+    measured = {
+        "train": _edges(parts.train, _drawn(kept, min(most, max(sizes.values())), generator)),
+        "val": _edges(parts.val, _drawn(torch.arange(sizes["val"]), most, generator)),
+        "test": _edges(parts.test, _drawn(torch.arange(sizes["test"]), most, generator)),
+    }
+    if not len(kept) or not sum(sizes.values()):
+        value = f"{len(kept)} edges are kept, {sum(sizes.values())} held out, self-loops aside"
+        raise _refused(
+            graph, "too few edges to hold some out", value, "Choose other shares, or a graph with more edges."
+        )
+    src = torch.cat([links[0] for links in measured.values()])
+    dst = torch.cat([links[1] for links in measured.values()])
+    types = [links[2] for links in measured.values() if links[2] is not None]
+    counts = [len(links[0]) for links in measured.values()]
+    numbers = torch.repeat_interleave(torch.tensor(counts))
+    links = MeasuredLinks(
+        src=src,
+        dst=dst,
+        types=torch.cat(types) if types else None,
+        negatives=negative_destinations(whole, src, negatives, seed=seed),
+        splits={name: numbers == number for number, name in enumerate(measured) if counts[number]},
+    )
+    return replace(graph, topology=parts.train, links=links)
+
+
+def link_types(topology: Topology) -> Tensor | None:
+    """The types of all edges, int64 [num_edges]; None where edges have none."""
+    types = topology.edge_data.get("type")
+    return None if types is None else types.long()
+
+
+def proper_edges(topology: Topology) -> Tensor:
+    """Numbers of the edges that are no self-loops, int64 ascending."""
+    return (topology.indices != topology.edge_dst()).nonzero().squeeze(1)
+
+
+def _edges(part: Topology, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Sources, destinations and types of some edges, by their numbers."""
+    types = link_types(part)
+    return part.indices[chosen].long(), part.edge_dst()[chosen].long(), None if types is None else types[chosen]
+
+
+def _drawn(edges: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """At most ``most`` of the edges, in order."""
+    if len(edges) <= most:
+        return edges
+    return edges[torch.randperm(len(edges), generator=generator)[:most].sort().values]
+
+
+def _refused(graph: Graph, what: str, value: str, fix: str) -> InputError:
+    return InputError(what, value=value, where=f"graph '{graph.name}'", fix=fix)

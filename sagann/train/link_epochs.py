@@ -1,0 +1,120 @@
+"""Epoch sources of a task on links: each step is a batch of edges to learn, beside negative links drawn for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+
+from torch import Tensor
+
+from sagann.graph import Graph
+from sagann.runtime.loading import MiniBatch
+from sagann.runtime.loading.link_batches import LinkBatches
+from sagann.sampling import LinkSampler
+from sagann.sampling.batches import cut_seeds
+from sagann.sampling.hold_out import link_types, proper_edges
+from sagann.train.config import TrainConfig
+from sagann.train.epoch_source import PredictorSource, TrainStep
+from sagann.train.link_predictor import LinkPredictor
+from sagann.train.preparation import PreparedGraph
+from sagann.train.sampled_epochs import SampledEpochs
+
+WHILE_TRAINING = ("train", "val")
+"The splits that are measured while a model is trained."
+
+
+class LinkEpochs(PredictorSource[LinkPredictor]):
+    """The epoch source of links whose model runs on the whole graph in every step.
+
+    Args:
+        predictor: has the model, and evaluates it.
+        prepared: the graph as the model reads it, with the edges to learn.
+        config: how to train. With ``batch_size`` None one step has all edges.
+    """
+
+    def __init__(self, predictor: LinkPredictor, prepared: PreparedGraph, config: TrainConfig) -> None:
+        super().__init__(predictor, prepared)
+        assert prepared.learned is not None
+        self._learned, self._seed = prepared.learned.to("cpu"), config.seed
+        self._links = LinkSampler(self._learned, negatives=config.negatives, seed=config.seed)
+        self._edges = proper_edges(self._learned)
+        self._types = link_types(self._learned)
+        self._batch_size = config.batch_size or max(1, len(self._edges))
+
+    @property
+    def num_batches(self) -> int:
+        return -(-len(self._edges) // self._batch_size)
+
+    @property
+    def num_answers(self) -> int:
+        return len(self._edges)
+
+    def logits(self) -> Tensor:
+        return self._predictor.logits(self._prepared, splits=WHILE_TRAINING)
+
+    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
+        batches = self._batches_of(epoch)
+        for number in range(first, len(batches)):
+            edges = batches[number]
+            yield TrainStep(
+                loss=partial(self._loss, edges, epoch, number),
+                num_labelled=len(edges),
+                num_edges=self._prepared.num_edges * self._predictor.num_hops,
+            )
+
+    def _batches_of(self, epoch: int) -> Sequence[Tensor]:
+        # Ascending edges are the nearest to each other in memory.
+        shuffle = self.num_batches > 1
+        return cut_seeds(
+            self._edges, self._batch_size, shuffle=shuffle, seed=self._seed, epoch=epoch, drop_last=False
+        )
+
+    def _loss(self, edges: Tensor, epoch: int, number: int) -> Tensor:
+        src, dst = self._learned.indices[edges].long(), self._learned.edge_dst()[edges].long()
+        types = None if self._types is None else self._types[edges]
+        negative = self._links.negatives_of(src, epoch=epoch, batch=number)
+        return self._predictor.loss_of_links(self._prepared, (src, dst, types), negative)
+
+
+class SampledLinkEpochs(SampledEpochs):
+    """The epoch source of links on mini-batches: the in-edges of their ends are sampled.
+
+    The arguments are those of :class:`SampledEpochs`.
+    """
+
+    def __init__(
+        self,
+        predictor: LinkPredictor,
+        prepared: PreparedGraph,
+        config: TrainConfig,
+        *,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        assert prepared.learned is not None
+        self._learned, self._of_links = prepared.learned.to("cpu"), predictor
+        super().__init__(predictor, prepared, config, say=say)
+
+    def logits(self) -> Tensor:
+        return self._of_links.logits(self._prepared, splits=WHILE_TRAINING)
+
+    def _batches_of(self, graph: Graph, config: TrainConfig, *, ahead: int) -> LinkBatches:
+        assert config.sample is not None
+        return LinkBatches(
+            graph,
+            self._learned,
+            fanouts=config.sample,
+            batch_size=config.seeds_per_batch,
+            negatives=config.negatives,
+            seed=config.seed,
+            threads=config.sampling_threads,
+            ahead=ahead,
+            device=self._predictor.device,
+        )
+
+    def step(self, batch: MiniBatch) -> TrainStep:
+        assert batch.links is not None
+        return TrainStep(
+            loss=partial(self._predictor.loss_of_batch, batch),
+            num_labelled=batch.links.num_positive,
+            num_edges=batch.num_edges,
+        )

@@ -1,0 +1,115 @@
+"""Links from the command line: train, evaluate, predict and embed."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sagann.storage import save_graph
+from tests.cli.conftest import Invoke
+from tests.train.runs import sparse_graph
+
+TRAIN = ("train", "--data", "demo", "--model", "sage", "--hidden", 16, "--task", "link-prediction", "--epochs", 5)
+
+
+@pytest.fixture(name="run_dir")
+def trained(invoke: Invoke, tmp_path: Path) -> Path:
+    ended = invoke(*TRAIN, "--out", tmp_path / "run")
+    assert ended.code == 0, ended.err
+    assert "85 % of the edges are learned, 5 % validate, 10 % test (seed 0)" in ended.err
+    assert "the task 'link-prediction' does not use them" in ended.err
+    return tmp_path / "run"
+
+
+def test_a_run_is_evaluated_as_it_was_trained(invoke: Invoke, run_dir: Path) -> None:
+    summary = json.loads((run_dir / "metrics.json").read_text())
+    assert 0 < summary["test"]["mrr"] <= 1
+    ended = invoke("evaluate", run_dir)
+    assert ended.code == 0, ended.err
+    assert "MRR" in ended.out
+    assert "hits@10" in ended.out
+    assert f"{summary['test']['mrr']:.4f}" in ended.out
+    assert "has changed" not in ended.err
+    ended = invoke("evaluate", run_dir, "--split", "edges:0.5,0.1")
+    assert ended.code == 0, ended.err
+    assert "the run has learned some of the links" in ended.err
+    ended = invoke("evaluate", run_dir, "--data", "demo")
+    assert f"{summary['test']['mrr']:.4f}" in ended.out
+
+
+def test_pairs_of_a_table_are_scored(invoke: Invoke, run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("dst,src\n3,1\n5,0\n")
+    (tmp_path / "plain.csv").write_text("1,3\n0,5\n")
+    for name in ("pairs", "plain"):
+        ended = invoke(
+            "predict", run_dir, "--links", tmp_path / f"{name}.csv", "--out", tmp_path / f"{name}-out.csv"
+        )
+        assert ended.code == 0, ended.err
+        assert "Probabilities of 2 links" in ended.out
+    lines = (tmp_path / "pairs-out.csv").read_text().splitlines()
+    assert lines[0].replace('"', "") == "src,dst,probability"
+    assert [line.rpartition(",")[0] for line in lines[1:]] == ["1,3", "0,5"]
+    assert (tmp_path / "plain-out.csv").read_text() == (tmp_path / "pairs-out.csv").read_text()
+    assert invoke("predict", run_dir, "--links", tmp_path / "pairs.csv", "--out", tmp_path / "found.npy").code == 0
+    assert np.load(tmp_path / "found.npy") == pytest.approx([float(line.rpartition(",")[2]) for line in lines[1:]])
+    assert invoke("embed", run_dir, "--out", tmp_path / "rows.npy").code == 0
+    assert np.load(tmp_path / "rows.npy").shape == (19717, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,99999\n", "99999"),
+        ("-1,2\n", "-1"),
+        ("1\n", "column"),
+        ("1,x\n", "x"),
+        ("src,other\n1,2\n", "no column 'dst'"),
+        ("", "empty|no row|no column"),
+    ],
+)
+def test_tables_that_are_none_are_refused(
+    invoke: Invoke, run_dir: Path, tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "pairs.csv").write_text(text)
+    ended = invoke("predict", run_dir, "--links", tmp_path / "pairs.csv", "--out", tmp_path / "out.csv")
+    assert ended.code == 2, ended.err
+    assert "pairs.csv" in ended.err
+    assert re.search(message, ended.err)
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_commands_that_do_not_fit_the_task_are_refused(invoke: Invoke, run_dir: Path, tmp_path: Path) -> None:
+    ended = invoke("predict", run_dir, "--out", tmp_path / "out.csv")
+    assert ended.code == 2
+    assert "--links" in ended.err
+    for split in ("random:0.6,0.2", "edges:0.9", "edges:x,y", "edges:0.9,0.9", "edges:nan,0"):
+        assert invoke(*TRAIN, "--split", split, "--out", tmp_path / "other").code == 2
+    assert invoke("plan", "--data", "demo", "--task", "link-prediction", "--memory", "1GiB").code == 2
+    assert invoke("plan", "--data", "demo", "--task", "link-prediction").code == 0
+    ended = invoke("train", "--data", "demo", "--epochs", 1, "--split", "edges:0.85,0.05", "--out", tmp_path / "no")
+    assert ended.code == 2
+
+
+def test_sparse_features(invoke: Invoke, tmp_path: Path) -> None:
+    save_graph(sparse_graph(), tmp_path / "data")
+    ended = invoke(*TRAIN[:2], tmp_path / "data", *TRAIN[3:], "--out", tmp_path / "run")
+    assert ended.code == 0, ended.err
+
+
+def test_another_graph_is_split_as_the_run_was(invoke: Invoke, tmp_path: Path) -> None:
+    assert invoke(*TRAIN, "--split", "edges:0.5,0.1", "--out", tmp_path / "run").code == 0
+    summary = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    ended = invoke("evaluate", tmp_path / "run", "--data", "demo")
+    assert f"{summary['test']['mrr']:.4f}" in ended.out
+
+
+def test_a_sampled_run_goes_on(invoke: Invoke, tmp_path: Path) -> None:
+    options = ("--sample", "5,5", "--batch-size", 200, "--negatives", 2)
+    assert invoke(*TRAIN, *options, "--out", tmp_path / "run").code == 0
+    ended = invoke("train", "--resume", "--epochs", 7, "--out", tmp_path / "run")
+    assert ended.code == 0, ended.err
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 7

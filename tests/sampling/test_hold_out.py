@@ -1,0 +1,206 @@
+"""Links are held out of a graph: no message tells of them, and negative links are no edges."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph import (
+    LINK_TASK,
+    Graph,
+    MeasuredLinks,
+    Topology,
+    for_task,
+    relabel,
+    sbm_graph,
+    subgraph,
+    validate_graph,
+)
+from sagann.sampling import hold_out_links
+from sagann.storage import save_graph
+from tests.graphs import labelled_graph
+
+
+def communities(num_vertices: int = 400) -> Graph:
+    return sbm_graph(
+        num_vertices, num_classes=8, average_degree=12, homophily=0.9, num_features=16, feature_noise=0.2, seed=0
+    )
+
+
+def pairs_of(src: Tensor, dst: Tensor) -> set[tuple[int, int]]:
+    return set(zip(src.tolist(), dst.tolist(), strict=True))
+
+
+def edges_of(topology: Topology) -> set[tuple[int, int]]:
+    return pairs_of(topology.indices, topology.edge_dst())
+
+
+def test_every_edge_is_kept_or_held_out_and_its_reverse_with_it() -> None:
+    graph = communities()
+    held = hold_out_links(graph, seed=3)
+    assert held.links is not None
+    kept, links = edges_of(held.topology), held.links
+    parts = {name: pairs_of(links.src[mask], links.dst[mask]) for name, mask in links.splits.items()}
+    assert kept | parts["val"] | parts["test"] == edges_of(graph.topology)
+    assert not kept & (parts["val"] | parts["test"])
+    assert not parts["val"] & parts["test"]
+    assert not {(dst, src) for src, dst in parts["val"] | parts["test"]} & kept
+    assert parts["train"] <= kept
+    assert len(parts["val"]) == pytest.approx(0.05 * graph.num_edges, rel=0.05)
+    assert len(parts["test"]) == pytest.approx(0.10 * graph.num_edges, rel=0.05)
+    assert 0.9 * len(parts["test"]) <= len(parts["train"]) <= len(parts["test"])
+    validate_graph(held)
+
+
+def test_false_links_are_no_edges_of_the_whole_graph() -> None:
+    graph = communities()
+    links = hold_out_links(graph, negatives=7, seed=0).links
+    assert links is not None
+    assert links.negatives.shape == (links.num_links, 7)
+    false = pairs_of(links.src.repeat_interleave(7), links.negatives.flatten())
+    assert not false & edges_of(graph.topology)
+
+
+def test_the_same_seed_holds_the_same_out() -> None:
+    first, second, other = (hold_out_links(communities(), seed=seed).links for seed in (5, 5, 6))
+    assert first is not None
+    assert second is not None
+    assert other is not None
+    for (name, ours), (_, theirs) in zip(first.arrays(), second.arrays(), strict=True):
+        assert torch.equal(ours, theirs), name
+    assert not torch.equal(first.src, other.src)
+
+
+def test_of_a_renumbered_graph_the_same_edges_are_held_out() -> None:
+    graph = communities()
+    order = torch.randperm(graph.num_vertices, generator=torch.Generator().manual_seed(1))
+    found = []
+    for each in (graph, relabel(graph, order)):
+        links = hold_out_links(each, seed=2).links
+        assert links is not None
+        ids = torch.arange(graph.num_vertices) if each.original_ids is None else each.original_ids
+        found.append(
+            {split: pairs_of(ids[links.src[mask]], ids[links.dst[mask]]) for split, mask in links.splits.items()}
+        )
+    for split in ("val", "test"):
+        assert found[0][split] == found[1][split]
+
+
+def test_no_more_links_are_measured_than_are_asked_for() -> None:
+    links = hold_out_links(communities(), most=40, seed=0).links
+    assert links is not None
+    assert {name: int(mask.sum()) for name, mask in links.splits.items()} == {"train": 40, "val": 40, "test": 40}
+
+
+def test_self_loops_are_kept_and_not_measured() -> None:
+    proper = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [5, 6], [6, 7], [7, 8]]).T
+    loops = torch.arange(400)
+    src, dst = torch.cat([proper[0], loops]), torch.cat([proper[1], loops])
+    graph = Graph(topology=Topology.from_coo(src=src, dst=dst, num_src=400))
+    held = hold_out_links(graph, train=0.5, val=0.25, seed=0)
+    assert held.links is not None
+    assert not bool((held.links.src == held.links.dst).any())
+    assert {name: int(mask.sum()) for name, mask in held.links.splits.items()} == {"train": 2, "val": 2, "test": 2}
+    assert held.num_edges == 404
+
+
+def test_types_of_edges_are_those_of_links() -> None:
+    graph = labelled_graph(types=3)
+    held = hold_out_links(graph, train=0.5, val=0.2, negatives=2, seed=0)
+    assert held.links is not None
+    assert held.links.types is not None
+    known: dict[tuple[int, int], set[int]] = {}
+    for src, dst, kind in zip(
+        graph.topology.indices.tolist(),
+        graph.topology.edge_dst().tolist(),
+        graph.topology.edge_data["type"].tolist(),
+        strict=True,
+    ):
+        known.setdefault((src, dst), set()).add(kind)
+    for src, dst, kind in zip(
+        held.links.src.tolist(), held.links.dst.tolist(), held.links.types.tolist(), strict=True
+    ):
+        assert kind in known[src, dst]
+    validate_graph(held)
+
+
+def test_the_task_is_told_from_the_links() -> None:
+    held = hold_out_links(communities(), seed=0)
+    with pytest.raises(InputError, match=r"several tasks.*classification or link-prediction"):
+        for_task(held)
+    alone = for_task(held, LINK_TASK)
+    assert alone.labels is None
+    assert alone.links is held.links
+    with pytest.raises(InputError, match=r"task does not fit.*hold_out_links"):
+        for_task(communities(), LINK_TASK)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train": 1.0, "val": 0.0}, "too few edges to hold some out.*0 held out"),
+        ({"train": 0.0, "val": 0.5}, "too few edges to hold some out.*0 edges are kept"),
+        ({"train": 0.9, "val": 0.2}, "train"),
+        ({"negatives": 0}, "negatives"),
+        ({"negatives": 10**9}, "negatives"),
+        ({"most": 0}, "most"),
+        ({"train": "a"}, "train"),
+        ({"train": float("nan")}, "train"),
+    ],
+)
+def test_shares_that_leave_nothing_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        hold_out_links(communities(), seed=0, **options)  # type: ignore[arg-type]
+
+
+def test_what_would_lose_the_links_is_refused(tmp_path: str) -> None:
+    held = hold_out_links(communities(), seed=0)
+    for use in (
+        lambda: subgraph(held, torch.arange(10)),
+        lambda: save_graph(held, tmp_path),
+        lambda: hold_out_links(held, seed=0),
+    ):
+        with pytest.raises(InputError, match="links are held out"):
+            use()
+
+
+ONE = torch.tensor([0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"src": ONE.int()}, "MeasuredLinks.src"),
+        ({"dst": torch.tensor([0, 1])}, "MeasuredLinks.dst"),
+        ({"negatives": torch.zeros(1, 0, dtype=torch.int64)}, "at least one of them"),
+        ({"negatives": torch.zeros(2, 3, dtype=torch.int64)}, "MeasuredLinks.negatives"),
+        ({"splits": {"val": torch.tensor([1])}}, "torch.bool"),
+        ({"splits": {"val": torch.tensor([True, False])}}, "mask over the links"),
+    ],
+)
+def test_another_form_of_links_is_refused(changes: dict[str, object], message: str) -> None:
+    options: dict[str, object] = {"src": ONE, "dst": ONE, "negatives": ONE.unsqueeze(1)}
+    with pytest.raises(InputError, match=message):
+        MeasuredLinks(**{**options, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "types", "message"),
+    [
+        ({"src": torch.tensor([53])}, 0, r"vertex id out of range.*53.*src of links"),
+        ({"negatives": torch.tensor([[0, -1]])}, 0, r"vertex id out of range.*-1.*negatives of links"),
+        ({"types": torch.tensor([0])}, 0, "types of links, 0 types of edges"),
+        ({}, 3, "no types of links, 3 types of edges"),
+        ({"types": torch.tensor([3])}, 3, "type"),
+        ({"splits": {"validation": torch.tensor([True])}}, 0, "unknown split"),
+        ({"splits": {"val": torch.tensor([True]), "test": torch.tensor([True])}}, 0, "splits overlap.*link 0"),
+    ],
+)
+def test_wrong_values_of_links_are_found(changes: dict[str, object], types: int, message: str) -> None:
+    options: dict[str, object] = {"src": ONE, "dst": ONE, "negatives": ONE.unsqueeze(1)}
+    links = MeasuredLinks(**{**options, **changes})  # type: ignore[arg-type]
+    graph = labelled_graph(types=types)
+    with pytest.raises(InputError, match=message):
+        validate_graph(Graph(topology=graph.topology, links=links, num_edge_types=types))

@@ -1,0 +1,400 @@
+"""Links are learned: equal to a plain loop, whole or on mini-batches, and resumed bitwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sagann.errors import CheckpointError, InputError, LayerError
+from sagann.graph import LINK_TASK, Graph, sbm_graph
+from sagann.nn import GNN, SAGE, LinkModel, ModelConfig, build_model
+from sagann.saga.layer import count_hops
+from sagann.sampling import LinkSampler, hold_out_links
+from sagann.train import EpochProgress, Reporter, TrainConfig, Trainer, link_metrics, load_run
+from sagann.train.contract import Contract
+from sagann.train.link_epochs import LinkEpochs, SampledLinkEpochs
+from sagann.train.link_predictor import LinkPredictor
+from tests.graphs import labelled_graph
+from tests.tolerances import assert_close
+from tests.train.runs import CPU, assert_same_bits, numbers_of, weights_of
+from tests.zoo import DISTINCT
+
+LINKS: dict[str, Any] = {"task": LINK_TASK, "epochs": 3}
+
+
+def communities(num_vertices: int = 300) -> Graph:
+    graph = sbm_graph(
+        num_vertices, num_classes=6, average_degree=10, homophily=0.95, num_features=16, feature_noise=0.5, seed=0
+    )
+    return hold_out_links(graph, seed=0, negatives=9)
+
+
+def typed() -> Graph:
+    return hold_out_links(labelled_graph(types=3), train=0.7, val=0.1, negatives=4, seed=0)
+
+
+def model_of(graph: Graph, **options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return build_model(
+        ModelConfig(**{"model": "sage", "hidden": 8, "dropout": 0.0, **options}), alone(graph)
+    ).double()
+
+
+def alone(graph: Graph) -> Graph:
+    return replace(graph, labels=None, num_classes=0)
+
+
+def trainer_of(
+    model: Any, graph: Graph, *, run_dir: Path | None = None, reporter: Any = None, **options: Any
+) -> Trainer:
+    return Trainer(
+        model, graph, TrainConfig(**{**LINKS, **options}), run_dir=run_dir, reporter=reporter, progress=False
+    )
+
+
+def predictor_of(model: nn.Module, graph: Graph) -> LinkPredictor:
+    return LinkPredictor(model, Contract.of(alone(graph)), device=CPU)
+
+
+def plain_rows(model: LinkModel, graph: Graph) -> Tensor:
+    """The rows of two SAGE layers, with a dense adjacency."""
+    topology = graph.topology
+    adjacency = torch.zeros(graph.num_vertices, graph.num_vertices, dtype=torch.float64)
+    dst, src = topology.edge_dst().long(), topology.indices.long()
+    adjacency.index_put_((dst, src), torch.ones(1, dtype=torch.float64), accumulate=True)
+    mean = adjacency / adjacency.sum(1, keepdim=True).clamp(min=1)
+    rows = graph.features.double()  # type: ignore[union-attr]
+    first, second = model.gnn.layers
+    hidden = torch.relu(_sage(first, rows, mean @ rows))
+    return _sage(second, hidden, mean @ hidden)
+
+
+def _sage(layer: Any, own: Tensor, mean: Tensor) -> Tensor:
+    return layer.apply_vertex(own, mean)
+
+
+def test_a_run_is_that_of_a_plain_loop() -> None:
+    graph = communities()
+    model, twin = model_of(graph), model_of(graph)
+    trainer = trainer_of(model, graph, optimizer="SGD", lr=0.1)
+    found = trainer.fit()
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, weight_decay=5e-4)
+    topology = graph.topology
+    src, dst = topology.indices.long(), topology.edge_dst().long()
+    sampler = LinkSampler(topology, seed=0)
+    for record in found.history:
+        rows = plain_rows(twin, graph)  # type: ignore[arg-type]
+        links = sampler.sample(src, dst, epoch=record.epoch)
+        ends = rows[links.seeds]
+        scores = (ends[links.src] * ends[links.dst]).sum(1)
+        loss = F.binary_cross_entropy_with_logits(scores, links.labels.double())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert record.loss == pytest.approx(float(loss.detach()), rel=1e-9)
+    trainer = trainer_of(twin, graph)
+    measured = graph.links
+    assert measured is not None
+    with torch.no_grad():
+        rows = plain_rows(twin, graph)  # type: ignore[arg-type]
+    for split, mask in measured.splits.items():
+        ours = measured.src[mask]
+        true = (rows[ours] * rows[measured.dst[mask]]).sum(-1)
+        false = (rows[ours].unsqueeze(1) * rows[measured.negatives[mask]]).sum(-1)
+        expected = link_metrics(true, false)
+        metrics = trainer.evaluate()[split]
+        assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-9)
+        loss = (F.softplus(-true).mean() + F.softplus(false).mean()) / 2
+        assert metrics["loss"] == pytest.approx(float(loss), rel=1e-9)
+
+
+@pytest.mark.parametrize("options", [{}, {"sample": (5, 5), "batch_size": 512}, {"batch_size": 1000}])
+def test_a_run_learns_and_says_what_it_trains(options: dict[str, Any]) -> None:
+    trainer = trainer_of(ModelConfig(model="sage", hidden=32), communities(), epochs=30, lr=0.01, **options)
+    assert trainer.monitor == "val/mrr"
+    assert ("512 links with 5,5" in repr(trainer)) == ("sample" in options)
+    result = trainer.fit()
+    assert result.metrics["test"]["roc_auc"] > 0.8
+    assert set(result.metrics["test"]) == {"loss", "mrr", "hits_1", "hits_3", "hits_10", "roc_auc"}
+    assert set(result.history[-1].metrics["val"]) == {"loss", "mrr"}
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+@pytest.mark.parametrize("loss", ["link_bce", "link_softmax"])
+def test_mini_batches_of_all_neighbours_have_the_losses_and_gradients_of_the_whole_graph(
+    name: str, loss: str
+) -> None:
+    graph = typed() if name in ("ggnn", "rgcn") else communities(60)
+    if name not in ("ggnn", "rgcn"):
+        graph = replace(graph, topology=graph.topology)
+    model = model_of(graph, model=name)
+    trainer = trainer_of(model, graph, loss=loss, weights="last")
+    predictor, prepared = trainer._parts.predictor, trainer._parts.prepared
+    assert isinstance(predictor, LinkPredictor)
+    parameters = list(model.parameters())
+    options: dict[str, Any] = {"task": LINK_TASK, "batch_size": 50, "negatives": 3}
+    whole = LinkEpochs(predictor, prepared, TrainConfig(**options))
+    sampled = SampledLinkEpochs(predictor, prepared, TrainConfig(sample=(-1,) * count_hops(model), **options))
+    assert whole.num_batches == sampled.num_batches > 1
+    assert whole.num_answers == sampled.num_answers
+    for ours, theirs in zip(whole.steps(2), sampled.steps(2), strict=True):
+        assert ours.num_labelled == theirs.num_labelled
+        losses = [ours.loss(), theirs.loss()]
+        assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-10)
+        gradients = [
+            torch.autograd.grad(each, parameters, allow_unused=True, materialize_grads=True) for each in losses
+        ]
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_scores_of_many_links_are_computed_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = communities()
+    model = model_of(graph, decoder="mlp")
+    predictor = predictor_of(model, graph)
+    prepared, parameters = predictor.prepare(alone(graph)), list(model.parameters())
+    source = LinkEpochs(predictor, prepared, TrainConfig(task=LINK_TASK))
+    found = []
+    for at_once in (1 << 22, 8 * 100):
+        monkeypatch.setattr("sagann.train.link_predictor.CHECKED_AT_ONCE", at_once)
+        (step,) = source.steps(1)
+        loss = step.loss()
+        found.append((loss.detach(), torch.autograd.grad(loss, parameters), predictor.logits(prepared)))
+    assert_close(found[0][0], found[1][0])
+    assert_close(found[0][2], found[1][2])
+    for ours, theirs in zip(found[0][1], found[1][1], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 700}, {"sample": (4, 4), "batch_size": 700}])
+def test_a_run_that_is_stopped_within_an_epoch_and_resumed_is_the_uninterrupted_one(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    config = ModelConfig(model="gat", hidden=8, heads=2, dropout=0.5)
+    whole = trainer_of(config, communities(), run_dir=tmp_path / "whole", **options)
+    expected = numbers_of(whole.fit())
+
+    class Stop(Reporter):
+        def on_batch(self, progress: EpochProgress) -> None:
+            if (progress.epoch, progress.batch) == (2, 2):
+                stopped.stop()
+
+    stopped = trainer_of(config, communities(), run_dir=tmp_path / "cut", reporter=Stop(), **options)
+    result = stopped.fit()
+    assert (result.interrupted, result.epochs, result.batch) == (True, 1, 2)
+    again = trainer_of(config, communities(), run_dir=tmp_path / "cut", **options)
+    assert numbers_of(again.resume()) == expected
+    assert_same_bits(weights_of(whole.model), weights_of(again.model))
+    predictor = load_run(tmp_path / "cut")
+    assert predictor.evaluate(communities()) == again.evaluate()
+    with pytest.raises(CheckpointError, match=r"train.negatives was 1, is 2"):
+        trainer_of(config, communities(), run_dir=tmp_path / "cut", **options, negatives=2).resume()
+
+
+def test_pairs_are_scored_with_messages_along_all_edges_that_are_given() -> None:
+    graph = communities()
+    trainer = trainer_of(ModelConfig(model="sage", hidden=16), graph)
+    trainer.fit()
+    links = graph.links
+    assert links is not None
+    pairs = (links.src, links.dst)
+    probabilities = trainer.predict(links=pairs, probabilities=True)
+    rows = trainer.embed()
+    assert rows.shape == (graph.num_vertices, 16)
+    assert_close(probabilities, (rows[links.src] * rows[links.dst]).sum(1).sigmoid())
+    assert torch.equal(trainer.predict(links=pairs), (probabilities > 0.5).to(torch.uint8))
+    # A graph without held-out links: all its edges carry messages.
+    other = sbm_graph(
+        50, num_classes=2, average_degree=8, homophily=0.9, num_features=16, feature_noise=0.5, seed=1
+    )
+    assert trainer.predict(other, links=(torch.tensor([0]), torch.tensor([1])), probabilities=True).shape == (1,)
+    for wrong, message in (
+        (None, "no pairs of vertices to score"),
+        ((links.src,), "another form"),
+        ((links.src, links.dst, links.src), "another form"),
+        ((links.src, links.dst[:2]), "another form"),
+        ((torch.tensor([300]), torch.tensor([0])), "300"),
+        ((torch.tensor([0.5]), torch.tensor([0])), "int64"),
+    ):
+        with pytest.raises(InputError, match=message):
+            trainer.predict(links=wrong)
+
+
+def test_types_of_links_are_learned_and_asked_for() -> None:
+    graph = typed()
+    trainer = trainer_of(ModelConfig(model="rgcn", hidden=8), graph)
+    assert isinstance(trainer.model, LinkModel)
+    assert trainer.model.decoder == "distmult"
+    before = trainer.model.relations.detach().clone()
+    trainer.fit()
+    assert not torch.equal(before, trainer.model.relations)
+    one, rows = torch.tensor([0]), trainer.embed()
+    for kind in range(3):
+        logit = (rows[0] * trainer.model.relations[kind] * rows[1]).sum().detach()
+        found = trainer.predict(links=(one, one + 1, one + kind), probabilities=True)
+        assert_close(found, logit.sigmoid().unsqueeze(0))
+    with pytest.raises(InputError, match="another form"):
+        trainer.predict(links=(one, one))
+
+
+class Distance(nn.Module):
+    """Scores a link by the distance of the rows of its ends."""
+
+    def __init__(self, wrong: bool = False) -> None:
+        super().__init__()
+        self.gnn = GNN([SAGE(16, 8), SAGE(8, 4)])
+        self.bias = nn.Parameter(torch.ones(1))
+        self.wrong = wrong
+
+    def forward(self, hops: Any, x: Tensor) -> Tensor:
+        return self.gnn(hops, x)
+
+    def score(self, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+        assert types is None
+        if self.wrong:
+            return src * dst
+        return self.bias - (src - dst).square().sum(-1)
+
+
+def test_a_model_may_score_links_itself(tmp_path: Path) -> None:
+    trainer = trainer_of(Distance(), communities(), run_dir=tmp_path / "run", epochs=20, lr=0.01)
+    found = trainer.fit().metrics["test"]
+    assert found["roc_auc"] > 0.7
+    assert load_run(tmp_path / "run", model=Distance()).evaluate(communities())["test"] == found
+    with pytest.raises(LayerError, match=r"score must give a logit for each link.*Distance.score"):
+        trainer_of(Distance(wrong=True), communities()).fit()
+
+
+class Ranked(Distance):
+    """Scores links against each other."""
+
+    def score(self, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+        found = super().score(src, dst, types)
+        return found - found.mean()
+
+
+class Broken(Distance):
+    """Scores nothing in evaluation."""
+
+    def score(self, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+        return super().score(src, dst, types) * (1.0 if self.training else float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Ranked, r"score must treat links independently.*Ranked.score"),
+        (Broken, r"a score is not finite.*model Broken"),
+    ],
+)
+def test_scores_that_cannot_be_measured_are_refused(kind: type[Distance], message: str) -> None:
+    with pytest.raises((InputError, LayerError), match=message):
+        trainer_of(kind(), communities()).fit()
+
+
+def test_the_test_split_is_not_scored_while_a_model_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, asked = communities(), list[tuple[str, ...]]()
+    logits = LinkPredictor.logits
+
+    def noted(predictor: LinkPredictor, prepared: Any, *, splits: Any = ("train", "val", "test")) -> Tensor:
+        asked.append(tuple(splits))
+        return logits(predictor, prepared, splits=splits)
+
+    monkeypatch.setattr(LinkPredictor, "logits", noted)
+    for options in ({}, {"sample": (3, 3)}):
+        trainer_of(ModelConfig(model="sage", hidden=8), graph, epochs=1, **options).fit()
+    assert asked == [("train", "val"), ("train", "val", "test")] * 2
+
+
+def test_a_model_file_may_score_links_itself(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom torch import nn\nfrom sagann.nn import SAGE\n\n\nclass Mine(nn.Module):\n"
+        "    def __init__(self, in_dim, out_dim):\n        super().__init__()\n        self.only = SAGE(in_dim, out_dim)\n\n"
+        "    def forward(self, hops, x):\n        return self.only(hops[0], x)\n\n"
+        "    def score(self, src, dst, types):\n        return -(src - dst).abs().sum(-1)\n"
+    )
+    trainer = trainer_of(ModelConfig(model=f"{tmp_path / 'mine.py'}:Mine", hidden=5), communities())
+    assert type(trainer.model).__name__ == "Mine"
+    assert trainer.embed().shape[1] == 5
+    trainer.fit()
+
+
+def test_an_own_loss_and_own_metrics_get_a_row_for_each_true_link() -> None:
+    shapes: set[tuple[int, int]] = set()
+
+    def margin(scores: Tensor, places: Tensor) -> Tensor:
+        shapes.add((scores.shape[1], int(places.abs().sum())))
+        return (1 - scores[:, :1] + scores[:, 1:]).clamp(min=0)
+
+    trainer = Trainer(
+        ModelConfig(model="sage", hidden=8),
+        communities(),
+        TrainConfig(**LINKS, negatives=4),
+        loss=margin,
+        metrics={"first": lambda scores, places: float((scores.argmax(1) == places).float().mean())},
+        progress=False,
+    )
+    found = trainer.fit().metrics["test"]
+    # Tried with one negative link, trained with four, measured with nine.
+    assert shapes == {(2, 0), (5, 0), (10, 0)}
+    assert found["first"] == pytest.approx(found["hits_1"], abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory": "1GiB"}, "memory is refused.*None where links are learned and sample is not set"),
+        ({"batches_ahead": 2}, "batches_ahead is refused"),
+        ({"sample": (3, 3), "devices": "host:1,accelerator:1"}, "devices is refused.*None where links are learned"),
+        ({"negatives": 0}, "negatives is refused"),
+        ({"task": "classification", "negatives": 2}, "negatives is refused.*1 where links are not learned"),
+        ({"loss": "bce"}, "'bce' is for multi-label, the task is link-prediction"),
+        ({"class_weights": "balanced"}, "only the loss cross_entropy has class weights"),
+        ({"monitor": "val/accuracy"}, "of another task.*mrr"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        trainer_of(
+            ModelConfig(model="sage", hidden=8),
+            replace(communities(), splits={"train": torch.arange(300) < 9}),
+            **options,
+        )
+
+
+def test_graphs_without_links_to_learn_or_to_measure_are_refused() -> None:
+    graph = communities()
+    links = graph.links
+    assert links is not None
+    config = ModelConfig(model="sage", hidden=8)
+    with pytest.raises(InputError, match=r"task does not fit.*hold_out_links"):
+        trainer_of(config, replace(graph, links=None))
+    with pytest.raises(InputError, match="no link to choose a model by"):
+        trainer_of(config, replace(graph, links=replace(links, splits={"test": links.splits["test"]})))
+    loops = torch.arange(300)
+    topology = type(graph.topology).from_coo(src=loops, dst=loops, num_src=300)
+    with pytest.raises(InputError, match="no link to learn"):
+        trainer_of(config, replace(graph, topology=topology))
+    trained = trainer_of(config, graph)
+    with pytest.raises(InputError, match="no links to measure"):
+        trained.evaluate(replace(graph, links=None))
+    with pytest.raises(InputError, match="decoder = 'distmult'"):
+        trainer_of(replace(config, decoder="distmult"), graph)
+    with pytest.raises(InputError, match="only a model of links scores pairs"):
+        Trainer(config, labelled_graph(), progress=False).predict(links=(loops, loops))
+
+
+def test_evaluations_of_a_sampled_run_are_streamed_within_a_budget() -> None:
+    graph = communities(2000)
+    config = ModelConfig(model="sage", hidden=16, dropout=0.0)
+    options: dict[str, Any] = {"sample": (4, 4), "batch_size": 2048, "epochs": 2}
+    streamed = trainer_of(config, graph, memory="8MiB", **options)
+    in_memory = trainer_of(config, graph, **options)
+    for ours, theirs in zip(streamed.fit().history, in_memory.fit().history, strict=True):
+        assert ours.metrics["val"] == pytest.approx(theirs.metrics["val"], rel=1e-4)
