@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sagann.graph.random_numbers import key_of
 from sagann.hybrid.manager import Manager
+from sagann.hybrid.trace import Trace
 from sagann.hybrid.trainer import Share, Trainer
 from sagann.kernels.seeds import NUM_SEEDS
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads
@@ -92,6 +93,7 @@ class SharedBatches:
         trainers: by name; that of the processor, if it trains, first.
         ahead: most iterations that are prepared before the trainers need them; 0 prepares each one when it is needed. None for as many as keep
             all threads busy (:func:`useful_ahead`), but not more than the processor has cores, and at least 2.
+        trace: records every stage; None for none.
     """
 
     def __init__(
@@ -101,8 +103,10 @@ class SharedBatches:
         trainers: Mapping[str, Trainer],
         *,
         ahead: int | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self._minibatches, self._manager, self._trainers, self._ahead = minibatches, manager, trainers, ahead
+        self._trace = trace
 
     @property
     def ahead(self) -> int:
@@ -125,7 +129,7 @@ class SharedBatches:
             for name, ids in zip(assignment.seeds, parts, strict=True):
                 if len(ids):
                     self.sample(iteration, name, ids)
-            iteration.sample_s = time.perf_counter() - since_s
+            iteration.sample_s = self._ended("sample", iteration, since_s)
             return iteration
 
         def load(iteration: Iteration) -> Iteration:
@@ -133,7 +137,7 @@ class SharedBatches:
             for name in iteration.sampled:
                 self.load(iteration, name)
             iteration.sampled.clear()
-            iteration.load_s = time.perf_counter() - since_s
+            iteration.load_s = self._ended("load", iteration, since_s)
             return iteration
 
         most = manager.assignment.threads.total
@@ -182,5 +186,12 @@ class SharedBatches:
         if name in iteration.sent:
             since_s = time.perf_counter()
             iteration.sent[name] = self._trainers[name].send(iteration.sent[name])
-            iteration.transfer_s[name] = time.perf_counter() - since_s
+            iteration.transfer_s[name] = self._ended(f"transfer to {name}", iteration, since_s)
         return iteration
+
+    def _ended(self, stage: str, iteration: Iteration, since_s: float) -> float:
+        """Seconds of a stage that ends now, which are recorded."""
+        seconds = time.perf_counter() - since_s
+        if self._trace is not None:
+            self._trace.add(stage, iteration.name, since_s, seconds)
+        return seconds

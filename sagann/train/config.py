@@ -116,7 +116,8 @@ class TrainConfig:
     folder for temporary files; beside a CUDA device, None is the host's memory."""
     profile: bool = False
     """Write profile.json and profile.png into the run folder: the steps and copies of the last streamed epoch, as planned
-    and as they ran, in Chrome's format for traces and as a picture."""
+    and as they ran, in Chrome's format for traces and as a picture. With devices, profile.json has the stages, the trainers and the decisions of
+    the last epoch."""
     monitor: str | None = None
     """Metric that early stopping and the best weights go by: 'val/accuracy', 'val/loss', 'val/r2', 'train/loss', ... None is
     'val/accuracy' ('val/micro_f1' for multi-label, 'val/loss' for regression), or 'train/loss' where there is no val split."""
@@ -159,8 +160,12 @@ class TrainConfig:
         if self.sample is not None:
             # JSON and TOML have lists.
             object.__setattr__(self, "sample", tuple(self.sample))
-            if self.profile:
-                raise _refused("profile", True, "false where sample is set, for only a streamed epoch is profiled")
+            if self.profile and self.devices is None:
+                raise _refused(
+                    "profile",
+                    True,
+                    "false where sample is set, for only a streamed epoch, or one of several trainers, is profiled",
+                )
         if self.sample is None:
             _require_defaults(self, ("sampling_threads", *_OF_TIERS, "devices"), "sample is not set")
         elif self.has_tiers:
@@ -172,7 +177,7 @@ class TrainConfig:
             _require_defaults(self, _OF_DEVICES, "devices is not set")
         else:
             _check_devices(self)
-        if self.profile and self.memory is None:
+        if self.profile and self.memory is None and self.devices is None:
             raise _refused("profile", True, "false where no memory is set, for only a streamed epoch is profiled")
         if self.spill is not None:
             # A run may be resumed or reopened from another folder.

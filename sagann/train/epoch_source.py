@@ -19,6 +19,7 @@ from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 
 if TYPE_CHECKING:
+    from sagann.hybrid.trace import Trace
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.tiered import Traffic
     from sagann.train.trainer_work import TrainerWork
@@ -49,6 +50,8 @@ class EpochSource(Protocol):
     "What each tier of features gave to the steps of the last epoch; None without tiers."
     work: TrainerWork | None
     "What each of several trainers did in the last epoch; None for one trainer."
+    trace: Trace | None
+    "What their stages did in the last epoch, if it is recorded; None for one trainer."
 
     @property
     def num_batches(self) -> int:
@@ -92,6 +95,7 @@ class PredictorSource(Generic[P]):
         self.timeline: Recorder | None = None
         self.traffic: Traffic | None = None
         self.work: TrainerWork | None = None
+        self.trace: Trace | None = None
 
     def logits(self) -> Tensor:
         return self._predictor.logits(self._prepared)

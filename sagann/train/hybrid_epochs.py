@@ -26,6 +26,7 @@ from sagann.hybrid.manager import Manager
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
 from sagann.hybrid.shared_batches import Iteration, SharedBatches
 from sagann.hybrid.synchronise import synchronised
+from sagann.hybrid.trace import Trace
 from sagann.hybrid.trainer import Found, HostTrainer, LossOf, Trainer
 from sagann.kernels.seeds import seeded
 from sagann.nn.user_model import class_in_file, load_class
@@ -114,7 +115,8 @@ class HybridEpochs(PredictorSource[Predictor]):
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         self.manager.begin()
         ahead = self._config.batches_ahead
-        batches = SharedBatches(self._minibatches, self.manager, self.trainers, ahead=ahead)
+        self.trace = Trace() if self._config.profile else None
+        batches = SharedBatches(self._minibatches, self.manager, self.trainers, ahead=ahead, trace=self.trace)
         try:
             with on_cores(self._own_cores), batches.iterations(epoch, first=first) as iterations:
                 for iteration in iterations:
@@ -153,7 +155,14 @@ class HybridEpochs(PredictorSource[Predictor]):
         since_s = time.perf_counter()
         found, train_s = self._propagated(iteration, launched)
         loss = synchronised(found, self._parameters, iteration.name)
+        num_moves = self.manager.num_moves
         self.manager.learn(iteration.assignment, iteration.times(train_s))
+        if self.trace is not None:
+            # The processor's seconds begin with the launch of the others.
+            for name, seconds in train_s.items():
+                self.trace.add(name, iteration.name, since_s, seconds)
+            if self.manager.num_moves > num_moves:
+                self.trace.decided(self.manager.why)
         calls.append(_Call(train_s, time.perf_counter() - since_s))
         return loss
 

@@ -266,6 +266,25 @@ def test_a_run_with_a_process_is_the_run_without_and_leaves_nothing(tmp_path: Pa
     assert not spawned_by(os.getpid())
 
 
+def test_a_profile_has_every_stage_and_every_decision(tmp_path: Path) -> None:
+    options = {**HYBRID, "epochs": 8, "batch_size": 6}
+    model = ModelConfig(model="sage", hidden=8, dropout=0.0)
+    result = trainer_of(model, run_dir=tmp_path / "run", devices=DEVICES, profile=True, **options).fit()
+    events = json.loads((tmp_path / "run" / "profile.json").read_text())["traceEvents"]
+    lanes = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    spans = [(lanes[event["tid"]], event["name"]) for event in events if event["ph"] == "X"]
+    batches = [f"epoch 8, batch {number}" for number in range(5)]
+    assert [name for lane, name in spans if lane == "sample"] == batches
+    assert [name for lane, name in spans if lane == "load"] == batches
+    work = result.history[-1].trainers
+    assert work is not None
+    for name, seeds in zip(work.names, work.seeds, strict=True):
+        assert any(lane == name for lane, _ in spans) == (seeds > 0)
+    decided = [event["name"] for event in events if event["ph"] == "i"]
+    assert len(decided) == work.num_moves
+    assert all(text.endswith(".") for text in decided)
+
+
 class Kills(Reporter):
     """Kills the accelerator after a number of batches."""
 
