@@ -48,7 +48,7 @@ class Signals:
         self._num_unsafe_before = 0
         self._error: type[BaseException] = KeyboardInterrupt
         self._raised: BaseException | None = None
-        "What was raised last."
+        "The exception that a handler raised last; None where it is known to be lost, and before the first one."
 
     @contextmanager
     def handled(self) -> Iterator[None]:

@@ -32,6 +32,16 @@ def numbered(name: str, unit: str, first: int = 0) -> Where:
     return lambda at: f"{name}, {unit} {first + at}"
 
 
+def form_of(value: object) -> str:
+    """Type and shape of a tensor, or the type of something else, for errors.
+
+    Example:
+        >>> form_of(torch.zeros(2, 3)), form_of([1])
+        ('torch.float32 [2, 3]', 'a list')
+    """
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
 def slices(length: int, row_size: int = 1) -> Iterator[slice]:
     """Cut rows of ``row_size`` values each into slices of about CHECKED_AT_ONCE values.
 

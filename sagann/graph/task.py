@@ -25,6 +25,8 @@ GRAPH_TASKS = tuple(OF_GRAPHS + task for task in TASKS)
 """Tasks on the graphs of several in one: one class for each graph, any number of classes for each, or numbers for each."""
 LINK_TASK = "link-prediction"
 "The task on pairs of vertices: whether an edge joins them."
+TO_HOLD_OUT = "Hold some out with sagann.sampling.hold_out_links, or --split edges:0.85,0.05."
+"What to do where links are to be learned, and none are held out."
 ALL_TASKS = (*TASKS, *GRAPH_TASKS, LINK_TASK)
 "Every task."
 
@@ -105,7 +107,7 @@ def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") 
             "the task does not fit the graph",
             value=f"task '{task}', graph '{graph.name}' has {answers_of(graph)}",
             where=where,
-            fix="Hold some out with sagann.sampling.hold_out_links, or --split edges:0.85,0.05."
+            fix=TO_HOLD_OUT
             if task == LINK_TASK
             else f"Choose {' or '.join(known)}."
             if known

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from sagann.errors import require_type
-from sagann.graph import Graph, Topology
-from sagann.nn.model_call import VERTICES, check_call
+from sagann.graph import Topology
+from sagann.nn.on_vertices import OnVertices
 from sagann.nn.pooling import check_pool, pool
-from sagann.saga.layer import count_hops
 
 
-class GraphModel(nn.Module):
+class GraphModel(OnVertices):
     """Gives each graph a row: a model gives its vertices rows, ``pool`` makes one of them, and two linear maps with a ReLU between make the outputs.
 
     Args:
@@ -43,32 +42,13 @@ class GraphModel(nn.Module):
         pool: str | tuple[str, ...] = "mean",
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        fix = "Pass a module that is called as gnn(hops, x)."
-        require_type(gnn, nn.Module, where="GraphModel.gnn", fix=fix)
-        check_call(gnn, VERTICES, where=f"GraphModel.gnn, a {type(gnn).__name__}")
+        super().__init__(gnn)
         check_pool(pool, where="GraphModel.pool")
-        self.gnn = gnn
         self.pool = pool
         pooled = width * (1 if isinstance(pool, str) else len(pool))
         self.head = nn.Sequential(
             nn.Linear(pooled, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, out_dim)
         )
-
-    @property
-    def num_hops(self) -> int:
-        """Number of topologies that the model walks."""
-        return count_hops(self.gnn)
-
-    @property
-    def takes_sparse_features(self) -> bool:
-        """Whether the vertices' model reads ``torch.sparse_csr`` features."""
-        return getattr(self.gnn, "takes_sparse_features", False)
-
-    def prepare(self, graph: Graph) -> Graph:
-        """The graph as the vertices' model prepares it."""
-        prepare = getattr(self.gnn, "prepare", None)
-        return graph if prepare is None else prepare(graph)
 
     def forward(self, hops: Sequence[Topology], x: Tensor, graph_ptr: Tensor) -> Tensor:
         """Outputs [num_graphs, out_dim] of the graphs whose offsets are ``graph_ptr``, int64 [num_graphs + 1]."""

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import InputError, require_choice, require_type
+from sagann.errors import InputError, require_choice
 from sagann.graph import Graph, Topology
-from sagann.nn.model_call import VERTICES, check_call
-from sagann.saga.layer import count_hops
+from sagann.nn.on_vertices import OnVertices
 
 DECODERS = ("dot", "distmult", "mlp")
 """Scores of two rows: 'dot' is their product; 'distmult' weighs each column by the type of the link; 'mlp' is two linear maps with a ReLU
@@ -22,7 +21,7 @@ def product(src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
     return (src * dst).sum(-1)
 
 
-class LinkModel(nn.Module):
+class LinkModel(OnVertices):
     """Gives each vertex a row, and two rows a score: how likely an edge joins the vertices.
 
     Args:
@@ -53,32 +52,14 @@ class LinkModel(nn.Module):
         num_edge_types: int = 0,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        require_type(gnn, nn.Module, where="LinkModel.gnn", fix="Pass a module that is called as gnn(hops, x).")
-        check_call(gnn, VERTICES, where=f"LinkModel.gnn, a {type(gnn).__name__}")
+        super().__init__(gnn)
         require_choice(decoder, DECODERS, what="unknown decoder", where="LinkModel.decoder")
-        self.gnn = gnn
         self.decoder = decoder
         if decoder == "distmult":
             # Ones score as the product does.
             self.relations = nn.Parameter(torch.ones(max(1, num_edge_types), width))
         elif decoder == "mlp":
             self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(width, 1))
-
-    @property
-    def num_hops(self) -> int:
-        """Number of topologies that the model walks."""
-        return count_hops(self.gnn)
-
-    @property
-    def takes_sparse_features(self) -> bool:
-        """Whether the vertices' model reads ``torch.sparse_csr`` features."""
-        return getattr(self.gnn, "takes_sparse_features", False)
-
-    def prepare(self, graph: Graph) -> Graph:
-        """The graph as the vertices' model prepares it."""
-        prepare = getattr(self.gnn, "prepare", None)
-        return graph if prepare is None else prepare(graph)
 
     def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
         """A row for each vertex, [num_vertices, width]."""

@@ -56,6 +56,10 @@ class Links:
     types: Tensor | None = None
     "int64 [num_positive]: types of the positive links, and of the negative ones drawn for them; None where links have none."
 
+    def side_by_side(self) -> tuple[Tensor, Tensor]:
+        """Positions of sources and destinations, [num_positive, 1 + negatives] each: a positive link, then the negative ones drawn for it."""
+        return beside(self.src, self.num_positive), beside(self.dst, self.num_positive)
+
     def mapped(self, move: Callable[[Tensor], Tensor]) -> Links:
         """The same links with every array replaced by the result of ``move``, for example a copy on a device."""
         return replace(
@@ -66,6 +70,12 @@ class Links:
             labels=move(self.labels),
             types=None if self.types is None else move(self.types),
         )
+
+
+def beside(ends: Tensor, num_positive: int) -> Tensor:
+    """Ends of positive links, and after them of the negative ones by positive link, as rows [num_positive, 1 + negatives]."""
+    positive, negative = ends.split([num_positive, len(ends) - num_positive])
+    return torch.cat([positive.unsqueeze(1), negative.view(num_positive, -1)], dim=1)
 
 
 class LinkSampler:

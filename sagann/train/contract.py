@@ -11,7 +11,16 @@ from torch import Tensor
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, MeasuredLinks, Topology, for_task
-from sagann.graph.task import LINK_TASK, OF_GRAPHS, answered, answers_of, is_of_graphs, is_of_links, without_others
+from sagann.graph.task import (
+    LINK_TASK,
+    OF_GRAPHS,
+    TO_HOLD_OUT,
+    answered,
+    answers_of,
+    is_of_graphs,
+    is_of_links,
+    without_others,
+)
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.ranges import RANGES
 
@@ -154,8 +163,7 @@ class Contract:
         """
         if self.of_links:
             if graph.links is None:
-                fix = "Hold some out with sagann.sampling.hold_out_links, or --split edges:0.85,0.05."
-                raise _unfit(graph, "the graph has no links to measure", "links are None", fix)
+                raise _unfit(graph, "the graph has no links to measure", "links are None", TO_HOLD_OUT)
             return
         answers = answered(without_others(graph, self.task))
         if self.kind == "regression":

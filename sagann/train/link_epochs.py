@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from sagann.graph import Graph
@@ -13,6 +14,7 @@ from sagann.runtime.loading.link_batches import LinkBatches
 from sagann.sampling import LinkSampler
 from sagann.sampling.batches import cut_seeds
 from sagann.sampling.hold_out import link_types, proper_edges
+from sagann.sampling.links import beside
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.link_predictor import LinkPredictor
@@ -73,7 +75,8 @@ class LinkEpochs(PredictorSource[LinkPredictor]):
         src, dst = self._learned.indices[edges].long(), self._learned.edge_dst()[edges].long()
         types = None if self._types is None else self._types[edges]
         negative = self._links.negatives_of(src, epoch=epoch, batch=number)
-        return self._predictor.loss_of_links(self._prepared, (src, dst, types), negative)
+        src, dst = (beside(torch.cat(pair), len(edges)) for pair in zip((src, dst), negative, strict=True))
+        return self._predictor.loss_of_links(self._prepared, src, dst, types)
 
 
 class SampledLinkEpochs(SampledEpochs):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import SPLIT_NAMES, Graph
-from sagann.graph.checks import CHECKED_AT_ONCE, check_ids, check_types, numbered
+from sagann.graph.checks import CHECKED_AT_ONCE, check_ids, check_types, form_of, numbered
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.kernels.row_dropout import rows_with
 from sagann.nn.link_model import product
@@ -20,7 +20,7 @@ from sagann.runtime.loading import MiniBatch
 from sagann.sampling.arguments import require_ids
 from sagann.storage.whole_files import whole_files
 from sagann.train.contract import Contract
-from sagann.train.predictor import Predictor, evaluating
+from sagann.train.predictor import Predictor, evaluating, graph_of
 from sagann.train.preparation import PreparedGraph
 
 _TRIED_LINKS = 8
@@ -71,8 +71,8 @@ class LinkPredictor(Predictor):
             for part in chosen.split(step):
                 dst = torch.cat([links.dst[part].unsqueeze(1), links.negatives[part]], dim=1)
                 src = links.src[part].unsqueeze(1).expand_as(dst)
-                types = None if links.types is None else links.types[part].unsqueeze(1).expand_as(dst).flatten()
-                scores = self.scores(rows, src.flatten(), dst.flatten(), types).view(dst.shape)
+                types = None if links.types is None else links.types[part]
+                scores = self._scores_side_by_side(rows, src, dst, types)
                 if not bool(scores.isfinite().all()):
                     raise InputError(
                         "a score is not finite",
@@ -105,47 +105,30 @@ class LinkPredictor(Predictor):
                 fix="Reduce over feature dimensions only (dim=-1).",
             )
 
-    def loss_of_links(
-        self, prepared: PreparedGraph, positive: Sequence[Tensor | None], negative: Sequence[Tensor]
-    ) -> Tensor:
+    def loss_of_links(self, prepared: PreparedGraph, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
         """The mean loss of some positive links over the whole graph, with its gradient.
 
         Args:
             prepared: the graph.
-            positive: sources and destinations, int64 [n], and types, int64 [n] or None.
-            negative: sources and destinations of the negative links, int64 [n * K], those of the same positive link one after the other.
+            src: sources, int64 [n, 1 + K], of a positive link and of its negative ones.
+            dst: destinations, likewise.
+            types: int64 [n]; None where links have none.
         """
-        rows = self.forward(prepared)
-        src, dst, types = positive
-        assert src is not None
-        assert dst is not None
-        return self._mean_loss_of(rows, (src, dst), negative, types)
+        return self._mean_loss_of(self.forward(prepared), src, dst, types)
 
     def loss_of_batch(self, batch: MiniBatch) -> Tensor:
         """The mean loss of a mini-batch's positive links, with its gradient."""
-        links = batch.links
-        assert links is not None
-        num_positive = links.num_positive
-        src, dst = (
-            links.src.split([num_positive, len(links.src) - num_positive]),
-            links.dst.split([num_positive, len(links.dst) - num_positive]),
-        )
-        types = None if links.types is None else links.types
-        return self._mean_loss_of(self.forward_batch(batch), (src[0], dst[0]), (src[1], dst[1]), types)
+        assert batch.links is not None
+        return self._mean_loss_of(self.forward_batch(batch), *batch.links.side_by_side(), batch.links.types)
 
-    def _mean_loss_of(
-        self, rows: Tensor, positive: Sequence[Tensor], negative: Sequence[Tensor], types: Tensor | None
-    ) -> Tensor:
-        num_positive = len(positive[0])
-        num_negatives = len(negative[0]) // max(1, num_positive)
-        src, dst = (
-            torch.cat([ours.view(-1, 1), theirs.view(num_positive, num_negatives)], dim=1).flatten().to(rows.device)
-            for ours, theirs in zip(positive, negative, strict=True)
-        )
-        if types is not None:
-            types = types.to(rows.device).repeat_interleave(1 + num_negatives)
-        scores = self.scores(rows, src, dst, types).view(num_positive, 1 + num_negatives)
-        return self.mean_loss(scores, torch.zeros(num_positive, dtype=torch.int64, device=rows.device))
+    def _mean_loss_of(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+        scores = self._scores_side_by_side(rows, src.to(rows.device), dst.to(rows.device), types)
+        return self.mean_loss(scores, torch.zeros(len(src), dtype=torch.int64, device=rows.device))
+
+    def _scores_side_by_side(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+        """The scores [n, 1 + K] of links whose ends are ``src`` and ``dst``, [n, 1 + K], those of a row of the type ``types``, [n]."""
+        of_each = None if types is None else types.to(rows.device).unsqueeze(1).expand_as(dst).flatten()
+        return self.scores(rows, src.flatten(), dst.flatten(), of_each).view(dst.shape)
 
     def scores(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
         """The logits [n] of links between rows, in the model's current mode, with their gradient.
@@ -181,12 +164,9 @@ class LinkPredictor(Predictor):
             and scores.device == rows.device
         ):
             return scores
-        found = (
-            f"{scores.dtype} {list(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
-        )
         raise LayerError(
             "score must give a logit for each link",
-            value=f"{found}, expected a dense tensor of floats [{count}] on {rows.device}",
+            value=f"{form_of(scores)}, expected a dense tensor of floats [{count}] on {rows.device}",
             where=f"{type(self.model).__name__}.score",
             fix="Let score(src, dst, types) return one number for each pair of rows.",
         )
@@ -209,10 +189,9 @@ class LinkPredictor(Predictor):
             and rows.device == device
         ):
             return rows
-        found = f"{rows.dtype} {list(rows.shape)}" if isinstance(rows, Tensor) else f"a {type(rows).__name__}"
         raise LayerError(
             "the model must return one row per vertex, of any width",
-            value=f"{found}, expected a dense tensor of 16- to 64-bit floats [{count}, F] on {device}",
+            value=f"{form_of(rows)}, expected a dense tensor of 16- to 64-bit floats [{count}, F] on {device}",
             where=f"model {type(self.model).__name__}",
             fix="Let the last layer return such a tensor. Two rows are scored by their product, or by a method score(src, dst, types).",
         )
@@ -242,7 +221,7 @@ class LinkPredictor(Predictor):
                 where="predict",
                 fix="Pass links=(src, dst), or with edge types (src, dst, types); embed gives the rows of all vertices.",
             )
-        with whole_files(graph.graph if isinstance(graph, PreparedGraph) else graph):
+        with whole_files(graph_of(graph)):
             prepared = self._prepared(graph)
             src, dst, types = self._checked_links(links, prepared.graph)
             with evaluating(self.model):

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from sagann.errors import InputError, shown
 from sagann.graph import Graph
+from sagann.graph.checks import form_of
 from sagann.graph.split import labelled_rows
 from sagann.graph.task import LINK_TASK
 from sagann.storage.json_fields import as_list, as_mapping, as_number, as_text
@@ -128,12 +129,9 @@ class Loss:
             and losses.is_floating_point()
         ):
             return losses
-        found = (
-            f"{losses.dtype} {list(losses.shape)}" if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
-        )
         raise InputError(
             "a loss function must give the loss of each vertex",
-            value=f"{found} for {len(outputs)} vertices, expected floats [{len(outputs)}], or [{len(outputs)}, ...]",
+            value=f"{form_of(losses)} for {len(outputs)} vertices, expected floats [{len(outputs)}], or [{len(outputs)}, ...]",
             where=f"loss {self.name}",
             fix="Leave out the mean over vertices: reduction='none' in torch's losses.",
         )

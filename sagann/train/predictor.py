@@ -139,8 +139,8 @@ class Predictor:
         A graph without splits counts as one split, 'all'. Vertices, or graphs, without a label are left out, and so are metrics that are NaN or infinite.
         """
         _require_graph(graph)
-        with whole_files(_graph_of(graph)):
-            self.contract.check_labels(_graph_of(graph))
+        with whole_files(graph_of(graph)):
+            self.contract.check_labels(graph_of(graph))
             prepared = self._prepared(graph)
             outputs, measured = self._finite_logits(prepared), prepared.answers
             found = finite(evaluate_splits(outputs, measured, task=self.contract.kind, loss=self.mean_loss))
@@ -186,7 +186,7 @@ class Predictor:
                 where="predict",
                 fix="Leave it out: the predictions are values.",
             )
-        with whole_files(_graph_of(graph)):
+        with whole_files(graph_of(graph)):
             logits = self._finite_logits(self._prepared(graph))
         if task == "regression":
             # A copy, because the outputs of a streamed model lie in a file.
@@ -207,7 +207,7 @@ class Predictor:
             SpillError: there is too little room to spill.
         """
         _require_graph(graph)
-        with whole_files(_graph_of(graph)):
+        with whole_files(graph_of(graph)):
             return self._embed(self._prepared(graph))
 
     def _embed(self, prepared: PreparedGraph) -> Tensor:
@@ -462,7 +462,8 @@ def _require_row_wise(model: nn.Module, part: WorkerPart, num_hops: int) -> None
     capture(model, part.hops(num_hops), part.features)
 
 
-def _graph_of(graph: Graph | PreparedGraph) -> Graph:
+def graph_of(graph: Graph | PreparedGraph) -> Graph:
+    """The graph itself, or the one that was prepared."""
     return graph.graph if isinstance(graph, PreparedGraph) else graph
 
 
