@@ -15,6 +15,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TypeAlias
@@ -263,7 +264,7 @@ class ParquetTable:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        with reading(self.path, _UNREADABLE), pq.ParquetFile(self.path) as file:
+        with self._open() as file:
             self._schema = file.schema_arrow
             self._num_rows: int = file.metadata.num_rows
         _require_columns(len(self._schema.names), self.path)
@@ -297,10 +298,7 @@ class ParquetTable:
                 )
         first_row = 0
         # A buffered stream, so that a row group larger than memory is not read at once.
-        with (
-            reading(self.path, _UNREADABLE),
-            pq.ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file,
-        ):
+        with self._open(buffer_size=2**20, pre_buffer=False) as file:
             for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(dict.fromkeys(columns))):
                 arrays = tuple(
                     self._array(batch.column(name), name, dtype, first_row)
@@ -308,6 +306,15 @@ class ParquetTable:
                 )
                 yield Batch(columns=arrays, first_row=first_row)
                 first_row += batch.num_rows
+
+    @contextmanager
+    def _open(self, **options: Any) -> Iterator[pq.ParquetFile]:
+        with (
+            reading(self.path, _UNREADABLE),
+            open_file(self.path) as opened,
+            pq.ParquetFile(opened, **options) as file,
+        ):
+            yield file
 
     def _array(self, column: Any, name: str, dtype: str, first_row: int) -> Array:
         if column.null_count:

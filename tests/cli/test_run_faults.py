@@ -58,8 +58,18 @@ def files_of_root(blocks: Path, trained: Path) -> Iterator[Path]:
         (folder / path).chmod(0o600)
     for path in (folder / "damaged").glob("*.npy"):
         path.chmod(0o600)
+    for name, source in {"own data": blocks, "own run": trained, "own home": folder / "empty"}.items():
+        shutil.copytree(source, folder / name)
+        make_read_only(folder / name)
     yield folder
     shutil.rmtree(folder)
+
+
+def make_read_only(folder: Path) -> None:
+    """Give a folder to the other user, with all in it, and leave nobody the right to write."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+        os.chown(path, OTHER, OTHER)
 
 
 REFUSED = {
@@ -83,23 +93,47 @@ REFUSED = {
         "data generate sbm {}/generated --vertices 50 --classes 2 --degree 4",
         ".",
     ),
+    "a run in an own folder that is read-only": ("train --data {}/data --out {}/own+home/new", "own home/new"),
+    "to replace an own run that is read-only": ("train --data {}/data --out {}/own+run --overwrite", "own run"),
+    "to resume an own run that is read-only": (
+        "train --data {}/data --out {}/own+run --resume --epochs 40",
+        "own run",
+    ),
+    "an own spill folder that is read-only": (
+        "train --data {}/data --memory 14kB --spill {}/own+home --out {}/home/g",
+        "own home",
+    ),
+    "predictions in an own folder that is read-only": (
+        "predict --run {}/own+run --data {}/own+data --out {}/own+home/p.csv",
+        "own home/p.csv",
+    ),
+    "to reorder an own dataset that is read-only": ("data reorder {}/own+data {}/own+home/r", "own home"),
 }
 "Commands, where + is a space within a name, and the path that their messages name."
 
+READ = {
+    "to train on an own dataset that is read-only": "train --data {}/own+data --hidden 8 --epochs 2 --out {}/home/h",
+    "to evaluate an own run that is read-only": "evaluate --run {}/own+run --data {}/own+data",
+    "predictions of an own run that is read-only": "predict --run {}/own+run --data {}/own+data --out {}/home/p.csv",
+}
+"Commands that write nothing where nobody may."
+
 
 @pytest.fixture(scope="module")
-def refused(blocks: Path, trained: Path, shared_folder: SharedFolder) -> dict[str, tuple[Outcome, str]]:
-    """How each of the commands ends for the other user, and the path that its message names."""
+def ended(blocks: Path, trained: Path, shared_folder: SharedFolder) -> dict[str, tuple[Outcome, Path]]:
+    """How each of the commands ends for the other user, whose home is read-only, and the folder of the files."""
+    commands = {name: command for name, (command, _) in REFUSED.items()} | READ
 
     def run(folder: Path) -> None:
         with files_of_root(blocks, trained) as place:
-            commands = [
+            words = [
                 [part.replace("{}", str(place)).replace("+", " ") for part in command.split()]
-                for command, _ in REFUSED.values()
+                for command in commands.values()
             ]
-            environment = {**os.environ, "HOME": str(place / "home")}
+            environment = {**os.environ, "HOME": str(place / "own home")}
+            environment.pop("XDG_CACHE_HOME", None)
             done = subprocess.run(
-                [sys.executable, "-m", "tests.other_user", json.dumps(commands)],
+                [sys.executable, "-m", "tests.other_user", json.dumps(words)],
                 capture_output=True,
                 text=True,
                 cwd=ROOT,
@@ -107,25 +141,32 @@ def refused(blocks: Path, trained: Path, shared_folder: SharedFolder) -> dict[st
                 check=False,
             )
             assert done.returncode == 0, done.stderr
-            paths = [str(place / path) for _, path in REFUSED.values()]
-            (folder / "ended.json").write_text(json.dumps([json.loads(done.stdout), paths]))
+            (folder / "ended.json").write_text(json.dumps([str(place), *json.loads(done.stdout)]))
 
-    ended, paths = json.loads((shared_folder("refused", run) / "ended.json").read_text())
-    return {name: (Outcome(**each), path) for name, each, path in zip(REFUSED, ended, paths, strict=True)}
+    place, *found = json.loads((shared_folder("refused", run) / "ended.json").read_text())
+    return {name: (Outcome(**each), Path(place)) for name, each in zip(commands, found, strict=True)}
 
 
 @needs_root
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.tries("rights")
-def test_what_the_user_may_not_read_or_write_is_said(refused: dict[str, tuple[Outcome, str]], name: str) -> None:
-    ended, path = refused[name]
-    assert ended.code == 2
-    assert ended.out == ""
-    assert [line.startswith("Error: ") for line in ended.err.splitlines()].count(True) == 1
-    assert path in ended.err
+def test_what_the_user_may_not_read_or_write_is_said(ended: dict[str, tuple[Outcome, Path]], name: str) -> None:
+    outcome, place = ended[name]
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert [line.startswith("Error: ") for line in outcome.err.splitlines()].count(True) == 1
+    assert str(place / REFUSED[name][1]) in outcome.err
     for word in ("Traceback", "a fault of sagann", "it was read"):
-        assert word not in ended.err
+        assert word not in outcome.err
+
+
+@needs_root
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READ)
+def test_where_nothing_is_written_reading_is_enough(ended: dict[str, tuple[Outcome, Path]], name: str) -> None:
+    outcome, _ = ended[name]
+    assert outcome.code == 0, outcome.err
 
 
 def training(blocks: Path, out: Path, epochs: int = EPOCHS) -> list[str]:

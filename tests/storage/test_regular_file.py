@@ -55,6 +55,16 @@ def test_a_pipe_that_takes_the_place_of_a_file_is_refused_too(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.parametrize("name", ["e.csv", "e.csv.gz", "e.parquet"])
+def test_a_pipe_that_takes_the_place_of_a_table_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    os.mkfifo(tmp_path / name)
+    monkeypatch.setattr(regular_file, "require_file", lambda path, error=DatasetError: None)
+    with pytest.raises(DatasetError, match=f"not a file: a pipe.*{name}"):
+        open_table(tmp_path / name)
+
+
 def test_files_are_opened_as_open_does(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for mode in ("wb", "ab"):
