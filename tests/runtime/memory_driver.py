@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -142,8 +143,10 @@ def built(name: str, graph: Graph) -> tuple[nn.Module, Graph]:
     if name == "own":
         return Own(NUM_FEATURES, NUM_CLASSES), graph
     kind, _, layers = name.partition(":")
-    given = {"layers": int(layers)} if layers else {}
-    model = build_model(ModelConfig(model=kind, hidden=64, heads=4, dropout=0.0, **given), graph)
+    given: dict[str, Any] = {"layers": int(layers)} if layers else {}
+    # A map on the edges is streamed only where it is small.
+    given |= {"hidden": 32, "encoder": "linear"} if kind == "edgeconv" else {"hidden": 64}
+    model = build_model(ModelConfig(model=kind, heads=4, dropout=0.0, **given), graph)
     return model, model.prepare(graph)
 
 

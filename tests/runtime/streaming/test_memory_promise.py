@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.zoo import DISTINCT
+from sagann.nn.zoo import MODELS
 
 MIB = 1 << 20
 # The heap of the C library, NumPy's work arrays, threads' stacks: not tensors.
@@ -81,11 +81,11 @@ def test_a_streamed_epoch_stays_within_a_budget_that_it_exceeds_in_memory(tmp_pa
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.tries("limit")
-def test_every_program_survives_a_hard_limit_that_kills_it_in_memory(
+def test_every_model_survives_a_hard_limit_that_kills_it_in_memory(
     limited: Callable[[int], Sequence[str]], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     # The model that takes most beyond its budget in memory comes last.
-    models = sorted([*DISTINCT, "residual-gcn:8@16", "own@16"], key=lambda name: name == "gated-gcn")
+    models = sorted([*MODELS, "residual-gcn:8@16", "own@16"], key=lambda name: name == "gated-gcn")
     record_property("trials", len(models))
     roomy_bytes = 4 << 30
     with driver(*models, spill=tmp_path / "spill", start=limited(roomy_bytes)) as process:
