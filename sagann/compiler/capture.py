@@ -1,8 +1,8 @@
 """Capture: a model of SAGA layers and row-wise operators becomes stages of vertices and the gathers between them.
 
 The model's forward is traced once with every layer as one node; the layers' compiled graphs are then put in the
-nodes' places. What is left is one graph of row-wise operators in which gathers alone reach from vertex to vertex, so it
-falls into stages: stage k reads what gather k - 1 gave, and computes what gather k reads. A value that later stages need
+nodes' places. What is left is one graph of row-wise operators in which gathers, and the means of BatchNorms, alone reach from vertex to
+vertex. So it falls into stages: stage k reads what link k - 1 gave, and computes what link k reads. A value that later stages need
 as well is stored where it is made. A stage runs on any rows, a gather on any part of the edges.
 
 References:
@@ -21,7 +21,7 @@ from torch import Tensor, fx, nn
 from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.model_stages import ModelCut
-from sagann.compiler.operators import GATHER, GATHERED, SAGA_LAYER
+from sagann.compiler.operators import BATCH_MEANS, GATHER, GATHERED, SAGA_LAYER
 from sagann.compiler.recording import Call, Recorder, cannot_be_captured, traced_model
 from sagann.compiler.trace import TraceError, merge_equal
 from sagann.errors import LayerError
@@ -119,6 +119,8 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:
             for argument in original.all_input_nodes:
                 copied(argument)
             new = module.graph.node_copy(original, copies.__getitem__)
+            if original.target is BATCH_MEANS:
+                new.args = (new.args[0], call.layer.modules[str(original.args[1])])
         new.meta = dict(original.meta)
         return new
 

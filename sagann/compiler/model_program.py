@@ -1,4 +1,4 @@
-"""ModelProgram: a captured model, as stages on vertices and the gathers between them."""
+"""ModelProgram: a captured model, as stages on vertices and the links between them: gathers, and means over all vertices."""
 
 from __future__ import annotations
 
@@ -29,6 +29,20 @@ class Gather:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class BatchMeans:
+    """The means, and the reciprocals of the standard deviations, of all rows of a value by channel, which a BatchNorm that is trained reads."""
+
+    value: str
+    "Name in the program of the value."
+    result: str
+    "Name of the means, [2, C]: all vertices share them, as they share parameters."
+    norm: str
+    "Name of the BatchNorm in the model."
+    eps: float
+    "What is added to the variances."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EdgeType:
     """The edges of one type in a hop."""
 
@@ -52,7 +66,7 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelProgram:
-    """A captured model: ``stages[0]``, ``gathers[0]``, ``stages[1]``, ... and ``stages[-1]``."""
+    """A captured model: ``stages[0]``, ``links[0]``, ``stages[1]``, ... and ``stages[-1]``."""
 
     parameters: tuple[tuple[str, str], ...]
     "For each parameter and buffer, its name in the program and its name in the model."
@@ -60,8 +74,8 @@ class ModelProgram:
     "Stage of the values that depend on parameters alone."
     stages: tuple[Stage, ...]
     "Stages on vertices; each maps rows to rows."
-    gathers: tuple[Gather, ...]
-    "Gathers between the stages."
+    links: tuple[Gather | BatchMeans, ...]
+    "What stands between the stages: gathers, and means over all vertices."
     edge_types: tuple[EdgeType, ...]
     "Edges of one type, which a map by type gathers by themselves; they are numbered after the hops."
     num_types: Mapping[tuple[int, str], int]
@@ -76,6 +90,28 @@ class ModelProgram:
     "Whether features are sparse: dropout and linear maps are then all that reads them."
     forms: Mapping[str, Form]
     "By name, the form of every value that a stage or a gather gives, and of ``x``."
+
+    @property
+    def gathers(self) -> tuple[Gather, ...]:
+        """The gathers among the links."""
+        return tuple(link for link in self.links if isinstance(link, Gather))
+
+    @property
+    def means(self) -> tuple[BatchMeans, ...]:
+        """The means among the links."""
+        return tuple(link for link in self.links if isinstance(link, BatchMeans))
+
+    def gather(self, number: int) -> Gather:
+        """The gather that is the link of that number."""
+        link = self.links[number]
+        assert isinstance(link, Gather)
+        return link
+
+    def mean(self, number: int) -> BatchMeans:
+        """The means that are the link of that number."""
+        link = self.links[number]
+        assert isinstance(link, BatchMeans)
+        return link
 
     @property
     def random(self) -> bool:

@@ -1,6 +1,6 @@
-"""Model stages: a model's graph of row-wise operators and gathers, cut into stages between the gathers.
+"""Model stages: a model's graph of row-wise operators and links, cut into stages between the links.
 
-A node belongs to the stage after the last gather that the node depends on. A stage stores values that later stages read.
+A link is a gather, or the means that a BatchNorm computes of all rows. A node belongs to the stage after the last link that the node depends on. A stage stores values that later stages read.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from sagann.compiler.classify import has_rows, is_random
 from sagann.compiler.fuse_rows import fuse_rows
-from sagann.compiler.model_program import Form, Gather, ModelProgram
-from sagann.compiler.operators import DROPOUT, GATHERED, LINEAR
+from sagann.compiler.model_program import BatchMeans, Form, Gather, ModelProgram
+from sagann.compiler.operators import BATCH_MEANS, DROPOUT, GATHERED, LINEAR, LINKS
 from sagann.compiler.program import Stage
 from sagann.compiler.recording import Recorder
 from sagann.compiler.rewrite import name_of
@@ -39,7 +39,7 @@ class ModelCut:
         self.recorder = recorder
         self.fuses_rows = fuses_rows
         self.nodes = list(module.graph.nodes)
-        self.gathers = [node for node in self.nodes if node.target is GATHERED]
+        self.links = [node for node in self.nodes if node.target in LINKS]
         self.stage_of: dict[fx.Node, int] = {}
         self.made_anywhere: set[fx.Node] = set()
         "Nodes with rows that depend on no vertex: every stage computes them itself."
@@ -75,7 +75,7 @@ class ModelCut:
 
     def _first_reader(self, node: fx.Node) -> int:
         """The first stage that can read a node."""
-        return self.gathers.index(node) + 1 if node.target is GATHERED else self.stage_of[node]
+        return self.links.index(node) + 1 if node.target in LINKS else self.stage_of[node]
 
     def run(self) -> ModelProgram:
         """Cut the stages out; raises :class:`LayerError` where one mixes vertices, or the model returns no row per vertex."""
@@ -90,7 +90,7 @@ class ModelCut:
                 fix="Return the rows of the vertices, and nothing else.",
             )
         placeholders = [node for node in self.nodes if node.op == "placeholder"]
-        parameters = [node for node in placeholders if node.meta["parameter"] is not None]
+        parameters = [node for node in placeholders if node.meta["parameter"] is not None and self._is_given(node)]
         derived = [
             node
             for node in self.nodes
@@ -101,31 +101,35 @@ class ModelCut:
         ]
         (x,) = (node for node in placeholders if node.meta["parameter"] is None)
         self.integers = self._integers([*parameters, *derived], parameters)
-        known = [*parameters, *derived, x, *self.gathers]
+        known = [*parameters, *derived, x, *self.links]
         stages = []
         stored: list[fx.Node] = []
-        for number in range(len(self.gathers) + 1):
+        for number in range(len(self.links) + 1):
             wanted = [node for node in self.nodes if self._is_stored(node, number, output)]
             stages.append(self._stage(wanted, [*known, *stored]))
             stored += wanted
-        param, gathers = cut(self.module, derived, parameters), tuple(map(self._gather, self.gathers))
+        param, links = cut(self.module, derived, parameters), tuple(map(self._link, self.links))
         if self.recorder.x_is_sparse:
-            self._require_maps(x, stages, gathers)
+            self._require_maps(x, stages)
         computed = [node for stage in stages for node in stage.module.graph.nodes]
         of_parameters = any(map(draws, param.module.graph.nodes))
         return ModelProgram(
             parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
             param=param,
             stages=tuple(stages),
-            gathers=gathers,
+            links=links,
             num_seeds=len(self.seeds),
             draws_more=of_parameters or any(draws(node) and node.target is not dropout for node in computed),
             x_is_sparse=self.recorder.x_is_sparse,
             edge_types=tuple(self.recorder.edge_types),
             num_types=self.recorder.num_types,
             output=output.name,
-            forms={node.name: _form(node) for node in [x, *self.gathers, *stored]},
+            forms={node.name: _form(node) for node in [x, *self.links, *stored] if node.target is not BATCH_MEANS},
         )
+
+    def _is_given(self, node: fx.Node) -> bool:
+        """Whether a program is given a tensor of the model: the running means of a BatchNorm that is trained are moved, not read."""
+        return bool(node.users) or isinstance(self.recorder.tensors[node.meta["parameter"]], nn.Parameter)
 
     def _integers(self, shared: list[fx.Node], parameters: list[fx.Node]) -> dict[str, Tensor]:
         """Values of the integer nodes among those that all vertices share, by name."""
@@ -149,9 +153,11 @@ class ModelCut:
         check_stage(stage.module, self.integers, self.recorder.where)
         return fuse_rows(stage)[0] if self.fuses_rows else stage
 
-    def _require_maps(self, x: fx.Node, stages: Sequence[Stage], gathers: Sequence[Gather]) -> None:
+    def _require_maps(self, x: fx.Node, stages: Sequence[Stage]) -> None:
         """Refuse a model in which other operators than dropout and linear maps read sparse features."""
-        if all(stage.maps({x.name}) for stage in stages) and all(x.name not in gather.inputs for gather in gathers):
+        if all(stage.maps({x.name}) for stage in stages) and not any(
+            x in node.all_input_nodes for node in self.links
+        ):
             return
         reader = next((user for user in x.users if user.target not in (LINEAR, DROPOUT)), x)
         raise LayerError(
@@ -165,12 +171,21 @@ class ModelCut:
         """Whether the stage computes the node, and a gather, a later stage or the caller reads it."""
         if node.op != "call_function" or node.meta["place"] != "vertex" or self.stage_of[node] != stage:
             return False
-        if node.target is GATHERED or not isinstance(node.meta.get("val"), Tensor):
+        if node.target in LINKS or not isinstance(node.meta.get("val"), Tensor):
             return False
         readers = [user for user in node.users if user.op != "output"]
-        if node is output or any(user.target is GATHERED for user in readers):
+        if node is output or any(user.target in LINKS for user in readers):
             return True
         return node not in self.made_anywhere and any(self.stage_of[user] > stage for user in readers)
+
+    def _link(self, node: fx.Node) -> Gather | BatchMeans:
+        return self._gather(node) if node.target is GATHERED else self._means(node)
+
+    def _means(self, node: fx.Node) -> BatchMeans:
+        value, norm = node.args
+        assert isinstance(value, fx.Node)
+        name = str(norm)
+        return BatchMeans(value=value.name, result=node.name, norm=name, eps=self.recorder.norms[name].eps)
 
     def _gather(self, node: fx.Node) -> Gather:
         read, number = _gathered_parts(node)

@@ -2,8 +2,8 @@
 
 ``sagann::gather`` stands between the edges and the vertices. ``sagann::linear`` is a linear map without its bias.
 ``sagann::dropout`` is dropout in training. In the trace of a model, ``sagann::saga_layer`` is a call of a layer, and
-``sagann::gathered`` is the work of its edges between two stages. These operators exist in traces only: stages run functions
-in their place (:mod:`sagann.compiler.stages`). ``sagann::typed_linear``, a linear map picked by type, is an operator of
+``sagann::gathered`` is the work of its edges between two stages, and ``sagann::batch_means`` what a BatchNorm computes of all rows. These
+operators exist in traces only: stages run functions in their place (:mod:`sagann.compiler.stages`). ``sagann::typed_linear``, a linear map picked by type, is an operator of
 :mod:`sagann.kernels` and runs.
 """
 
@@ -63,9 +63,18 @@ def gathered(values: Sequence[Tensor], call: int) -> Tensor:
     raise AssertionError("stands in graphs only")
 
 
+@_of_traces
+def batch_means(x: Tensor, norm: str) -> Tensor:
+    """The means, and the reciprocals of the standard deviations, of all rows by channel, [2, C]; ``norm`` is the name of the BatchNorm."""
+    return x.new_empty(2, x.shape[1], dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+
+
 GATHER = torch.ops.sagann.gather.default
 LINEAR = torch.ops.sagann.linear.default
 DROPOUT = torch.ops.sagann.dropout.default
 SAGA_LAYER = torch.ops.sagann.saga_layer.default
 GATHERED = torch.ops.sagann.gathered.default
+BATCH_MEANS = torch.ops.sagann.batch_means.default
+LINKS = (GATHERED, BATCH_MEANS)
+"What stands between the stages of a model."
 TYPED_LINEAR = torch.ops.sagann.typed_linear.default

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
+from sagann.compiler.batch_means import traced_batch_norms
 from sagann.compiler.compile import CallForm, CompilerOptions
 from sagann.compiler.layer_graph import LayerGraph, LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
@@ -39,6 +40,7 @@ from sagann.compiler.trace import (
 from sagann.compiler.whole_operators import WholeOperators
 from sagann.errors import InputError, LayerError, in_one_line
 from sagann.graph.topology import Topology
+from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import EdgeData, VertexRows, using_engine
 from sagann.saga.layer import SagaLayer
 from sagann.saga.row_runs import sampled_rows
@@ -161,6 +163,8 @@ class Recorder:
             for layer in model.modules()
             if isinstance(layer, SagaLayer)
         }
+        self.norms = batch_norms_over_rows(model)
+        "BatchNorms that compute means over vertices, by name."
         self.hops = hops
         self.options = options
         self.x_is_constant, self.x_is_sparse = x_is_constant, x_is_sparse
@@ -316,7 +320,7 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
                 check_not_set(model, given)
             return result
 
-        with using_engine(engine), without_side_effects(model):
+        with using_engine(engine), traced_batch_norms(model), without_side_effects(model):
             return make_graph(fake, whole, *parameters, fake_rows(fake, x, num_rows))
 
     try:

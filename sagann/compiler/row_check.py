@@ -47,7 +47,7 @@ def _mixes(name: str, line: str) -> LayerError:
         "a model that is streamed must treat vertices independently between its layers",
         value=f"operator {name} mixes them, or depends on their number",
         where=line,
-        fix="Reduce over feature dimensions only; to normalise, use LayerNorm instead of BatchNorm.",
+        fix="Reduce over feature dimensions only; to normalise over vertices, use a torch.nn.BatchNorm1d.",
     )
 
 

@@ -30,6 +30,7 @@ from torch.fx.traceback import preserve_node_meta
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
+from sagann.compiler.batch_means import traced_batch_norms
 from sagann.compiler.operators import DROPOUT, GATHER
 from sagann.compiler.program import LayerInput
 from sagann.compiler.whole_operators import NotShown, WholeOperators
@@ -221,7 +222,7 @@ def _run(layer: SagaLayer, given: Mapping[LayerInput, Tensor]) -> Tensor:
     for each, tensor in given.items():
         rows[each.end][each.key] = tensor
     edge = Edge(src=scattered(rows["src"]), dst=scattered(rows["dst"]), data=rows["edge"], reader=where)
-    with WholeOperators():
+    with WholeOperators(), traced_batch_norms(layer, over_edges=True):
         output = layer.apply_edge(edge)
     try:
         values = values_of(layer.accumulator, output, ROWS, where)
@@ -232,7 +233,7 @@ def _run(layer: SagaLayer, given: Mapping[LayerInput, Tensor]) -> Tensor:
     if len({values[each.values.stop - 1].dtype for each in form.reduced}) > 1:
         raise TraceError("its messages are of several types")
     accum = torch.ops.sagann.gather(values, form.name, form.max_degree)
-    with WholeOperators():
+    with WholeOperators(), traced_batch_norms(layer):
         out = layer.apply_vertex(unnamed(rows["dst"]), accum_of(layer.accumulator, form, accum, values))
     if not isinstance(out, Tensor):
         raise TraceError("apply_vertex does not return a tensor")

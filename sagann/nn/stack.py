@@ -67,7 +67,7 @@ class GNN(nn.Module):
         decoder: a row-wise module after the last layer.
         steps: number of times that the layers are walked, with the same parameters (GG-NN).
         dropout: probability of dropping an input of a layer or of the decoder.
-        norms: a row-wise normalisation for each boundary between two layers, or empty.
+        norms: a normalisation of rows for each boundary between two layers, or empty; LayerNorms or BatchNorms.
         activation: applied after the encoder and between layers; None where the layers do it themselves.
     Example:
         >>> from sagann.nn import SAGE

@@ -56,10 +56,13 @@ class ModelConfig:
     "Probability of dropping an input of a layer."
     layer_norm: bool = False
     "Put a LayerNorm after every layer but the last."
+    batch_norm: bool = False
+    """Put a BatchNorm after every layer but the last. While it is trained its means are over all vertices, or over those of a mini-batch.
+    Workers and devices that train together cannot have it."""
     encoder: str = "auto"
     """Module before the first layer: 'none'; 'linear' (dense or sparse features to ``hidden``); 'embedding' (a learned
     row per vertex); 'auto' (embedding where vertices have no features, linear for ggnn, else none). appnp and sgc begin with maps of their
-    own, and do not read it, nor ``layer_norm``."""
+    own, and do not read it, nor ``layer_norm`` and ``batch_norm``."""
     heads: int = 8
     "For gat, gatv2 and transformer: number of heads of all layers but the last."
     out_heads: int = 1
@@ -101,7 +104,15 @@ class ModelConfig:
             ("dropout", "attention_dropout", "teleport"), _is_probability, "a number from 0 to less than 1"
         )
         self._require(("negative_slope",), is_finite, "a finite number")
-        self._require(("layer_norm", "linear_shortcut"), lambda value: isinstance(value, bool), "true or false")
+        switches = ("layer_norm", "batch_norm", "linear_shortcut")
+        self._require(switches, lambda value: isinstance(value, bool), "true or false")
+        if self.layer_norm and self.batch_norm:
+            raise InputError(
+                "a layer has one norm",
+                value="layer_norm and batch_norm",
+                where="ModelConfig",
+                fix="Leave one of them out (--layer-norm, --batch-norm).",
+            )
         pooled_by(self.pool, where="ModelConfig.pool")
         if self.model in ATTENTION and self.hidden % self.heads:
             raise InputError(
@@ -216,10 +227,16 @@ def _stack(
         dims = [in_dim, *[config.hidden] * (config.layers - 1), graph.num_outputs]
         pairs = list(pairwise(dims))
         layers = [layer(config, a, b, hop == len(pairs) - 1) for hop, (a, b) in enumerate(pairs)]
-        norms = [nn.LayerNorm(dim) for dim in dims[1:-1]] if config.layer_norm else []
+        norms = _norms(config, dims[1:-1])
         return GNN(layers, encoder=encoder, dropout=config.dropout, norms=norms, activation=activation)
 
     return build
+
+
+def _norms(config: ModelConfig, dims: Sequence[int]) -> list[nn.Module]:
+    if config.batch_norm:
+        return [nn.BatchNorm1d(dim) for dim in dims]
+    return [nn.LayerNorm(dim) for dim in dims] if config.layer_norm else []
 
 
 def _plain(kind: Callable[[int, int], SagaLayer]) -> Callable[[ModelConfig, Graph], GNN]:
@@ -253,7 +270,7 @@ def _ggnn(config: ModelConfig, graph: Graph) -> GNN:
         decoder=nn.Linear(in_dim, graph.num_outputs),
         steps=config.layers,
         dropout=config.dropout,
-        norms=[nn.LayerNorm(in_dim)] if config.layer_norm else [],
+        norms=_norms(config, [in_dim]),
         activation=None,
     )
 

@@ -37,7 +37,9 @@ class Exchanges:
         for number, stage in enumerate(program.stages):
             homes |= dict.fromkeys(stage.outputs, number)
         made = set() if constant else set(homes)
-        for number, gather in enumerate(program.gathers):
+        for number, gather in enumerate(program.links):
+            if not isinstance(gather, Gather):
+                continue
             homes[gather.result] = number + 1
             if gather.constant == constant:
                 made.add(gather.result)

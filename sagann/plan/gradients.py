@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from sagann.compiler.model_program import Gather, ModelProgram
+from sagann.compiler.model_program import BatchMeans, Gather, ModelProgram
 from sagann.compiler.program import Stage
 from sagann.compiler.vjp import BackwardPass
 from sagann.kernels.edge.function import EdgeFunction
@@ -20,8 +20,9 @@ class Gradients:
         self, program: ModelProgram, *, wanted_x: bool = False, trained: frozenset[str] | None = None
     ) -> None:
         parameters = frozenset(name for name, _ in program.parameters)
-        self.shared = parameters | set(program.param.outputs)
-        "Names of values that all vertices share: parameters, and values that depend on parameters alone."
+        self.shared = parameters | {*program.param.outputs, *(link.result for link in program.means)}
+        "Names of values that all vertices share: parameters, values that depend on parameters alone, and means over all vertices."
+        self._means = {link.result for link in program.means}
         self.wanted_x = wanted_x
         self._forms = program.forms
         self._leading = set(parameters if trained is None else trained) | ({"x"} if wanted_x else set())
@@ -29,19 +30,18 @@ class Gradients:
         self._leading |= self._made_of_leading(program.param)
         for number, stage in enumerate(program.stages):
             self._leading |= self._made_of_leading(stage)
-            if number < len(program.gathers):
-                gather = program.gathers[number]
-                read = {
-                    name for name, side in zip(gather.inputs, gather.edges.sides, strict=True) if side != "edge"
-                }
-                if read & self._leading:
-                    self._leading.add(gather.result)
+            if number < len(program.links) and _read_by(program.links[number]) & self._leading:
+                self._leading.add(program.links[number].result)
 
     def _made_of_leading(self, stage: Stage) -> set[str]:
         """The outputs of a stage that depend on a trained value."""
         through = self.nodes(stage)
         (output,) = (node for node in stage.module.graph.nodes if node.op == "output")
         return {name for name, node in zip(stage.outputs, output.args[0], strict=True) if node in through}
+
+    def of_means(self, stage: Stage) -> set[str]:
+        """The means over all vertices that a stage reads, and that get a gradient."""
+        return {name for name in stage.inputs if name in self._means and name in self._leading}
 
     def has(self, name: str) -> bool:
         """Whether a value of vertices gets a gradient."""
@@ -82,3 +82,10 @@ class Gradients:
             if (side == "param" and value in self._leading) or (side in ("src", "dst") and self.has(value))
         )
         return gather.edges.backward.passes(wanted) if wanted else ()
+
+
+def _read_by(link: Gather | BatchMeans) -> set[str]:
+    """The values that a link reads, without edge data."""
+    if isinstance(link, BatchMeans):
+        return {link.value}
+    return {name for name, side in zip(link.inputs, link.edges.sides, strict=True) if side != "edge"}

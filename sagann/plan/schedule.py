@@ -10,12 +10,12 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import product
 
-from sagann.compiler.model_program import Gather, ModelProgram
+from sagann.compiler.model_program import BatchMeans, Gather, ModelProgram
 from sagann.compiler.vjp import BackwardPass
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.plan.exchanges import Exchanges
@@ -72,7 +72,7 @@ class Schedule:
         if self.part.exchanges:
             self._exchanges = Exchanges.of(program, self.gradients)
             self._constant_exchanges = Exchanges.of(program, self.gradients, constant=True)
-        self._last = len(program.gathers)
+        self._last = len(program.links)
         self._by_source = self._forms_by_source()
         # A block is one object in all steps: a plan has millions of references to blocks.
         self._blocks: dict[Block, Block] = {}
@@ -135,8 +135,8 @@ class Schedule:
         """The steps of the gathers that are the same in every epoch; they go by columns, whatever the order of epochs."""
         sweeps = self._sweeps()
         exchanges = self._constant_exchanges
-        for number, gather in enumerate(self.program.gathers):
-            if gather.constant:
+        for number, gather in enumerate(self.program.links):
+            if isinstance(gather, Gather) and gather.constant:
                 yield from self._exchange(sweeps, number, exchanges)
                 work = self._gather(number, gather, partial(self._store_constant, number, gather), exchanges)
                 yield from POLICIES["column"].walk(sweeps, work)
@@ -151,14 +151,18 @@ class Schedule:
     def _forward(self, sweeps: Sweeps, *, trains: bool) -> Iterator[Step]:
         for interval in sweeps.intervals():
             yield from self._transform(0, interval, trains=trains)
-        for number, gather in enumerate(self.program.gathers):
+        for number, link in enumerate(self.program.links):
             follow = partial(self._transform, number + 1, trains=trains)
-            if gather.constant:
+            if isinstance(link, BatchMeans):
+                # The means are there when all intervals have been added.
+                for interval in sweeps.intervals():
+                    yield self._means(number, link, interval)
+            if isinstance(link, BatchMeans) or link.constant:
                 for interval in sweeps.intervals():
                     yield from follow(interval)
             else:
                 yield from self._exchange(sweeps, number, self._exchanges)
-                yield from self._policy.walk(sweeps, self._gather(number, gather, follow, self._exchanges))
+                yield from self._policy.walk(sweeps, self._gather(number, link, follow, self._exchanges))
 
     def _exchange(self, sweeps: Sweeps, number: int, exchanges: Exchanges) -> Iterator[Step]:
         """Complete the values that a gather is the first to read at sources."""
@@ -212,13 +216,20 @@ class Schedule:
 
     def _backward(self, sweeps: Sweeps) -> Iterator[Step]:
         # Names of the values that have a gradient so far.
-        reached = set(self._inputs_with_grad(self._last)) if self.folded else {self.program.output}
+        reached = self._given_by(self._last) if self.folded else {self.program.output}
         # Names of the values whose gradients of the halo's rows have not been sent yet.
         pending = set[str]()
         if not self.folded:
             yield from self._transform_grads(sweeps, self._last, reached, pending)
         for number in reversed(range(self._last)):
-            gather = self.program.gathers[number]
+            gather = self.program.links[number]
+            if isinstance(gather, BatchMeans):
+                if gather.result in reached:
+                    for interval in sweeps.intervals():
+                        yield self._means_grad(number, gather, interval, reached)
+                    reached.add(gather.value)
+                yield from self._transform_grads(sweeps, number, reached, pending)
+                continue
             passes = self.gradients.passes(gather) if gather.result in reached else ()
             for part, step in enumerate(passes):
                 values = self._values_of(gather, step.results)
@@ -301,7 +312,26 @@ class Schedule:
     def _reach(self, number: int, reached: set[str]) -> None:
         """Add the values that have a gradient once a stage's backward has run."""
         if any(name in reached for name in self.program.stages[number].outputs):
-            reached |= set(self._inputs_with_grad(number))
+            reached |= self._given_by(number)
+
+    def _given_by(self, number: int) -> set[str]:
+        """Names of the values whose gradients a stage's backward gives, means over all vertices among them."""
+        return {*self._inputs_with_grad(number), *self.gradients.of_means(self.program.stages[number])}
+
+    def _means(self, number: int, means: BatchMeans, interval: int) -> Step:
+        """Add the rows of an interval to the means over all vertices."""
+        # Rows in half precision are widened.
+        taken = self.sizes.widened_bytes(means.value, interval)
+        reads = self._values([means.value], interval)
+        return Step("means", number, interval, reads=reads, temporary_bytes=taken)
+
+    def _means_grad(self, number: int, means: BatchMeans, interval: int, reached: Collection[str]) -> Step:
+        """Add the gradient through means over all vertices to the gradient of the rows of an interval."""
+        grads = self._grads([means.value], interval)
+        reads = self._values([means.value], interval) + (grads if means.value in reached else ())
+        # Rows without their mean, what is added, and the sum.
+        taken = 2 * self.sizes.widened_bytes(means.value, interval) + 3 * self.sizes.of(grads[0])
+        return Step("means_grad", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
 
     def _gather(
         self, number: int, gather: Gather, follow: Callable[[int], Iterator[Step]], exchanges: Exchanges
@@ -340,8 +370,8 @@ class Schedule:
         """Compute the tensors that a gather's backward reads of a destination interval, whose gradient is complete."""
         if number < 0:
             return
-        gather = self.program.gathers[number]
-        if gather.result not in reached or not self.gradients.passes(gather):
+        gather = self.program.links[number]
+        if isinstance(gather, BatchMeans) or gather.result not in reached or not self.gradients.passes(gather):
             return
         gathering = gather.edges.gathering
         kinds: list[BlockKind] = ["grad"]

@@ -22,6 +22,7 @@ FREE_BYTES = 32 << 20
 "Bytes that a plan's own objects may take beside the budget."
 # At most, Python objects of a step on a chunk, and of a chunk.
 _STEP_BYTES, _CHUNK_BYTES = 800, 1500
+_SINGLE_BYTES = 4
 # An id of a picked row, and the position that is made of it.
 _PICK_BYTES = 4 + 8
 # Per row, while a pass is divided into work on the CPU: a few int64.
@@ -112,6 +113,15 @@ class BlockSizes:
         """Bytes of a row of a value."""
         form = self.program.forms[name]
         return math.prod(form.shape) * form.dtype.itemsize
+
+    def widened_bytes(self, name: str, interval: int) -> int:
+        """Bytes of the rows of a value in single precision, where they are in half; 0 where they are not."""
+        itemsize = self.program.forms[name].dtype.itemsize
+        return (
+            0
+            if itemsize >= _SINGLE_BYTES
+            else self.rows[interval] * self.row_bytes(name) * _SINGLE_BYTES // itemsize
+        )
 
     def transform_bytes(self, number: int, interval: int) -> int:
         """Temporary bytes of a stage on an interval."""

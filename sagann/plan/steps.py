@@ -42,6 +42,7 @@ StepKind = Literal[
     "exchange",
     "gather",
     "finish",
+    "means",
     "store_constant",
     "output",
     "return",
@@ -49,6 +50,7 @@ StepKind = Literal[
     "transform_grad",
     "gather_grad",
     "finish_grad",
+    "means_grad",
     "exchange_grad",
     "collect_grad",
     "output_grad",
@@ -125,6 +127,8 @@ class Step:
     - collect: copy the rows of an interval that other workers need, for each of them. exchange: send these rows, and receive the
       rows of the halo, of a value.
     - gather: accumulate a chunk into a state. finish: turn a state into the gathered rows.
+    - means: add the rows of an interval to the means over all vertices that a BatchNorm reads. means_grad: add the gradient through them to that
+      of the rows.
     - store_constant: store rows that are the same in every epoch. output: give rows of the result to the caller.
     - return: control returns to the caller, who starts the backward.
     - prepare_grad: compute the tensors of an interval that a gather's backward passes read.
@@ -138,7 +142,7 @@ class Step:
     kind: StepKind
     "Kind of computation."
     number: int
-    "Number of the stage, or of the gather."
+    "Number of the stage, or of the link between stages."
     interval: int
     "Number of the interval that the step works on; of a chunk, number of the source interval."
     dst_interval: int = -1

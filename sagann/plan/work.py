@@ -113,7 +113,7 @@ class StepWork:
         return backward if (step.number, step.interval) in self._schedule.saves else forward + backward
 
     def _pass(self, step: Step) -> Work:
-        gather = self._program.gathers[step.number]
+        gather = self._program.gather(step.number)
         backward_pass = step.part + 1 if step.kind == "gather_grad" else 0
         function = self._schedule.gradients.function(gather, backward_pass)
         edges = self._schedule.hops[gather.hop].edges[step.interval, step.dst_interval]

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sagann.errors import LayerError
 
 
-def batch_norms_over_rows(module: nn.Module) -> dict[str, nn.Module]:
+def batch_norms_over_rows(module: nn.Module) -> dict[str, _BatchNorm]:
     """The BatchNorms of a module, by name, that compute means over the rows that they are given."""
     return {
         name: each
@@ -46,9 +46,14 @@ def naming_few_rows(layer: nn.Module) -> Iterator[None]:
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
-        raise LayerError(
-            "a BatchNorm that is trained needs two rows at least",
-            value="one edge, or one vertex",
-            where=type(layer).__name__,
-            fix="Take larger mini-batches, or use LayerNorm.",
-        ) from error
+        raise too_few_rows(type(layer).__name__) from error
+
+
+def too_few_rows(where: str) -> LayerError:
+    """What is said where a BatchNorm has one row to compute means of."""
+    return LayerError(
+        "a BatchNorm that is trained needs two rows at least",
+        value="one edge, or one vertex",
+        where=where,
+        fix="Take larger mini-batches, or use LayerNorm.",
+    )

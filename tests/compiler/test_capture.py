@@ -90,7 +90,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a mean over vertices": (lambda m, h, x: m.first(h[0], x - x.mean(0)), MIXED + "operator mean mixes"),
     "a softmax over vertices": (lambda m, h, x: m.first(h[0], F.softmax(x, 0)), MIXED + "operator _softmax mixes"),
     "sorted vertices": (lambda m, h, x: m.first(h[0], x.flip(0)), MIXED + "operator flip mixes"),
-    "batch norm": (lambda m, h, x: m.batch_norm(m.first(h[0], x)), UNSEEN + "operator aten.copy_.default writes in place"),
+    "batch norm as a function": (lambda m, h, x: F.batch_norm(m.first(h[0], x), None, None, training=True), MIXED + "operator native_batch_norm mixes"),
     "a number": (lambda m, h, x: m.first(h[0], x).sum(), MIXED + "operator sum mixes"),
     "two results": (lambda m, h, x: (m.first(h[0], x), x), UNSEEN + "it returns several values"),
     "a constant": (lambda m, h, x: 2.0, UNSEEN + "what it returns is a constant"),

@@ -15,11 +15,20 @@ def run(config: ModelConfig, graph: Graph) -> torch.Tensor:
     return model(prepared.hops(getattr(model, "num_hops", 2)), prepared.features)
 
 
-@pytest.mark.parametrize(("layers", "layer_norm"), [(1, True), (2, False), (3, True)])
+@pytest.mark.parametrize(
+    ("layers", "norm"),
+    [
+        (1, {"layer_norm": True}),
+        (2, {}),
+        (3, {"layer_norm": True}),
+        (1, {"batch_norm": True}),
+        (3, {"batch_norm": True}),
+    ],
+)
 @pytest.mark.parametrize("model", MODELS)
-def test_every_model_runs_at_every_depth(model: str, layers: int, layer_norm: bool) -> None:
+def test_every_model_runs_at_every_depth(model: str, layers: int, norm: dict[str, bool]) -> None:
     graph = labelled_graph(types=2 if model == "ggnn" else 0)
-    out = run(ModelConfig(model=model, layers=layers, hidden=16, layer_norm=layer_norm), graph)
+    out = run(ModelConfig(model=model, layers=layers, hidden=16, **norm), graph)
     assert out.shape == (graph.num_vertices, graph.num_classes)
     assert torch.isfinite(out).all()
 
@@ -116,6 +125,7 @@ def test_residual_gcn_learns_a_shortcut_where_widths_differ_or_when_asked() -> N
         ({"negative_slope": "steep"}, "model setting out of range: negative_slope = 'steep'"),
         ({"hidden": "wide"}, "hidden = 'wide', expected"),
         ({"layer_norm": "yes"}, "layer_norm = 'yes', expected true or false"),
+        ({"layer_norm": True, "batch_norm": True}, "a layer has one norm: layer_norm and batch_norm"),
         ({"model": 3}, "unknown model: 3"),
         ({"encoder": None}, "unknown encoder: None"),
         ({"hidden": 2.5}, "hidden = 2.5, expected"),

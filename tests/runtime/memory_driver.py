@@ -79,13 +79,13 @@ class Own(nn.Module):
 
     def __init__(self, in_dim: int, out_dim: int, width: int = 64) -> None:
         super().__init__()
-        self.first = nn.Linear(in_dim, width)
+        self.first, self.batch_norm = nn.Linear(in_dim, width), nn.BatchNorm1d(width)
         self.layers = nn.ModuleList(Gated(width) for _ in range(self.num_hops))
         self.norm = nn.LayerNorm(width)
         self.last = nn.Linear(width * (1 + self.num_hops), out_dim)
 
     def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        rows = [torch.relu(self.first(x))]
+        rows = [torch.relu(self.batch_norm(self.first(x)))]
         for hop, layer in zip(hops, self.layers, strict=True):
             rows.append(self.norm(layer(hop, rows[-1])))
         return self.last(torch.cat(rows, 1))

@@ -49,6 +49,13 @@ class TwoLayers(nn.Module):
         return self.second(hops[1], F.dropout(hidden, self.dropout, self.training))
 
 
+class Mixing(TwoLayers):
+    """Its result depends on a mean over all vertices."""
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return super().forward(hops, x - x.mean(0))
+
+
 class Plain(nn.Module):
     """No SAGA layer and no hops: a linear map of the features."""
 

@@ -23,7 +23,7 @@ from sagann.storage import load_graph, save_graph
 from sagann.train import Contract, Reporter, TrainConfig, Trainer, TrainResult, automatic
 from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE, automatic_budget
 from tests.runtime.memory_driver import generated
-from tests.train.runs import Plain, community_graph, seeded_model
+from tests.train.runs import Mixing, Plain, community_graph, seeded_model
 
 MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
 KIB = 1 << 10
@@ -160,7 +160,9 @@ def test_a_run_that_does_not_even_fit_streamed_is_refused(free: Free) -> None:
 def test_what_cannot_be_streamed_runs_as_ever_and_says_why(free: Free) -> None:
     def run() -> tuple[list[float], list[str]]:
         heard = Heard()
-        trainer = Trainer(seeded_model(), community_graph(600), TrainConfig(epochs=2, device="cpu"), reporter=heard)
+        trainer = Trainer(
+            seeded_model(Mixing), community_graph(600), TrainConfig(epochs=2, device="cpu"), reporter=heard
+        )
         return losses(trainer.fit()), heard.messages
 
     free(PLENTY)
@@ -173,7 +175,7 @@ def test_what_cannot_be_streamed_runs_as_ever_and_says_why(free: Free) -> None:
     found, (message,) = run()
     assert found == expected
     assert "cannot be streamed: a model that is streamed must treat vertices independently" in message
-    assert message.endswith("Use LayerNorm instead of BatchNorm.")
+    assert message.endswith("use a torch.nn.BatchNorm1d.")
 
 
 def test_other_engines_are_left_alone(free: Free) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph.feature_store import tensor_of
@@ -25,7 +26,7 @@ from sagann.storage.mapped import MappedRows
 from sagann.train import TrainConfig, Trainer, TrainResult, load_run
 from sagann.train.streaming import Streaming
 from tests.stores import ComputedRows
-from tests.train.runs import community_graph, seeded_model
+from tests.train.runs import Mixing, community_graph, seeded_model
 
 TIGHT = "40kB"
 MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
@@ -102,12 +103,34 @@ def test_a_model_with_a_batch_norm_can_be_evaluated_within_a_budget(tmp_path: Pa
     predictor.release()
 
 
+def test_a_model_with_a_batch_norm_trains_within_a_budget_and_continues_bitwise(tmp_path: Path) -> None:
+    graph = community_graph(600)
+
+    def run(
+        name: str, epochs: int = 6, memory: str | None = TIGHT, **options: bool
+    ) -> tuple[TrainResult, nn.Module]:
+        model = seeded_model(dropout=0.0)
+        config = TrainConfig(epochs=epochs, device="cpu", memory=memory)
+        return Trainer(model, graph, config, run_dir=tmp_path / name).fit(**options), model
+
+    (whole, model), (dense, plain) = run("whole"), run("dense", memory=None)
+    for ours, theirs in zip(whole.history, dense.history, strict=True):
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
+        assert ours.metrics["val"]["loss"] == pytest.approx(theirs.metrics["val"]["loss"], rel=1e-4)
+    for (name, mine), expected in zip(model.named_buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5, msg=name)
+    run("cut", 3)
+    continued, _ = run("cut", resume=True)
+    assert [record.loss for record in continued.history] == [record.loss for record in whole.history]
+    assert continued.metrics == whole.metrics
+
+
 def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
     graph = community_graph(600)
     with pytest.raises(BudgetError, match=r"at least .* bytes.* are needed"):
         trained(memory="100")
-    with pytest.raises(LayerError, match="Use LayerNorm instead of BatchNorm"):
-        Trainer(seeded_model(), graph, TrainConfig(epochs=1, device="cpu", memory=TIGHT)).fit()
+    with pytest.raises(LayerError, match=r"operator mean mixes them.*use a torch\.nn\.BatchNorm1d"):
+        Trainer(seeded_model(Mixing), graph, TrainConfig(epochs=1, device="cpu", memory=TIGHT)).fit()
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="spill folder cannot be made"):
         trained(memory=TIGHT, spill=str(tmp_path / "file"))

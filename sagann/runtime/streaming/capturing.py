@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, ref
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sagann.compiler.capture import capture, require_no_batch_norm
+from sagann.compiler.capture import capture
 from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.trace import tensors_of
@@ -41,7 +41,6 @@ def captured(
         LayerError: the model cannot be streamed; the message says why.
         InputError: edge data requires a gradient, or a type of edges is out of range.
     """
-    require_no_batch_norm(model, how="streamed")
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise LayerError(

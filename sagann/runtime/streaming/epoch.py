@@ -13,6 +13,7 @@ from sagann.errors import InputError, first_line
 from sagann.graph.feature_store import FeatureStore
 from sagann.graph.large_arrays import Allocate
 from sagann.kernels.edge.builder import arithmetic_dtype
+from sagann.runtime.streaming.moments import Moments
 
 LossOf = Callable[[Tensor, slice], Tensor]
 "Gives the loss of some vertices from their rows of the model's result and their range of ids; a sum over vertices."
@@ -31,7 +32,7 @@ class Epoch:
     loss_of: LossOf | None = None
     "Loss of an interval's rows, where the loss is computed with the result."
     shared: dict[str, Tensor] = field(default_factory=dict)
-    "Parameters and what depends on them alone, by name."
+    "Parameters, what depends on them alone, and means of all rows, by name."
     allocate: Allocate | None = None
     "Makes the tensor of the result; None where it is to lie in memory."
     out: Tensor | None = None
@@ -44,8 +45,10 @@ class Epoch:
     "Gradient of the result, where the caller brings it."
     of_x: Tensor | None = None
     "The features' gradient."
+    moments: dict[int, Moments] = field(default_factory=dict)
+    "Means and variances of all rows that BatchNorms read, by number of the link."
     of_shared: dict[str, Tensor] = field(default_factory=dict)
-    "Gradients of parameters and derived values, so far, in float32 at least."
+    "Gradients of what is shared, so far, in float32 at least."
 
     def give(self, rows: Tensor, vertices: slice, num_vertices: int) -> None:
         """Copy rows of the result, which has ``num_vertices``, for the caller, who may modify the copy."""
@@ -68,7 +71,7 @@ class Epoch:
         self.loss = part if self.loss is None else self.loss + part
 
     def add_shared(self, name: str, gradient: Tensor | None) -> None:
-        """Add to the gradient of a parameter or of a derived value."""
+        """Add to the gradient of what is shared."""
         if gradient is not None:
             known = self.of_shared.get(name)
             wide = gradient.to(arithmetic_dtype(gradient.dtype))

@@ -35,8 +35,10 @@ from sagann.runtime.device.backend import Backend
 from sagann.runtime.in_memory.edge_pass import compute_rows, divisors
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
+from sagann.runtime.streaming.moments import Moments
 from sagann.runtime.streaming.part import BlockExchange
 from sagann.runtime.streaming.tape import Tape
+from sagann.saga.batch_norms import too_few_rows
 
 # The pool rounds sizes up by an eighth at most.
 _MOST_SPARE = 1.125
@@ -136,12 +138,14 @@ class Executor:
             "exchange": self._exchange,
             "gather": self._gather,
             "finish": self._finish,
+            "means": self._add_to_means,
             "store_constant": self._store_constant,
             "output": self._output,
             "prepare_grad": self._prepare_grad,
             "transform_grad": self._transform_grad,
             "gather_grad": self._gather_grad,
             "finish_grad": self._finish_grad,
+            "means_grad": self._means_grad,
             "exchange_grad": self._exchange,
             "collect_grad": self._collect_grad,
             "output_grad": self._output_grad,
@@ -317,7 +321,7 @@ class Executor:
         self.resident[at] = total
 
     def _gather(self, step: Step) -> None:
-        gather = self.program.gathers[step.number]
+        gather = self.program.gather(step.number)
         assert gather.edges.function is not None
         (at,) = step.writes
         state = self._state(at, gather.edges.function, gather)
@@ -368,7 +372,7 @@ class Executor:
         return arrays
 
     def _finish(self, step: Step) -> None:
-        gather = self.program.gathers[step.number]
+        gather = self.program.gather(step.number)
         assert gather.edges.function is not None
         at = Block("state", gather.result, step.interval)
         state = self._state(at, gather.edges.function, gather).finish()
@@ -390,7 +394,7 @@ class Executor:
 
     def _prepare_grad(self, step: Step) -> None:
         """Make the arrays of a destination interval that only the backward's passes read."""
-        gather = self.program.gathers[step.number]
+        gather = self.program.gather(step.number)
         assert gather.edges.function is not None
         grad = self.resident[Block("grad", gather.result, step.interval)]
         gathering, saved = gather.edges.gathering, Block("gather_saved", gather.result, step.interval)
@@ -403,7 +407,7 @@ class Executor:
 
     def _backward_pass(self, step: Step) -> tuple[Gather, BackwardPass, GatherState]:
         """The gather of a step, the backward pass that it runs, and the state that collects the results of the pass."""
-        gather = self.program.gathers[step.number]
+        gather = self.program.gather(step.number)
         work = self.gradients.passes(gather)[step.part]
         of_dst = step.kind == "gather_grad" and work.function.at == "dst"
         at = Block(
@@ -433,6 +437,24 @@ class Executor:
             else:
                 self._add_gradient(value, step.interval, result)
         self.resident.discard(Block("state", gather.result, step.interval, backward_pass=step.part + 1))
+
+    def _add_to_means(self, step: Step) -> None:
+        """Add the rows of an interval to the means of all rows; they are right once all intervals are added."""
+        link = self.program.mean(step.number)
+        rows = self._value(link.value, step.interval)
+        if self.part.num_vertices * rows[0, 0].numel() == 1:
+            raise too_few_rows(link.norm)
+        with torch.no_grad():
+            moments = self.epoch.moments.setdefault(step.number, Moments(link.eps))
+            moments.add(rows)
+            means = moments.shared()
+        self.epoch.shared[link.result] = means.requires_grad_(self.epoch.trains and self.gradients.has(link.value))
+
+    def _means_grad(self, step: Step) -> None:
+        link = self.program.mean(step.number)
+        rows = self._value(link.value, step.interval)
+        grad = self.epoch.moments[step.number].gradient(rows, self.epoch.of_shared[link.result])
+        self._add_gradient(link.value, step.interval, grad)
 
     def _output_grad(self, step: Step) -> None:
         rows = self.resident[Block("grad", "x", step.interval)]

@@ -301,10 +301,17 @@ class StreamedModel(nn.Module):
         read = [data for data in edge_data_of(program, self.hops) if not data.is_inference()]
         call = Call(begin, shrink, read=read, device=self._backend.device, has_own_numbers=_depends_on_cut(program))
         out: Tensor = Streamed.apply(call, x if isinstance(x, Tensor) else None, *parameters)  # type: ignore[no-untyped-call]
+        assert call.executor is not None
+        self._move_running_means(program, call.executor.epoch)
         if not out.requires_grad:
-            assert call.executor is not None
             call.executor.close()
         return out
+
+    def _move_running_means(self, program: ModelProgram, epoch: Epoch) -> None:
+        """What BatchNorms that are trained do in a forward."""
+        with torch.no_grad(), MODELS.changing():
+            for number, moments in sorted(epoch.moments.items()):
+                moments.update(self.model.get_submodule(program.mean(number).norm))
 
     def _shrink(self, error: BaseException, x: Features, *, folded: bool, keeps_intervals: bool) -> None:
         """Plan with half the memory, once; cut the graph anew where that takes more intervals."""

@@ -1,0 +1,205 @@
+"""BatchNorms of a streamed model: results, gradients and running means are those of the model itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import LayerError
+from sagann.graph import Topology
+from sagann.nn import GAT, SAGE
+from sagann.plan.orders import Order
+from sagann.runtime.streaming.moments import Moments
+from sagann.runtime.streaming.streamed import StreamedModel
+from tests.graphs import labelled_graph
+from tests.runtime.in_memory.test_batch_norm import OfEdges, OfVertices
+from tests.runtime.streams import in_double, partial_loss, tight
+from tests.tolerances import largest
+
+WIDTH = 8
+
+
+class Between(nn.Module):
+    """BatchNorms between layers, as most models have them, with dropout and a residual connection."""
+
+    num_hops = 3
+
+    def __init__(self, in_dim: int, p: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([SAGE(in_dim, WIDTH), SAGE(WIDTH, WIDTH), SAGE(WIDTH, 3)])
+        self.norms = nn.ModuleList([nn.BatchNorm1d(WIDTH), nn.BatchNorm1d(WIDTH, momentum=None)])
+        self.dropout = nn.Dropout(p)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        x = torch.relu(self.norms[0](self.layers[0](hops[0], x)))
+        x = x + self.dropout(torch.relu(self.norms[1](self.layers[1](hops[1], x))))
+        return self.layers[2](hops[2], x)
+
+
+class OfAllKinds(nn.Module):
+    """One norm of features and of the result, one of rows that are read without it too, and one inside a layer."""
+
+    num_hops = 2
+
+    def __init__(self, in_dim: int) -> None:
+        super().__init__()
+        self.given = nn.BatchNorm1d(in_dim, affine=False)
+        self.inner = OfVertices(in_dim, 6)
+        self.middle = nn.BatchNorm1d(6, track_running_stats=False)
+        self.last, self.out = GAT(12, 2, num_heads=2), nn.BatchNorm1d(4, eps=0.1)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        x = torch.tanh(self.inner(hops[0], self.given(x)))
+        return self.out(self.last(hops[1], torch.cat([x, self.middle(x)], 1)))
+
+
+class OfHeads(nn.Module):
+    """A norm of rows with two dimensions, which is used twice."""
+
+    num_hops = 1
+
+    def __init__(self, in_dim: int) -> None:
+        super().__init__()
+        self.layer, self.norm = SAGE(in_dim, 6), nn.BatchNorm1d(3)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        rows = self.layer(hops[0], x).view(-1, 3, 2)
+        return self.norm(torch.exp(self.norm(rows))).flatten(1)
+
+
+MODELS = {"between": Between, "of all kinds": OfAllKinds, "of heads": OfHeads}
+
+
+def numbers(model: nn.Module, loss: Tensor, x: Tensor) -> list[Tensor]:
+    """A loss, its gradients, and the buffers after it."""
+    gradients = torch.autograd.grad(loss, [x, *model.parameters()], materialize_grads=True)
+    return [loss.detach(), *gradients, *(buffer.clone() for buffer in model.buffers())]
+
+
+def given(dtype: torch.dtype = torch.float64) -> tuple[list[Topology], Tensor]:
+    graph = in_double(labelled_graph())
+    assert graph.features is not None
+    return graph.hops(3), (3 + graph.features.to(dtype)).requires_grad_()
+
+
+def assert_alike(found: Sequence[Tensor], expected: Sequence[Tensor], limit: float = 1e-11) -> None:
+    scale = largest(*expected)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert float((mine - theirs).abs().max()) <= limit * scale
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_streamed_epoch_has_the_numbers_of_the_model(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    hops, x = given()
+    model: Any = MODELS[name](x.shape[1]).double()
+    hops = hops[: model.num_hops]
+    plain = copy.deepcopy(model)
+    for order in get_args(Order):
+        for bounds in ((0, 53), (0, 20, 21, 53)):
+            streamed = tight(model, hops, x, order, bounds=bounds, spill=tmp_path)
+            for folded in (True, False):
+                expected = numbers(plain, partial_loss(plain(hops, x), slice(0, 53)), x)
+                loss = streamed.loss(x, partial_loss) if folded else partial_loss(streamed(x), slice(0, 53))
+                assert_alike(numbers(model, loss, x), expected)
+            streamed.close()
+    assert any(
+        buffer.dtype == torch.int64 and int(buffer) == 4 * len(get_args(Order)) for buffer in model.buffers()
+    ) or (name == "of heads")
+
+
+def test_dropout_beside_norms_is_the_same_for_all_intervals() -> None:
+    torch.manual_seed(0)
+    hops, x = given()
+    model = Between(x.shape[1], p=0.5).double()
+    found = []
+    for bounds in ((0, 53), (0, 11, 53)):
+        copied = copy.deepcopy(model)
+        torch.manual_seed(1)
+        found.append(numbers(copied, StreamedModel(copied, hops, bounds).loss(x, partial_loss), x))
+    assert_alike(*found)
+    assert float((found[0][0] - partial_loss(model(hops, x), slice(0, 53))).detach().abs()) > 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_means_are_computed_in_single_precision_at_least(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    hops, x = given(dtype)
+    model = OfAllKinds(x.shape[1]).to(dtype)
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()(hops[:2], x.double())
+        expected = copy.deepcopy(model)(hops[:2], x)
+        found = StreamedModel(model, hops[:2], (0, 11, 53))(x)
+    assert found.dtype == expected.dtype
+    assert float((found - exact).norm()) < 2 * float((expected - exact).norm())
+
+
+def test_norms_in_training_move_their_running_means_without_gradients_too() -> None:
+    torch.manual_seed(0)
+    hops, x = given()
+    model = Between(x.shape[1]).double()
+    plain = copy.deepcopy(model)
+    streamed = StreamedModel(model, hops, (0, 11, 53), trains=False)
+    with torch.no_grad():
+        assert_alike([streamed(x), *model.buffers()], [plain(hops, x), *plain.buffers()])
+        model.eval(), plain.eval()
+        before = [buffer.clone() for buffer in model.buffers()]
+        assert_alike([streamed(x), *model.buffers()], [plain(hops, x), *before])
+
+
+def test_a_frozen_model_gives_its_gradient_to_features_alone() -> None:
+    torch.manual_seed(0)
+    hops, x = given()
+    model = OfAllKinds(x.shape[1]).double().requires_grad_(False)
+    plain = copy.deepcopy(model)
+    (expected,) = torch.autograd.grad(partial_loss(plain(hops[:2], x), slice(0, 53)), [x])
+    (found,) = torch.autograd.grad(StreamedModel(model, hops[:2], (0, 11, 53)).loss(x, partial_loss), [x])
+    assert_alike([found], [expected])
+
+
+def test_a_norm_over_edges_is_refused() -> None:
+    class Model(nn.Module):
+        num_hops = 1
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = OfEdges(8, 3)
+
+        def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+            return self.layer(hops[0], x)
+
+    hops, x = given()
+    with pytest.raises(LayerError, match=r"the BatchNorm1d 'norm', which is trained, computes means over edges"):
+        StreamedModel(Model().double(), hops[:1], (0, 11, 53))(x[:, :8])
+
+
+def test_a_norm_of_another_width_is_refused() -> None:
+    hops, x = given()
+    model = OfHeads(x.shape[1]).double()
+    model.norm = nn.BatchNorm1d(2, affine=False)
+    with pytest.raises(LayerError, match="a BatchNorm of 2 features got 3"):
+        StreamedModel(model, hops[:1], (0, 11, 53))(x)
+
+
+def test_a_single_row_is_refused() -> None:
+    topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([0]), num_src=1)
+    model = Between(4)
+    with pytest.raises(LayerError, match="a BatchNorm that is trained needs two rows at least"):
+        StreamedModel(model, [topology] * 3, (0, 1))(torch.randn(1, 4))
+
+
+def test_moments_of_large_means_lose_nothing() -> None:
+    rows = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)) + 3000
+    moments = Moments(eps=0.0)
+    for part in rows.split(77):
+        moments.add(part)
+    expected = rows.double()
+    mean, deviation = moments.shared()
+    torch.testing.assert_close(mean.double(), expected.mean(0), rtol=1e-6, atol=0)
+    torch.testing.assert_close(deviation.double(), 1 / expected.std(0, correction=0), rtol=1e-5, atol=0)
