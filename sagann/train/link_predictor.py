@@ -67,7 +67,7 @@ class LinkPredictor(Predictor):
         step = max(1, CHECKED_AT_ONCE // (1 + links.num_negatives))
         with evaluating(self.model):
             rows = self.forward(prepared)
-            found = rows.new_zeros(links.num_links, 1 + links.num_negatives)
+            found: Tensor | None = None
             for part in chosen.split(step):
                 dst = torch.cat([links.dst[part].unsqueeze(1), links.negatives[part]], dim=1)
                 src = links.src[part].unsqueeze(1).expand_as(dst)
@@ -80,7 +80,12 @@ class LinkPredictor(Predictor):
                         where=f"model {type(self.model).__name__}",
                         fix="Look for features far larger than in training; a model that diverged wants a lower lr.",
                     )
+                if found is None:
+                    # A model's own scores may have another dtype than its rows.
+                    found = scores.new_zeros(links.num_links, 1 + links.num_negatives)
                 found[part] = scores
+        # One part at least is scored, if an empty one.
+        assert found is not None
         return found
 
     def try_out(self, prepared: PreparedGraph) -> None:

@@ -271,6 +271,27 @@ def test_a_model_may_score_links_itself(tmp_path: Path) -> None:
         trainer_of(Distance(wrong=True), communities()).fit()
 
 
+class Precise(Distance):
+    """Scores links in another dtype than that of the rows."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def score(self, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+        return super().score(src, dst, types).to(self.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_score_may_have_another_dtype_than_the_rows(dtype: torch.dtype) -> None:
+    trainer = trainer_of(Precise(dtype), communities(), epochs=20)
+    found = trainer.fit().metrics["test"]
+    assert found["roc_auc"] > 0.7
+    predictor, prepared = trainer._parts.predictor, trainer._parts.prepared
+    assert predictor.logits(prepared).dtype == dtype
+    assert trainer.predict(links=(torch.tensor([0]), torch.tensor([1])), probabilities=True).dtype == dtype
+
+
 class Ranked(Distance):
     """Scores links against each other."""
 
