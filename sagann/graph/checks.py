@@ -33,13 +33,16 @@ def numbered(name: str, unit: str, first: int = 0) -> Where:
 
 
 def form_of(value: object) -> str:
-    """Type and shape of a tensor, or the type of something else, for errors.
+    """Type and shape of a tensor, and its layout where it is not dense, or the type of something else, for errors.
 
     Example:
         >>> form_of(torch.zeros(2, 3)), form_of([1])
         ('torch.float32 [2, 3]', 'a list')
     """
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    layout = "" if value.layout == torch.strided else f" of layout {value.layout}"
+    return f"{value.dtype} {list(value.shape)}{layout}"
 
 
 def slices(length: int, row_size: int = 1) -> Iterator[slice]:

@@ -1,8 +1,13 @@
-"""How a model is called: with the topologies to walk and the rows of the vertices, and where it gives graphs a row, with their offsets."""
+"""How a model is called: with the topologies to walk and the rows of the vertices, and where it gives graphs a row, with their offsets.
+
+A model that scores links has a function ``score`` besides, which is called with the rows of their ends, and their types.
+"""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 
@@ -12,6 +17,8 @@ VERTICES = ("hops", "x")
 "What a model that gives each vertex a row is called with."
 GRAPHS = (*VERTICES, "graph_ptr")
 "What a model that gives each graph a row is called with."
+LINKS = ("src", "dst", "types")
+"What the function ``score`` of a model that scores links is called with."
 
 
 def check_call(model: nn.Module, arguments: tuple[str, ...], *, where: str) -> None:
@@ -22,7 +29,6 @@ def check_call(model: nn.Module, arguments: tuple[str, ...], *, where: str) -> N
     Raises:
         InputError: there is no function ``forward``, it takes other numbers of arguments, or some by name alone.
     """
-    call = f"({', '.join(arguments)})"
     forward = model.forward
     if getattr(forward, "__func__", None) is nn.Module.forward or not callable(forward):
         raise InputError(
@@ -33,16 +39,43 @@ def check_call(model: nn.Module, arguments: tuple[str, ...], *, where: str) -> N
             where=where,
             fix=f"Define forward(self, {', '.join(arguments)}), which returns the outputs.",
         )
+    _check_arguments(forward, "forward", arguments, called="model", where=where)
+
+
+def own_score(model: nn.Module) -> Callable[..., Any] | None:
+    """The function by which a model scores links itself; None for a model without one."""
+    score = getattr(model, "score", None)
+    return score if callable(score) else None
+
+
+def check_score(model: nn.Module, *, where: str) -> None:
+    """Refuse a model whose own ``score`` does not take what links are scored by; ``where`` names the model.
+
+    A ``score`` whose parameters are not known passes, and so does a model without one.
+
+    Raises:
+        InputError: ``score`` takes other numbers of arguments, or some by name alone.
+    """
+    score = own_score(model)
+    if score is not None:
+        function = score.forward if isinstance(score, nn.Module) else score
+        _check_arguments(function, "score", LINKS, called="model.score", where=where)
+
+
+def _check_arguments(
+    function: Callable[..., Any], name: str, arguments: tuple[str, ...], *, called: str, where: str
+) -> None:
+    call = f"({', '.join(arguments)})"
     try:
-        signature = inspect.signature(forward)
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
         return
     try:
         signature.bind(*arguments)
     except TypeError as error:
         raise InputError(
-            f"the model cannot be called as model{call}",
-            value=f"forward{signature}: {error}",
+            f"the model cannot be called as {called}{call}",
+            value=f"{name}{signature}: {error}",
             where=where,
-            fix=f"Let forward take {call}, in this order, and nothing else without a default.",
+            fix=f"Let {name} take {call}, in this order, and nothing else without a default.",
         ) from error

@@ -22,6 +22,7 @@ from sagann.nn.attention import GAT, GATv2, TransformerConv
 from sagann.nn.graph_model import GraphModel, pooled_by, reads_graphs
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
 from sagann.nn.link_model import DECODERS, LinkModel, decoder_of
+from sagann.nn.model_call import own_score
 from sagann.nn.neighbourhoods import PNA, EdgeConv
 from sagann.nn.propagation import Propagated
 from sagann.nn.relations import GGNN, GINE, RGCN
@@ -198,7 +199,7 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
 
 def _link_model(config: ModelConfig, graph: Graph) -> nn.Module:
     gnn = MODELS.get(config.model, _build_users)(config, with_outputs(graph, config.hidden))
-    if config.model not in MODELS and callable(getattr(gnn, "score", None)):
+    if config.model not in MODELS and own_score(gnn) is not None:
         return gnn
     return LinkModel(
         gnn,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, MeasuredLinks, Topology, for_task
+from sagann.graph.checks import form_of
 from sagann.graph.task import (
     LINK_TASK,
     OF_GRAPHS,
@@ -190,13 +191,13 @@ class Contract:
     def check_logits(self, logits: object, num_rows: int, device: torch.device, model: str) -> Tensor:
         """Outputs that are dense floats, one row per vertex (or graph) and one column per class or target, on a device; else a LayerError."""
         expected, columns = [num_rows, self.num_outputs], "target" if self.kind == "regression" else "class"
-        found = f"a {type(logits).__name__}"
+        found = form_of(logits)
         if isinstance(logits, Tensor):
-            layout = "" if logits.layout == torch.strided else f" of layout {logits.layout}"
-            place = "" if logits.device == device else f" on {logits.device}"
-            if not layout + place and list(logits.shape) == expected and logits.dtype in FEATURE_DTYPES:
+            is_placed = logits.device == device
+            is_dense = logits.layout == torch.strided
+            if is_placed and is_dense and list(logits.shape) == expected and logits.dtype in FEATURE_DTYPES:
                 return logits
-            found = f"{logits.dtype} {list(logits.shape)}{layout}{place}"
+            found += "" if is_placed else f" on {logits.device}"
         raise LayerError(
             f"the model must return one row {'' if self.num_targets else 'of logits '}per {self.noun}, with a column per {columns}",
             value=f"{found}, expected a dense tensor of 16- to 64-bit floats {expected} on {device}",

@@ -16,6 +16,7 @@ from sagann.graph.checks import CHECKED_AT_ONCE, check_ids, check_types, form_of
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.kernels.row_dropout import rows_with
 from sagann.nn.link_model import product
+from sagann.nn.model_call import check_score, own_score
 from sagann.runtime.loading import MiniBatch
 from sagann.sampling.arguments import require_ids
 from sagann.storage.whole_files import whole_files
@@ -34,11 +35,13 @@ class LinkPredictor(Predictor):
     logits [n].
 
     Raises:
-        InputError: the model is to be divided among workers, or streamed while it is trained; and as :class:`Predictor`.
+        InputError: ``score`` takes other arguments, or the model is to be divided among workers, or streamed while it is trained; and as
+            :class:`Predictor`.
     """
 
     def __init__(self, model: nn.Module, contract: Contract, **options: Any) -> None:
         super().__init__(model, contract, **options)
+        check_score(model, where=f"model {type(model).__name__}")
         is_streamed = self.streaming is not None and self.streaming.trains
         if is_streamed or self.workers is not None:
             raise InputError(
@@ -148,12 +151,12 @@ class LinkPredictor(Predictor):
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def _score(self, rows: Tensor, src: Tensor, dst: Tensor, types: Tensor | None, *, keeps: bool) -> Tensor:
-        score = getattr(self.model, "score", None)
-        score = score if callable(score) else product
+        score = own_score(self.model) or product
 
         def scored(rows: Tensor) -> Tensor:
-            # The backward pass of an embedding adds in parallel, that of an index does not.
-            found = score(F.embedding(src, rows), F.embedding(dst, rows), types)
+            # The backward pass of an embedding adds in parallel, that of an index does not. A score may overwrite what it gets.
+            own_types = None if types is None else types.clone()
+            found = score(F.embedding(src, rows), F.embedding(dst, rows), own_types)
             return self._checked_scores(found, len(src), rows)
 
         if keeps or not torch.is_grad_enabled():
@@ -164,6 +167,7 @@ class LinkPredictor(Predictor):
     def _checked_scores(self, scores: object, count: int, rows: Tensor) -> Tensor:
         if (
             isinstance(scores, Tensor)
+            and scores.layout == torch.strided
             and scores.shape == (count,)
             and scores.dtype in FEATURE_DTYPES
             and scores.device == rows.device
@@ -173,7 +177,7 @@ class LinkPredictor(Predictor):
             "score must give a logit for each link",
             value=f"{form_of(scores)}, expected a dense tensor of floats [{count}] on {rows.device}",
             where=f"{type(self.model).__name__}.score",
-            fix="Let score(src, dst, types) return one number for each pair of rows.",
+            fix="Let score(src, dst, types) return a dense tensor of one number for each pair of rows.",
         )
 
     def forward_batch(self, batch: MiniBatch) -> Tensor:

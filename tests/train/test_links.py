@@ -292,6 +292,40 @@ def test_a_score_may_have_another_dtype_than_the_rows(dtype: torch.dtype) -> Non
     assert trainer.predict(links=(torch.tensor([0]), torch.tensor([1])), probabilities=True).dtype == dtype
 
 
+class Overwriting(nn.Module):
+    """Overwrites the types that its score gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gnn = GNN([SAGE(8, 8)])
+        self.weights = nn.Parameter(torch.ones(3))
+
+    def forward(self, hops: Any, x: Tensor) -> Tensor:
+        return self.gnn(hops, x)
+
+    def score(self, src: Tensor, dst: Tensor, types: Tensor) -> Tensor:
+        # Pairs of types share a weight.
+        return self.weights[types.add_(1).div_(2, rounding_mode="floor")] * (src * dst).sum(-1)
+
+
+def test_a_score_may_overwrite_the_types_that_it_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = typed()
+    assert graph.links is not None
+    assert graph.links.types is not None
+    trainer = trainer_of(Overwriting(), graph)
+    trainer.fit()
+    before, types = graph.links.types.clone(), torch.tensor([2, 1])
+    expected = trainer.evaluate()
+    trainer.predict(links=(types, types - 1, types))
+    # Slices of training are computed again in the backward pass.
+    monkeypatch.setattr("sagann.train.link_predictor.CHECKED_AT_ONCE", 8 * 10)
+    (step,) = trainer._parts._epoch_source().steps(1)
+    step.loss().backward()
+    assert trainer.evaluate()["test"] == pytest.approx(expected["test"], rel=1e-5)
+    assert graph.links.types.equal(before)
+    assert types.tolist() == [2, 1]
+
+
 class Ranked(Distance):
     """Scores links against each other."""
 
@@ -307,9 +341,48 @@ class Broken(Distance):
         return super().score(src, dst, types) * (1.0 if self.training else float("nan"))
 
 
+class Sparse(Distance):
+    """Gives scores in a layout that is refused."""
+
+    def score(self, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+        return super().score(src, dst, types).to_sparse()
+
+
+class OfPairs(Distance):
+    """Has a score of two arguments."""
+
+    def score(self, src: Tensor, dst: Tensor) -> Tensor:  # type: ignore[override]
+        return super().score(src, dst, None)
+
+
+class Scorer(nn.Module):
+    """Scores by a module that takes one argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gnn, self.score = GNN([SAGE(16, 8)]), nn.Linear(8, 6)
+
+    def forward(self, hops: Any, x: Tensor) -> Tensor:
+        return self.gnn(hops, x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(OfPairs, r"score\(src.*too many positional"), (Scorer, r"score\(input.*too many positional")],
+)
+def test_a_score_that_takes_other_arguments_is_refused_before_anything_runs(
+    kind: type[nn.Module], value: str
+) -> None:
+    with pytest.raises(
+        InputError, match=rf"cannot be called as model.score\(src, dst, types\).*{value}.*model {kind.__name__}"
+    ):
+        trainer_of(kind(), communities())
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        (Sparse, r"score must give a logit for each link.*of layout torch.sparse_coo.*Sparse.score"),
         (Ranked, r"score must treat links independently.*Ranked.score"),
         (Broken, r"a score is not finite.*model Broken"),
     ],
