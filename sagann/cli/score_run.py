@@ -66,11 +66,11 @@ def score_run(dataset: str, request: ScoreRequest, terminal: Terminal) -> None:
             batch_size=request.batch_size,
             seed=request.seed,
         )
-        start = replace(graph, splits={"train": seeds})
-        curves = {
-            name: access_curve(score_vertices(start, name, fanouts=fanouts, batch_size=request.batch_size), counts)
+        scores = {
+            name: score_vertices(graph, name, fanouts=fanouts, batch_size=request.batch_size, seeds=seeds)
             for name in request.scores
         }
+        curves = {name: access_curve(score, counts) for name, score in scores.items()}
         curves["oracle"] = access_curve(counts, counts)
     # Nothing is shown of files that were cut.
     title = f"Reads of features that hot rows of {graph.name} take"

@@ -45,17 +45,22 @@ _MOST_ITERATIONS = 100
 
 
 def score_vertices(
-    graph: Graph, by: str, *, fanouts: Sequence[int] = FANOUTS, batch_size: int = BATCH_SIZE
+    graph: Graph,
+    by: str,
+    *,
+    fanouts: Sequence[int] = FANOUTS,
+    batch_size: int = BATCH_SIZE,
+    seeds: Tensor | None = None,
 ) -> Tensor:
     """Score a graph's vertices by the name of a score.
-
-    'wrpr' and 'vip' begin at the vertices of the split 'train'; without that split, at all labelled vertices.
 
     Args:
         graph: any graph on the processor; its arrays may be mapped from files.
         by: name of the score.
         fanouts: for 'vip', those of the sampler; the first is that of the hop nearest the seeds.
         batch_size: for 'vip', number of seeds in a batch.
+        seeds: for 'wrpr' and 'vip', the vertices that batches start from, bool [num_vertices]. None for those of the split 'train'; without
+            that split, for all labelled vertices (:func:`labelled_vertices`).
     Returns:
         float64 [num_vertices].
     Raises:
@@ -70,10 +75,10 @@ def score_vertices(
         return out_degree(graph.topology)
     if by == "rpr":
         return reverse_pagerank(graph.topology)
-    labelled = labelled_vertices(graph)
+    seeds = labelled_vertices(graph) if seeds is None else seeds
     if by == "wrpr":
-        return weighted_reverse_pagerank(graph.topology, labelled)
-    return inclusion_probability(graph.topology, labelled, fanouts, batch_size=batch_size)
+        return weighted_reverse_pagerank(graph.topology, seeds)
+    return inclusion_probability(graph.topology, seeds, fanouts, batch_size=batch_size)
 
 
 def labelled_vertices(graph: Graph) -> Tensor:

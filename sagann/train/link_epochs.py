@@ -20,6 +20,7 @@ from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.link_predictor import LinkPredictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.sampled_epochs import SampledEpochs
+from sagann.train.tiers import hottest_rows
 
 WHILE_TRAINING = ("train", "val")
 "The splits that are measured while a model is trained."
@@ -113,6 +114,12 @@ class SampledLinkEpochs(SampledEpochs):
             ahead=ahead,
             device=self._predictor.device,
         )
+
+    def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:
+        # Negative links are drawn among all vertices. A batch starts from both ends of its links.
+        seeds = torch.ones(graph.num_vertices, dtype=torch.bool)
+        num_ends = 2 * (1 + config.negatives) * config.seeds_per_batch
+        return hottest_rows(graph, config, seeds=seeds, batch_size=min(num_ends, graph.num_vertices))
 
     def step(self, batch: MiniBatch) -> TrainStep:
         assert batch.links is not None

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.graph import Graph
@@ -18,12 +19,13 @@ from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
+from sagann.runtime.tiered.hot_size import HotSize
 from sagann.train.batch_memory import measure_batches
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
-from sagann.train.tiers import TierPlan, device_tiered, is_in_memory, plan_tiers, tiered
+from sagann.train.tiers import device_tiered, hottest_rows, is_in_memory, plan_tiers, tiered
 
 
 class SampledEpochs(PredictorSource[Predictor]):
@@ -67,7 +69,9 @@ class SampledEpochs(PredictorSource[Predictor]):
             # Features that lie on the device already have no need of a hot tier there.
             is_read_by_device = predictor.device.type == "cuda" and prepared.graph.topology.device.type == "cpu"
             device = predictor.device if is_read_by_device and is_in_memory(graph.features) else None
-            graph, ahead = _with_tiers(graph, plan, config, say, device), plan.ahead
+            if plan.hot is not None:
+                graph = _with_tiers(graph, plan.hot, self._hottest(graph, config), config, say, device)
+            ahead = plan.ahead
         self._store = graph.features if isinstance(graph.features, TieredFeatures | DeviceFeatures) else None
         self._minibatches = self._batches_of(graph, config, ahead=ahead)
 
@@ -83,6 +87,10 @@ class SampledEpochs(PredictorSource[Predictor]):
             ahead=ahead,
             device=self._predictor.device,
         )
+
+    def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:
+        """Ids of all vertices, those whose rows mini-batches read most first."""
+        return hottest_rows(graph, config)
 
     @property
     def num_batches(self) -> int:
@@ -130,14 +138,17 @@ def _budget_bytes(config: TrainConfig, predictor: Predictor) -> int | None:
 
 
 def _with_tiers(
-    graph: Graph, plan: TierPlan, config: TrainConfig, say: Callable[[str], None], device: torch.device | None
+    graph: Graph,
+    hot: HotSize,
+    hottest: Tensor,
+    config: TrainConfig,
+    say: Callable[[str], None],
+    device: torch.device | None,
 ) -> Graph:
-    """The graph with its features in the tiers of a plan; the hot tier lies on ``device``, or in the host's memory where it is None."""
+    """The graph with its features in tiers; the hot tier lies on ``device``, or in the host's memory where it is None."""
     assert graph.features is not None
-    if plan.hot is None:
-        return graph
     if device is not None:
-        on_device = device_tiered(graph, plan.hot, config, device)
+        on_device = device_tiered(graph, hot, config, hottest, device)
         part = on_device.num_hot_rows / max(1, on_device.num_rows)
         cold = "read in place from pinned memory" if on_device.is_in_place else "gathered by the processor"
         say(
@@ -145,10 +156,10 @@ def _with_tiers(
             f"(cache 'static'). The other rows are {cold}."
         )
         return replace(graph, features=on_device)
-    store = tiered(graph, plan.hot, config)
+    store = tiered(graph, hot, config, hottest)
     if is_in_memory(graph.features):
         say("The features lie in memory: the hot tier takes memory beside them and saves no reads.")
-    elif plan.hot != config.hot:
+    elif hot != config.hot:
         part = store.num_hot_rows / max(1, store.num_rows)
         say(
             f"The memory budget has room for a hot tier of {format_bytes(store.hot_bytes)}: {part:.1%} of the rows."

@@ -116,21 +116,28 @@ def plan_tiers(
     return TierPlan(hot=hot_bytes, ahead=queue)
 
 
-def tiered(graph: Graph, hot: HotSize, config: TrainConfig) -> TieredFeatures:
-    """A graph's features with a hot tier of some size, which begins with the rows of the highest score."""
+def tiered(graph: Graph, hot: HotSize, config: TrainConfig, hottest: Tensor) -> TieredFeatures:
+    """A graph's features with a hot tier of some size, which begins with the first rows of ``hottest``."""
     assert graph.features is not None
-    return TieredFeatures(graph.features, hot, cache=config.cache, hottest=_hottest(graph, config))
+    return TieredFeatures(graph.features, hot, cache=config.cache, hottest=hottest)
 
 
 def device_tiered(
-    graph: Graph, hot: HotSize, config: TrainConfig, device: torch.device, *, devices: Devices | None = None
+    graph: Graph,
+    hot: HotSize,
+    config: TrainConfig,
+    hottest: Tensor,
+    device: torch.device,
+    *,
+    devices: Devices | None = None,
 ) -> DeviceFeatures:
-    """A graph's features with a hot tier on the device that computes, which holds the rows of the highest score.
+    """A graph's features with a hot tier on the device that computes, which holds the first rows of ``hottest``.
 
     Args:
         graph: as the model reads it, on the processor, with features in memory.
         hot: size of the hot tier, beside the memory budget, which is the device's too.
         config: the options of training.
+        hottest: ids of all vertices, int64 [num_vertices], those whose rows are read most first (:func:`hottest_rows`).
         device: computes.
         devices: stand for the device in tests; None for CUDA.
     Raises:
@@ -141,7 +148,7 @@ def device_tiered(
         budget = config.memory
         budget_bytes = 0 if budget is None else parse_bytes(budget, where="TrainConfig.memory")
         devices = CudaDevices([device], reserved_bytes=budget_bytes)
-    return DeviceFeatures(graph.features, hot, devices=devices, hottest=_hottest(graph, config))
+    return DeviceFeatures(graph.features, hot, devices=devices, hottest=hottest)
 
 
 def is_in_memory(features: Features) -> bool:
@@ -154,10 +161,27 @@ def _is_read_elsewhere(features: Features) -> bool:
     return not is_in_memory(features) and not isinstance(features, AnnouncedFeatures)
 
 
-def _hottest(graph: Graph, config: TrainConfig) -> Tensor:
-    """Ids of all vertices, those of the highest score first."""
+def hottest_rows(
+    graph: Graph, config: TrainConfig, *, seeds: Tensor | None = None, batch_size: int | None = None
+) -> Tensor:
+    """Ids of all vertices, those of the highest score first.
+
+    Args:
+        graph: as the model reads it, on the processor.
+        config: the options of training.
+        seeds: the vertices that mini-batches start from, bool [num_vertices]; None for the labelled vertices of the split 'train'.
+        batch_size: number of seeds in a mini-batch; None for that of the configuration.
+    """
     assert config.sample is not None
-    return hottest(score_vertices(graph, config.score, fanouts=config.sample, batch_size=config.seeds_per_batch))
+    return hottest(
+        score_vertices(
+            graph,
+            config.score,
+            fanouts=config.sample,
+            batch_size=batch_size or config.seeds_per_batch,
+            seeds=seeds,
+        )
+    )
 
 
 def _queue(batches: BatchMemory, room_bytes: int, ahead: int, *, hot_bytes: int = 0) -> int:

@@ -162,6 +162,12 @@ def test_scores_by_name() -> None:
     assert torch.equal(score_vertices(graph, "vip", fanouts=[3], batch_size=2), expected)
     expected = inclusion_probability(graph.topology, graph.splits["train"], [25, 10], batch_size=1024)
     assert torch.equal(score_vertices(graph, "vip"), expected)
+    seeds = torch.arange(graph.num_vertices) < 5
+    expected = weighted_reverse_pagerank(graph.topology, seeds)
+    assert torch.equal(score_vertices(replace(graph, labels=None, splits={}), "wrpr", seeds=seeds), expected)
+    assert torch.equal(score_vertices(graph, "wrpr", seeds=seeds), expected)
+    with pytest.raises(InputError, match="no vertex is labelled"):
+        score_vertices(graph, "vip", seeds=seeds & False)
     with pytest.raises(InputError, match="unknown score: 'pagerank', expected one of degree, rpr, wrpr, vip"):
         score_vertices(graph, "pagerank")
 

@@ -14,8 +14,10 @@ from torch.nn import functional as F
 from sagann.errors import CheckpointError, InputError, LayerError
 from sagann.graph import LINK_TASK, Graph, sbm_graph
 from sagann.nn import GNN, SAGE, LinkModel, ModelConfig, build_model
+from sagann.runtime.tiered import TieredFeatures
 from sagann.saga.layer import count_hops
 from sagann.sampling import LinkSampler, hold_out_links
+from sagann.tiering import SCORES, hottest, score_vertices
 from sagann.train import EpochProgress, Reporter, TrainConfig, Trainer, link_metrics, load_run
 from sagann.train.contract import Contract
 from sagann.train.link_epochs import LinkEpochs, SampledLinkEpochs
@@ -482,6 +484,28 @@ def test_graphs_without_links_to_learn_or_to_measure_are_refused() -> None:
         trainer_of(replace(config, decoder="distmult"), graph)
     with pytest.raises(InputError, match="only a model of links scores pairs"):
         Trainer(config, labelled_graph(), progress=False).predict(links=(loops, loops))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_a_hot_tier_holds_the_rows_that_batches_of_links_read_most(score: str) -> None:
+    graph = communities()
+    graph = replace(graph, splits={"train": torch.arange(300) < 3})
+    options: dict[str, Any] = {"sample": (3, 3), "batch_size": 30, "score": score, "hot": "10%", "cache": "static"}
+    trainer = trainer_of(ModelConfig(model="sage", hidden=8, dropout=0.0), graph, epochs=1, **options)
+    source = trainer._parts._epoch_source()
+    store = source._store
+    assert isinstance(store, TieredFeatures)
+    # Both ends of a positive and of a negative link, of which there are 30 each in a batch.
+    expected = hottest(
+        score_vertices(
+            graph, score, fanouts=(3, 3), batch_size=120, seeds=torch.ones(graph.num_vertices, dtype=torch.bool)
+        )
+    )
+    store.rows(expected[: store.num_hot_rows])
+    assert (store.num_hot_rows, store.traffic().cold.rows) == (30, 0)
+    without = {name: value for name, value in options.items() if name in ("sample", "batch_size")}
+    expected_run = trainer_of(ModelConfig(model="sage", hidden=8, dropout=0.0), graph, epochs=1, **without)
+    assert numbers_of(trainer.fit()) == numbers_of(expected_run.fit())
 
 
 def test_evaluations_of_a_sampled_run_are_streamed_within_a_budget() -> None:

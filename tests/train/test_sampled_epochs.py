@@ -567,10 +567,12 @@ def test_a_hot_tier_on_the_device_changes_no_bit(
 ) -> None:
     made: list[DeviceFeatures] = []
 
-    def on_simulated(graph: Graph, hot: str, config: TrainConfig, device: torch.device) -> DeviceFeatures:
+    def on_simulated(
+        graph: Graph, hot: str, config: TrainConfig, order: Tensor, device: torch.device
+    ) -> DeviceFeatures:
         assert device.type == "cuda"
         devices = SimulatedDevices(refuse_at=None if is_pinned else 0)
-        made.append(device_tiered(graph, hot, config, device, devices=devices))
+        made.append(device_tiered(graph, hot, config, order, device, devices=devices))
         return made[0]
 
     monkeypatch.setattr("sagann.train.sampled_epochs.device_tiered", on_simulated)

@@ -22,7 +22,15 @@ from sagann.storage import load_graph, save_graph
 from sagann.tiering import SCORES, hottest, score_vertices
 from sagann.train import TrainConfig
 from sagann.train.batch_memory import BatchMemory
-from sagann.train.tiers import TierPlan, device_tiered, is_in_memory, plan_tiers, stated_hot_bytes, tiered
+from sagann.train.tiers import (
+    TierPlan,
+    device_tiered,
+    hottest_rows,
+    is_in_memory,
+    plan_tiers,
+    stated_hot_bytes,
+    tiered,
+)
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.stores import ComputedRows
 from tests.train.runs import community_graph, sparse_graph
@@ -173,7 +181,8 @@ def test_sizes_of_a_stated_hot_tier() -> None:
 @pytest.mark.parametrize("score", SCORES)
 def test_the_hottest_by_the_score_are_hot(score: str) -> None:
     graph = community_graph()
-    store = tiered(graph, "20%", config_of(hot="20%", score=score, batch_size=16))
+    config = config_of(hot="20%", score=score, batch_size=16)
+    store = tiered(graph, "20%", config, hottest_rows(graph, config))
     scores = score_vertices(graph, score, fanouts=(4, 3), batch_size=16)
     store.rows(hottest(scores, 18))
     assert (store.num_hot_rows, store.traffic().cold.rows) == (18, 0)
@@ -183,7 +192,8 @@ def test_the_hottest_are_on_the_device() -> None:
     graph = community_graph()
     devices = SimulatedDevices()
     config = config_of(hot="20%", score="wrpr", batch_size=16)
-    store = device_tiered(graph, "20%", config, torch.device("cpu"), devices=devices)
+    order = hottest_rows(graph, config)
+    store = device_tiered(graph, "20%", config, order, torch.device("cpu"), devices=devices)
     store.rows(hottest(score_vertices(graph, "wrpr", fanouts=(4, 3), batch_size=16))[:18])
     assert (store.num_hot_rows, store.tiers()["device"].rows, store.traffic().cold.rows) == (18, 18, 0)
 
@@ -194,7 +204,7 @@ def test_a_hot_tier_on_the_device_leaves_room_for_the_budget(monkeypatch: pytest
     config = config_of(hot="2KiB", memory="299MiB", batch_size=16)
     graph = replace(community_graph(), features=torch.zeros(90, 8000))
     with pytest.raises(InputError, match=r"the work does not fit the memory of cuda:0: .*, 1.0 MiB are free"):
-        device_tiered(graph, "2MiB", config, torch.device("cuda", 0))
+        device_tiered(graph, "2MiB", config, torch.arange(90), torch.device("cuda", 0))
 
 
 def test_where_features_are(tmp_path: Path) -> None:
