@@ -77,8 +77,8 @@ def assemble(
         mean_loss = build_loss(
             contract.kind, answers, name=config.loss, class_weights=config.class_weights, function=loss
         )
-        # A positive link and a negative one.
-        mean_loss.try_out(answers, 2 if contract.of_links else contract.num_outputs, device)
+        num_columns = 1 + config.negatives if contract.of_links else contract.num_outputs
+        mean_loss.try_out(answers, num_columns, device)
     monitor = resolve_monitor(config, contract, answers.splits)
     model_config = model if isinstance(model, ModelConfig) else None
     if isinstance(model, ModelConfig):

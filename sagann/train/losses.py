@@ -137,7 +137,10 @@ class Loss:
         )
 
     def try_out(self, graph: Graph, num_outputs: int, device: torch.device) -> None:
-        """Find errors of a function of the user's before anything is trained: its shape, and a vertex that depends on others."""
+        """Find errors of a function of the user's before anything is trained: its shape, and a vertex that depends on others.
+
+        The function gets outputs of ``num_outputs`` columns, as in training.
+        """
         if self.function is None:
             return
         mask = next(iter(graph.splits.values())) if "train" not in graph.splits else graph.splits["train"]
