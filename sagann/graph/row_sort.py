@@ -16,6 +16,7 @@ from numba import prange
 from torch import Tensor
 
 from sagann.graph.counting_sort import ITEMS_PER_THREAD, Array
+from sagann.graph.large_arrays import SLAB_EDGES, slabs
 from sagann.graph.threads import pytorch_threads
 from sagann.machine_code import compiled
 
@@ -51,6 +52,23 @@ def sort_rows(indptr: Tensor, ids: Tensor, positions: Tensor | None = None) -> N
         ends = torch.arange(1, num_tasks) * len(ids) // num_tasks
         inner = torch.searchsorted(indptr, ends).clamp_(max=num_rows).tolist()
         _sort_tasks(*arrays, np.array([0, *inner, num_rows]))
+
+
+def rows_ascend(indptr: Tensor, ids: Tensor) -> bool:
+    """Whether the ids of each row ascend; equal ones may follow one another. Arrays that are mapped from files are read slab by slab.
+
+    Example:
+        >>> rows_ascend(torch.tensor([0, 2, 2, 4]), torch.tensor([1, 3, 0, 0]))
+        True
+    """
+    for rows, part in slabs(indptr, SLAB_EDGES):
+        falls = ids[part][1:] < ids[part][:-1]
+        # Between two rows, ids may fall.
+        between = indptr[rows.start + 1 : rows.stop] - part.start - 1
+        falls[between[(between >= 0) & (between < len(falls))]] = False
+        if bool(falls.any()):
+            return False
+    return True
 
 
 def _sort_on_device(indptr: Tensor, ids: Tensor, positions: Tensor | None) -> None:

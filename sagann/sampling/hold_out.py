@@ -13,7 +13,7 @@ from sagann.graph.measured_links import MeasuredLinks
 from sagann.graph.split_edges import edge_split
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
-from sagann.sampling.links import negative_destinations
+from sagann.sampling.links import found_destinations
 
 TRAIN, VAL, NEGATIVES = 0.85, 0.05, 50
 "Shares of the edges to train and to validate on, and number of negative links for each measured one, where none are named."
@@ -34,9 +34,12 @@ def hold_out_links(
     """Keep a share of the edges to learn from, and hold the others out, to validate and to test on.
 
     Messages travel along the edges that are kept, and these are the links to learn from. Each link that is measured is ranked among drawn
-    ones from the same source to vertices that it has no edge to in the whole graph. They are the same in every epoch. The measured
-    links of the split 'train' are some of the kept edges, at most as many as the larger of the other two splits has. Of a renumbered graph the
-    same edges are held out.
+    ones from the same source to other vertices that it has no edge to in the whole graph. They are the same in every epoch. The measured
+    links of the split 'train' are some of the kept edges, at most as many as the larger of the other two splits has. A link whose source has
+    edges to (nearly) all vertices is held out, but not measured: there is nothing to rank it among.
+
+    Of a renumbered graph the same edges are held out. Other negative links are drawn for them, and of more links than ``most`` others are
+    measured.
 
     Args:
         graph: any graph in the processor's memory; edge data are divided with the edges, and the edge data 'type' are the types of links.
@@ -50,7 +53,7 @@ def hold_out_links(
     Returns:
         the graph with the kept edges, and with ``links``.
     Raises:
-        InputError: shares that are negative or exceed 1 together, no edge that is kept or held out, or a vertex with edges to nearly all others.
+        InputError: shares that are negative or exceed 1 together, no edge that is kept or held out, or no link that can be measured.
     Example:
         >>> from sagann.graph import demo_graph
         >>> held = hold_out_links(demo_graph(), seed=0)
@@ -87,13 +90,21 @@ def hold_out_links(
     dst = torch.cat([links[1] for links in measured.values()])
     types = [links[2] for links in measured.values() if links[2] is not None]
     counts = [len(links[0]) for links in measured.values()]
-    numbers = torch.repeat_interleave(torch.tensor(counts))
+    destinations, is_found = found_destinations(whole, src, negatives, seed=seed)
+    if not bool(is_found.any()):
+        raise _refused(
+            graph,
+            "no link can be measured",
+            f"each of {len(src)} links comes from a vertex that is joined to (nearly) all others",
+            "Take a graph with fewer edges.",
+        )
+    numbers = torch.repeat_interleave(torch.tensor(counts))[is_found]
     links = MeasuredLinks(
-        src=src,
-        dst=dst,
-        types=torch.cat(types) if types else None,
-        negatives=negative_destinations(whole, src, negatives, seed=seed),
-        splits={name: numbers == number for number, name in enumerate(measured) if counts[number]},
+        src=src[is_found],
+        dst=dst[is_found],
+        types=torch.cat(types)[is_found] if types else None,
+        negatives=destinations[is_found],
+        splits={name: mask for number, name in enumerate(measured) if bool((mask := numbers == number).any())},
     )
     return replace(graph, topology=parts.train, links=links)
 

@@ -1,8 +1,8 @@
 """Links: pairs of vertices to tell apart, those that are joined and those that are not, and the seeds of a batch of them.
 
 A positive link is a pair ``src -> dst`` of the caller's. For each of them some negative links are drawn, to learn from
-(:class:`LinkSampler`) or to measure a model by (:func:`negative_destinations`). Draws depend on seed, epoch, batch and the position of
-the link alone.
+(:class:`LinkSampler`) or to measure a model by (:func:`negative_destinations`). A negative link is no edge and joins no vertex to itself: it
+is drawn again until it is neither. Draws depend on seed, epoch, batch and the position of the link alone.
 
 References:
     Kipf and Welling, Variational Graph Auto-Encoders, NeurIPS workshop on Bayesian Deep Learning 2016 (links from the embeddings of
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, stream_of
+from sagann.graph.row_sort import rows_ascend, sort_rows
 from sagann.graph.topology import Topology
 from sagann.machine_code import compiled
 from sagann.ranges import require_integer
@@ -33,7 +34,7 @@ Negatives = Literal["uniform", "structured"]
 "uniform: both ends are drawn. structured: the source is that of the positive link, the destination is drawn."
 
 MOST_DRAWS = 1000
-"Number of times that a negative link is drawn anew because it is an edge."
+"Most times that a negative link is drawn because it is an edge, or joins a vertex to itself."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -82,10 +83,11 @@ class LinkSampler:
     """Draws negative links, and gives the seeds of a batch of links.
 
     Args:
-        topology: a whole graph's, whose in-edges ascend by source for every destination, as :meth:`~sagann.Topology.from_coo`
-            sorts them.
+        topology: a whole graph's. Where the in-edges of a vertex do not ascend by source, as :meth:`~sagann.Topology.from_coo` sorts
+            them, a sorted copy of all sources is kept with the topology.
         negatives: number of negative links for each positive one; 0 for none.
-        how: ``"uniform"`` draws both ends; ``"structured"`` keeps the source of the positive link and draws the destination.
+        how: ``"uniform"`` draws both ends; ``"structured"`` keeps the source of the positive link and draws the destination. The two ends
+            of a negative link differ.
         avoid_edges: draw again while a negative link is an edge of the topology.
         seed: seed of the run.
     Raises:
@@ -112,6 +114,8 @@ class LinkSampler:
         require_type(avoid_edges, bool, where="LinkSampler.avoid_edges", fix="Pass True or False.")
         require_type(seed, int, where="LinkSampler.seed", fix="Pass a whole number.")
         self.topology = topology
+        # Sorted now, not by several threads at once.
+        _ordered_sources(topology)
         self.negatives = negatives
         self.how = how
         self.avoid_edges = avoid_edges
@@ -157,24 +161,33 @@ class LinkSampler:
 
         The arguments are as for :meth:`sample`, which checks them.
         """
-        return _drawn(
+        sources = src.repeat_interleave(self.negatives)
+        destinations = torch.empty_like(sources)
+        failed = _draw_into(
+            sources,
+            destinations,
             self.topology,
-            src.repeat_interleave(self.negatives),
             key_of(self.seed, LINKS, epoch, batch),
             draws_sources=self.how == "uniform",
-            most_draws=MOST_DRAWS if self.avoid_edges else 0,
-            where=lambda link: f"LinkSampler.sample, positive link {link // self.negatives}",
-            fix="The graph has nearly all edges there; pass avoid_edges=False.",
+            avoids_edges=self.avoid_edges,
         )
+        if failed >= 0:
+            raise _not_found(
+                f"LinkSampler.sample, positive link {failed // self.negatives}",
+                "The graph has nearly all edges there; pass avoid_edges=False."
+                if self.avoid_edges
+                else "Take a graph of two vertices or more.",
+                avoids_edges=self.avoid_edges,
+            )
+        return sources, destinations
 
 
 def negative_destinations(
     topology: Topology, src: Tensor, negatives: int, *, seed: int = 0, first: int = 0
 ) -> Tensor:
-    """Draw the negative links that a positive link is ranked among: from the same source, to vertices that it has no edge to.
+    """Draw the negative links that a positive link is ranked among: from the same source, to other vertices that it has no edge to.
 
-    All of these vertices are equally likely, the source itself among them if it has no self-loop. A vertex may be drawn several times
-    for a link.
+    All of these vertices are equally likely. A vertex may be drawn several times for a link.
 
     Args:
         topology: the known edges, those to validate and test on among them, as for :class:`LinkSampler`.
@@ -198,42 +211,81 @@ def negative_destinations(
     require_integer(negatives, "negatives", where=f"{where}, negatives")
     require_type(seed, int, where=f"{where}, seed", fix="Pass a whole number.")
     require_integer(first, "num_edges", where=f"{where}, first")
-    _, destinations = _drawn(
-        topology,
-        src.cpu().repeat_interleave(negatives),
-        key_of(seed, MEASURED_LINKS),
-        draws_sources=False,
-        most_draws=MOST_DRAWS,
-        first=first * negatives,
-        where=lambda link: f"{where}, link {first + link // negatives}",
-        fix="The source is joined to nearly all vertices; leave this link out.",
-    )
-    return destinations.view(len(src), negatives)
+    destinations, failed = _destinations(topology, src, negatives, seed=seed, first=first, stops=True)
+    if len(failed):
+        fix = "The source is joined to nearly all vertices; leave this link out."
+        raise _not_found(f"{where}, link {first + int(failed[0])}", fix)
+    return destinations
 
 
-def _drawn(
-    topology: Topology,
-    sources: Tensor,
-    key: np.uint64,
-    *,
-    draws_sources: bool,
-    most_draws: int,
-    first: int = 0,
-    where: Callable[[int], str],
-    fix: str,
+def found_destinations(topology: Topology, src: Tensor, negatives: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """As :func:`negative_destinations`, for arguments that are checked, without an error where a source is joined to nearly all vertices.
+
+    Returns:
+        destinations int64 [num_links, negatives], and a mask bool [num_links] of the links for which all of them are found.
+    """
+    destinations, failed = _destinations(topology, src, negatives, seed=seed, stops=False)
+    is_found = torch.ones(len(src), dtype=torch.bool)
+    is_found[failed] = False
+    return destinations, is_found
+
+
+def _destinations(
+    topology: Topology, src: Tensor, negatives: int, *, seed: int, first: int = 0, stops: bool
 ) -> tuple[Tensor, Tensor]:
-    """Sources and destinations of negative links; the first one has the number ``first``. Overwrites ``sources``."""
-    destinations = torch.empty_like(sources)
-    indptr, indices = (array.contiguous().numpy() for array in (topology.indptr, topology.indices))
-    failed = _draw(indptr, indices, key, first, draws_sources, most_draws, sources.numpy(), destinations.numpy())
-    if failed >= 0:
-        raise InputError(
-            "no negative link found",
-            value=f"{most_draws} links drawn, each of them an edge",
-            where=where(failed),
-            fix=fix,
-        )
-    return sources, destinations
+    """Destinations [num_links, negatives], and the numbers of the links for which some are not found; with ``stops``, the first such link."""
+    sources = src.cpu().repeat_interleave(negatives)
+    destinations, key = torch.zeros_like(sources), key_of(seed, MEASURED_LINKS)
+    failed: list[int] = []
+    at = 0
+    while at < len(src) and not (failed and stops):
+        rest = slice(at * negatives, None)
+        number = (first + at) * negatives
+        wrong = _draw_into(sources[rest], destinations[rest], topology, key, number, avoids_edges=True)
+        if wrong < 0:
+            break
+        failed.append(at + wrong // negatives)
+        at = failed[-1] + 1
+    return destinations.view(len(src), negatives), torch.tensor(failed, dtype=torch.int64)
+
+
+def _draw_into(
+    sources: Tensor,
+    destinations: Tensor,
+    topology: Topology,
+    key: np.uint64,
+    first: int = 0,
+    *,
+    draws_sources: bool = False,
+    avoids_edges: bool,
+) -> int:
+    """Draw negative links, of which the first one has the number ``first``; return the first that is not found, or -1."""
+    edges = topology.indptr.contiguous().numpy(), _ordered_sources(topology).numpy()
+    return _draw(*edges, key, first, draws_sources, avoids_edges, sources.numpy(), destinations.numpy())
+
+
+def _not_found(where: str, fix: str, *, avoids_edges: bool = True) -> InputError:
+    return InputError(
+        "no negative link found",
+        value=f"{MOST_DRAWS} links drawn, each of them {'an edge or ' if avoids_edges else ''}a self-loop",
+        where=where,
+        fix=fix,
+    )
+
+
+def _ordered_sources(topology: Topology) -> Tensor:
+    """The sources of all edges by destination, those of a destination ascending: the topology's own array, or a sorted copy."""
+
+    def ordered() -> Tensor:
+        sources = topology.indices.contiguous()
+        if rows_ascend(topology.indptr, sources):
+            return sources
+        sources = sources.clone()
+        sort_rows(topology.indptr.contiguous(), sources)
+        return sources
+
+    found: Tensor = topology.derived("ordered sources", ordered)
+    return found
 
 
 @compiled()
@@ -243,28 +295,27 @@ def _draw(
     key: Any,
     first: int,
     draws_sources: bool,
-    most_draws: int,
+    avoids_edges: bool,
     sources: Array,
     destinations: Array,
 ) -> int:
-    """Draw the destinations of links, and their sources where asked for; returns the first link that is not found, or -1.
-
-    With ``most_draws`` 0 a link may be an edge.
-    """
+    """Draw the destinations of links, and their sources where asked for; returns the first link that is not found, or -1."""
     num_vertices = len(indptr) - 1
     for link in range(len(sources)):
         state = stream_of(key, first + link)
-        is_edge, num_draws = True, 0
-        while is_edge:
+        is_wrong, num_draws = True, 0
+        while is_wrong:
+            if num_draws == MOST_DRAWS:
+                return link
             if draws_sources:
                 state += GOLDEN
                 sources[link] = below(mix(state), num_vertices)
             state += GOLDEN
             destinations[link] = below(mix(state), num_vertices)
-            is_edge = most_draws > 0 and _is_edge(indptr, indices, sources[link], destinations[link])
+            is_wrong = sources[link] == destinations[link] or (
+                avoids_edges and _is_edge(indptr, indices, sources[link], destinations[link])
+            )
             num_draws += 1
-            if is_edge and num_draws == most_draws:
-                return link
     return -1
 
 

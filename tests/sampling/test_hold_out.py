@@ -61,6 +61,7 @@ def test_false_links_are_no_edges_of_the_whole_graph() -> None:
     assert links.negatives.shape == (links.num_links, 7)
     false = pairs_of(links.src.repeat_interleave(7), links.negatives.flatten())
     assert not false & edges_of(graph.topology)
+    assert not any(src == dst for src, dst in false)
 
 
 def test_the_same_seed_holds_the_same_out() -> None:
@@ -104,6 +105,41 @@ def test_self_loops_are_kept_and_not_measured() -> None:
     assert not bool((held.links.src == held.links.dst).any())
     assert {name: int(mask.sum()) for name, mask in held.links.splits.items()} == {"train": 2, "val": 2, "test": 2}
     assert held.num_edges == 404
+
+
+def joined_to_all(num_vertices: int = 400) -> Graph:
+    """Communities, and the vertex 0 joined to all others, in both directions."""
+    topology, others = communities(num_vertices).topology, torch.arange(1, num_vertices)
+    zeros = torch.zeros_like(others)
+    src = torch.cat([topology.indices.long(), others, zeros])
+    dst = torch.cat([topology.edge_dst().long(), zeros, others])
+    return Graph(topology=Topology.from_coo(src=src, dst=dst, num_src=num_vertices))
+
+
+def test_links_from_a_vertex_that_is_joined_to_all_others_are_held_out_and_not_measured() -> None:
+    graph = joined_to_all()
+    held = hold_out_links(graph, seed=0, negatives=7)
+    links = held.links
+    assert links is not None
+    assert not bool((links.src == 0).any())
+    assert bool((links.dst == 0).any())
+    assert not bool((links.src.unsqueeze(1) == links.negatives).any())
+    held_out = edges_of(graph.topology) - edges_of(held.topology)
+    assert any(src == 0 for src, _ in held_out)
+    measured = pairs_of(links.src, links.dst)
+    assert {pair for pair in held_out if pair[0]} <= measured
+    # The others are ranked among the links that they would be ranked among without it.
+    again = hold_out_links(graph, seed=0, negatives=7).links
+    assert again is not None
+    assert again.negatives.equal(links.negatives)
+    validate_graph(held)
+
+
+def test_a_graph_of_all_edges_has_no_links_to_measure() -> None:
+    src, dst = torch.cartesian_prod(torch.arange(9), torch.arange(9)).T
+    graph = Graph(topology=Topology.from_coo(src=src, dst=dst, num_src=9))
+    with pytest.raises(InputError, match=r"no link can be measured.*joined to \(nearly\) all.*graph 'graph'"):
+        hold_out_links(graph, train=0.5, val=0.2, seed=0)
 
 
 def test_types_of_edges_are_those_of_links() -> None:

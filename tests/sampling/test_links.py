@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.graph import Topology, edge_split
 from sagann.graph.random_numbers import GOLDEN, key_of, mix, stream_of, unit
+from sagann.graph.row_sort import rows_ascend
 from sagann.nn import GNN, SAGE
 from sagann.sampling import LinkSampler, NeighborSampler, negative_destinations
 from sagann.sampling.arguments import MEASURED_LINKS
@@ -22,6 +24,8 @@ from tests.tolerances import assert_close
 TOPOLOGY = random_topology(40, 500)
 SRC, DST = TOPOLOGY.indices[::5].long(), TOPOLOGY.edge_dst()[::5].long()
 EDGES = set(zip(TOPOLOGY.indices.tolist(), TOPOLOGY.edge_dst().tolist(), strict=True))
+UNJOINED = sorted(odd_topologies().keys() - {"multi-edges"})
+"Odd topologies in which no vertex has an edge to all others."
 
 
 def complete(num_vertices: int) -> Topology:
@@ -58,14 +62,62 @@ def test_a_complete_graph_has_no_negative_links(how: Any) -> None:
         LinkSampler(complete(4), how=how, negatives=2).sample(torch.tensor([1, 2]), torch.tensor([0, 0]))
 
 
-@pytest.mark.parametrize("name", odd_topologies())
-def test_edges_of_odd_topologies_are_avoided(name: str) -> None:
+@pytest.mark.parametrize("name", UNJOINED)
+@pytest.mark.parametrize("avoids", [True, False])
+def test_edges_and_self_loops_of_odd_topologies_are_avoided(name: str, avoids: bool) -> None:
     topology = odd_topologies()[name]
     edges = set(zip(topology.indices.tolist(), topology.edge_dst().tolist(), strict=True))
     ends = torch.zeros(200, dtype=torch.int64)
-    links = LinkSampler(topology, negatives=2).sample(ends, ends)
+    links = LinkSampler(topology, negatives=2, avoid_edges=avoids).sample(ends, ends)
     src, dst = links.seeds[links.src][200:], links.seeds[links.dst][200:]
-    assert not edges & set(zip(src.tolist(), dst.tolist(), strict=True))
+    assert bool((src != dst).all())
+    if avoids:
+        assert not edges & set(zip(src.tolist(), dst.tolist(), strict=True))
+
+
+def test_two_vertices_that_are_joined_and_one_alone_have_no_negative_links() -> None:
+    zero = torch.tensor([0])
+    with pytest.raises(InputError, match="each of them an edge or a self-loop"):
+        LinkSampler(odd_topologies()["multi-edges"]).sample(zero, zero + 1)
+    alone = Topology.from_coo(src=zero[:0], dst=zero[:0], num_src=1)
+    with pytest.raises(InputError, match=r"each of them a self-loop .*Take a graph of two vertices or more"):
+        LinkSampler(alone, avoid_edges=False).sample(zero, zero)
+
+
+def shuffled(topology: Topology) -> Topology:
+    """The same edges, those of a vertex in another order, as a caller's arrays may have them."""
+    indices = topology.indices.clone()
+    for first, stop in pairwise(topology.indptr.tolist()):
+        indices[first:stop] = indices[first:stop].flip(0)
+    return Topology(indptr=topology.indptr, indices=indices, num_src=topology.num_src)
+
+
+@pytest.mark.parametrize("slab", [1, 7, 1 << 20])
+def test_in_edges_may_stand_in_any_order(monkeypatch: pytest.MonkeyPatch, slab: int) -> None:
+    monkeypatch.setattr("sagann.graph.row_sort.SLAB_EDGES", slab)
+    theirs = shuffled(TOPOLOGY)
+    before = theirs.indices.clone()
+    found, expected = (LinkSampler(each, negatives=50).sample(SRC, DST) for each in (theirs, TOPOLOGY))
+    assert found.seeds.equal(expected.seeds)
+    assert found.src.equal(expected.src)
+    assert found.dst.equal(expected.dst)
+    assert negative_destinations(theirs, SRC, 50).equal(negative_destinations(TOPOLOGY, SRC, 50))
+    assert theirs.indices.equal(before)
+
+
+def test_the_order_of_in_edges_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def noted(indptr: Tensor, ids: Tensor) -> bool:
+        asked.append(len(ids))
+        return rows_ascend(indptr, ids)
+
+    monkeypatch.setattr("sagann.sampling.links.rows_ascend", noted)
+    topology = random_topology(40, 500)
+    for _ in range(3):
+        LinkSampler(topology)
+        negative_destinations(topology, SRC, 2)
+    assert asked == [topology.num_edges]
 
 
 def test_every_pair_that_is_no_edge_is_equally_likely() -> None:
@@ -74,6 +126,7 @@ def test_every_pair_that_is_no_edge_is_equally_likely() -> None:
     counts = torch.bincount(pairs, minlength=1600).numpy()
     free = np.ones(1600, dtype=bool)
     free[[src * 40 + dst for src, dst in EDGES]] = False
+    free[np.arange(40) * 41] = False
     assert counts[~free].sum() == 0
     assert chisquare(counts[free]).pvalue > 1e-3
 
@@ -125,7 +178,7 @@ def test_wrong_links_are_named(src: list[int], dst: list[int], given: dict[str, 
 
 
 def naive_destinations(topology: Topology, src: list[int], negatives: int, seed: int) -> list[list[int]]:
-    """Draws of each link in plain Python, until one is no edge."""
+    """Draws of each link in plain Python, until one is neither an edge nor a self-loop."""
     edges = set(zip(topology.indices.tolist(), topology.edge_dst().tolist(), strict=True))
     found = []
     for number, source in enumerate(np.repeat(src, negatives).tolist()):
@@ -133,13 +186,13 @@ def naive_destinations(topology: Topology, src: list[int], negatives: int, seed:
         while True:
             state = (state + int(GOLDEN)) % 2**64
             destination = int(unit(np.uint64(mix(np.uint64(state)))) * topology.num_dst)
-            if (source, destination) not in edges:
+            if source != destination and (source, destination) not in edges:
                 found.append(destination)
                 break
     return np.reshape(found, (len(src), negatives)).tolist()
 
 
-@pytest.mark.parametrize("name", odd_topologies())
+@pytest.mark.parametrize("name", UNJOINED)
 def test_negative_destinations_are_those_of_the_plain_twin(name: str) -> None:
     topology = odd_topologies()[name]
     src = torch.arange(topology.num_dst).repeat(3)
@@ -151,7 +204,7 @@ def test_negative_destinations_are_those_of_the_plain_twin(name: str) -> None:
 
 def test_every_vertex_that_is_not_joined_is_an_equally_likely_destination() -> None:
     found = negative_destinations(TOPOLOGY, torch.zeros(20, dtype=torch.int64), 1000)
-    free = np.array([(0, vertex) not in EDGES for vertex in range(40)])
+    free = np.array([vertex > 0 and (0, vertex) not in EDGES for vertex in range(40)])
     counts = torch.bincount(found.flatten(), minlength=40).numpy()
     assert counts[~free].sum() == 0
     assert chisquare(counts[free]).pvalue > 1e-3
@@ -185,7 +238,7 @@ def test_no_links_and_no_negatives_are_empty() -> None:
         ({"first": -1}, "negative_destinations, first"),
         (
             {"topology": complete(4), "src": torch.tensor([1, 2]), "first": 8},
-            "no negative link found: 1000 links drawn, each of them an edge (in negative_destinations, link 8)",
+            "no negative link found: 1000 links drawn, each of them an edge or a self-loop (in negative_destinations, link 8)",
         ),
     ],
 )
