@@ -24,6 +24,7 @@ from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, stream_of
 from sagann.graph.row_sort import rows_ascend, sort_rows
 from sagann.graph.topology import Topology
+from sagann.graph.widths import id_dtype
 from sagann.machine_code import compiled
 from sagann.ranges import require_integer
 from sagann.sampling.arguments import LINKS, MEASURED_LINKS, require_ids, require_square
@@ -115,7 +116,7 @@ class LinkSampler:
         require_type(seed, int, where="LinkSampler.seed", fix="Pass a whole number.")
         self.topology = topology
         # Sorted now, not by several threads at once.
-        _ordered_sources(topology)
+        _ordered_edges(topology)
         self.negatives = negatives
         self.how = how
         self.avoid_edges = avoid_edges
@@ -260,7 +261,7 @@ def _draw_into(
     avoids_edges: bool,
 ) -> int:
     """Draw negative links, of which the first one has the number ``first``; return the first that is not found, or -1."""
-    edges = topology.indptr.contiguous().numpy(), _ordered_sources(topology).numpy()
+    edges = topology.indptr.contiguous().numpy(), _ordered_edges(topology)[0].numpy()
     return _draw(*edges, key, first, draws_sources, avoids_edges, sources.numpy(), destinations.numpy())
 
 
@@ -273,18 +274,43 @@ def _not_found(where: str, fix: str, *, avoids_edges: bool = True) -> InputError
     )
 
 
-def _ordered_sources(topology: Topology) -> Tensor:
-    """The sources of all edges by destination, those of a destination ascending: the topology's own array, or a sorted copy."""
+def are_edges(topology: Topology, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
+    """Whether links are edges of a topology in memory of the processor, of the same type where edges have types.
 
-    def ordered() -> Tensor:
-        sources = topology.indices.contiguous()
+    Args:
+        topology: a whole graph's.
+        src: int64 [num_links], sources; they are vertices.
+        dst: int64 [num_links], destinations.
+        types: int64 [num_links]; None where edges have none.
+    Returns:
+        bool [num_links].
+    """
+    found = torch.zeros(len(src), dtype=torch.bool)
+    sources, edge_types = _ordered_edges(topology)
+    if types is None or edge_types is None:
+        # A function of one signature reads no type.
+        edge_types, types = sources[:0], src[:0]
+    arrays = (topology.indptr, sources, edge_types, src, dst, types, found)
+    _mark_edges(*(array.cpu().contiguous().numpy() for array in arrays))
+    return found
+
+
+def _ordered_edges(topology: Topology) -> tuple[Tensor, Tensor | None]:
+    """Sources of all edges by destination, those of a destination ascending, and the edges' types, or None.
+
+    These are the topology's own arrays, or sorted copies.
+    """
+
+    def ordered() -> tuple[Tensor, Tensor | None]:
+        sources, types = topology.indices.contiguous(), topology.edge_data.get("type")
         if rows_ascend(topology.indptr, sources):
-            return sources
+            return sources, types
         sources = sources.clone()
-        sort_rows(topology.indptr.contiguous(), sources)
-        return sources
+        order = None if types is None else torch.arange(len(sources), dtype=id_dtype(len(sources)))
+        sort_rows(topology.indptr.contiguous(), sources, order)
+        return sources, None if types is None or order is None else types[order]
 
-    found: Tensor = topology.derived("ordered sources", ordered)
+    found: tuple[Tensor, Tensor | None] = topology.derived("ordered edges", ordered)
     return found
 
 
@@ -320,14 +346,40 @@ def _draw(
 
 
 @compiled()
+def _mark_edges(
+    indptr: Array,
+    indices: Array,
+    edge_types: Array,
+    sources: Array,
+    destinations: Array,
+    types: Array,
+    found: Array,
+) -> None:
+    """Mark the links that are edges, of the same type if there are types; arrays of no types are empty."""
+    for link in range(len(sources)):
+        edge = _first_edge(indptr, indices, sources[link], destinations[link])
+        stop = indptr[destinations[link] + 1]
+        while not found[link] and edge < stop and indices[edge] == sources[link]:
+            found[link] = len(types) == 0 or edge_types[edge] == types[link]
+            edge += 1
+
+
+@compiled()
 def _is_edge(indptr: Array, indices: Array, source: int, destination: int) -> bool:
-    """Whether an edge leads from one vertex to the other, by bisection of the destination's in-edges."""
+    """Whether an edge leads from one vertex to the other."""
+    edge = _first_edge(indptr, indices, source, destination)
+    return edge < indptr[destination + 1] and indices[edge] == source
+
+
+@compiled()
+def _first_edge(indptr: Array, indices: Array, source: int, destination: int) -> int:
+    """The first in-edge of a destination whose source is not below ``source``, by bisection; or the end of its in-edges."""
     first, stop = indptr[destination], indptr[destination + 1]
-    end = stop
     while first < stop:
         middle = (first + stop) // 2
         if indices[middle] < source:
             first = middle + 1
         else:
             stop = middle
-    return first < end and indices[first] == source
+    found: int = first
+    return found

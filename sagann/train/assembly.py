@@ -26,7 +26,7 @@ from sagann.train.own_metrics import OwnMetrics
 from sagann.train.policies import DECAY_POLICIES, OptimizerFactory, ParamGroups, SchedulerFactory, try_policies
 from sagann.train.resources import resolve_device, seeded
 from sagann.train.run_parts import RunParts, streaming_of
-from sagann.train.trainable import check_sampled, check_trainable
+from sagann.train.trainable import check_sampled, check_trainable, learned_as_well
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
@@ -68,6 +68,9 @@ def assemble(
         else:
             validate_labels(graph)
     check_trainable(graph)
+    with whole_files(graph):
+        if said := learned_as_well(graph):
+            say(said)
     config.require_effect(of_graphs=is_of_graphs(graph), of_links=is_of_links(graph))
     if config.tensorboard and find_spec("tensorboard") is None:
         raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")

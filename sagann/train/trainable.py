@@ -89,6 +89,32 @@ def _check_links(graph: Graph) -> None:
         )
 
 
+def learned_as_well(graph: Graph) -> str:
+    """A sentence about links to validate and to test on that are edges of the graph too; empty where there is none.
+
+    In a graph with edge types, an edge of another type is another link.
+    """
+    if graph.links is None:
+        return ""
+    # Imported here: most runs do not learn links, and it loads Numba.
+    from sagann.sampling.links import are_edges
+
+    links, found = graph.links, []
+    for name, mask in present_splits(links.splits).items():
+        if name == "train":
+            continue
+        types = None if links.types is None else links.types[mask]
+        known = int(are_edges(graph.topology.to("cpu"), links.src[mask], links.dst[mask], types).sum())
+        if known:
+            found.append(f"{known} of {int(mask.sum())} links of the split '{name}'")
+    if not found:
+        return ""
+    return (
+        f"{' and '.join(found)} are edges of the graph: each of them is learned, and messages travel along it, so their metrics are too good. "
+        "Hold links out with sagann.sampling.hold_out_links, unless the same edge comes again, as over time."
+    )
+
+
 def copy_of_model(model: nn.Module) -> nn.Module:
     """A copy with weights of its own. A model that cannot be copied is an InputError."""
     try:

@@ -18,6 +18,7 @@ from sagann.graph.row_sort import rows_ascend
 from sagann.nn import GNN, SAGE
 from sagann.sampling import LinkSampler, NeighborSampler, negative_destinations
 from sagann.sampling.arguments import MEASURED_LINKS
+from sagann.sampling.links import are_edges
 from tests.graphs import labelled_graph, odd_topologies, random_topology
 from tests.tolerances import assert_close
 
@@ -86,10 +87,15 @@ def test_two_vertices_that_are_joined_and_one_alone_have_no_negative_links() -> 
 
 def shuffled(topology: Topology) -> Topology:
     """The same edges, those of a vertex in another order, as a caller's arrays may have them."""
-    indices = topology.indices.clone()
+    order = torch.arange(topology.num_edges)
     for first, stop in pairwise(topology.indptr.tolist()):
-        indices[first:stop] = indices[first:stop].flip(0)
-    return Topology(indptr=topology.indptr, indices=indices, num_src=topology.num_src)
+        order[first:stop] = order[first:stop].flip(0)
+    return Topology(
+        indptr=topology.indptr,
+        indices=topology.indices[order],
+        num_src=topology.num_src,
+        edge_data={name: rows[order] for name, rows in topology.edge_data.items()},
+    )
 
 
 @pytest.mark.parametrize("slab", [1, 7, 1 << 20])
@@ -103,6 +109,22 @@ def test_in_edges_may_stand_in_any_order(monkeypatch: pytest.MonkeyPatch, slab: 
     assert found.dst.equal(expected.dst)
     assert negative_destinations(theirs, SRC, 50).equal(negative_destinations(TOPOLOGY, SRC, 50))
     assert theirs.indices.equal(before)
+
+
+@pytest.mark.parametrize("name", odd_topologies())
+@pytest.mark.parametrize("types", [0, 3])
+@pytest.mark.parametrize("changed", [lambda topology: topology, shuffled])
+def test_edges_are_told_from_other_links_by_ends_and_type(name: str, types: int, changed: Any) -> None:
+    topology = changed(odd_topologies(types=types)[name])
+    src, dst, kinds = torch.cartesian_prod(*[torch.arange(topology.num_dst)] * 2, torch.arange(max(1, types))).T
+    known = [topology.indices.tolist(), topology.edge_dst().tolist()]
+    asked = [src.tolist(), dst.tolist()]
+    if types:
+        known.append(topology.edge_data["type"].tolist())
+        asked.append(kinds.tolist())
+    edges = set(zip(*known, strict=True))
+    found = are_edges(topology, src, dst, kinds if types else None)
+    assert found.tolist() == [each in edges for each in zip(*asked, strict=True)]
 
 
 def test_the_order_of_in_edges_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -486,6 +486,28 @@ def test_graphs_without_links_to_learn_or_to_measure_are_refused() -> None:
         Trainer(config, labelled_graph(), progress=False).predict(links=(loops, loops))
 
 
+@pytest.mark.parametrize("types", [0, 3])
+def test_links_to_measure_that_are_learned_as_well_are_named(caplog: pytest.LogCaptureFixture, types: int) -> None:
+    graph = labelled_graph(types=types)
+    held = replace(hold_out_links(graph, train=0.7, val=0.1, negatives=4, seed=0), labels=None, num_classes=0)
+    links = held.links
+    assert links is not None
+    config = ModelConfig(model="rgcn" if types else "sage", hidden=8)
+    trainer_of(config, held)
+    assert "is learned" not in caplog.text
+    leaking = replace(held, topology=graph.topology)
+    trainer_of(config, leaking)
+    count = int(links.splits["test"].sum())
+    assert f"{count} of {count} links of the split 'test' are edges of the graph" in caplog.text
+    assert "the split 'train'" not in caplog.text
+    caplog.clear()
+    if types:
+        # A parallel edge of another type tells of another link.
+        others = graph.topology.with_edge_data(type=(graph.topology.edge_data["type"] + 1) % 3)
+        trainer_of(config, replace(held, topology=others))
+        assert f"{count} of {count}" not in caplog.text
+
+
 @pytest.mark.parametrize("score", SCORES)
 def test_a_hot_tier_holds_the_rows_that_batches_of_links_read_most(score: str) -> None:
     graph = communities()
