@@ -81,7 +81,7 @@ class ModelConfig:
     'mul', or several as 'mean,max', side by side. Two linear maps make the outputs of a graph of it."""
     decoder: str = "auto"
     """Where links are learned: the score of two vertices' rows: 'dot', their product; 'distmult', which weighs its columns by the type of the
-    link; 'mlp', two linear maps of it; 'auto' (distmult where edges have types, else dot)."""
+    link; 'mlp', two linear maps of it; 'auto' (distmult where edges have types, else dot). A model with a score of its own has no decoder."""
     model_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     "Arguments of the constructor of your own layer or model. For a model of the zoo, any of its options by name."
 
@@ -169,12 +169,13 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
     takes ``graph_ptr``. Where it has links, the result is a :class:`sagann.nn.LinkModel`, or a model of the user's own that has ``score``.
 
     Raises:
-        InputError: the graph has neither classes, targets nor links, or answers for several tasks, its features do not fit the encoder, or the
-            user's class cannot be used.
+        InputError: the graph has neither classes, targets nor links, or answers for several tasks, its features do not fit the encoder, the
+            user's class cannot be used, or a decoder is named that nothing would use.
     """
     graph = for_task(graph)
     if is_of_links(graph):
         return _link_model(config, graph)
+    _require_no_decoder(config, "links are not learned")
     num_outputs = answered(graph).num_outputs
     if num_outputs < 1:
         raise InputError(
@@ -200,6 +201,7 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
 def _link_model(config: ModelConfig, graph: Graph) -> nn.Module:
     gnn = MODELS.get(config.model, _build_users)(config, with_outputs(graph, config.hidden))
     if config.model not in MODELS and own_score(gnn) is not None:
+        _require_no_decoder(config, f"{type(gnn).__name__} has a score of its own")
         return gnn
     return LinkModel(
         gnn,
@@ -208,6 +210,16 @@ def _link_model(config: ModelConfig, graph: Graph) -> nn.Module:
         num_edge_types=graph.num_edge_types,
         dropout=config.dropout,
     )
+
+
+def _require_no_decoder(config: ModelConfig, why: str) -> None:
+    if config.decoder != "auto":
+        raise InputError(
+            "a decoder has no effect",
+            value=f"decoder = '{config.decoder}', and {why}",
+            where="ModelConfig.decoder",
+            fix="Leave decoder out.",
+        )
 
 
 def with_outputs(graph: Graph, num_outputs: int) -> Graph:

@@ -415,10 +415,21 @@ def test_a_model_file_may_score_links_itself(tmp_path: Path) -> None:
         "    def forward(self, hops, x):\n        return self.only(hops[0], x)\n\n"
         "    def score(self, src, dst, types):\n        return -(src - dst).abs().sum(-1)\n"
     )
-    trainer = trainer_of(ModelConfig(model=f"{tmp_path / 'mine.py'}:Mine", hidden=5), communities())
+    config = ModelConfig(model=f"{tmp_path / 'mine.py'}:Mine", hidden=5)
+    trainer = trainer_of(config, communities())
     assert type(trainer.model).__name__ == "Mine"
     assert trainer.embed().shape[1] == 5
     trainer.fit()
+    with pytest.raises(
+        InputError, match="a decoder has no effect: decoder = 'mlp', and Mine has a score of its own"
+    ):
+        trainer_of(replace(config, decoder="mlp"), communities())
+
+
+def test_a_decoder_is_refused_where_links_are_not_learned() -> None:
+    config = ModelConfig(model="sage", hidden=8, decoder="dot")
+    with pytest.raises(InputError, match=r"decoder = 'dot', and links are not learned.*ModelConfig.decoder"):
+        Trainer(config, labelled_graph(), progress=False)
 
 
 def test_an_own_loss_and_own_metrics_get_a_row_for_each_true_link() -> None:
