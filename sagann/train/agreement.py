@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from sagann.errors import InputError
-from sagann.graph import Graph
+from sagann.graph import LINK_TASK, Graph
 from sagann.nn import ModelConfig
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
@@ -37,6 +37,13 @@ _OF_MACHINE = ("threads",)
 
 def require_divisible(config: TrainConfig, device: torch.device, *, balance: str) -> None:
     """Refuse what several workers, whose parts are balanced by a policy, cannot train yet."""
+    if config.task == LINK_TASK:
+        raise InputError(
+            "links are learned by one worker",
+            value=f"task is '{LINK_TASK}', and there are several workers",
+            where="TrainConfig.task",
+            fix="Leave workers out (--workers 1). Mini-batches take little memory: --sample 10,10.",
+        )
     if balance == "cost" and config.memory is not None:
         raise InputError(
             "vertices do not move between workers that stream",

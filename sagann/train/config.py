@@ -16,7 +16,7 @@ from sagann.byte_size import parse_bytes
 from sagann.constructor_options import check_options, require_options
 from sagann.did_you_mean import closest
 from sagann.errors import InputError, shown
-from sagann.graph.task import ALL_TASKS
+from sagann.graph.task import ALL_TASKS, GRAPH_TASKS, LINK_TASK
 from sagann.ranges import RANGES, Range
 from sagann.storage.json_fields import is_finite
 from sagann.train.losses import BALANCED, LOSS_ALIASES, LOSSES
@@ -179,6 +179,8 @@ class TrainConfig:
             _check_devices(self)
         if self.profile and self.memory is None and self.devices is None:
             raise _refused("profile", True, "false where no memory is set, for only a streamed epoch is profiled")
+        if self.task is not None:
+            self.require_effect(of_graphs=self.task in GRAPH_TASKS, of_links=self.task == LINK_TASK)
         if self.spill is not None:
             # A run may be resumed or reopened from another folder.
             object.__setattr__(self, "spill", os.path.abspath(self.spill))
@@ -200,6 +202,8 @@ class TrainConfig:
 
     def require_effect(self, *, of_graphs: bool, of_links: bool) -> None:
         """Refuse options that have no effect on a task; the arguments say whether whole graphs are learned, or links.
+
+        A configuration that names its task has been checked.
 
         Raises:
             InputError: such an option is set.

@@ -94,6 +94,23 @@ def test_commands_that_do_not_fit_the_task_are_refused(invoke: Invoke, run_dir: 
     assert ended.code == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--workers", 2), "links are learned by one worker"),
+        (("--memory", "1GiB"), "memory is refused: '1GiB', expected None where links are learned"),
+        (("--sample", "5,5", "--devices", "host,accelerator:1"), "devices is refused"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_the_data_are_read(
+    invoke: Invoke, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    ended = invoke(*TRAIN[:2], tmp_path / "data", *TRAIN[3:], *options, "--out", tmp_path / "run")
+    assert ended.code == 2
+    assert message in ended.err
+
+
 def test_sparse_features(invoke: Invoke, tmp_path: Path) -> None:
     save_graph(sparse_graph(), tmp_path / "data")
     ended = invoke(*TRAIN[:2], tmp_path / "data", *TRAIN[3:], "--out", tmp_path / "run")
