@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from sagann.free_space import require_memory
 from sagann.graph import Graph
 from sagann.runtime.loading import MiniBatch
 from sagann.runtime.loading.link_batches import LinkBatches
@@ -24,6 +25,8 @@ from sagann.train.tiers import hottest_rows
 
 WHILE_TRAINING = ("train", "val")
 "The splits that are measured while a model is trained."
+_LINK_BYTES = 40
+"Least bytes that a step takes for each of its links: the ids of both ends, as they are drawn and side by side, a score and its gradient."
 
 
 class LinkEpochs(PredictorSource[LinkPredictor]):
@@ -43,6 +46,7 @@ class LinkEpochs(PredictorSource[LinkPredictor]):
         self._edges = proper_edges(self._learned)
         self._types = link_types(self._learned)
         self._batch_size = config.batch_size or max(1, len(self._edges))
+        _require_room(min(self._batch_size, len(self._edges)), config.negatives)
 
     @property
     def num_batches(self) -> int:
@@ -80,6 +84,15 @@ class LinkEpochs(PredictorSource[LinkPredictor]):
         return self._predictor.loss_of_links(self._prepared, src, dst, types)
 
 
+def _require_room(num_positive: int, negatives: int) -> None:
+    """Refuse a step whose links alone do not fit the host's memory."""
+    require_memory(
+        num_positive * (1 + negatives) * _LINK_BYTES,
+        where=f"a step of {num_positive} links, with {negatives} negative ones each",
+        fix="Lower negatives (--negatives), or the number of links in a step (--batch-size).",
+    )
+
+
 class SampledLinkEpochs(SampledEpochs):
     """The epoch source of links on mini-batches: the in-edges of their ends are sampled.
 
@@ -95,6 +108,7 @@ class SampledLinkEpochs(SampledEpochs):
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         assert prepared.learned is not None
+        _require_room(min(config.seeds_per_batch, prepared.learned.num_edges), config.negatives)
         self._learned, self._of_links = prepared.learned.to("cpu"), predictor
         super().__init__(predictor, prepared, config, say=say)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sagann.errors import CheckpointError, InputError, LayerError
+from sagann.free_space import Room
 from sagann.graph import LINK_TASK, Graph, sbm_graph
 from sagann.nn import GNN, SAGE, LinkModel, ModelConfig, build_model
 from sagann.runtime.tiered import TieredFeatures
@@ -495,6 +496,22 @@ def test_graphs_without_links_to_learn_or_to_measure_are_refused() -> None:
         trainer_of(replace(config, decoder="distmult"), graph)
     with pytest.raises(InputError, match="only a model of links scores pairs"):
         Trainer(config, labelled_graph(), progress=False).predict(links=(loops, loops))
+
+
+@pytest.mark.parametrize(
+    ("options", "num_links"), [({}, "2550"), ({"batch_size": 1000}, "1000"), ({"sample": (3, 3)}, "1024")]
+)
+def test_more_negative_links_than_memory_holds_are_refused(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], num_links: str
+) -> None:
+    trainer = trainer_of(ModelConfig(model="sage", hidden=8), communities(), negatives=60_000, **options)
+    monkeypatch.setattr(
+        "sagann.free_space.host_room", lambda: Room(name="memory", total_bytes=1 << 30, free_bytes=1 << 30)
+    )
+    with pytest.raises(
+        InputError, match=rf"does not fit memory.*{num_links} links, with 60000 negative.*--negatives.*--batch-size"
+    ):
+        trainer.fit()
 
 
 @pytest.mark.parametrize("types", [0, 3])
