@@ -81,7 +81,8 @@ def predict(
     links: Annotated[
         Path | None,
         option(
-            "For a model of links: table of pairs to score, .csv or .parquet: source, destination, and the type if edges have types.",
+            "For a model of links: table of pairs to score, .csv or .parquet: source, destination, and the type if edges have types. Messages "
+            "travel along all edges of the graph, also those that the run held out.",
             "FILE",
         ),
     ] = None,

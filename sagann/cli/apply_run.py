@@ -13,7 +13,7 @@ from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
 from sagann.cli.link_file import check_links, read_links
 from sagann.cli.options import Shared
-from sagann.cli.prepare import apply_split, open_checked, training_graph, with_columns, with_held_out
+from sagann.cli.prepare import LINK_SHARES, apply_split, open_checked, training_graph, with_columns, with_held_out
 from sagann.cli.result_file import write_embeddings, write_links, write_predictions, write_values
 from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, merge, read_tables, settings_of
 from sagann.errors import CheckpointError, InputError
@@ -54,7 +54,8 @@ class TrainedRun:
             self._note_change(graph)
         elif of_links:
             own = self.settings.data.split
-            if self.data is self.settings.data and split not in (None, own):
+            is_same_data = self.data.data == self.settings.data.data
+            if is_same_data and (split or own or LINK_SHARES) != (own or LINK_SHARES):
                 self.terminal.say(
                     "Other edges are held out than in training: the run has learned some of the links to measure."
                 )

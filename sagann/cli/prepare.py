@@ -24,7 +24,9 @@ from sagann.graph import (
 from sagann.graph.normalise import normalise_features
 from sagann.graph.split import as_columns
 from sagann.graph.task import (
+    LEARNED,
     LINK_TASK,
+    VALIDATED,
     answered,
     answers_of,
     is_of_graphs,
@@ -39,9 +41,11 @@ from sagann.storage.npz_graph import describe_npz
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 
-_LINK_SHARES = "edges:0.85,0.05"
-_LINK_SHARES_SAID = "85 % of the edges are learned, 5 % validate, 10 % test"
+LINK_SHARES = f"edges:{LEARNED},{VALIDATED}"
 "The default split of links."
+_LINK_SHARES_SAID = (
+    f"{LEARNED:.0%} of the edges are learned, {VALIDATED:.0%} validate, {1 - LEARNED - VALIDATED:.0%} test"
+).replace("%", " %")
 
 
 def training_graph(
@@ -101,10 +105,10 @@ def with_columns(graph: Graph, columns: Sequence[int] | None) -> Graph:
 
 
 def with_held_out(graph: Graph, choice: str | None, *, seed: int, say: Callable[[str], None]) -> Graph:
-    """The graph with links held out as ``choice`` says: 'edges:TRAIN,VAL'; by default, which ``say`` is told of, 0.85 and 0.05."""
+    """The graph with links held out as ``choice`` says: 'edges:TRAIN,VAL'; by default, which ``say`` is told of, LINK_SHARES."""
     if choice is None:
         say(f"{_LINK_SHARES_SAID} (seed {seed}).")
-    kind, _, text = (choice or _LINK_SHARES).partition(":")
+    kind, _, text = (choice or LINK_SHARES).partition(":")
     shares: list[float] = []
     with suppress(ValueError):
         shares = [float(part) for part in text.split(",")]
@@ -113,7 +117,7 @@ def with_held_out(graph: Graph, choice: str | None, *, seed: int, say: Callable[
             "split is not one of links",
             value=f"'{str(choice)[:80]}'",
             where="--split",
-            fix=f"Write {_LINK_SHARES} (shares of the edges to learn and to validate on, at most 1 together).",
+            fix=f"Write {LINK_SHARES} (shares of the edges to learn and to validate on, at most 1 together).",
         )
     # Imported here: most runs do not learn links, and it loads Numba.
     from sagann.sampling import hold_out_links

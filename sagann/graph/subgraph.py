@@ -147,7 +147,7 @@ def require_no_links(graph: Graph, doing: str) -> None:
             f"{doing} before links are held out",
             value=f"{graph.links.num_links} links are held out",
             where=f"graph '{graph.name}'",
-            fix="Call sagann.sampling.hold_out_links afterwards.",
+            fix="Begin from the graph as it was before, and pass the result to sagann.sampling.hold_out_links.",
         )
 
 

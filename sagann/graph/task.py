@@ -25,7 +25,9 @@ GRAPH_TASKS = tuple(OF_GRAPHS + task for task in TASKS)
 """Tasks on the graphs of several in one: one class for each graph, any number of classes for each, or numbers for each."""
 LINK_TASK = "link-prediction"
 "The task on pairs of vertices: whether an edge joins them."
-TO_HOLD_OUT = "Hold some out with sagann.sampling.hold_out_links, or --split edges:0.85,0.05."
+LEARNED, VALIDATED = 0.85, 0.05
+"Shares of the edges to learn and to validate on, where none are named; the rest is for testing."
+TO_HOLD_OUT = f"Hold some out with sagann.sampling.hold_out_links, or --split edges:{LEARNED},{VALIDATED}."
 "What to do where links are to be learned, and none are held out."
 ALL_TASKS = (*TASKS, *GRAPH_TASKS, LINK_TASK)
 "Every task."

@@ -72,6 +72,8 @@ class _Answers:
     "Name of several things that have answers: 'vertices', 'graphs' or 'links'."
     prefix: str
     "Before 'labels', 'targets', 'splits' and 'num_classes' in the names of the graph's fields."
+    split_again: str
+    "What to do where the training split is empty."
     owner: str
     "Name of the graph."
     labels: Tensor | None
@@ -97,7 +99,8 @@ def _answers(graph: Graph) -> tuple[_Answers, ...]:
     links = _Answers(
         unit="link",
         units="links",
-        prefix="link_",
+        prefix="links.",
+        split_again="Hold links out with sagann.sampling.hold_out_links for example.",
         owner=graph.name,
         labels=None,
         num_classes=0,
@@ -110,6 +113,7 @@ def _answers(graph: Graph) -> tuple[_Answers, ...]:
             unit="vertex",
             units="vertices",
             prefix="",
+            split_again="Split again, with random_split for example.",
             owner=graph.name,
             labels=graph.labels,
             num_classes=graph.num_classes,
@@ -120,6 +124,7 @@ def _answers(graph: Graph) -> tuple[_Answers, ...]:
             unit="graph",
             units="graphs",
             prefix="graph_",
+            split_again="Split again, with random_graph_split for example.",
             owner=graph.name,
             labels=graph.graph_labels,
             num_classes=graph.num_graph_classes,
@@ -320,7 +325,7 @@ def _check_splits(answers: _Answers) -> None:
                 "the training split is empty",
                 value=f"0 {units}, at least 1 is needed",
                 where=where,
-                fix=f"Split again, with random_{answers.prefix}split for example.",
+                fix=answers.split_again,
             )
         # A vertex without a label may be in a split for its targets.
         if answers.labels is not None and not answers.multi_label and answers.targets is None:

@@ -11,12 +11,13 @@ from sagann.errors import InputError, require_type
 from sagann.graph.graph import Graph
 from sagann.graph.measured_links import MeasuredLinks
 from sagann.graph.split_edges import edge_split
+from sagann.graph.task import LEARNED, VALIDATED
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
 from sagann.sampling.links import found_destinations
 
-TRAIN, VAL, NEGATIVES = 0.85, 0.05, 50
-"Shares of the edges to train and to validate on, and number of negative links for each measured one, where none are named."
+NEGATIVES = 50
+"Number of negative links for each measured one, where none is named."
 MOST_MEASURED = 100_000
 "Most links of a split that are measured, where no number is named."
 
@@ -24,8 +25,8 @@ MOST_MEASURED = 100_000
 def hold_out_links(
     graph: Graph,
     *,
-    train: float = TRAIN,
-    val: float = VAL,
+    train: float = LEARNED,
+    val: float = VALIDATED,
     negatives: int = NEGATIVES,
     most: int = MOST_MEASURED,
     seed: int,

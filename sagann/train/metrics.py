@@ -34,7 +34,9 @@ _OF_LINKS = ("loss", "mrr", "hits_1", "hits_3", "hits_10", "roc_auc")
 METRICS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"classification": _OF_CLASSES, "multi-label": _OF_CLASSES, "regression": _OF_VALUES, LINK_TASK: _OF_LINKS}
 )
-"The metrics of each task. 'loss' is the training loss on the split, without dropout."
+"""The metrics of each task. 'loss' is the training loss on the split, without dropout. Of links it is over the negative links that each link is
+ranked among (50, where hold_out_links draws them), not over the ``TrainConfig.negatives`` of training: a softmax or a sum over them is larger than
+in training."""
 METRICS = tuple(dict.fromkeys(_OF_CLASSES + _OF_VALUES + _OF_LINKS))
 "Every metric."
 QUICK_METRICS: Mapping[str, str] = MappingProxyType(

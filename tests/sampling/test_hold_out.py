@@ -200,6 +200,10 @@ def test_what_would_lose_the_links_is_refused(tmp_path: str) -> None:
     ):
         with pytest.raises(InputError, match="links are held out"):
             use()
+    with pytest.raises(
+        InputError, match=r"from the graph as it was before, and pass the result to .*hold_out_links"
+    ):
+        subgraph(held, torch.arange(10))
 
 
 ONE = torch.tensor([0])
@@ -230,8 +234,17 @@ def test_another_form_of_links_is_refused(changes: dict[str, object], message: s
         ({"types": torch.tensor([0])}, 0, "types of links, 0 types of edges"),
         ({}, 3, "no types of links, 3 types of edges"),
         ({"types": torch.tensor([3])}, 3, "type"),
-        ({"splits": {"validation": torch.tensor([True])}}, 0, "unknown split"),
-        ({"splits": {"val": torch.tensor([True]), "test": torch.tensor([True])}}, 0, "splits overlap.*link 0"),
+        ({"splits": {"validation": torch.tensor([True])}}, 0, r"unknown split.*links\.splits of graph"),
+        (
+            {"splits": {"train": torch.tensor([False])}},
+            0,
+            r"training split is empty: 0 links.*links\.split 'train' of graph.*Hold links out with sagann.sampling.hold_out_links",
+        ),
+        (
+            {"splits": {"val": torch.tensor([True]), "test": torch.tensor([True])}},
+            0,
+            r"splits overlap.*link 0.*links\.splits of graph",
+        ),
     ],
 )
 def test_wrong_values_of_links_are_found(changes: dict[str, object], types: int, message: str) -> None:
