@@ -77,8 +77,8 @@ class TrainConfig:
     """Fanouts of mini-batches: for each hop, the number of in-edges that a vertex picks; the first number is that of the hop nearest the
     seeds, and -1 picks all. Evaluation takes all in-edges. None trains on the whole graph at once."""
     batch_size: int | None = None
-    """Number of training vertices in a mini-batch, where sample is set, or of graphs in a batch, where whole graphs are learned. None is 1024
-    vertices, or 64 graphs."""
+    """Number of training vertices, or of links to learn, in a mini-batch, where sample is set, or of graphs in a batch, where whole graphs are
+    learned; where links are learned on the whole graph, number of links in a step. None is 1024 vertices or links, 64 graphs, or all links."""
     negatives: int = 1
     "Where links are learned: number of negative links that are drawn for each positive one, at least 1."
     sampling_threads: int = 1
