@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections import deque
+from collections.abc import Callable
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -52,25 +53,18 @@ def _loader(
     hottest = torch.from_numpy(np.load(folder / "hottest.npy"))
     store = TieredFeatures(features, hot=hot, cache=variant, hottest=hottest)
     del hottest
-    announced = iter(enumerate(batches))
-    for _ in range(WINDOW - 1):
-        _announce(store, announced)
+    following = iter(batches)
+    announced = deque(map(store.announce, islice(following, WINDOW - 1)))
 
     def load(number: int) -> Tensor:
-        _announce(store, announced)
-        return store.rows_of(number)
+        announced.extend(map(store.announce, islice(following, 1)))
+        return store.rows_of(announced.popleft())
 
     def told() -> dict[str, float]:
         traffic = store.traffic()
         return {"hit_rate": traffic.hit_rate, "read_bytes": traffic.cold_read_bytes, "reads": traffic.cold_reads}
 
     return load, told
-
-
-def _announce(store: TieredFeatures, announced: Iterator[tuple[int, Tensor]]) -> None:
-    following = next(announced, None)
-    if following is not None:
-        store.announce(*following)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ rows at once calls :func:`tensor_of`. Code that walks over the rows reads one ra
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -52,26 +52,29 @@ class AnnouncedFeatures(FeatureStore, Protocol):
     A loader announces every batch as soon as its vertices are known, in the order in which the batches will be read, and takes each
     batch's rows later, once, from any thread. Announcing changes no row, only where the rows come from::
 
-        store.announce(7, batch.src_ids)
+        announcement = store.announce(batch.src_ids)
         ...
-        x = store.rows_of(7)
+        x = store.rows_of(announcement)
 
-    Batches that a loader gives up are withdrawn. :meth:`rows` goes on to work beside it.
+    Several loaders may announce at the same time. A loader gives a batch up by dropping its announcement. :meth:`rows` goes on to work
+    beside it.
     """
 
-    def announce(self, number: int, ids: Tensor) -> None:
+    @property
+    def wants_announcements(self) -> bool:
+        """Whether announcing batches saves anything. Where not, loaders may ask for :meth:`rows` alone."""
+
+    def announce(self, ids: Tensor) -> Any:
         """Add a batch behind those that were announced before.
 
         Args:
-            number: of the batch, larger than that of every batch before it; it need not be the next one.
             ids: int64 [n], as for :meth:`rows`. Callers must not modify them until the rows are given.
+        Returns:
+            What :meth:`rows_of` is asked with.
         """
 
-    def rows_of(self, number: int) -> Tensor:
+    def rows_of(self, announcement: Any) -> Tensor:
         """The rows of an announced batch: what ``rows(ids)`` gives."""
-
-    def withdraw(self) -> None:
-        """Forget the announced batches whose rows were not asked for. Numbers may then begin anew."""
 
 
 Features = Tensor | FeatureStore
@@ -133,9 +136,9 @@ def read_rows(store: FeatureStore, ids: Tensor) -> Tensor:
     return _checked(store, store.rows(ids), len(ids))
 
 
-def read_announced(store: AnnouncedFeatures, number: int, count: int) -> Tensor:
+def read_announced(store: AnnouncedFeatures, announcement: Any, count: int) -> Tensor:
     """:meth:`AnnouncedFeatures.rows_of` for a batch of ``count`` rows, with the check of :func:`read_slice`."""
-    return _checked(store, store.rows_of(number), count)
+    return _checked(store, store.rows_of(announcement), count)
 
 
 def _checked(store: FeatureStore, rows: Tensor, count: int) -> Tensor:

@@ -9,8 +9,6 @@ So nothing is pickled, and graph and features are in memory once.
 
 from __future__ import annotations
 
-import itertools
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,8 +57,8 @@ class MiniBatches:
     ``for batch in minibatches`` goes through the next epoch, the first time through epoch 0. Batches are sampled, loaded and copied to the
     device ahead of the loop, on threads of their own. They end with the loop, however it ends.
 
-    A feature store of :class:`sagann.graph.feature_store.AnnouncedFeatures` is told of every batch as soon as it is sampled. Such a store
-    serves one loop at a time. Features of :class:`sagann.runtime.tiered.DeviceFeatures` are gathered by the device.
+    A feature store of :class:`sagann.graph.feature_store.AnnouncedFeatures` is told of every batch as soon as it is sampled. Several
+    loops may use one store at the same time. Features of :class:`sagann.runtime.tiered.DeviceFeatures` are gathered by the device.
 
     Args:
         graph: as the model reads it: ``model.prepare(graph)`` for a model that has ``prepare``. Topology and features may be mapped from
@@ -129,7 +127,6 @@ class MiniBatches:
         self._next_epoch = 0
         self._queues: tuple[Streams, PinnedPool] | None = None
         "Queues and pinned memory of batches that are copied to a device."
-        self._announcing, self._announced = threading.Lock(), itertools.count()
         if not len(self):
             raise InputError(
                 "an epoch has no batch",
@@ -182,7 +179,7 @@ class MiniBatches:
         )
 
     def stages(self, epoch: int) -> BatchStages:
-        """What makes the batches of an epoch. Batches that were announced to the feature store before are withdrawn."""
+        """What makes the batches of an epoch."""
         ids = self.seeds_of(epoch)
 
         def sample(number: int) -> Sampled:
@@ -192,9 +189,7 @@ class MiniBatches:
         if isinstance(self._features, DeviceFeatures):
             return self._stages_of_device(stages, self._features)
         copies = None if self.device.type == "cpu" else self._copies()
-        if isinstance(self._features, AnnouncedFeatures):
-            # Of a loop that was left early.
-            self._features.withdraw()
+        if isinstance(self._features, AnnouncedFeatures) and self._features.wants_announcements:
             stages.append(Stage(name="announce", work=self._announce))
             read: Callable[[Any], MiniBatch] = self._load_announced
         else:
@@ -247,19 +242,15 @@ class MiniBatches:
         streams, pool = self._queues
         return DeviceCopies(streams, features, pool=pool)
 
-    def _announce(self, sampled: Sampled) -> tuple[int, Sampled]:
-        """Tell the feature store which rows a batch reads; the batch with its number in the store."""
+    def _announce(self, sampled: Sampled) -> tuple[Any, Sampled]:
+        """Tell the feature store which rows a batch reads; the store's announcement, and the batch."""
         assert isinstance(self._features, AnnouncedFeatures)
-        # A thread of a loop that was left may announce its last batch meanwhile.
-        with self._announcing:
-            number = next(self._announced)
-            self._features.announce(number, sampled.src_ids)
-        return number, sampled
+        return self._features.announce(sampled.src_ids), sampled
 
-    def _load_announced(self, announced: tuple[int, Sampled]) -> MiniBatch:
-        number, sampled = announced
+    def _load_announced(self, announced: tuple[Any, Sampled]) -> MiniBatch:
+        announcement, sampled = announced
         assert isinstance(self._features, AnnouncedFeatures)
-        return self._batch(sampled, read_announced(self._features, number, len(sampled.src_ids)))
+        return self._batch(sampled, read_announced(self._features, announcement, len(sampled.src_ids)))
 
     def load(self, sampled: Sampled) -> MiniBatch:
         """The batch of some sampled blocks, with the rows of its sources."""

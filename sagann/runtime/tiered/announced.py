@@ -1,17 +1,35 @@
-"""Batches that were announced to a tiered store: their ids, and a cache's decisions for those that it has passed."""
+"""Batches that were announced to a tiered store: their ids, and a cache's decisions for those that it has passed.
+
+Each batch has an announcement, an object that its loader keeps until it wants the rows. So several loops may use one store at the same
+time, and none can take another one's rows. A batch is given up when nobody keeps its announcement any more.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
+from weakref import ReferenceType, ref
 
-from sagann.errors import InputError, shown
+from sagann.errors import InputError
 from sagann.tiering import AnnouncingCache, Cache, Decision
 from sagann.tiering.cache import Array
 from sagann.tiering.look_ahead import MOST_BATCHES
 
 
+@dataclass(kw_only=True, slots=True, eq=False, weakref_slot=True)
+class Announcement:
+    """A batch whose rows will be asked for once. Dropping the object gives the batch up."""
+
+    by: Announced | None
+    "What the batch waits in; None after its rows were asked for."
+    ids: Array
+    "int64 [n]: the rows of the batch."
+    decision: Decision | None = None
+    "The cache's decision; None before it."
+
+
 class Announced:
-    """The announced batches by number. The caller holds the lock of the store in every method.
+    """The announced batches of a store. The caller holds the lock of the store in every method.
 
     Args:
         cache: hears of the batches in their order, if it wants to.
@@ -19,60 +37,70 @@ class Announced:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._ids: dict[int, Array] = {}
-        "Ids by number, of batches whose rows were not asked for."
-        self._undecided: deque[int] = deque()
-        "Numbers of the batches that the cache has not decided for."
-        self._decisions: dict[int, Decision] = {}
-        "Decisions by number, of batches whose rows were not copied."
-        self._last = -1
+        self._ahead = cache if isinstance(cache, AnnouncingCache) else None
+        self._undecided: deque[ReferenceType[Announcement]] = deque()
+        "The batches that the cache has not decided for, in the order in which they were announced."
+        self._any_dropped = False
+        "Whether one of these was given up. Python may notice that at any moment, so only this mark is made then."
 
-    def add(self, number: int, ids: Array) -> None:
+    @property
+    def is_ordered(self) -> bool:
+        """Whether decisions depend on the order in which batches are announced."""
+        return self._ahead is not None
+
+    def add(self, ids: Array) -> Announcement:
         """Add a batch behind all others."""
-        where = "TieredFeatures.announce, number"
-        if number <= self._last:
-            raise InputError(
-                "batches are announced in ascending order",
-                value=f"number {number} after {self._last}",
-                where=where,
-                fix="Number the batches on through all epochs, or call withdraw() first.",
-            )
-        if len(self._ids) == MOST_BATCHES or len(self._undecided) == MOST_BATCHES:
+        made = Announcement(by=self, ids=ids)
+        if self._ahead is None:
+            return made
+        self._leave_out_dropped(self._ahead)
+        if len(self._undecided) == MOST_BATCHES:
             raise InputError(
                 "too many batches are announced",
                 value=f"{MOST_BATCHES} wait for rows_of, which is the limit",
-                where=where,
-                fix="Ask for the rows of earlier batches first, or call withdraw().",
+                where="TieredFeatures.announce",
+                fix="Ask for the rows of earlier batches first, or drop their announcements.",
             )
-        self._ids[number], self._last = ids, number
-        if isinstance(self._cache, AnnouncingCache):
-            self._cache.announce(ids)
-            self._undecided.append(number)
+        self._ahead.announce(ids)
+        self._undecided.append(ref(made, self._note_dropped))
+        return made
 
-    def take(self, number: int) -> Array:
+    def take(self, announcement: Announcement) -> Array:
         """The ids of a batch, once."""
-        if number not in self._ids:
+        if not isinstance(announcement, Announcement) or announcement.by is not self:
+            is_given = isinstance(announcement, Announcement) and announcement.by is None
             raise InputError(
-                "batch was not announced",
-                value=f"{shown(number)}, {len(self._ids)} batches wait for rows_of",
-                where="TieredFeatures.rows_of, number",
-                fix="Call announce(number, ids) first, and rows_of(number) once.",
+                "batch does not wait for its rows",
+                value="the rows of the announcement were given before"
+                if is_given
+                else "no announcement of this store",
+                where="TieredFeatures.rows_of, announcement",
+                fix="Pass what announce(ids) returns, and each announcement once.",
             )
-        return self._ids.pop(number)
+        announcement.by = None
+        return announcement.ids
 
-    def place(self, number: int, ids: Array) -> Decision:
-        """The cache's decision for a batch that was taken."""
-        if isinstance(self._cache, AnnouncingCache):
-            while number not in self._decisions and self._undecided:
-                self._decisions[self._undecided.popleft()] = self._cache.place_next()
-        # A batch that was withdrawn after it was taken is like one that was not announced.
-        return self._decisions.pop(number, None) or self._cache.place(ids)
+    def place(self, announcement: Announcement) -> Decision:
+        """The cache's decision for a batch that was taken. Batches that were announced before it are decided first."""
+        if self._ahead is None:
+            return self._cache.place(announcement.ids)
+        self._leave_out_dropped(self._ahead)
+        while announcement.decision is None:
+            decision, decided = self._ahead.place_next(), self._undecided.popleft()()
+            if decided is not None:
+                decided.decision = decision
+        return announcement.decision
 
-    def withdraw(self) -> None:
-        """Forget all batches that were not taken."""
-        self._ids.clear()
-        self._undecided.clear()
-        self._decisions.clear()
-        self._last = -1
-        if isinstance(self._cache, AnnouncingCache):
-            self._cache.withdraw()
+    def _note_dropped(self, _: ReferenceType[Announcement]) -> None:
+        self._any_dropped = True
+
+    def _leave_out_dropped(self, cache: AnnouncingCache) -> None:
+        """Let the window be of batches that somebody still keeps."""
+        if not self._any_dropped:
+            return
+        self._any_dropped = False
+        left = [kept for each in self._undecided if (kept := each()) is not None]
+        cache.withdraw()
+        for kept in left:
+            cache.announce(kept.ids)
+        self._undecided = deque(ref(kept, self._note_dropped) for kept in left)

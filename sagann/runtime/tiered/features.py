@@ -30,8 +30,7 @@ from sagann.graph.feature_store import Features, FeatureStore, feature_store, re
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_bytes
 from sagann.machine_code import compiled
-from sagann.ranges import require_integer
-from sagann.runtime.tiered.announced import Announced
+from sagann.runtime.tiered.announced import Announced, Announcement
 from sagann.runtime.tiered.checks import checked_ids, checked_order, require_on_host
 from sagann.runtime.tiered.cold_rows import cold_rows
 from sagann.runtime.tiered.counters import Counters, Traffic
@@ -128,37 +127,37 @@ class TieredFeatures:
         self._cold.require_unchanged()
         return rows
 
-    def announce(self, number: int, ids: Tensor) -> None:
+    @property
+    def wants_announcements(self) -> bool:
+        """Whether announcing batches saves reads: whether the cache is "look-ahead"."""
+        return self._announced.is_ordered
+
+    def announce(self, ids: Tensor) -> Announcement:
         """Tell which rows a batch will read; see :class:`sagann.graph.feature_store.AnnouncedFeatures`.
 
         Args:
-            number: of the batch, larger than that of every batch before it.
             ids: int64 [n]. Callers must not modify them until the rows are given.
+        Returns:
+            What :meth:`rows_of` is asked with. A batch is given up by dropping it.
         Raises:
-            InputError: the number is too small, too many batches are announced, or an id is no vertex.
+            InputError: too many batches are announced, or an id is no vertex.
         """
-        require_integer(number, "batch", where="TieredFeatures.announce, number")
         found = checked_ids(ids, self.num_rows, "TieredFeatures.announce, ids")
         with self._lock:
-            self._announced.add(number, found)
+            return self._announced.add(found)
 
-    def rows_of(self, number: int) -> Tensor:
+    def rows_of(self, announcement: Announcement) -> Tensor:
         """The rows of an announced batch, once, in the order of its ids.
 
         The cache "look-ahead" decides for batches in the order in which they were announced, whichever thread asks first.
 
         Raises:
-            InputError: the batch was not announced, or its rows were given before.
+            InputError: the announcement is of another store, or its rows were given before.
             DatasetError: see :meth:`rows`.
         """
         with self._lock:
-            ids = self._announced.take(number)
-        return self._load(ids, lambda: self._announced.place(number, ids))
-
-    def withdraw(self) -> None:
-        """Forget the announced batches whose rows were not asked for. Numbers may then begin anew."""
-        with self._lock:
-            self._announced.withdraw()
+            ids = self._announced.take(announcement)
+        return self._load(ids, lambda: self._announced.place(announcement))
 
     def traffic(self) -> Traffic:
         """Rows and bytes that each tier has given so far."""

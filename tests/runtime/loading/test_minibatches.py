@@ -377,6 +377,32 @@ def test_a_tiered_store_is_told_of_batches_ahead(cache: str, threads: int, ahead
     assert 0 < store.traffic().hot.rows < store.traffic().rows
 
 
+@pytest.mark.parametrize("cache", ["static", "s3-fifo", "look-ahead"])
+@pytest.mark.parametrize(("threads", "ahead"), [(1, 0), (1, 3), (3, 6)])
+def test_two_loops_over_one_tiered_store_have_their_own_rows(cache: str, threads: int, ahead: int) -> None:
+    graph = labelled_graph()
+    assert isinstance(graph.features, Tensor)
+    store = TieredFeatures(graph.features, hot=0.3, cache=cache)
+    shared = replace(graph, features=store)
+    training = of(shared, batch_size=2, threads=threads, ahead=ahead)
+    validation = of(shared, seeds=torch.arange(7, graph.num_vertices), batch_size=3, fanouts=[2, 2], ahead=ahead)
+    taken = 0
+    for epoch in range(12):
+        for step, batch in enumerate(training.batches(epoch)):
+            assert torch.equal(batch.features, graph.features[batch.src_ids])
+            # A whole loop, one that is left early, and one that is open beside another loop of the same object.
+            for other in validation:
+                assert torch.equal(other.features, graph.features[other.src_ids])
+                taken += 1
+                if step % 2:
+                    break
+            if step == 3:
+                same = zip(training.batches(epoch), training.batches(epoch), strict=True)
+                assert all(torch.equal(one.features, other.features) for one, other in same)
+    assert taken > 300
+    assert not left_threads()
+
+
 @pytest.mark.parametrize(("threads", "ahead"), [(1, 0), (3, 6)])
 def test_rows_on_a_device_are_gathered_there(monkeypatch: pytest.MonkeyPatch, threads: int, ahead: int) -> None:
     monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())

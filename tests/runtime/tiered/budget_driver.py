@@ -30,9 +30,8 @@ def main() -> None:
     with Watch() as watch:
         store = TieredFeatures(features, hot=hot, cache=cache, hottest=torch.arange(0, num_rows, 3))
         wrong = 0
-        for number, batch in enumerate([*batches, *batches]):
-            store.announce(number, batch)
-            rows = store.rows_of(number)
+        for batch in [*batches, *batches]:
+            rows = store.rows_of(store.announce(batch))
             expected = torch.where(batch % EVERY == 0, batch, 0).float()
             wrong += int((rows != expected[:, None]).sum())
     traffic = store.traffic()

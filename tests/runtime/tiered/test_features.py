@@ -20,6 +20,7 @@ from sagann.graph import AnnouncedFeatures, FeatureStore, Graph, Topology, demo_
 from sagann.graph.feature_store import feature_store
 from sagann.graph.rows import csr_tensor, flat_bytes
 from sagann.runtime.tiered import TieredFeatures
+from sagann.runtime.tiered.announced import Announcement
 from sagann.sampling import NeighborSampler, seed_batches
 from sagann.storage.npy import map_npy, write_npy
 from sagann.tiering import CACHES, LookAhead
@@ -91,8 +92,7 @@ def test_rows_have_the_bits_of_the_features(
     )
     assert (store.num_rows, store.row_shape, store.dtype) == (NUM_ROWS, row_shape, dtype)
     for number, ids in enumerate(batches_of(12)):
-        store.announce(number, ids)
-        assert same(store.rows_of(number), features[ids])
+        assert same(store.rows_of(store.announce(ids)), features[ids])
         assert same(store.rows(ids.flip(0)), features[ids.flip(0)])
         assert same(store.slice(3 * number, 100), features[3 * number : 100])
     assert same(store.rows(torch.empty(0, dtype=torch.int64)), features[:0])
@@ -136,13 +136,12 @@ def test_several_threads_read_at_once(tmp_path: Path, cache: str) -> None:
     features = bits(torch.float32, (16,))
     store = TieredFeatures(dataset_array(tmp_path, features), hot=0.05, cache=cache, hottest=torch.arange(100))
     batches = batches_of(400, size=50)
-    for number, ids in enumerate(batches):
-        store.announce(number, ids)
+    announced = [store.announce(ids) for ids in batches]
 
     def is_right(number: int) -> bool:
         ids = batches[number]
         other = batches[-number]
-        return same(store.rows_of(number), features[ids]) and same(store.rows(other), features[other])
+        return same(store.rows_of(announced[number]), features[ids]) and same(store.rows(other), features[other])
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -166,13 +165,12 @@ def sampled_batches() -> tuple[int, list[Tensor]]:
 def test_look_ahead_reads_what_the_cache_decides(window: int) -> None:
     num_rows, batches = sampled_batches()
     store = TieredFeatures(torch.randn(num_rows, 4), hot=0.1, cache="look-ahead")
-    cache, cold, announced = LookAhead(num_rows, num_rows // 10), 0, 0
+    cache, cold, announced = LookAhead(num_rows, num_rows // 10), 0, list[Announcement]()
     for number in range(len(batches)):
-        while announced < min(number + window, len(batches)):
-            store.announce(announced, batches[announced])
-            cache.announce(batches[announced].numpy())
-            announced += 1
-        store.rows_of(number)
+        for ids in batches[len(announced) : number + window]:
+            announced.append(store.announce(ids))
+            cache.announce(ids.numpy())
+        store.rows_of(announced[number])
         cold += int((~cache.place_next().is_resident).sum())
         assert store.traffic().cold.rows == cold
 
@@ -183,47 +181,39 @@ def test_decisions_do_not_depend_on_the_order_in_which_batches_are_asked_for() -
     owners = []
     for order in (list(range(len(batches))), list(reversed(range(len(batches))))):
         store = TieredFeatures(features, hot=0.1, cache="look-ahead")
-        for number, ids in enumerate(batches):
-            store.announce(10 * number, ids)
+        announced = [store.announce(ids) for ids in batches]
         for number in order:
-            assert torch.equal(store.rows_of(10 * number), features[batches[number]])
+            assert torch.equal(store.rows_of(announced[number]), features[batches[number]])
         owners.append(store._cache.owners.tolist())
     assert owners[0] == owners[1]
 
 
 @pytest.mark.parametrize("cache", CACHE_NAMES)
-def test_batches_are_announced_in_order_and_given_once(cache: str) -> None:
-    store = TieredFeatures(torch.arange(10.0)[:, None], hot=0.2, cache=cache)
+def test_an_announced_batch_is_given_once_and_by_its_store(cache: str) -> None:
+    store, other = (TieredFeatures(torch.arange(10.0)[:, None], hot=0.2, cache=cache) for _ in range(2))
     assert isinstance(store, AnnouncedFeatures)
     assert isinstance(store, FeatureStore)
     assert not isinstance(feature_store(torch.ones(2, 2)), AnnouncedFeatures)
-    store.announce(5, torch.tensor([1, 2]))
-    with pytest.raises(
-        InputError, match=r"ascending order: number 5 after 5 \(in TieredFeatures.announce, number\)"
-    ):
-        store.announce(5, torch.tensor([1, 2]))
-    with pytest.raises(
-        InputError, match=r"batch was not announced: 4, 1 batches wait .* Call announce\(number, ids\)"
-    ):
-        store.rows_of(4)
-    assert store.rows_of(5).tolist() == [[1.0], [2.0]]
-    with pytest.raises(InputError, match="batch was not announced: 5, 0 batches wait"):
-        store.rows_of(5)
-    store.announce(7, torch.tensor([3]))
-    store.withdraw()
-    with pytest.raises(InputError, match="batch was not announced"):
-        store.rows_of(7)
-    store.announce(0, torch.tensor([9, 9]))
-    assert store.rows_of(0).tolist() == [[9.0], [9.0]]
+    assert store.wants_announcements == (cache == "look-ahead")
+    first, second = store.announce(torch.tensor([1, 2])), store.announce(torch.tensor([9, 9]))
+    assert store.rows_of(second).tolist() == [[9.0], [9.0]]
+    assert store.rows_of(first).tolist() == [[1.0], [2.0]]
+    message = r"batch does not wait for its rows: {} \(in TieredFeatures.rows_of, announcement\)\. Pass what announce\(ids\)"
+    with pytest.raises(InputError, match=message.format("the rows of the announcement were given before")):
+        store.rows_of(first)
+    for wrong in (other.announce(torch.tensor([1])), 5):
+        with pytest.raises(InputError, match=message.format("no announcement of this store")):
+            store.rows_of(wrong)  # type: ignore[arg-type]
 
 
 def test_there_is_a_limit_for_announced_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sagann.runtime.tiered.announced.MOST_BATCHES", 2)
     store = TieredFeatures(torch.ones(10, 1), hot=0.2, cache="look-ahead")
-    for number in range(2):
-        store.announce(number, torch.tensor([number]))
+    announced = [store.announce(torch.tensor([row])) for row in range(2)]
     with pytest.raises(InputError, match=r"too many batches are announced: 2 wait for rows_of, which is the limit"):
-        store.announce(2, torch.tensor([0]))
+        store.announce(torch.tensor([0]))
+    announced.pop()
+    store.announce(torch.tensor([0]))
 
 
 @pytest.mark.parametrize("cache", CACHE_NAMES)
@@ -291,7 +281,7 @@ def test_a_read_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: py
     for cache in CACHE_NAMES:
         store = TieredFeatures(plain_file(tmp_path, features), hot=0.1, cache=cache, hottest=torch.arange(99))
         ids = torch.arange(50, 300)
-        store.announce(0, ids)
+        announcement = store.announce(ids)
 
         def fail(*_: object) -> None:
             raise OSError(5, "Input/output error")
@@ -301,7 +291,7 @@ def test_a_read_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: py
             with pytest.raises(
                 DatasetError, match=r"features cannot be read: Input/output error \(in .*features.bin\)"
             ):
-                store.rows_of(0)
+                store.rows_of(announcement)
         for _ in range(3):
             assert same(store.rows(ids), features[ids])
 
@@ -364,7 +354,7 @@ def test_ids_that_are_refused(ids: Tensor, message: str) -> None:
     with pytest.raises(InputError, match=message):
         store.rows(ids)
     with pytest.raises(InputError, match=message):
-        store.announce(0, ids)
+        store.announce(ids)
 
 
 def test_sparse_features_are_refused() -> None:
