@@ -7,7 +7,8 @@ cores of one processor. An operation is one stage's work on one batch, and waits
 - A stage works on a batch after the stage before has. Each of a stage's threads takes the next batch; with batches of equal work, the
   threads take turns.
 - At most ``ahead`` batches are on their way. So the first stage begins with batch ``b`` when the training thread has taken batch
-  ``b - ahead``: that batch is ready, and the step before it has ended.
+  ``b - ahead``: that batch is ready, and the step before it has ended. If ``window`` further batches are sampled ahead, this holds for the
+  stage that loads, and the first stage begins ``window`` batches earlier.
 - With ``ahead`` 0, the training thread does all the work, one stage after the other.
 
 All whole batches have the same work, and the last batch of an epoch may have less. So the pipeline becomes periodic after a few batches:
@@ -28,6 +29,8 @@ from sagann.plan.simulate import simulate
 from sagann.plan.steps import UNLIMITED, Plan, Step
 from sagann.plan.timeline import Timeline
 
+LOADING = "load"
+"Name of the stage that loads features."
 FEWEST_SIMULATED = 256
 "Batches of a long epoch that are simulated; more if many batches may be on their way."
 # Batches that are simulated for each batch that may be on its way: the pipeline is full after some, and runs empty at the last ones.
@@ -77,6 +80,8 @@ class PipelinedEpoch:
     "Number of batches, at least 1."
     ahead: int
     "Most batches that are on their way; 0 if the training thread does all the work."
+    window: int = 0
+    "Number of batches that are sampled ahead of these, and not yet loaded."
     begin_s: float = 0.0
     "Seconds before the first batch begins."
     slowdown: float = 1.0
@@ -129,8 +134,9 @@ def pipeline_plan(epoch: PipelinedEpoch) -> Plan:
         for number, stage in enumerate(stages):
             first = batch * len(stages)
             after = [first + number - 1] if number else []
-            if number == 0 and 0 < epoch.ahead <= batch:
-                taken = (batch - epoch.ahead) * len(stages)
+            ahead = _ahead_of(epoch, number)
+            if 0 < ahead <= batch:
+                taken = (batch - ahead) * len(stages)
                 # The taken batch is ready, and the training step before it has ended.
                 after += [before for before in (taken - 1, taken + len(stages) - 2) if before >= 0]
             operations.append(
@@ -151,9 +157,18 @@ def pipeline_plan(epoch: PipelinedEpoch) -> Plan:
     )
 
 
+def _ahead_of(epoch: PipelinedEpoch, number: int) -> int:
+    """Most batches on their way where a stage begins with a further one; 0 for a stage that does not ask."""
+    if number == 0:
+        return epoch.ahead + epoch.window
+    return epoch.ahead if epoch.window and epoch.stages[number].name == LOADING else 0
+
+
 def simulate_epoch(epoch: PipelinedEpoch, num_cores: int) -> SimulatedEpoch:
     """Simulate an epoch on a processor; a long one up to a number of batches after which the pipeline is periodic."""
-    most = max(FEWEST_SIMULATED, _PER_AHEAD * (epoch.ahead + max(stage.threads for stage in epoch.stages)))
+    most = max(
+        FEWEST_SIMULATED, _PER_AHEAD * (epoch.ahead + epoch.window + max(stage.threads for stage in epoch.stages))
+    )
     simulated = replace(epoch, num_batches=min(epoch.num_batches, most))
     timeline = simulate(
         pipeline_plan(simulated),
@@ -179,9 +194,9 @@ def bottleneck_of(simulated: SimulatedEpoch) -> PipelineStage:
 
 
 def with_options(epoch: PipelinedEpoch, *, threads: int, ahead: int) -> PipelinedEpoch:
-    """The epoch with other numbers of threads that sample and load, and of batches ahead."""
+    """The epoch with other numbers of threads that sample and load, and of batches ahead. A window is as long as these."""
     stages = tuple(replace(stage, threads=threads) if stage.is_threaded else stage for stage in epoch.stages)
-    return replace(epoch, stages=stages, ahead=ahead)
+    return replace(epoch, stages=stages, ahead=ahead, window=ahead if epoch.window else 0)
 
 
 def _resource(epoch: PipelinedEpoch, stage: PipelineStage, batch: int) -> str:
@@ -196,7 +211,13 @@ def _period_s(simulated: PipelinedEpoch, timeline: Timeline) -> float:
     ends = [span.start_s + span.seconds for span in timeline.spans if span.name.startswith(trained)]
     first = simulated.num_batches // 2
     # Later, no stage has batches left to make.
-    last = simulated.num_batches - 2 - simulated.ahead - max(stage.threads for stage in simulated.stages)
+    last = (
+        simulated.num_batches
+        - 2
+        - simulated.ahead
+        - simulated.window
+        - max(stage.threads for stage in simulated.stages)
+    )
     return (ends[last] - ends[first]) / (last - first)
 
 

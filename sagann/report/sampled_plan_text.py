@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sagann.byte_size import format_bytes
-from sagann.plan.pipeline import bottleneck_of
+from sagann.plan.pipeline import PipelinedEpoch, bottleneck_of
 from sagann.train.sampled_forecast import Change, SampledForecast
 
 _STAGES = {
@@ -49,7 +49,7 @@ def sampled_plan_text(forecast: SampledForecast, *, processor: str) -> str:
         [
             f"Mini-batches: {_batches(forecast)}; fanouts {', '.join(map(str, forecast.fanouts))}.",
             f"An epoch: {forecast.num_edges:,} edges sampled; {_tiers(forecast)}.",
-            f"Memory: about {format_bytes(forecast.ahead_bytes)} of mini-batches at a time, {_ahead(epoch.ahead)}. "
+            f"Memory: about {format_bytes(forecast.ahead_bytes)} of mini-batches at a time, {_ahead(epoch)}. "
             "Graph, model, gradients and temporaries come on top.",
             f"Expected: {simulated.seconds:.3g} s an epoch on {simulated.num_cores} cores of {processor}, without evaluation; known "
             f"from {forecast.num_rehearsed} rehearsed batches.",
@@ -59,8 +59,11 @@ def sampled_plan_text(forecast: SampledForecast, *, processor: str) -> str:
     )
 
 
-def _ahead(count: int) -> str:
-    return f"up to {count} made ahead" if count else "each made in the training step"
+def _ahead(epoch: PipelinedEpoch) -> str:
+    if not epoch.ahead:
+        return "each made in the training step"
+    further = f", and up to {epoch.window} further ones sampled" if epoch.window else ""
+    return f"up to {epoch.ahead} made ahead{further}"
 
 
 def _slowdown(slowdown: float) -> str:

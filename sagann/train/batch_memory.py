@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,8 @@ class BatchMemory:
     "Bytes that a training step takes besides its batch: what the backward pass reads again, and temporary rows."
     thread_bytes: int
     "Bytes of the tables of all threads that sample or load."
+    window_bytes: int = 0
+    "Bytes that each batch ahead takes besides: a further batch of the window, which is sampled and not loaded. 0 without a window."
 
     def needed_bytes(self, ahead: int) -> int:
         """Peak bytes of a training step while ``ahead`` mini-batches are made.
@@ -49,10 +51,10 @@ class BatchMemory:
         """
         # Without batches ahead, the step's batch is still there while the next one is made.
         beside = self.step_bytes if ahead else max(self.step_bytes, self.batch_bytes)
-        return self.thread_bytes + beside + (ahead + 1) * self.batch_bytes
+        return self.thread_bytes + beside + (ahead + 1) * self.batch_bytes + ahead * self.window_bytes
 
 
-def measure_batches(predictor: Predictor, minibatches: MiniBatches) -> BatchMemory:
+def measure_batches(predictor: Predictor, minibatches: MiniBatches, *, has_window: bool = False) -> BatchMemory:
     """Sample the first mini-batches of epoch 1, and run the model forward on the largest one.
 
     The model runs as in training, dropout included. Its buffers and modes and the random generators are as before afterwards.
@@ -60,14 +62,19 @@ def measure_batches(predictor: Predictor, minibatches: MiniBatches) -> BatchMemo
     Args:
         predictor: has the model.
         minibatches: makes each batch when it is asked for (``ahead=0``), so that no more than two of them exist.
+        has_window: as many batches as are made ahead will be sampled and announced ahead of these.
     """
     with minibatches.batches(1) as batches:
         largest = max(itertools.islice(batches, TRIED_BATCHES), key=_batch_bytes)
     num_sources = len(largest.src_ids)
+    window_bytes = 0
+    if has_window:
+        window_bytes = int(MARGIN * (_batch_bytes(replace(largest, features=None)) + _WINDOW_BYTES * num_sources))
     return BatchMemory(
         batch_bytes=int(MARGIN * (_batch_bytes(largest) + _WINDOW_BYTES * num_sources)),
         step_bytes=int(MARGIN * _step_bytes(predictor, largest)),
         thread_bytes=2 * minibatches.threads * _THREAD_BYTES * num_sources,
+        window_bytes=window_bytes,
     )
 
 

@@ -25,7 +25,7 @@ from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
-from sagann.train.tiers import device_tiered, hottest_rows, is_in_memory, plan_tiers, tiered
+from sagann.train.tiers import TierPlan, device_tiered, hottest_rows, is_in_memory, looks_ahead, plan_tiers, tiered
 
 
 class SampledEpochs(PredictorSource[Predictor]):
@@ -57,12 +57,15 @@ class SampledEpochs(PredictorSource[Predictor]):
         graph = prepared.graph.to("cpu")
         ahead = _stated_ahead(graph, config, predictor)
         if config.has_tiers and graph.features is not None:
+            has_window = looks_ahead(graph.features, config)
             plan = plan_tiers(
                 graph.features,
                 config,
                 ahead=ahead,
                 budget_bytes=_budget_bytes(config, predictor),
-                measure=lambda: measure_batches(predictor, self._batches_of(graph, config, ahead=0)),
+                measure=lambda: measure_batches(
+                    predictor, self._batches_of(graph, config, ahead=0), has_window=has_window
+                ),
             )
             if plan.ahead < ahead:
                 say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")

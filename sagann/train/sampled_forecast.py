@@ -59,8 +59,6 @@ LONGEST_S = 10.0
 _ALONE_SHARE = 0.3
 # Most times that batches go through the pipeline.
 _ROUNDS = 5
-# Stages that have as many threads as TrainConfig.sampling_threads says.
-_THREADED = ("sample", "load")
 # An option that is tried makes twice as many threads, or batches ahead, of those that there are.
 _TIMES = 2
 # No epoch of a rehearsal is evaluated.
@@ -108,6 +106,8 @@ class SampledForecast:
     'cold' of a store with tiers, or the class of another feature store."""
     batch_bytes: int
     "Bytes of the largest measured batch: blocks and features."
+    sampled_bytes: int
+    "Bytes of the blocks of the largest measured batch."
     changes: tuple[Change, ...]
     "Options with more threads and with more batches ahead, with the seconds that they would give."
 
@@ -123,9 +123,10 @@ class SampledForecast:
 
     @property
     def ahead_bytes(self) -> int:
-        """Bytes of the batches that are in memory at a time, at most: those ahead, and the one that is trained."""
+        """Bytes of the batches that are in memory at a time, at most: those ahead, the one that is trained, and the blocks of a window."""
         epoch = self.simulated.epoch
-        return min(epoch.ahead + 1, epoch.num_batches) * self.batch_bytes
+        loaded = min(epoch.ahead + 1, epoch.num_batches)
+        return loaded * self.batch_bytes + min(epoch.window, epoch.num_batches - loaded) * self.sampled_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,11 +236,13 @@ class RehearsedEpochs(SampledEpochs):
 def epoch_of(measured: Sequence[Measured], minibatches: MiniBatches, *, begin_s: float) -> PipelinedEpoch:
     """The epoch of the stages whose work was measured."""
     whole, last = _whole_and_last(measured, minibatches)
+    # Stages that have as many threads as TrainConfig.sampling_threads says.
+    threaded = ("sample",) if minibatches.announces else ("sample", "load")
     made = [
         PipelineStage(
             name=stage.name,
             threads=stage.threads,
-            is_threaded=stage.name in _THREADED,
+            is_threaded=stage.name in threaded,
             work=_typical([each.stages[at].work for each in whole]),
             last=_typical([each.stages[at].work for each in last]),
         )
@@ -251,7 +254,11 @@ def epoch_of(measured: Sequence[Measured], minibatches: MiniBatches, *, begin_s:
         last=_typical([each.training for each in last]),
     )
     return PipelinedEpoch(
-        stages=(*made, training), num_batches=len(minibatches), ahead=minibatches.ahead, begin_s=begin_s
+        stages=(*made, training),
+        num_batches=len(minibatches),
+        ahead=minibatches.ahead,
+        window=minibatches.window,
+        begin_s=begin_s,
     )
 
 
@@ -288,6 +295,7 @@ def forecast_of(
         num_edges=in_epoch(lambda each: each.size_of("sample").rows),
         tiers=_tiers(minibatches.graph.features, rows, num_bytes, traffic),
         batch_bytes=max(sum(stage.size.num_bytes for stage in each.stages) for each in measured),
+        sampled_bytes=max(each.size_of("sample").num_bytes for each in measured),
         changes=_changes(simulated, minibatches),
     )
 

@@ -116,6 +116,13 @@ def plan_tiers(
     return TierPlan(hot=hot_bytes, ahead=queue)
 
 
+def looks_ahead(features: Features, config: TrainConfig) -> bool:
+    """Whether a run within a memory budget has a hot tier that looks ahead, so that a window of batches is sampled for it."""
+    if isinstance(features, AnnouncedFeatures) and config.hot is None:
+        return features.wants_announcements
+    return config.cache == "look-ahead" and (config.hot is not None or _is_read_elsewhere(features))
+
+
 def tiered(graph: Graph, hot: HotSize, config: TrainConfig, hottest: Tensor) -> TieredFeatures:
     """A graph's features with a hot tier of some size, which begins with the first rows of ``hottest``."""
     assert graph.features is not None
@@ -188,7 +195,7 @@ def _queue(batches: BatchMemory, room_bytes: int, ahead: int, *, hot_bytes: int 
     """The largest number of batches ahead, at most ``ahead``, for which a step has room beside the hot tier."""
     left_bytes = room_bytes - hot_bytes - batches.needed_bytes(0)
     if left_bytes >= 0:
-        return min(ahead, left_bytes // batches.batch_bytes)
+        return min(ahead, left_bytes // (batches.batch_bytes + batches.window_bytes))
     needed_bytes = hot_bytes + batches.needed_bytes(0)
     offered_bytes = 2 * max(hot_bytes, batches.needed_bytes(ahead))
     beside = f", beside a hot tier of {format_bytes(hot_bytes)}" if hot_bytes else ""

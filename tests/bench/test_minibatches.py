@@ -66,6 +66,7 @@ def test_a_forecast_is_bold_where_it_is_near_enough() -> None:
         num_edges=1,
         tiers={"memory": TierCounts(rows=1, num_bytes=1000)},
         batch_bytes=1,
+        sampled_bytes=1,
         changes=(),
     )
     # 9.5 s are foretold, and loading alone takes 9 s.

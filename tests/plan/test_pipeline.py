@@ -69,6 +69,17 @@ def test_at_most_so_many_batches_are_on_their_way() -> None:
     assert starts(simulate_epoch(epoch(*slow, batches=3, ahead=1), MANY_CORES).timeline, "train") == [3, 6, 9]
 
 
+def test_batches_of_a_window_are_sampled_ahead_of_loading() -> None:
+    stages = stage("sample", 1), stage("load", 1), stage("train", 5)
+    with_window = replace(epoch(*stages, batches=6, ahead=1), window=2)
+    found = simulate_epoch(with_window, MANY_CORES)
+    assert starts(found.timeline, "train") == [2, 7, 12, 17, 22, 27]
+    assert starts(found.timeline, "sample") == [0, 1, 2, 3, 7, 12]
+    assert starts(found.timeline, "load") == [1, 2, 7, 12, 17, 22]
+    assert with_options(with_window, threads=1, ahead=3).window == 3
+    assert with_options(epoch(*stages, batches=6, ahead=1), threads=1, ahead=3).window == 0
+
+
 def test_without_batches_ahead_one_thread_does_everything() -> None:
     found = simulate_epoch(
         epoch(stage("sample", 1), stage("load", 2), stage("train", 3), batches=5, ahead=0), MANY_CORES

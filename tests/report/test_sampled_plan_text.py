@@ -18,7 +18,8 @@ def stage(name: str, seconds: float, cores: float = 1.0) -> PipelineStage:
 def text_of(
     *stages: PipelineStage, num_cores: int = 8, num_batches: int = 50, slowdown: float = 1.0, **fields: Any
 ) -> str:
-    epoch = PipelinedEpoch(stages=stages, num_batches=num_batches, ahead=4, slowdown=slowdown)
+    window = fields.pop("window", 0)
+    epoch = PipelinedEpoch(stages=stages, num_batches=num_batches, ahead=4, window=window, slowdown=slowdown)
 
     def change(threads: int, ahead: int) -> Change:
         seconds = simulate_epoch(with_options(epoch, threads=threads, ahead=ahead), num_cores).seconds
@@ -33,6 +34,7 @@ def text_of(
         "num_edges": 1_234_567,
         "tiers": {"memory": TierCounts(rows=9000, num_bytes=9 << 20)},
         "batch_bytes": 2 << 20,
+        "sampled_bytes": 1 << 20,
         "changes": (change(2, 4), change(1, 8)),
     }
     return sampled_plan_text(SampledForecast(**{**given, **fields}), processor="Round Numbers")
@@ -48,6 +50,11 @@ def test_an_epoch_in_words() -> None:
         "Of that, sampling 20 s, loading features 5 s, training 10 s, each by itself; the cores are busy for 26%. The "
         "bottleneck is sampling. --sampling-threads 2 would make it 10.5 s.",
     ]
+
+
+def test_a_window_of_sampled_batches_is_told_and_counted() -> None:
+    text = text_of(stage("sample", 0.1), stage("load", 0.1), stage("train", 0.2), window=4)
+    assert "about 14.0 MiB of mini-batches at a time, up to 4 made ahead, and up to 4 further ones sampled." in text
 
 
 def test_where_no_option_helps_the_bottleneck_says_what_does() -> None:

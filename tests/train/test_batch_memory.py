@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch.nn import functional as F
 
@@ -89,6 +91,14 @@ def test_larger_batches_and_more_threads_take_more() -> None:
     threads = measure_batches(predictor_of(), batches_of(30, threads=3))
     assert threads.thread_bytes == 3 * large.thread_bytes
     assert threads.needed_bytes(5) - threads.needed_bytes(4) == threads.batch_bytes
+
+
+def test_a_batch_of_a_window_has_no_features() -> None:
+    plain = measure_batches(predictor_of(), batches_of(30))
+    with_window = measure_batches(predictor_of(), batches_of(30), has_window=True)
+    assert 0 < with_window.window_bytes < plain.batch_bytes
+    assert replace(with_window, window_bytes=0) == plain
+    assert with_window.needed_bytes(3) == plain.needed_bytes(3) + 3 * with_window.window_bytes
 
 
 def test_it_is_the_same_every_time_and_leaves_model_and_random_numbers_alone() -> None:

@@ -27,6 +27,7 @@ from sagann.train.tiers import (
     device_tiered,
     hottest_rows,
     is_in_memory,
+    looks_ahead,
     plan_tiers,
     stated_hot_bytes,
     tiered,
@@ -90,6 +91,34 @@ def test_hot_tier_and_batches_never_exceed_the_budget(budget_kib: int, ahead: in
     assert hot_bytes + BATCHES.needed_bytes(found.ahead) <= budget_kib * KIB
     assert hot_bytes <= budget_kib * KIB // 2
     assert 0 <= found.ahead <= ahead
+
+
+def test_a_window_takes_room_of_the_queue() -> None:
+    for window_kib, expected in ((0, 4), (5, 3), (90, 0)):
+        batches = replace(BATCHES, window_bytes=window_kib * KIB)
+        config = config_of(memory="85KiB")
+        found = plan_tiers(
+            torch.zeros(4000, 8), config, ahead=4, budget_bytes=85 * KIB, measure=lambda found=batches: found
+        )
+        assert found.ahead == expected
+        assert batches.needed_bytes(found.ahead) <= 85 * KIB
+
+
+@pytest.mark.parametrize(
+    ("features", "options", "expected"),
+    [
+        (STORE, {"cache": "look-ahead"}, True),
+        (STORE, {"cache": "static"}, False),
+        (torch.zeros(5, 2), {"cache": "look-ahead"}, False),
+        (torch.zeros(5, 2), {"cache": "look-ahead", "hot": "10%"}, True),
+        (TieredFeatures(STORE, hot=0.0, cache="look-ahead"), {"cache": "static"}, True),
+        (TieredFeatures(STORE, hot=0.0), {"cache": "look-ahead"}, False),
+    ],
+)
+def test_a_window_is_sampled_for_a_hot_tier_that_looks_ahead(
+    features: Features, options: dict[str, Any], expected: bool
+) -> None:
+    assert looks_ahead(features, config_of(memory="1MiB", **options)) == expected
 
 
 def test_a_stated_hot_tier_shortens_the_queue() -> None:

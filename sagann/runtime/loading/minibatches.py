@@ -72,9 +72,11 @@ class MiniBatches:
         replace: pick edges with replacement.
         weights: name of edge data by which edges are picked; None picks all with equal probability.
         drop_last: leave out a last batch that is smaller than the others.
-        threads: number of threads that sample, and of threads that load features; does not change the batches.
+        threads: number of threads that sample, and of threads that load features; does not change the batches. Where batches are
+            announced, one thread loads.
         ahead: most batches that are made before they are asked for; 0 makes each one on the calling thread. None chooses
-            (:func:`useful_ahead`). Does not change the batches.
+            (:func:`useful_ahead`). Does not change the batches. Where batches are announced, as many further ones are sampled ahead of
+            those, without their features.
         device: where batches go: 'cpu', 'cuda' or 'cuda:N'. The graph stays on the CPU.
     Raises:
         InputError: an argument has the wrong form, or there is no seed.
@@ -165,7 +167,20 @@ class MiniBatches:
             )
         making, item = self.stages(epoch), f"epoch {epoch}, batch"
         numbers = range(first, len(self))
-        return Pipeline(numbers, making.stages, ahead=self.ahead, item=item, receive=making.receive)
+        return Pipeline(numbers, making.stages, ahead=self.ahead + self.window, item=item, receive=making.receive)
+
+    @property
+    def announces(self) -> bool:
+        """Whether batches are announced to the feature store.
+
+        Then they are loaded by one thread: of two batches that are loaded at the same time, each reads the rows that both need.
+        """
+        return isinstance(self._features, AnnouncedFeatures) and self._features.wants_announcements
+
+    @property
+    def window(self) -> int:
+        """Number of batches that are sampled and announced ahead of those that are loaded; 0 where nothing is announced."""
+        return self.ahead if self.announces else 0
 
     def seeds_of(self, epoch: int) -> Sequence[Tensor]:
         """The seeds of each batch of an epoch, int64."""
@@ -189,13 +204,13 @@ class MiniBatches:
         if isinstance(self._features, DeviceFeatures):
             return self._stages_of_device(stages, self._features)
         copies = None if self.device.type == "cpu" else self._copies()
-        if isinstance(self._features, AnnouncedFeatures) and self._features.wants_announcements:
-            stages.append(Stage(name="announce", work=self._announce))
-            read: Callable[[Any], MiniBatch] = self._load_announced
-        else:
-            read = self.load
+        read: Callable[[Any], MiniBatch] = self.load
+        threads = self.threads
+        if self.announces:
+            stages.append(Stage(name="announce", work=self._announce, in_order=True))
+            read, threads = self._load_announced, 1
         if copies is None:
-            stages.append(Stage(name="load", work=read, threads=self.threads, size_of=_size_of_batch))
+            stages.append(Stage(name="load", work=read, threads=threads, size_of=_size_of_batch, ahead=self.ahead))
             return BatchStages(stages=tuple(stages), receive=lambda batch: batch)
 
         def load(sampled: Any) -> Packed:
@@ -204,7 +219,13 @@ class MiniBatches:
             return copies.pack(batch)
 
         stages.append(
-            Stage(name="load", work=load, threads=self.threads, size_of=lambda packed: _size_of_batch(packed.batch))
+            Stage(
+                name="load",
+                work=load,
+                threads=threads,
+                size_of=lambda packed: _size_of_batch(packed.batch),
+                ahead=self.ahead,
+            )
         )
         stages.append(Stage(name="copy", work=copies.send, size_of=lambda sent: Size(num_bytes=sent.memory.nbytes)))
         return BatchStages(stages=tuple(stages), receive=copies.receive)

@@ -1,7 +1,8 @@
 """Pipeline: stages that work ahead of a caller, each on threads of its own, and hand over their results in order.
 
 Numbered items go through all stages. At most ``ahead`` items are on their way: a stage that is faster than the caller waits. So the
-memory is bounded, whichever stage is the slowest. The results do not depend on the numbers of threads or of items ahead.
+memory is bounded, whichever stage is the slowest. A stage whose results are large may have a smaller bound for the items that have
+entered it; the stages before it then work further ahead. The results do not depend on the numbers of threads or of items ahead.
 
 A thread waits for one of three causes: the stage before, room for another item, or the end. The caller waits for the next item alone,
 and no longer than a stated time. An exception of a stage reaches the caller in the place of the item's result, after the
@@ -9,7 +10,7 @@ results of earlier items.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-B (two-stage feature prefetch). We differ in that sampling is a stage as well, and
-    in that one bound holds for all stages together.
+    in that bounds count the items of all later stages together.
 """
 
 from __future__ import annotations
@@ -67,6 +68,10 @@ class Stage:
     "Size of a result, for the counters."
     limit: Callable[[], int] | None = None
     "Most threads that work at the same time, asked before each item; None for all of them."
+    in_order: bool = False
+    "Whether items enter in the order of their numbers, however the stage before finishes them."
+    ahead: int | None = None
+    "Most items that have entered this stage and are on their way to the caller; None for the bound of all stages."
 
 
 @dataclass(kw_only=True, slots=True)
@@ -118,6 +123,8 @@ class _State:
     "For each stage, its results that nobody has taken yet, by position of the item."
     working: dict[tuple[int, int], float] = field(default_factory=dict)
     "Position and stage of items that are worked on, with the time of the clock when that began."
+    entered: list[int] = field(init=False)
+    "For each stage but the first, the number of items that have entered it."
     counters: list[StageCounters] = field(init=False)
     threads: list[threading.Thread] = field(default_factory=list)
     is_closed: bool = False
@@ -128,6 +135,7 @@ class _State:
 
     def __post_init__(self) -> None:
         self.done = [{} for _ in self.stages]
+        self.entered = [0] * len(self.stages)
         self.counters = [StageCounters(name=stage.name) for stage in self.stages] + [StageCounters(name="caller")]
         self.end = len(self.numbers)
         "Number of items that may enter: an item that has failed is the last one."
@@ -138,8 +146,8 @@ class _State:
 
     def next_item(self, stage: int) -> tuple[int, Any] | None:
         """Position and input of the next item for a stage, the first one in order; None if there is none yet."""
-        limit = self.stages[stage].limit
-        if limit is not None and sum(at == stage for _, at in self.working) >= limit():
+        kind = self.stages[stage]
+        if kind.limit is not None and sum(at == stage for _, at in self.working) >= kind.limit():
             return None
         if stage == 0:
             if self.started == self.end or self.started >= self.freed + min(self.ahead, self.room()):
@@ -150,6 +158,11 @@ class _State:
         if not before:
             return None
         position = min(before)
+        if kind.ahead is not None and position >= self.freed + kind.ahead:
+            return None
+        if kind.in_order and position != self.entered[stage]:
+            return None
+        self.entered[stage] += 1
         return position, before.pop(position)
 
     def has_no_more(self, stage: int) -> bool:

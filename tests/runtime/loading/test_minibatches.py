@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -432,6 +433,38 @@ def test_rows_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     )
     with pytest.raises(InputError, match=message):
         of(replace(graph, features=store))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_batches_are_announced_in_their_order_and_ahead_of_loading(threads: int) -> None:
+    graph = labelled_graph()
+    assert isinstance(graph.features, Tensor)
+    store = TieredFeatures(graph.features, hot=0.3, cache="look-ahead")
+    known: list[int] = []
+    begun: list[Tensor] = []
+    announce, rows_of = store.announce, store.rows_of
+
+    def note_announced(ids: Tensor) -> Any:
+        begun.append(ids)
+        return announce(ids)
+
+    def note_loaded(announcement: Any) -> Tensor:
+        # Sampling has time to be as far ahead as it may be.
+        deadline_s = time.monotonic() + 30
+        while len(begun) < min(len(known) + 4, len(minibatches)) and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+        known.append(len(begun))
+        return rows_of(announcement)
+
+    store.announce, store.rows_of = note_announced, note_loaded  # type: ignore[method-assign]
+    minibatches = of(replace(graph, features=store), batch_size=1, threads=threads, ahead=4)
+    assert (minibatches.announces, minibatches.window) == (True, 4)
+    batches = list(minibatches.batches(0))
+    assert all(torch.equal(ids, batch.src_ids) for ids, batch in zip(begun, batches, strict=True))
+    # The batch that is loaded, and at least three after it.
+    assert len(batches) >= 16
+    assert all(count >= min(number + 4, len(batches)) for number, count in enumerate(known))
+    assert of(graph).window == of(replace(graph, features=TieredFeatures(graph.features, hot=0.3))).window == 0
 
 
 def test_looking_ahead_reads_fewer_cold_rows() -> None:

@@ -92,6 +92,68 @@ def test_an_item_that_was_taken_keeps_its_place_until_the_caller_goes_on(ahead: 
     assert begun == list(range(20))
 
 
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_stage_may_have_a_smaller_bound_than_those_before_it(num_threads: int) -> None:
+    begun: dict[str, list[int]] = {"small": [], "large": []}
+
+    def note(name: str) -> Callable[[int], int]:
+        def work(number: int) -> int:
+            begun[name].append(number)
+            return number
+
+        return work
+
+    stages = [
+        Stage(name="small", work=note("small"), threads=num_threads),
+        Stage(name="large", work=note("large"), threads=num_threads, ahead=2),
+    ]
+    with Pipeline(range(30), stages, ahead=7) as results:
+        for taken in range(5):
+            wait_until(
+                lambda taken=taken: (len(begun["small"]), len(begun["large"])) == (taken + 7, taken + 2)  # type: ignore[misc]
+            )
+            time.sleep(0.01)
+            assert (len(begun["small"]), len(begun["large"])) == (taken + 7, taken + 2)
+            assert next(results) == taken
+        assert list(results) == list(range(5, 30))
+
+
+@pytest.mark.parametrize("ahead", [1, 4, 50])
+def test_a_stage_may_take_items_in_order(ahead: int) -> None:
+    entered: list[int] = []
+
+    def note(result: int) -> int:
+        entered.append(result // 10)
+        return result
+
+    stages = [
+        Stage(name="late", work=late, threads=4),
+        Stage(name="note", work=note, in_order=True),
+        Stage(name="late again", work=lambda result: late(result // 10), threads=4),
+    ]
+    with Pipeline(range(3, 33), stages, ahead=ahead) as results:
+        assert list(results) == [10 * number for number in range(3, 33)]
+    assert entered == list(range(3, 33))
+
+
+@pytest.mark.parametrize("failing", [0, 5, 29])
+def test_a_stage_in_order_does_not_wait_for_an_item_that_has_failed(failing: int) -> None:
+    def work(number: int) -> int:
+        if number == failing:
+            raise OSError("the disk failed")
+        return late(number)
+
+    stages = [
+        Stage(name="work", work=work, threads=4),
+        Stage(name="pass", work=lambda result: result, in_order=True),
+    ]
+    results = Pipeline(range(30), stages, ahead=8)
+    assert [next(results) for _ in range(failing)] == [10 * number for number in range(failing)]
+    with pytest.raises(OSError, match="the disk failed"):
+        next(results)
+    assert not threads()
+
+
 @pytest.mark.parametrize("ahead", [0, 1, 8])
 @pytest.mark.parametrize("stage", ["first", "second"])
 def test_an_exception_comes_in_the_place_of_its_item(ahead: int, stage: str) -> None:
