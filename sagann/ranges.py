@@ -87,6 +87,8 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "workers": _THREADS,
         # Mini-batches.
         "fanout": _WIDTH,
+        # With replacement, every destination gives as many edges.
+        "replacing_fanout": Range(1, 2**16),
         "negatives": Range(0, 2**31 - 1),
         "drawn_negatives": Range(1, 2**16),
         "measured": Range(1, 2**31 - 1),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type, shown
+from sagann.errors import InputError, in_one_line, require_type, shown
 from sagann.graph.checks import check_ids, numbered, wrong_form
 from sagann.graph.topology import Topology
 from sagann.ranges import RANGES
@@ -59,19 +61,42 @@ def require_square(topology: Topology, *, where: str) -> None:
         )
 
 
-def require_fanouts(fanouts: Sequence[int], *, where: str) -> tuple[int, ...]:
-    """The number of in-edges that a destination of each hop picks; refuse what is no such list."""
+def as_ids(ids: Tensor | Sequence[int] | np.ndarray[Any, Any], *, where: str) -> Tensor:
+    """Ids or a mask as a tensor; a list, a tuple or a NumPy array is copied. What is in it is not checked."""
+    if isinstance(ids, Tensor):
+        return ids
+    fix = "Pass ids as a tensor, a list or a NumPy array."
+    require_type(ids, (Tensor, list, tuple, np.ndarray), where=where, fix=fix)
+    try:
+        found = torch.tensor(ids) if len(ids) else torch.empty(0, dtype=torch.int64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError("these are no ids", value=in_one_line(error), where=where, fix=fix) from error
+    return found if found.dtype in (torch.bool, torch.float32, torch.float64) else found.to(torch.int64)
+
+
+def require_fanouts(
+    fanouts: Sequence[int | np.integer[Any]], *, replace: bool = False, where: str
+) -> tuple[int, ...]:
+    """The number of in-edges that a destination of each hop picks; refuse what is no such list.
+
+    Args:
+        fanouts: integers, of Python or NumPy.
+        replace: edges are picked with replacement, so that a destination gives as many as its fanout, however few it has.
+        where: names the argument in errors.
+    """
     fix = "Pass a list of a number of edges for each hop, or -1 for all edges."
     require_type(fanouts, (list, tuple), where=where, fix=fix)
-    for hop, fanout in enumerate(fanouts):
+    allowed = RANGES["replacing_fanout" if replace else "fanout"]
+    found = [int(fanout) if isinstance(fanout, np.integer) else fanout for fanout in fanouts]
+    for hop, fanout in enumerate(found):
         require_type(fanout, int, where=f"{where}, hop {hop}", fix=fix)
-        if fanout != -1 and fanout not in RANGES["fanout"]:
+        if fanout != -1 and fanout not in allowed:
             raise InputError(
                 "fanout out of range",
-                value=f"{shown(fanout)}, expected {RANGES['fanout']}, or -1 for all edges",
+                value=f"{shown(fanout)}, expected {allowed}, or -1 for all edges{', where edges are picked with replacement' if replace else ''}",
                 where=f"{where}, hop {hop}",
                 fix=fix,
             )
-    if not fanouts:
+    if not found:
         raise InputError("there are no hops", value="0 fanouts, at least 1 is needed", where=where, fix=fix)
-    return tuple(fanouts)
+    return tuple(found)

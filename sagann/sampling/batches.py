@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from sagann.errors import require_type
 from sagann.graph.random_numbers import key_of
 from sagann.ranges import require_integer
-from sagann.sampling.arguments import SHUFFLE, require_distinct
+from sagann.sampling.arguments import SHUFFLE, as_ids, require_distinct
 
 
 def seed_batches(
-    seeds: Tensor, batch_size: int, *, shuffle: bool = True, seed: int = 0, epoch: int = 0, drop_last: bool = False
+    seeds: Tensor | Sequence[int],
+    batch_size: int,
+    *,
+    shuffle: bool = True,
+    seed: int = 0,
+    epoch: int = 0,
+    drop_last: bool = False,
 ) -> tuple[Tensor, ...]:
     """Cut the seeds of an epoch into batches: every seed is in one of them.
 
     Args:
-        seeds: int64 [num_seeds], distinct vertex ids.
+        seeds: int64 [num_seeds], distinct vertex ids; a tensor, a list or a NumPy array.
         batch_size: number of seeds in a batch; the last batch may have fewer.
         shuffle: take the seeds in a random order, which depends on ``seed``, ``epoch`` and their number alone.
         seed: seed of the run.
@@ -31,6 +39,7 @@ def seed_batches(
         >>> [batch.tolist() for batch in seed_batches(torch.arange(5), 2, shuffle=False)]
         [[0, 1], [2, 3], [4]]
     """
+    seeds = as_ids(seeds, where="seed_batches, seeds")
     require_distinct(seeds, where="seed_batches, seeds")
     require_integer(batch_size, "batch_size", where="seed_batches, batch_size")
     require_integer(epoch, "epoch", where="seed_batches, epoch")

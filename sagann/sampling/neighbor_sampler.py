@@ -26,13 +26,15 @@ from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 from sagann.ranges import require_integer
 from sagann.sampling import numbering, picks
-from sagann.sampling.arguments import NEIGHBOURS, require_fanouts, require_ids, require_square
+from sagann.sampling.arguments import NEIGHBOURS, as_ids, require_fanouts, require_ids, require_square
 from sagann.sampling.sampled import Sampled
 
 Array = numbering.Array
 
 LARGEST_WEIGHT = 1e300
 "Weights are at most this large, so that the sum of a destination's weights is finite."
+MOST_DRAWN = 2**28
+"Most edges that a hop of a batch picks with replacement. Without replacement, a hop has no more edges than the graph."
 _OF_NUMPY = (
     torch.float32,
     torch.float64,
@@ -56,7 +58,7 @@ class NeighborSampler:
     Args:
         topology: a whole graph's. Its arrays may be mapped from files: only what a batch needs is read.
         fanouts: number of in-edges to pick for each destination of a hop. The first number is that of the hop nearest the
-            seeds. -1 picks all in-edges, once each. A destination with fewer edges gives all of them, unless ``replace`` is set.
+            seeds. -1 picks all in-edges, once each. At most 65,536 with ``replace``. A destination with fewer edges gives all of them, unless ``replace`` is set.
         replace: pick with replacement: every destination that has in-edges gives as many edges as the hop's number, and an edge
             may stand several times.
         weights: name of edge data, float32 or float64 [num_edges]: edges are picked in proportion to their weights, and edges
@@ -87,7 +89,7 @@ class NeighborSampler:
         require_type(replace, bool, where="NeighborSampler.replace", fix="Pass True or False.")
         require_type(seed, int, where="NeighborSampler.seed", fix="Pass a whole number.")
         self.topology = topology
-        self.fanouts = require_fanouts(fanouts, where="fanouts")
+        self.fanouts = require_fanouts(fanouts, replace=replace, where="fanouts")
         self.replace = replace
         self.weights = weights
         self.seed = seed
@@ -96,19 +98,21 @@ class NeighborSampler:
         self._given = () if weights is None else (_checked_weights(topology, weights).contiguous().numpy(),)
         self._scratch = _Scratch()
 
-    def sample(self, seeds: Tensor, *, epoch: int = 0, batch: int = 0) -> Sampled:
+    def sample(self, seeds: Tensor | Sequence[int], *, epoch: int = 0, batch: int = 0) -> Sampled:
         """Sample the blocks of some seeds.
 
         Args:
-            seeds: int64 [num_seeds], distinct vertex ids, at least one.
+            seeds: int64 [num_seeds], distinct vertex ids, at least one; a tensor, a list or a NumPy array.
             epoch: number of the epoch.
             batch: number of the batch in its epoch.
         Returns:
             the blocks. Sources have local ids in the order in which they appear: a block's destinations, then new sources by
             destination and by edge. The edges of a destination are in the order of the graph.
         Raises:
-            InputError: a seed is no vertex or stands twice, or there is none.
+            InputError: a seed is no vertex or stands twice, or there is none; or edges that are picked with replacement are more than
+                :data:`MOST_DRAWN` in a hop.
         """
+        seeds = as_ids(seeds, where="seeds")
         require_ids(seeds, self.topology.num_dst, where="seeds")
         for name, number in (("epoch", epoch), ("batch", batch)):
             require_integer(number, name, where=f"NeighborSampler.sample, {name}")
@@ -131,7 +135,7 @@ class NeighborSampler:
         num_ids, blocks = len(seeds), []
         for hop, fanout in enumerate(self.fanouts):
             key = key_of(self.seed, NEIGHBOURS, epoch, batch, hop)
-            indptr, edge_ids = self._picked(scratch.ids[:num_ids], fanout, key)
+            indptr, edge_ids = self._picked(scratch.ids[:num_ids], fanout, key, hop)
             ids = scratch.ids_with_room(num_ids, min(len(edge_ids), num_vertices - num_ids))
             local_ids = _empty(len(edge_ids), num_ids + len(edge_ids))
             num_ids, table = numbering.number_sources(
@@ -142,12 +146,19 @@ class NeighborSampler:
         src_ids = torch.from_numpy(scratch.ids[:num_ids].copy())
         return Sampled(blocks=tuple(reversed(blocks)), src_ids=src_ids, seeds=seeds)
 
-    def _picked(self, vertices: Array, fanout: int, key: np.uint64) -> tuple[Array, Array]:
+    def _picked(self, vertices: Array, fanout: int, key: np.uint64, hop: int) -> tuple[Array, Array]:
         """Offsets and ids of the edges that a hop picks of the in-edges of some vertices."""
         replace = self.replace and fanout != -1
         fanout = self.topology.num_edges if fanout == -1 else fanout
         begins, ends = np.empty_like(vertices), np.empty_like(vertices)
         most = picks.find_rows(self._indptr, vertices, fanout, replace, begins, ends)
+        if replace and most > MOST_DRAWN:
+            raise InputError(
+                "a hop picks too many edges with replacement",
+                value=f"{most:,} for {len(vertices):,} destinations of {fanout:,} each, at most {MOST_DRAWN:,} are allowed",
+                where=f"fanouts, hop {hop}",
+                fix="Lower the fanouts or the number of seeds, or pick without replacement.",
+            )
         indptr, edge_ids = np.empty(len(vertices) + 1, dtype=np.int64), _empty(most, self.topology.num_edges)
         pick: Callable[..., int]
         if self.weights is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from sagann.byte_size import parse_bytes
@@ -159,7 +160,7 @@ class TrainConfig:
             raise _refused("scheduler_options", dict(self.scheduler_options), "{} where no scheduler is set")
         if self.sample is not None:
             # JSON and TOML have lists.
-            object.__setattr__(self, "sample", tuple(self.sample))
+            object.__setattr__(self, "sample", tuple(map(int, self.sample)))
             if self.profile and self.devices is None:
                 raise _refused(
                     "profile",
@@ -297,7 +298,10 @@ def _are_fanouts(value: Any) -> bool:
     if value is None:
         return True
     return (
-        isinstance(value, list | tuple) and len(value) > 0 and all(n == -1 or n in RANGES["fanout"] for n in value)
+        isinstance(value, list | tuple)
+        and len(value) > 0
+        # Integers of NumPy are integers as well.
+        and all(n == -1 or (int(n) if isinstance(n, np.integer) else n) in RANGES["fanout"] for n in value)
     )
 
 

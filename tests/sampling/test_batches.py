@@ -44,7 +44,7 @@ def test_no_seeds_are_no_batches() -> None:
         ((torch.tensor([1, 2, 1]), 2), "seed repeated: 1 stands more than once (in seed_batches, seeds)"),
         ((torch.tensor([-1]), 2), "vertex id out of range: -1"),
         ((torch.tensor([True]), 2), "nonzero().squeeze(1) for a mask"),
-        (([1, 2], 2), "a list, expected Tensor"),
+        (("12", 2), "a str, expected Tensor or list or tuple or ndarray"),
         (
             (SEEDS, 0),
             "batch_size is out of range: 0, expected an integer from 1 to 2^63 - 1 (in seed_batches, batch_size)",

@@ -286,3 +286,17 @@ def test_wrong_seeds_are_named(seeds: list[Any], given: dict[str, Any], named: s
 def test_a_mask_is_no_seeds() -> None:
     with pytest.raises(InputError, match="for a mask"):
         NeighborSampler(SEVERAL, [2]).sample(torch.ones(300, dtype=torch.bool))
+
+
+def test_edges_picked_with_replacement_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = labelled_graph().topology
+    with pytest.raises(
+        InputError, match=r"fanout out of range: 2147483647, expected an integer from 1 to 65536, or -1"
+    ):
+        NeighborSampler(topology, [2**31 - 1], replace=True)
+    assert NeighborSampler(topology, [2**31 - 1]).sample([0, 1]).num_edges < topology.num_edges
+    monkeypatch.setattr("sagann.sampling.neighbor_sampler.MOST_DRAWN", 100)
+    sampler = NeighborSampler(topology, [20, 20], replace=True)
+    message = r"a hop picks too many edges with replacement: [\d,]+ for [\d,]+ destinations of 20 each, at most 100 are allowed \(in fanouts, hop 1\)"
+    with pytest.raises(InputError, match=message):
+        sampler.sample(topology.indices[:1].long())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 
 from sagann.errors import InputError
@@ -133,6 +134,14 @@ def test_sizes_of_a_hot_tier_that_are_understood():
         assert TrainConfig(**json.loads(json.dumps(config.to_json()))) == config
     assert not TrainConfig(sample=(5,)).has_tiers
     assert not TrainConfig(memory="1GiB").has_tiers
+
+
+def test_fanouts_may_be_integers_of_numpy() -> None:
+    config = TrainConfig(sample=(np.int64(5), np.int32(-1)))
+    assert config.sample == (5, -1)
+    assert [type(fanout) for fanout in config.sample] == [int, int]
+    with pytest.raises(InputError):
+        TrainConfig(sample=(np.float64(5),))
 
 
 def test_a_spill_folder_is_the_same_from_anywhere(tmp_path, monkeypatch):

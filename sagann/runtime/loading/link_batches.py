@@ -68,6 +68,6 @@ class LinkBatches(MiniBatches):
         links = replace(links, types=None if self._types is None else self._types[seeds])
         return replace(super().sample(links.seeds, epoch=epoch, batch=batch), links=links)
 
-    def _chosen(self, seeds: str | Tensor) -> Tensor:
+    def _chosen(self, seeds: str | Tensor | Sequence[int]) -> Tensor:
         assert isinstance(seeds, Tensor)
         return seeds

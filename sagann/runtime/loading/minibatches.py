@@ -31,7 +31,7 @@ from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered.device_features import DeviceFeatures, require_same_device
 from sagann.sampling import NeighborSampler, Sampled
-from sagann.sampling.arguments import require_distinct
+from sagann.sampling.arguments import as_ids, require_distinct
 from sagann.sampling.batches import cut_seeds
 from sagann.storage.mapped import is_at_hand
 
@@ -67,6 +67,7 @@ class MiniBatches:
             nearest the seeds, and -1 picks all in-edges.
         batch_size: number of seeds in a batch; the last batch may have fewer.
         seeds: name of a split, whose labelled vertices are the seeds; or a mask, bool [num_vertices]; or distinct ids, int64 [num_seeds].
+            Mask and ids may be a tensor, a list or a NumPy array.
         shuffle: take the seeds in another random order in each epoch.
         seed: seed of the order and of the sampler.
         replace: pick edges with replacement.
@@ -95,7 +96,7 @@ class MiniBatches:
         *,
         fanouts: Sequence[int],
         batch_size: int = 1024,
-        seeds: str | Tensor = "train",
+        seeds: str | Tensor | Sequence[int] = "train",
         shuffle: bool = True,
         seed: int = 0,
         replace: bool = False,
@@ -234,7 +235,7 @@ class MiniBatches:
         """The blocks of a batch, for some of ``self.seeds``."""
         return self.sampler.sample(seeds, epoch=epoch, batch=batch).prepare()
 
-    def _chosen(self, seeds: str | Tensor) -> Tensor:
+    def _chosen(self, seeds: str | Tensor | Sequence[int]) -> Tensor:
         """The seeds that an argument names, int64."""
         return _seeds_of(self.graph, seeds)
 
@@ -306,9 +307,8 @@ def useful_ahead(graph: Graph, device: torch.device) -> int:
     return 0 if all(array is None or is_at_hand(array) for array in arrays) else AHEAD
 
 
-def _seeds_of(graph: Graph, seeds: str | Tensor) -> Tensor:
+def _seeds_of(graph: Graph, seeds: str | Tensor | Sequence[int]) -> Tensor:
     where = "MiniBatches.seeds"
-    require_type(seeds, (str, Tensor), where=where, fix="Pass the name of a split, a mask, or ids.")
     if isinstance(seeds, str):
         if seeds not in graph.splits:
             raise InputError(
@@ -319,6 +319,7 @@ def _seeds_of(graph: Graph, seeds: str | Tensor) -> Tensor:
             )
         mask = graph.splits[seeds]
         return mask.nonzero().squeeze(1) if graph.labels is None else labelled_rows(graph, mask)[0]
+    seeds = as_ids(seeds, where=where)
     if seeds.dtype == torch.bool:
         if seeds.shape != (graph.num_vertices,):
             expected = f"torch.bool [{graph.num_vertices}]"

@@ -305,7 +305,22 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"drop_last": 1}, "argument has the wrong type: a int, expected bool (in MiniBatches.drop_last)."),
     ({"fanouts": [0]}, "fanout out of range: 0"),
     ({"weights": "price"}, "the topology has no edge data of that name: 'price', there are weight"),
-    ({"seeds": 3}, "argument has the wrong type: a int, expected str or Tensor (in MiniBatches.seeds)."),
+    (
+        {"seeds": 3},
+        "argument has the wrong type: a int, expected Tensor or list or tuple or ndarray (in MiniBatches.seeds).",
+    ),
+    ({"seeds": [1.5]}, "array has the wrong form: torch.float32 [1], expected torch.int64 [n]"),
+    ({"seeds": [[1], [2, 3]]}, "these are no ids: "),
+    ({"seeds": ["a"]}, "these are no ids: "),
+    ({"seeds": [2**70]}, "these are no ids: "),
+    ({"seeds": []}, "an epoch has no batch: 0 seeds"),
+    ({"seeds": [3, 1, 3]}, "seed repeated: 3 stands more than once (in MiniBatches.seeds)."),
+    (
+        {"fanouts": [3, 2**31 - 1], "replace": True},
+        "fanout out of range: 2147483647, expected an integer from 1 to 65536, or -1 for all edges, where edges are picked with "
+        "replacement (in fanouts, hop 1).",
+    ),
+    ({"fanouts": [True, 2]}, "argument has the wrong type: a bool, expected int (in fanouts, hop 0)"),
     ({"seeds": "dev"}, "the graph has no such split: 'dev', there are train, val, test (in MiniBatches.seeds)."),
     (
         {"seeds": torch.ones(3, dtype=torch.bool)},
@@ -346,9 +361,13 @@ def test_numbers_of_epochs_and_batches_are_checked() -> None:
         minibatches.batches(0, first=6)
 
 
-def test_numpy_ids_of_a_seed_can_be_turned_into_seeds() -> None:
-    with pytest.raises(InputError, match="a ndarray, expected str or Tensor"):
-        of(seeds=np.arange(3))
+def test_seeds_may_be_a_list_or_an_array_and_fanouts_numbers_of_numpy() -> None:
+    expected = list(of(seeds=torch.tensor([7, 1, 3])))
+    mask = [number in (1, 3, 7) for number in range(labelled_graph().num_vertices)]
+    for seeds in ([7, 1, 3], (7, 1, 3), np.array([7, 1, 3]), np.array([7, 1, 3], dtype=np.int32)):
+        assert_same(list(of(seeds=seeds, fanouts=[np.int64(3), np.int32(2)])), expected)
+    assert_same(list(of(seeds=mask)), list(of(seeds=torch.tensor(mask))))
+    assert of(fanouts=[np.int64(3), -1]).sampler.fanouts == (3, -1)
 
 
 def test_no_thread_is_left_after_a_loop() -> None:
