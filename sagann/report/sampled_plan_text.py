@@ -53,7 +53,7 @@ def sampled_plan_text(forecast: SampledForecast, *, processor: str) -> str:
             "Graph, model, gradients and temporaries come on top.",
             f"Expected: {simulated.seconds:.3g} s an epoch on {simulated.num_cores} cores of {processor}, without evaluation; known "
             f"from {forecast.num_rehearsed} rehearsed batches.",
-            f"Of that, {stages}, each by itself{_slowdown(epoch.slowdown)}; the cores are busy for {simulated.busy_cores:.0%}. The "
+            f"Each stage by itself: {stages}.{_slowdown(epoch.slowdown)} The cores are busy for {simulated.busy_cores:.0%}. The "
             f"bottleneck is {_named(slowest)}. {_advice(forecast, slowest)}",
         ]
     )
@@ -67,7 +67,10 @@ def _ahead(epoch: PipelinedEpoch) -> str:
 
 
 def _slowdown(slowdown: float) -> str:
-    return f", and {slowdown:.2f} times that beside one another" if slowdown >= 1 + _WORTH_SAVING else ""
+    """What all stages together took, over what is simulated from each by itself."""
+    if slowdown < 1 + _WORTH_SAVING:
+        return ""
+    return f" Together they took {slowdown:.2f} times the seconds that a simulation of these gives; the expected seconds have this factor."
 
 
 def _named(stage: str) -> str:

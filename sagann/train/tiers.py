@@ -100,19 +100,23 @@ def plan_tiers(
             f"{with_exact(2 * hot_bytes)} or more.",
         )
     batches = measure()
+    needed_bytes = batches.needed_bytes(ahead)
     if config.hot is not None or not _is_read_elsewhere(features):
-        return TierPlan(hot=config.hot, ahead=_queue(batches, budget_bytes, ahead, hot_bytes=hot_bytes))
+        # Room for the whole queue, beside a hot tier that is at most half of the budget.
+        offered_bytes = max(2 * hot_bytes, hot_bytes + needed_bytes)
+        queue = _queue(batches, budget_bytes, ahead, hot_bytes=hot_bytes, offered_bytes=offered_bytes)
+        return TierPlan(hot=config.hot, ahead=queue)
     few = min(1, ahead)
     if batches.needed_bytes(few) <= half_bytes:
-        hot_bytes, queue = half_bytes, _queue(batches, half_bytes, ahead)
+        hot_bytes, queue = half_bytes, _queue(batches, half_bytes, ahead, offered_bytes=2 * needed_bytes)
     else:
-        queue = min(few, _queue(batches, budget_bytes, ahead))
+        queue = min(few, _queue(batches, budget_bytes, ahead, offered_bytes=2 * needed_bytes))
         hot_bytes = budget_bytes - batches.needed_bytes(queue)
     # A budget may be larger than what is free.
     free_bytes = host_room().free_bytes
     hot_bytes -= 0 if free_bytes is None else max(0, budget_bytes - free_bytes)
     if hot_bytes < hot_tier_bytes(features, 0.0, cache=config.cache):
-        return TierPlan(hot=None, ahead=_queue(batches, budget_bytes, ahead))
+        return TierPlan(hot=None, ahead=_queue(batches, budget_bytes, ahead, offered_bytes=2 * needed_bytes))
     return TierPlan(hot=hot_bytes, ahead=queue)
 
 
@@ -191,21 +195,29 @@ def hottest_rows(
     )
 
 
-def _queue(batches: BatchMemory, room_bytes: int, ahead: int, *, hot_bytes: int = 0) -> int:
-    """The largest number of batches ahead, at most ``ahead``, for which a step has room beside the hot tier."""
+def _queue(batches: BatchMemory, room_bytes: int, ahead: int, *, hot_bytes: int = 0, offered_bytes: int) -> int:
+    """The largest number of batches ahead, at most ``ahead``, for which a step has room beside the hot tier.
+
+    Args:
+        batches: bytes of mini-batches.
+        room_bytes: bytes for batches, step and hot tier.
+        ahead: most batches ahead.
+        hot_bytes: bytes of the hot tier.
+        offered_bytes: a budget with room for all batches ahead, for the error.
+    """
     left_bytes = room_bytes - hot_bytes - batches.needed_bytes(0)
     if left_bytes >= 0:
         return min(ahead, left_bytes // (batches.batch_bytes + batches.window_bytes))
     needed_bytes = hot_bytes + batches.needed_bytes(0)
-    offered_bytes = 2 * max(hot_bytes, batches.needed_bytes(ahead))
-    beside = f", beside a hot tier of {format_bytes(hot_bytes)}" if hot_bytes else ""
+    hot = f", and a hot tier {format_bytes(hot_bytes)}" if hot_bytes else ""
+    offer = f"; {with_exact(offered_bytes)} have room for {ahead} batches ahead as well" if ahead else ""
     error = BudgetError(
         "the memory budget cannot be met",
-        value=f"{with_exact(room_bytes)}, at least {with_exact(needed_bytes)} are needed: a training step takes "
-        f"{format_bytes(batches.needed_bytes(0))}, {format_bytes(batches.batch_bytes)} of them for its mini-batch{beside}",
+        value=f"{with_exact(room_bytes)}, at least {with_exact(needed_bytes)} are needed: a training step without batches ahead takes "
+        f"{format_bytes(batches.needed_bytes(0))} with its mini-batch of {format_bytes(batches.batch_bytes)} and the tables of "
+        f"threads{hot}",
         where="TrainConfig.memory",
-        fix=f"Raise the budget (--memory) to {with_exact(needed_bytes)} or more, or lower batch_size or the fanouts; {with_exact(offered_bytes)} "
-        f"have room for {ahead} batches ahead.",
+        fix=f"Raise the budget (--memory) to {with_exact(needed_bytes)} or more, or lower batch_size or the fanouts{offer}.",
     )
     error.needed_bytes, error.offered_bytes = needed_bytes, offered_bytes
     raise error

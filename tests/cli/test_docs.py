@@ -13,7 +13,13 @@ from tests.cli.conftest import Invoke
 from tests.plan.machines import ROUND
 
 DOCS = Path(__file__).parents[2] / "docs"
-SECONDS = ("Expected: ", "Of that, ", "Metrics of the best weights, of epoch ", "In top: ")
+SECONDS = (
+    "Expected: ",
+    "Of that, ",
+    "Each stage by itself: ",
+    "Metrics of the best weights, of epoch ",
+    "In top: ",
+)
 "Begin lines that differ from run to run."
 
 

@@ -47,7 +47,7 @@ def test_an_epoch_in_words() -> None:
         "Memory: about 10.0 MiB of mini-batches at a time, up to 4 made ahead. Graph, model, gradients and temporaries "
         "come on top.",
         "Expected: 20.3 s an epoch on 8 cores of Round Numbers, without evaluation; known from 24 rehearsed batches.",
-        "Of that, sampling 20 s, loading features 5 s, training 10 s, each by itself; the cores are busy for 26%. The "
+        "Each stage by itself: sampling 20 s, loading features 5 s, training 10 s. The cores are busy for 26%. The "
         "bottleneck is sampling. --sampling-threads 2 would make it 10.5 s.",
     ]
 
@@ -64,14 +64,17 @@ def test_where_no_option_helps_the_bottleneck_says_what_does() -> None:
         in text
     )
     text = text_of(stage("sample", 0.1), stage("load", 0.1), stage("train", 0.2, 2.0), num_cores=2)
-    assert "the cores are busy for 100%" in text
+    assert "The cores are busy for 100%" in text
     assert "All cores are busy, and stages compete for them. More --sampling-threads" in text
 
 
 def test_what_stages_lose_beside_one_another_is_said() -> None:
-    assert "beside one another" not in text_of(stage("load", 0.1), stage("train", 0.1), slowdown=1.04)
+    assert "Together" not in text_of(stage("load", 0.1), stage("train", 0.1), slowdown=1.04)
     text = text_of(stage("load", 0.1), stage("train", 0.1), slowdown=1.5)
-    assert "training 5 s, each by itself, and 1.50 times that beside one another; the cores" in text
+    assert (
+        "training 5 s. Together they took 1.50 times the seconds that a simulation of these gives; the expected seconds have this "
+        "factor. The cores" in text
+    )
     assert "Expected: 7.65 s" in text
 
 

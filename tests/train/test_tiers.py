@@ -147,15 +147,18 @@ def test_a_hot_tier_beyond_its_half_is_refused() -> None:
     assert planned(STORE, -(-2 * hot_bytes // KIB), hot="80%").hot == "80%"
 
 
-@pytest.mark.parametrize("features", [STORE, torch.zeros(4000, 8)])
-def test_the_least_budget_is_named_and_is_one(features: Features) -> None:
+@pytest.mark.parametrize(("features", "offered_kib"), [(STORE, 150), (torch.zeros(4000, 8), 75)])
+def test_the_least_budget_is_named_and_is_one(features: Features, offered_kib: int) -> None:
     with pytest.raises(BudgetError) as caught:
         planned(features, 34)
     assert str(caught.value) == (
-        f"the memory budget cannot be met: {with_exact(34 * KIB)}, at least {with_exact(35 * KIB)} are needed: a training step takes 35.0 KiB, "
-        f"10.0 KiB of them for its mini-batch (in TrainConfig.memory). Raise the budget (--memory) to {with_exact(35 * KIB)} or more, "
-        f"or lower batch_size or the fanouts; {with_exact(150 * KIB)} have room for 4 batches ahead."
+        f"the memory budget cannot be met: {with_exact(34 * KIB)}, at least {with_exact(35 * KIB)} are needed: a training step without "
+        "batches ahead takes 35.0 KiB with its mini-batch of 10.0 KiB and the tables of threads (in TrainConfig.memory). Raise the budget "
+        f"(--memory) to {with_exact(35 * KIB)} or more, or lower batch_size or the fanouts; {with_exact(offered_kib * KIB)} have room for "
+        "4 batches ahead as well."
     )
+    with pytest.raises(BudgetError, match=r"or lower batch_size or the fanouts\.$"):
+        planned(features, 34, ahead=0)
     assert planned(features, caught.value.needed_bytes // KIB).ahead == 0
     assert planned(features, caught.value.offered_bytes // KIB).ahead == 4
 
@@ -179,7 +182,7 @@ def test_auto_within_a_budget_is_what_it_has_room_for() -> None:
 def test_the_least_budget_beside_a_stated_hot_tier() -> None:
     narrow = TieredFeatures(ComputedRows(10_000, 0), hot=0.0)
     hot_bytes = hot_tier_bytes(narrow, "0%", cache="static")
-    with pytest.raises(BudgetError, match=re.escape("beside a hot tier of 39.1 KiB")) as caught:
+    with pytest.raises(BudgetError, match=re.escape("the tables of threads, and a hot tier 39.1 KiB")) as caught:
         plan_tiers(
             narrow,
             config_of(memory="80KiB", hot="0%"),
