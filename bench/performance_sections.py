@@ -18,7 +18,7 @@ SAMPLED = (
     (
         "minibatches_on_disk.md",
         "it / sagann",
-        "sampled batches, features on disk, a limit of a quarter of them",
+        "sampled batches, features on disk, a limit of a quarter of them; one batch of PyG",
         "`python -m bench.minibatches.on_disk`",
     ),
 )
