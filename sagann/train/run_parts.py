@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.graph import Graph
@@ -111,6 +111,16 @@ class RunParts:
 
     def prepare(self) -> None:
         """Prepare the graph, with large arrays in files where memory may be too small for both the arrays and the run."""
+        features = self.graph.features
+        if (
+            self.config.sample is not None
+            and self.predictor.streaming is None
+            and not isinstance(features, Tensor | None)
+        ):
+            self.say(
+                f"All rows of the {type(features).__name__} are read into memory, where an evaluation takes them: mini-batches do not "
+                "read the store. With a memory budget (--memory, TrainConfig.memory) they do, and evaluations are streamed."
+            )
         is_in_memory = self.predictor.streaming is None and self.device.type == "cpu" and self.workers is None
         if is_in_memory and not self.learns_graphs and not self._trains_links_whole:
             self._in_files_bytes = bytes_in_files(self.model, self.graph)

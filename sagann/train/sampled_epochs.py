@@ -25,7 +25,7 @@ from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
-from sagann.train.tiers import TierPlan, device_tiered, hottest_rows, is_in_memory, looks_ahead, plan_tiers, tiered
+from sagann.train.tiers import device_tiered, hottest_rows, is_in_memory, looks_ahead, plan_tiers, tiered
 
 
 class SampledEpochs(PredictorSource[Predictor]):

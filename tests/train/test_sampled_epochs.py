@@ -512,6 +512,20 @@ def test_a_budget_without_room_for_a_step_names_the_least(tmp_path: Path) -> Non
     assert trainer_of(SAGE, graph, **options, memory=str(caught.value.needed_bytes)).fit().epochs == 1
 
 
+def test_a_store_of_the_users_is_read_by_mini_batches_within_a_budget_alone(tmp_path: Path) -> None:
+    graph = mapped_graph(tmp_path / "graph")
+    store = TieredFeatures(graph.features, "20%", cache="look-ahead")
+    losses = []
+    for memory, count in ((None, 1), ("64MiB", 0)):
+        heard, before = Heard(), store.traffic().rows
+        result = trainer_of(SAGE, replace(graph, features=store), reporter=heard, **SAMPLED, memory=memory).fit()
+        losses.append([record.loss for record in result.history])
+        said = [text for text in heard.messages if "All rows of the TieredFeatures are read into memory" in text]
+        assert len(said) == count
+        assert (store.traffic().rows > before) == (memory is not None)
+    assert losses[0] == losses[1]
+
+
 def test_features_in_memory_are_used_as_they_are_unless_a_hot_tier_is_asked_for() -> None:
     heard = Heard()
     result = trainer_of(SAGE, reporter=heard, **SAMPLED, memory="1MiB").fit()
