@@ -58,7 +58,15 @@ Source = TypeVar("Source", bound=HybridEpochs)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the tables."""
-    options = _options(arguments)
+    options = options_of(arguments)
+    bench = bench_of(options, "Two trainers of unequal speed", "bench.hybrid")
+    for case in options.cases:
+        for text in CASES[case](bench):
+            print(text, flush=True)
+
+
+def bench_of(options: argparse.Namespace, title: str, module: str) -> Bench:
+    """The trainers that the options describe; a title and a description of them are printed."""
     torch.set_num_threads(1)
     graph = power_law(int(options.vertices), int(options.edges), options.features)
     torch.manual_seed(0)
@@ -66,14 +74,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     predictor = Predictor(model, Contract.of(graph), device=torch.device("cpu"))
     prepared = predictor.prepare(graph)
     print(
-        f"# Two trainers of unequal speed\n\n`python -m bench.hybrid`; {processor_name()}, a core for each trainer. "
+        f"# {title}\n\n`python -m {module}`; {processor_name()}, a core for each trainer. "
         f"GraphSAGE, {options.hidden} wide, fanouts {options.sample}, batches of {options.batch_size} seeds; R-MAT, "
         f"{graph.num_vertices:,} vertices, {graph.num_edges:,} edges, {options.features} features.\n"
     )
-    bench = Bench(predictor, prepared, options)
-    for case in options.cases:
-        for text in CASES[case](bench):
-            print(text, flush=True)
+    return Bench(predictor, prepared, options)
 
 
 class Bench:
@@ -83,7 +88,7 @@ class Bench:
         self._predictor, self._prepared, self._options = predictor, prepared, options
         self._held_back = dict[str, None]()
         "How accelerators were held back, in words."
-        self._optimizer = torch.optim.SGD(predictor.model.parameters(), lr=1e-4)
+        self.optimizer = torch.optim.SGD(predictor.model.parameters(), lr=1e-4)
         self._config = TrainConfig(
             sample=tuple(map(int, options.sample.split(","))), batch_size=options.batch_size, sharing="joint"
         )
@@ -129,10 +134,10 @@ class Bench:
 
     def _forecasts(self, quota: float, rate: float) -> list[Forecast]:
         machine, found = machine_here("", 1, (ACCELERATOR,)), list[Forecast]()
-        with self._source(RehearsedTrainers, DEVICES, "static", quota, rate) as source:
-            run = Run(source, self._times, _pid_of(source))
+        with self.source(RehearsedTrainers, DEVICES, "static", quota, rate) as source:
+            run = Run(source, self.times, pid_of(source))
             for _ in range(self._options.rounds):
-                job = source.rehearse(self._optimizer)
+                job = source.rehearse(self.optimizer)
                 if not found:
                     total, threads = source.manager.assignment.total, source.manager.assignment.threads
                     even = Assignment(seeds=split_by(total, {HOST: 1.0, ACCELERATOR: 1.0}), threads=threads)
@@ -207,9 +212,9 @@ class Bench:
 
             def column(name: str, source: EpochSource, steps: Iterator[Any] | None = None) -> None:
                 steps = steps or _endless(source)
-                self._times(source, 5, steps)
+                self.times(source, 5, steps)
                 counted.clear()
-                times = self._times(source, count, steps)
+                times = self.times(source, count, steps)
                 columns[name] = {task: seconds / count for task, seconds in counted.by_task().items()}
                 columns[name][ITERATION] = statistics.fmean(times)
 
@@ -232,7 +237,7 @@ class Bench:
         """Seconds of an iteration of one core of the processor alone, as a run without devices makes it."""
         source = SampledEpochs(self._predictor, self._prepared, self._config)
         with on_cores(_first_core()):
-            return statistics.median(self._times(source, self._options.measured)[5:])
+            return statistics.median(self.times(source, self._options.measured)[5:])
 
     def slowed(self) -> Iterator[str]:
         """The table of the policies when the accelerator loses half of its core."""
@@ -268,8 +273,8 @@ class Bench:
 
     @contextmanager
     def _running(self, devices: str, policy: str, quota: float, rate: float) -> Iterator[Run]:
-        with self._source(HybridEpochs, devices, policy, 1.0, rate) as source, ExitStack() as stack:
-            run = Run(source, self._times, _pid_of(source))
+        with self.source(HybridEpochs, devices, policy, 1.0, rate) as source, ExitStack() as stack:
+            run = Run(source, self.times, pid_of(source))
             stack.callback(run.close)
             # What is compiled and imported.
             run(5)
@@ -278,7 +283,7 @@ class Bench:
             yield run
 
     @contextmanager
-    def _source(self, kind: type[Source], devices: str, policy: str, quota: float, rate: float) -> Iterator[Source]:
+    def source(self, kind: type[Source], devices: str, policy: str, quota: float, rate: float) -> Iterator[Source]:
         """Trainers that have started, the accelerator on its core."""
         config = replace(self._config, devices=devices, sharing=policy, link_rate=rate * 1e9)
         source = kind(self._predictor, self._prepared, config)
@@ -286,17 +291,17 @@ class Bench:
             stack.callback(source.close)
             source.open()
             if quota < 1:
-                stack.enter_context(held_back(_pid_of(source), quota))
+                stack.enter_context(held_back(pid_of(source), quota))
             yield source
 
-    def _times(self, source: EpochSource, count: int, first: Iterator[Any] | None = None) -> list[float]:
+    def times(self, source: EpochSource, count: int, first: Iterator[Any] | None = None) -> list[float]:
         """Seconds of iterations, from one to the next."""
         steps, times = first or _endless(source), []
         since_s = time.perf_counter()
         for step in itertools.islice(steps, count):
-            self._optimizer.zero_grad()
+            self.optimizer.zero_grad()
             step.loss().backward()
-            self._optimizer.step()
+            self.optimizer.step()
             now_s = time.perf_counter()
             times.append(now_s - since_s)
             since_s = now_s
@@ -421,7 +426,7 @@ class Run:
         self.steps.close()
 
 
-def _pid_of(source: HybridEpochs) -> int:
+def pid_of(source: HybridEpochs) -> int:
     trainer = source.trainers[ACCELERATOR]
     assert isinstance(trainer, ProcessTrainer)
     return trainer.pid
@@ -436,7 +441,7 @@ def _endless(source: EpochSource) -> Any:
         yield from source.steps(epoch)
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vertices", type=float, default=5e6)
     parser.add_argument("--edges", type=float, default=5e7)

@@ -185,7 +185,7 @@ _PANELS = {
     "Optimisation": "epochs optimizer lr weight_decay decay optimizer_options scheduler scheduler_options clip_norm seed",
     "Mini-batches": "sample batch_size sampling_threads batches_ahead hot score cache",
     "Links": "negatives decoder",
-    "Several trainers": "devices sharing link_rate",
+    "Several trainers": "devices mapping sharing link_rate",
     "Evaluation and early stopping": "monitor patience weights eval_every",
     "Workers": "workers worker_timeout balance",
 }
@@ -195,6 +195,7 @@ _METAVARS = {
     "model": "NAME|FILE.py:CLASS",
     "encoder": "auto|none|linear|embedding",
     "devices": "auto|host:N,cuda:N,accelerator:N,...",
+    "mapping": "cores|model",
     "sharing": "joint|hyscale|static",
     "link_rate": "BYTES_PER_S",
     "hot": "SIZE|PERCENT|auto",

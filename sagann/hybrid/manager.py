@@ -9,10 +9,13 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads, split_by
 from sagann.plan.hybrid.policies import Balance, next_balance
+from sagann.storage.json_fields import as_integer, as_mapping
 
 WARM_UP = 3
 "Iterations that nothing is learned from: kernels are compiled, and files are read for the first time."
@@ -76,6 +79,7 @@ class Manager:
         self._policy = policy if fewest else "static"
         self._balance = Balance(assignment=Assignment(seeds=seeds, threads=threads), uses_host=uses_host)
         self._cold = WARM_UP
+        self._all_cores = dict(cores)
         self.cores = cores[HOST]
         "Cores of the processor's own tasks."
         self.work = Work()
@@ -88,9 +92,34 @@ class Manager:
         """Seeds and threads of an iteration that is prepared now."""
         return self._balance.assignment
 
-    def start_from(self, assignment: Assignment, policy: str) -> None:
-        """Begin anew with an assignment and a policy, as if nothing had been measured."""
-        self._balance, self._policy = Balance(assignment=assignment, uses_host=self._balance.uses_host), policy
+    def start_from(self, assignment: Assignment, policy: str | None = None) -> None:
+        """Begin anew with an assignment, as if nothing had been measured; with the same policy, or another one."""
+        self._balance = Balance(assignment=assignment, uses_host=self._balance.uses_host)
+        self._policy = policy or self._policy
+
+    def state_dict(self) -> dict[str, Any]:
+        """Seeds and threads of an iteration that is prepared now, and the cores that they are shared out among."""
+        now = self.assignment
+        return {"cores": dict(self._all_cores), "seeds": dict(now.seeds), "threads": asdict(now.threads)}
+
+    @staticmethod
+    def require_state(found: Any, name: str) -> None:
+        """Require what :meth:`state_dict` gives, of any trainers; a ValueError says what differs."""
+        try:
+            _assignment_in(as_mapping(found))
+            for count in as_mapping(found["cores"]).values():
+                as_integer(count, "threads")
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{name}: {type(error).__name__}: {error}") from error
+
+    def load_state_dict(self, found: Mapping[str, Any]) -> bool:
+        """Go on with saved seeds and threads; False, and nothing changes, if they are of other trainers, cores or batches."""
+        saved, now = _assignment_in(found), self.assignment
+        is_same = found["cores"] == self._all_cores and saved.seeds.keys() == now.seeds.keys()
+        if not is_same or saved.total != now.total or saved.threads.total != now.threads.total:
+            return False
+        self.start_from(replace(saved, seeds={name: saved.seeds[name] for name in now.seeds}))
+        return True
 
     @property
     def why(self) -> str:
@@ -133,3 +162,13 @@ class Manager:
         after = next_balance(self._policy, before, times, ran_with=assignment)
         self.num_moves += after.assignment != before.assignment
         self._balance = after
+
+
+def _assignment_in(state: Mapping[str, Any]) -> Assignment:
+    """The assignment of a saved state; a KeyError, TypeError or ValueError where it is none."""
+    seeds = {name: as_integer(count, "num_vertices") for name, count in as_mapping(state["seeds"]).items()}
+    threads = as_mapping(state["threads"])
+    return Assignment(
+        seeds=seeds,
+        threads=Threads(**{name: as_integer(threads[name], "threads") for name in ("sample", "load", "train")}),
+    )

@@ -91,9 +91,13 @@ class TrainConfig:
     """Who trains each mini-batch together: 'host' (the processor, in this process) at most once, 'cuda:N' for a CUDA device, and 'accelerator' for each
     process of its own. Processor and processes may state their cores: 'host:2,accelerator:1'. 'auto' is the processor and all CUDA devices. Each trains a
     share of the seeds. None trains on the one device."""
+    mapping: str = "cores"
+    """How seeds and threads are shared out between the devices when a run begins: 'cores' (in proportion to their cores; a CUDA device counts as all
+    cores of the processor) or 'model' (with the shares for which the performance model expects the shortest iteration, after a rehearsal of some
+    seconds). A resumed run goes on with the shares that it had."""
     sharing: str = "joint"
     """How seeds and threads are shared out between the devices after each mini-batch: 'joint' (all at once, by measured speeds), 'hyscale' (the
-    paper's Algorithm 1) or 'static' (in proportion to the cores, never moved)."""
+    paper's Algorithm 1) or 'static' (as the run began)."""
     link_rate: float | None = None
     "Bytes per second at which mini-batches are copied to an accelerator in a process of its own, above 0. None is as fast as memory is."
     hot: str | None = None
@@ -289,6 +293,8 @@ def _check_devices(config: TrainConfig) -> None:
     Devices.parse(str(config.devices), where="TrainConfig.devices")
     if config.sharing not in tuple(POLICIES):
         raise _refused("sharing", config.sharing, f"one of {', '.join(POLICIES)}")
+    if config.mapping not in MAPPINGS:
+        raise _refused("mapping", config.mapping, f"one of {', '.join(MAPPINGS)}")
     if config.device not in ("auto", "cpu"):
         raise _refused("device", config.device, "'auto' or 'cpu' where devices is set")
     _require_defaults(config, ("hot", "memory"), "devices is set")
@@ -336,7 +342,9 @@ def _is_monitor(value: Any) -> bool:
 
 _SEEDS, _GRAPHS = 1024, 64
 "Training vertices in a mini-batch, and graphs in a batch, where no number is given."
-_OF_DEVICES = ("sharing", "link_rate")
+MAPPINGS = ("cores", "model")
+"How a run of several trainers begins."
+_OF_DEVICES = ("mapping", "sharing", "link_rate")
 "Fields that only several trainers read."
 _OF_TIERS = ("hot", "score", "cache")
 "Fields that only mini-batches with a hot tier read."

@@ -7,9 +7,9 @@ streamed, or by several workers, each of which computes its share;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -71,6 +71,15 @@ class EpochSource(Protocol):
     def logits(self) -> Tensor:
         """The model's output for all vertices, without dropout and without gradient: [num_vertices, C]."""
 
+    def state_dict(self) -> dict[str, Any] | None:
+        """What a checkpoint keeps of the source; None for nothing."""
+
+    def require_state(self, found: Any, name: str) -> None:
+        """Require what :meth:`state_dict` of some source gives; a ValueError says what differs. Nothing is applied."""
+
+    def load_state_dict(self, found: Mapping[str, Any]) -> None:
+        """Go on as the source did whose state it is, as far as that fits this one."""
+
     def open(self) -> None:
         """Start what the source needs besides this process."""
 
@@ -99,6 +108,15 @@ class PredictorSource(Generic[P]):
 
     def logits(self) -> Tensor:
         return self._predictor.logits(self._prepared)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        return None
+
+    def require_state(self, found: Any, name: str) -> None:
+        pass
+
+    def load_state_dict(self, found: Mapping[str, Any]) -> None:
+        pass
 
     def open(self) -> None:
         pass

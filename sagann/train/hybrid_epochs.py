@@ -84,7 +84,8 @@ class HybridEpochs(PredictorSource[Predictor]):
         self._config = config
         self._model_file = None if model_config is None else class_in_file(model_config.model)
         self._say = say
-        self._devices = Devices.parse(config.devices, where="TrainConfig.devices")
+        self.devices = Devices.parse(config.devices, where="TrainConfig.devices")
+        "Who trains."
         self._minibatches = MiniBatches(
             prepared.graph,
             fanouts=config.sample,
@@ -94,10 +95,12 @@ class HybridEpochs(PredictorSource[Predictor]):
         )
         self.manager = Manager(
             config.sharing,
-            self._devices.weights(),
+            self.devices.weights(),
             batch_size=min(config.seeds_per_batch, len(self._minibatches.seeds)),
-            uses_host=self._devices.uses_host,
+            uses_host=self.devices.uses_host,
         )
+        self.has_shares = False
+        "Whether seeds and threads are those of a checkpoint."
         self._own_cores: tuple[int, ...] = ()
         "Cores that this process keeps to while accelerators have others; none for all."
         self._parameters = tuple(predictor.model.parameters())
@@ -134,6 +137,15 @@ class HybridEpochs(PredictorSource[Predictor]):
             # Evaluation has all threads.
             torch.set_num_threads(self._threads)
         self.work = self._work()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.manager.state_dict()
+
+    def require_state(self, found: Any, name: str) -> None:
+        Manager.require_state(found, name)
+
+    def load_state_dict(self, found: Mapping[str, Any]) -> None:
+        self.has_shares = self.manager.load_state_dict(found)
 
     def open(self) -> None:
         if not self.trainers:
@@ -216,14 +228,14 @@ class HybridEpochs(PredictorSource[Predictor]):
     def _started(self) -> dict[str, Trainer]:
         """The trainers, that of the processor first."""
         trainers = dict[str, Trainer]()
-        if self._devices.uses_host:
+        if self.devices.uses_host:
             trainers[HOST] = HostTrainer(self._predictor.loss_of_batch, self._parameters)
-        cores, self._own_cores = self._devices.cores(), self._devices.own_cores()
-        self._say(f"Starting {', '.join(self._devices.names)} ...")
-        if self._config.sharing == "hyscale" and not self._devices.uses_host:
+        cores, self._own_cores = self.devices.cores(), self.devices.own_cores()
+        self._say(f"Starting {', '.join(self.devices.names)} ...")
+        if self._config.sharing == "hyscale" and not self.devices.uses_host:
             self._say("Algorithm 1 moves nothing where the processor does not train: --sharing joint does.")
         try:
-            for device in self._devices.cuda_devices(where="TrainConfig.devices"):
+            for device in self.devices.cuda_devices(where="TrainConfig.devices"):
                 trainers[str(device)] = self._on_cuda(device)
             replica = _Replica.of(self._predictor, self._model_file) if cores else None
             for name, own in zip(accelerator_names(len(cores)), cores, strict=True):

@@ -39,6 +39,7 @@ FREE_OPTIONS = (
     "sampling_threads",
     "batches_ahead",
     "devices",
+    "mapping",
     "sharing",
     "link_rate",
     "hot",

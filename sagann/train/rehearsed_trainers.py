@@ -62,11 +62,12 @@ class RehearsedTrainers(HybridEpochs):
         with torch.no_grad():
             self._predictor.forward_batch(self._minibatches.load(sampled))
 
-    def rehearse(self, optimizer: torch.optim.Optimizer) -> RehearsedJob:
-        """Start the trainers and measure them, in some ten seconds. The model is trained on the way.
+    def rehearse(self, optimizer: torch.optim.Optimizer, *, longest_s: float | None = None) -> RehearsedJob:
+        """Start the trainers and measure them. The model is trained on the way.
 
         Args:
             optimizer: steps the model's parameters.
+            longest_s: seconds after which no more rounds begin, but for the fewest; None for :data:`LONGEST_S`.
         """
         self.open()
         total = self.manager.assignment.total
@@ -75,7 +76,7 @@ class RehearsedTrainers(HybridEpochs):
         before, seeds = torch.get_num_threads(), self._whole_batches(total)
         try:
             with on_cores(self._own_cores), ThreadPoolExecutor(1, "sagann-rehearsal", work_serially) as thread:
-                self._rehearse(thread, seeds, found, optimizer)
+                self._rehearse(thread, seeds, found, optimizer, LONGEST_S if longest_s is None else longest_s)
         finally:
             torch.set_num_threads(before)
         every = [each for rounds in found.values() for each in rounds]
@@ -96,13 +97,14 @@ class RehearsedTrainers(HybridEpochs):
         seeds: Iterator[Tensor],
         found: Mapping[int, list[_Measured]],
         optimizer: torch.optim.Optimizer,
+        longest_s: float,
     ) -> None:
         """Train shares of every size in turn, until it was often enough or the time is up."""
         batches = SharedBatches(self._minibatches, self.manager, self.trainers)
         ends_s, numbers = 0.0, itertools.count()
         for number in range(_WARM_UP + MOST_ROUNDS):
             if number == _WARM_UP:
-                ends_s = time.perf_counter() + LONGEST_S
+                ends_s = time.perf_counter() + longest_s
             if number >= _WARM_UP + FEWEST_ROUNDS and time.perf_counter() > ends_s:
                 return
             for size, measured in found.items():

@@ -227,6 +227,8 @@ class TrainSession:
             state["progress"] = self.progress.state_dict()
         if self.balancer is not None:
             state["balance"] = self.balancer.state_dict()
+        if (of_source := self.source.state_dict()) is not None:
+            state["source"] = of_source
         return Checkpoint(position=self.position, state=state)
 
     def require_restorable(self, checkpoint: Checkpoint, history: list[EpochRecord]) -> None:
@@ -246,6 +248,8 @@ class TrainSession:
         require_rng(state["rng"], self.device)
         if self.balancer is not None and "balance" in state:
             self.balancer.require_state(state["balance"], num_vertices=self.graph.num_vertices, name="balance")
+        if "source" in state:
+            self.source.require_state(state["source"], "source")
         if position.batch:
             if state["best"]["exhausted"]:
                 raise ValueError("best.exhausted is True, but an epoch was begun after that")
@@ -267,6 +271,8 @@ class TrainSession:
         self.tracker.load_state_dict(state["best"])
         if self.balancer is not None and "balance" in state:
             self.balancer.load_state_dict(state["balance"])
+        if "source" in state:
+            self.source.load_state_dict(state["source"])
         self.epoch, self.progress = checkpoint.position.epoch, None
         if checkpoint.position.batch:
             self.progress = EpochProgress.from_state(

@@ -122,10 +122,11 @@ class _Restoring:
         # A session that has not trained is within no epoch.
         progress = {"progress": None} if position.batch else {}
         expected = dict(self.session.checkpoint(run=self.run, history_bytes=0).state)
-        # A run may go on with workers that are balanced otherwise.
-        expected.pop("balance", None)
-        balance = {"balance": None} if "balance" in state else {}
-        require_keys(state, {**expected, **progress, **balance}, "state")
+        # A run may go on with workers that are balanced otherwise, and with other trainers.
+        free = ("balance", "source")
+        expected = {name: value for name, value in expected.items() if name not in free}
+        found = {name: None for name in free if name in state}
+        require_keys(state, {**expected, **progress, **found}, "state")
         if state["run"] != self.run:
             raise CheckpointError(
                 "the checkpoint belongs to another run",

@@ -240,6 +240,11 @@ class Trainer:
                 reporter.on_start(info_of(parts, session))
             saver = None if folder is None else Saver(session, folder, run)
             stack.callback(session.source.close)
+            if self.config.mapping == "model":
+                # Imported here: most runs are not rehearsed, and it loads Numba.
+                from sagann.train.rehearsals import begin_as_foretold
+
+                begin_as_foretold(parts, session.source)
             session.source.open()
             self._train(session, saver, reporters, require_whole_files)
             result = self._finish(session, folder)

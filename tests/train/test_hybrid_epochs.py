@@ -6,10 +6,7 @@ import copy
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +31,7 @@ from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
 from sagann.train.sampled_epochs import SampledEpochs
 from tests.graphs import labelled_graph
-from tests.hybrid.processes import is_running, spawned_by
+from tests.hybrid.processes import spawned_by
 from tests.runtime.device.late_streams import LateStreams
 from tests.train.runs import (
     assert_same_bits,
@@ -94,10 +91,10 @@ def with_parcels(source: HybridEpochs, predictor: Predictor) -> HybridEpochs:
     """The source with accelerators in this process."""
     host = {"host": HostTrainer(predictor.loss_of_batch, list(predictor.model.parameters()))}
     source.trainers = {
-        **(host if source._devices.uses_host else {}),
+        **(host if source.devices.uses_host else {}),
         **{
             name: simulated(predictor) if name.startswith("cuda") else ParcelTrainer(predictor)
-            for name in source._devices.names
+            for name in source.devices.names
         },
     }
     return source
@@ -319,46 +316,6 @@ def test_a_run_whose_accelerator_is_killed_goes_on_without_it_and_with_another(t
     assert alone.resume().epochs == 5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "is_stopped",
-    [False, pytest.param(True, marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux kills it"))],
-)
-def test_an_accelerator_ends_with_a_parent_that_is_killed(tmp_path: Path, is_stopped: bool) -> None:
-    options = ["--sample", "10,5", "--batch-size", "16", "--epochs", "100000", "--devices", DEVICES]
-    command = [
-        sys.executable,
-        "-m",
-        "sagann",
-        "train",
-        "demo",
-        "--model",
-        "sage",
-        *options,
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    parent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        lines = tmp_path / "run" / "metrics.jsonl"
-        assert within(120, lambda: lines.exists() and lines.stat().st_size > 0)
-        (accelerator,) = spawned_by(parent.pid)
-        if is_stopped:
-            os.kill(accelerator, signal.SIGSTOP)
-    finally:
-        parent.kill()
-        parent.wait()
-    assert within(30, lambda: not is_running(accelerator))
-
-
-def within(seconds: float, holds: Callable[[], bool]) -> bool:
-    """Whether something becomes true in some seconds."""
-    deadline_s = time.monotonic() + seconds
-    while not (found := holds()) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    return found
-
-
 def without_work(line: dict[str, Any]) -> dict[str, Any]:
     kept = ("epoch", "loss", "lr", "num_edges")
     return {name: value for name, value in line.items() if name in kept or "/" in name}
@@ -520,6 +477,8 @@ def test_trainers_without_seeds_are_named_at_the_end() -> None:
         ({"sample": (4, 3), "devices": "host"}, "no list of trainers"),
         ({"sample": (4, 3), "devices": 3}, "devices is refused"),
         ({"sample": (4, 3), "sharing": "static"}, "sharing.*joint where devices is not set"),
+        ({"sample": (4, 3), "mapping": "model"}, "mapping.*cores where devices is not set"),
+        ({"sample": (4, 3), "devices": DEVICES, "mapping": "best"}, "one of cores, model"),
         ({"sample": (4, 3), "link_rate": 1e9}, "link_rate.*None where devices is not set"),
         ({"sample": (4, 3), "devices": DEVICES, "sharing": "fair"}, "one of static, hyscale, joint"),
         ({"sample": (4, 3), "devices": DEVICES, "sharing": []}, "one of static, hyscale, joint"),

@@ -54,10 +54,10 @@ def rehearsed(**options: Any) -> RehearsedJob:
     source.trainers = {
         **(
             {HOST: HostTrainer(predictor.loss_of_batch, list(predictor.model.parameters()))}
-            if source._devices.uses_host
+            if source.devices.uses_host
             else {}
         ),
-        **{name: WaitingTrainer(predictor) for name in source._devices.names},
+        **{name: WaitingTrainer(predictor) for name in source.devices.names},
     }
     return source.rehearse(torch.optim.SGD(predictor.model.parameters(), lr=0.1))
 
