@@ -56,8 +56,8 @@ class ProgressReporter:
 
     A second line of a run with tiers shows the rows of the last epoch, the share of them that were hits, and the bytes of each tier.
     A second line of a run whose workers are balanced by cost shows each worker's share of the edges, its seconds, and what was predicted.
-    A second line of a run with several trainers shows each one's share of the seeds, its seconds, and how long it waited for the others; below
-    stands the last decision about their shares.
+    A second line of a run with several trainers shows each one's share of the seeds, its seconds, how long it waited for the others, and the million edges
+    that all traversed per second; below stands the last decision about their shares.
     A long sampled epoch has a bar of its own below, with batches, edges and seeds per second, and the loss so far.
 
     A terminal gets live bars; a pipe or a file gets the messages, a line a minute, and the last state.
@@ -220,14 +220,15 @@ def _parts(record: EpochRecord) -> str:
 
 
 def _trainers(record: EpochRecord) -> str:
-    """A line with the shares of the trainers in an epoch, and how long each one propagated and waited; empty for one trainer."""
+    """A line with the shares of the trainers in an epoch, how long each one propagated and waited, and the throughput; empty for one trainer."""
     if (work := record.trainers) is None:
         return ""
     parts = [
         f"{name} {share:.1%} of the seeds, {short_seconds(train_s)} and {short_seconds(idle_s)} idle"
         for name, share, train_s, idle_s in zip(work.names, work.shares, work.train_s, work.idle_s, strict=True)
     ]
-    return "\n" + "  ".join(parts[:_MOST_WORKERS]) + _note(work.why)
+    throughput = [] if record.mteps is None else [f"{record.mteps:.3g} MTEPS"]
+    return "\n" + "  ".join(parts[:_MOST_WORKERS] + throughput) + _note(work.why)
 
 
 def _note(text: str) -> str:

@@ -58,6 +58,9 @@ class EpochRecord:
     "Learning rate of the first parameter group."
     num_edges: int = 0
     "Number of edges that the forward passes of training walked, of all hops together."
+    mteps: float | None = None
+    """Of an epoch of sampled mini-batches: million traversed edges per second, that is ``num_edges`` over ``epoch_s`` (HyScale-GNN, equation 5).
+    None for an epoch on the whole graph."""
     metrics: Mapping[str, Metrics] = field(default_factory=dict)
     "Split to metric to value; empty where the epoch was not evaluated."
     traffic: Traffic | None = None
@@ -73,6 +76,8 @@ class EpochRecord:
         workers are lists."""
         flat = {f"{split}/{name}": value for split, found in self.metrics.items() for name, value in found.items()}
         own = {name: getattr(self, name) for name in ("epoch", "loss", "epoch_s", "lr", "num_edges")}
+        if self.mteps is not None:
+            own["mteps"] = self.mteps
         counts = {} if self.traffic is None else self.traffic.to_json()
         balance = {} if self.balance is None else self.balance.to_json()
         trainers = {} if self.trainers is None else self.trainers.to_json()
@@ -93,6 +98,7 @@ class EpochRecord:
             epoch=as_integer(values["epoch"], "epochs"),
             **own,
             num_edges=num_edges,
+            mteps=as_number(values["mteps"], "mteps") if "mteps" in values else None,
             metrics=metrics,
             traffic=_traffic_in(values),
             balance=WorkerBalance.from_json(values),

@@ -95,6 +95,7 @@ class TrainSession:
             epoch_s=trained.train_s,
             lr=lr,
             num_edges=trained.num_edges,
+            mteps=None if self.config.sample is None else 1e-6 * trained.num_edges / max(trained.train_s, 1e-9),
             metrics=metrics,
             traffic=self.source.traffic,
             balance=balance,

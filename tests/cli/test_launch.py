@@ -33,7 +33,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 def history(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl without what a clock says."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "epoch_s"} for line in lines]
+    return [{name: value for name, value in line.items() if name not in ("epoch_s", "mteps")} for line in lines]
 
 
 def workers_of(launcher: subprocess.Popen[str]) -> list[int]:

@@ -215,7 +215,8 @@ def test_of_many_workers_the_ends_are_shown():
 
 
 def test_shares_of_trainers_and_the_last_decision_stand_below_the_numbers():
-    text = shown(records=[replace(record(1, 0.25), trainers=WORK)])
+    text = shown(records=[replace(record(1, 0.25), trainers=WORK, mteps=24.0)])
+    assert "24 MTEPS" in text
     assert (
         "host 75.0% of the seeds, 1.50 s and 0 ms idle  accelerator0 25.0% of the seeds, 500 ms and 1.00 s" in text
     )

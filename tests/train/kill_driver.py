@@ -53,7 +53,7 @@ class Model(nn.Module):
         return self.second(F.dropout(torch.relu(self.first(x)), 0.5, self.training))
 
 
-UNLIKE = {"epoch_s", *Traffic().to_json()}
+UNLIKE = {"epoch_s", "mteps", *Traffic().to_json()}
 "Values of a line of metrics.jsonl that depend on interruptions: a hot tier begins anew in each process."
 WHOLE = TrainConfig(
     epochs=EPOCHS,

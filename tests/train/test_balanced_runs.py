@@ -34,7 +34,10 @@ def moves(history: list[Found]) -> list[int]:
 
 
 def without_clocks(history: list[Found]) -> list[Found]:
-    return [{name: value for name, value in line.items() if name not in ("epoch_s", "move_s")} for line in history]
+    return [
+        {name: value for name, value in line.items() if name not in ("epoch_s", "mteps", "move_s")}
+        for line in history
+    ]
 
 
 @pytest.mark.parametrize("model", MODELS)

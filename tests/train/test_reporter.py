@@ -119,6 +119,16 @@ def test_a_line_of_metrics_and_back():
     assert EpochRecord.from_json(json.loads(json.dumps(line))) == record
 
 
+def test_the_throughput_of_sampled_epochs_is_edges_over_seconds(tmp_path):
+    trainer = trainer_of(epochs=2, run_dir=tmp_path / "run", sample=(4, 3), batch_size=12)
+    for record, line in zip(trainer.fit().history, trainer.history, strict=True):
+        assert record.mteps == pytest.approx(1e-6 * record.num_edges / record.epoch_s)
+        assert line["mteps"] == record.mteps
+        assert EpochRecord.from_json(json.loads(json.dumps(line))) == record
+    # An epoch on the whole graph walks edges that are not drawn.
+    assert trainer_of(epochs=1).fit().history[0].mteps is None
+
+
 def test_a_line_of_a_tiered_run_and_back():
     hot, cold = TierCounts(rows=3, num_bytes=96), TierCounts(rows=1, num_bytes=32)
     traffic = Traffic(hot=hot, cold=cold, cold_reads=1, cold_read_bytes=32)
