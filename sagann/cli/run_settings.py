@@ -19,6 +19,7 @@ from sagann.storage.load import EMBEDDED
 from sagann.storage.regular_file import read_file
 from sagann.toml_text import format_toml
 from sagann.train import TrainConfig
+from sagann.train.config import READ_BESIDE
 
 Tables = dict[str, dict[str, Any]]
 "Values of settings by section and name."
@@ -147,11 +148,19 @@ def read_tables(path: Path) -> Tables:
 
 
 def merge(tables: Tables, given: Mapping[str, Any]) -> Tables:
-    """Replace values of a file by those of the command line; a mapping is replaced whole."""
+    """Replace values of a file by those of the command line; a mapping is replaced whole.
+
+    What the command line unsets, as by ``--devices none``, takes along the values of the file that only count beside it.
+    """
     merged = {section: dict(tables.get(section, {})) for section in SECTIONS}
     for setting in SETTINGS:
         if setting.name in given:
             merged[setting.section][setting.name] = given[setting.name]
+    train = merged["train"]
+    for owners, names in READ_BESIDE:
+        if any(name in given for name in owners) and all(train.get(name) is None for name in owners):
+            for name in set(names) - set(given):
+                train.pop(name, None)
     return merged
 
 

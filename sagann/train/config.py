@@ -348,6 +348,12 @@ _OF_DEVICES = ("mapping", "sharing", "link_rate")
 "Fields that only several trainers read."
 _OF_TIERS = ("hot", "score", "cache")
 "Fields that only mini-batches with a hot tier read."
+READ_BESIDE: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("devices",), _OF_DEVICES),
+    (("hot", "memory"), ("score", "cache")),
+    (("devices", "memory"), ("profile",)),
+)
+"Fields that may be None, and the fields that are refused where all of those are None."
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     *(
         ((name,), RANGES[name].__contains__, str(RANGES[name]))

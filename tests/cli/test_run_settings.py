@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,3 +136,36 @@ def test_paths_become_absolute_and_names_stay(tmp_path: Path, monkeypatch: pytes
 def test_what_cannot_be_written_down_is_refused() -> None:
     with pytest.raises(InputError, match="a setting cannot be written in UTF-8"):
         settings_of(merge({}, {"data": "caf\udce9"}))
+
+
+@pytest.mark.parametrize(
+    ("saved", "given"),
+    [
+        (
+            {
+                "devices": "host,accelerator",
+                "mapping": "model",
+                "sharing": "static",
+                "link_rate": 1e9,
+                "profile": True,
+            },
+            {"devices": None},
+        ),
+        ({"hot": "10%", "score": "rpr", "cache": "static"}, {"hot": None}),
+    ],
+)
+def test_what_is_unset_takes_along_what_only_counts_beside_it(saved: dict[str, Any], given: dict[str, Any]) -> None:
+    tables = {"data": {"data": "demo"}, "model": {"model": "sage"}, "train": {"sample": [4, 3], **saved}}
+    settings_of(tables)
+    unset = settings_of(merge(tables, given)).train
+    assert unset == settings_of({**tables, "train": {"sample": [4, 3]}}).train
+    # What is given beside it is refused as ever.
+    name, value = next((name, value) for name, value in saved.items() if name not in given)
+    with pytest.raises(InputError, match=f"training option {name} is refused"):
+        settings_of(merge(tables, {**given, name: value}))
+
+
+def test_a_budget_keeps_the_score_of_a_tier_that_is_unset() -> None:
+    train = {"sample": [4, 3], "hot": "10%", "memory": "1GiB", "score": "rpr"}
+    tables = {"data": {"data": "demo"}, "model": {"model": "sage"}, "train": train}
+    assert settings_of(merge(tables, {"hot": None})).train.score == "rpr"
