@@ -1,7 +1,7 @@
 """ProcessTrainer: an accelerator as a process of its own, with its own cores and its own memory, which is reached at a stated rate.
 
 So two real and unequal trainers run on a machine without a GPU. The process is started by ``torch.multiprocessing``; mini-batches, weights and
-gradients lie in memory that both share, which the system frees when both have ended, however they end.
+gradients lie in memory that both share (:mod:`sagann.hybrid.shared_memory`), which the system frees when both have ended, however they end.
 """
 
 from __future__ import annotations
@@ -9,33 +9,29 @@ from __future__ import annotations
 import itertools
 import os
 import pickle
-import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from multiprocessing.connection import wait
-from pathlib import Path
 
 import torch
 import torch.multiprocessing
 from torch import Tensor
 
-from sagann.byte_size import format_bytes
 from sagann.errors import InputError, TrainerError, first_line
 from sagann.hybrid.flat_memory import flat_bytes, flat_views
 from sagann.hybrid.parcel import parcel_of
 from sagann.hybrid.served import Answer, Order, Replica, Start, serve
+from sagann.hybrid.shared_memory import SharedPiece
 from sagann.hybrid.trainer import Found, Share
 
 MOST_WAIT_S = 600.0
 "Seconds for which a trainer may compute an iteration, by default."
 _END_S = 5.0
 _AROUND_KEEPS = 0.9
-# Where the system keeps the memory that processes share.
-_SHARED = Path("/dev/shm")
 
 
 class ProcessTrainer:
@@ -67,10 +63,11 @@ class ProcessTrainer:
         self.name = name
         self._parameters = tuple(parameters)
         self._bytes_per_s, self._most_wait_s = bytes_per_s, most_wait_s
-        weights, gradients = (_shared(flat_bytes(self._parameters), name) for _ in range(2))
-        self._weights = tuple(flat_views(weights, self._parameters))
-        self._gradients = tuple(flat_views(gradients, self._parameters))
-        self._pieces: dict[int, Tensor] = {}
+        num_bytes = flat_bytes(self._parameters)
+        weights, gradients = (SharedPiece(num_bytes, name) for _ in range(2))
+        self._weights = tuple(flat_views(weights.bytes, self._parameters))
+        self._gradients = tuple(flat_views(gradients.bytes, self._parameters))
+        self._pieces: dict[int, SharedPiece] = {}
         self._known: set[int] = set()
         "Pieces that the process knows."
         self._free: list[int] = []
@@ -85,8 +82,7 @@ class ProcessTrainer:
         "Seconds that an iteration takes in the process beside its propagation, as far as known."
         start = Start(
             replica=pickled(replica),
-            weights=weights,
-            gradients=gradients,
+            num_bytes=num_bytes,
             cores=tuple(cores),
             parent=os.getpid(),
         )
@@ -96,6 +92,10 @@ class ProcessTrainer:
         with _interrupts_ignored():
             self._process.start()
         theirs.close()
+        # Of a process that has ended already, open tells.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            for piece in (weights, gradients):
+                piece.send(self._pipe, self.pid)
 
     @property
     def pid(self) -> int:
@@ -115,24 +115,28 @@ class ProcessTrainer:
     def send(self, share: Share) -> tuple[str, Order]:
         since_s = time.perf_counter()
         parcel = parcel_of(share)
-        number, memory = self._piece(parcel.num_bytes)
-        sum_of_bytes = parcel.write(memory)
+        number = self._piece(parcel.num_bytes)
+        sum_of_bytes = parcel.write(self._pieces[number].bytes)
         if self._bytes_per_s is not None:
             time.sleep(max(0.0, parcel.num_bytes / self._bytes_per_s - (time.perf_counter() - since_s)))
         return share.iteration, Order(
-            text=parcel.text, num_bytes=parcel.num_bytes, checksum=sum_of_bytes, piece=number, memory=memory
+            text=parcel.text, num_bytes=parcel.num_bytes, checksum=sum_of_bytes, piece=number, new_bytes=0
         )
 
     def launch(self, sent: tuple[str, Order]) -> None:
         iteration, order = sent
         for memory, parameter in zip(self._weights, self._parameters, strict=True):
             memory.copy_(parameter.detach())
-        if order.piece in self._known:
-            order = replace(order, memory=None)
+        piece = self._pieces[order.piece]
+        is_new = order.piece not in self._known
+        if is_new:
+            order = replace(order, new_bytes=len(piece.bytes))
         self._known.add(order.piece)
         self._launched, self._launched_s = iteration, time.perf_counter()
         try:
             self._pipe.send(order)
+            if is_new:
+                piece.send(self._pipe, self.pid)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._gone(f"launching {iteration}") from error
 
@@ -215,18 +219,18 @@ class ProcessTrainer:
             else "Continue with --resume, and with other --devices if it happens again; SIGKILL often means that memory ran out.",
         )
 
-    def _piece(self, num_bytes: int) -> tuple[int, Tensor]:
-        """Number and memory of a piece that is free, the smallest that is large enough, or a new one."""
+    def _piece(self, num_bytes: int) -> int:
+        """Number of a piece that is free, the smallest that is large enough, or a new one."""
         with self._guard:
-            fitting = [number for number in self._free if len(self._pieces[number]) >= num_bytes]
+            fitting = [number for number in self._free if len(self._pieces[number].bytes) >= num_bytes]
             if fitting:
-                number = min(fitting, key=lambda each: len(self._pieces[each]))
+                number = min(fitting, key=lambda each: len(self._pieces[each].bytes))
                 self._free.remove(number)
-                return number, self._pieces[number]
+                return number
             number = next(self._numbers)
             # Batches differ in size; a piece that is too small takes memory until the end.
-            self._pieces[number] = _shared(num_bytes + num_bytes // 4, self.name)
-            return number, self._pieces[number]
+            self._pieces[number] = SharedPiece(num_bytes + num_bytes // 4, self.name)
+            return number
 
 
 @contextmanager
@@ -241,19 +245,6 @@ def _interrupts_ignored() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _shared(num_bytes: int, name: str) -> Tensor:
-    """Memory that processes share: uint8 [num_bytes]."""
-    if _SHARED.is_dir() and (room := shutil.disk_usage(_SHARED).free) < num_bytes:
-        # Beyond that, writing would end the process by a signal.
-        raise InputError(
-            "the memory that processes share is full",
-            value=f"{format_bytes(num_bytes)} wanted, {format_bytes(room)} free in {_SHARED}",
-            where=f"trainer '{name}'",
-            fix="Lower the batch size or the batches ahead, or give the container more (docker run --shm-size).",
-        )
-    return torch.empty(num_bytes, dtype=torch.uint8).share_memory_()
 
 
 def pickled(value: object) -> bytes:

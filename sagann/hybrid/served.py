@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from sagann.errors import SagannError, in_one_line
 from sagann.hybrid.flat_memory import flat_views
 from sagann.hybrid.parcel import checksum, share_in
+from sagann.hybrid.shared_memory import received
 from sagann.hybrid.trainer import LossOf, propagate
 from sagann.runtime.loading import MiniBatch
 from sagann.sampling.sampled import Sampled
@@ -44,8 +45,8 @@ class Order:
     "Checksum of the parcel."
     piece: int
     "Number of the piece of memory that the parcel lies in."
-    memory: Tensor | None
-    "That piece, where the process does not know it yet."
+    new_bytes: int
+    "Bytes of that piece where the process does not know it yet: it follows the order; else 0."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,10 +69,8 @@ class Start:
 
     replica: bytes
     "The :data:`Replica`, pickled."
-    weights: Tensor
-    "Memory of the weights: uint8, shared. The model's parameters view it."
-    gradients: Tensor
-    "Memory of the gradients: uint8, shared."
+    num_bytes: int
+    "Bytes of the memory of the weights, which the model's parameters view, and of that of the gradients. Both come through the pipe, in this order."
     cores: tuple[int, ...]
     "Cores that the process may use; none for all."
     parent: int
@@ -86,13 +85,15 @@ def serve(pipe: Connection, start: Start) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(_SAVING_S))
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         try:
-            trained = _Trained(start)
+            trained = _Trained(start, pipe)
         except BaseException as error:  # noqa: BLE001 - the other process must hear of it.
             pipe.send(Answer(error=_said(error)))
             return
         pipe.send(Answer())
         while True:
             order: Order = pipe.recv()
+            if order.new_bytes:
+                trained.pieces[order.piece] = received(pipe, order.new_bytes)
             pipe.send(trained.answer(order))
 
 
@@ -109,23 +110,23 @@ def _end_with(parent: int) -> None:
 class _Trained:
     """The model of this process."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, pipe: Connection) -> None:
+        weights, gradients = (received(pipe, start.num_bytes) for _ in range(2))
         if start.cores:
             os.sched_setaffinity(0, start.cores)
             torch.set_num_threads(len(start.cores))
         model, self._loss_of = pickle.loads(start.replica)()
         self._parameters = tuple(model.parameters())
-        for parameter, memory in zip(self._parameters, flat_views(start.weights, self._parameters), strict=True):
+        for parameter, memory in zip(self._parameters, flat_views(weights, self._parameters), strict=True):
             parameter.data = memory
-        self._gradients = tuple(flat_views(start.gradients, self._parameters))
-        self._pieces: dict[int, Tensor] = {}
+        self._gradients = tuple(flat_views(gradients, self._parameters))
+        self.pieces: dict[int, Tensor] = {}
+        "Memory that parcels lie in, by its number."
 
     def answer(self, order: Order) -> Answer:
         """Train a share; whatever goes wrong is in the answer."""
         try:
-            if order.memory is not None:
-                self._pieces[order.piece] = order.memory
-            piece = self._pieces[order.piece]
+            piece = self.pieces[order.piece]
             found = checksum(piece, order.num_bytes)
             if found != order.checksum:
                 return Answer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -12,7 +13,6 @@ import torch
 from torch import nn
 
 from sagann.errors import InputError, TrainerError
-from sagann.hybrid import process_trainer
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
 from sagann.hybrid.trainer import Found, Share, propagate
 from tests.hybrid.processes import is_running
@@ -108,8 +108,7 @@ def test_pieces_are_used_again(trainer: ProcessTrainer) -> None:
 def test_a_damaged_transfer_is_refused(trainer: ProcessTrainer) -> None:
     (share,) = shares_of(20)
     iteration, order = trainer.send(share)
-    assert order.memory is not None
-    order.memory[order.num_bytes // 2] += 1
+    trainer._pieces[order.piece].bytes[order.num_bytes // 2] += 1
     trainer.launch((iteration, order))
     with pytest.raises(TrainerError, match=r"propagating epoch 0, batch 0.*transfer of its mini-batch is damaged"):
         trainer.finish()
@@ -125,12 +124,12 @@ def test_an_error_of_the_process_is_told(trainer: ProcessTrainer) -> None:
 def test_full_shared_memory_is_refused_before_it_is_touched(
     trainer: ProcessTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not process_trainer._SHARED.is_dir():
-        pytest.skip("this system keeps shared memory elsewhere")
-    full = process_trainer.shutil.disk_usage("/")._replace(free=100)
-    monkeypatch.setattr(process_trainer.shutil, "disk_usage", lambda path: full)
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
     monkeypatch.setattr(trainer, "_free", [])
-    with pytest.raises(InputError, match=r"memory that processes share is full.*100 B free"):
+    with pytest.raises(InputError, match=r"memory that processes share is full.*No space left.*'accelerator0'"):
         trainer.send(shares_of(20)[0])
 
 
