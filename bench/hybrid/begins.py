@@ -7,6 +7,7 @@ trains 60 iterations. A run has settled when the median of five iterations in a 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Print the table."""
     options = options_of([*_SMALLER, *arguments])
     bench = bench_of(options, "How a run of two trainers begins", "bench.hybrid.begins")
+    print(f"Medians of {options.rounds} rounds.\n")
     print(
         "| core of the accelerator | policy | begins with | rehearsal, s | processor's part at first | iterations until settled | "
         f"the first {_FIRST} iterations, s | an iteration after them, ms |\n|:--|:--|:--|--:|--:|--:|--:|--:|"
@@ -97,4 +99,4 @@ def _run(
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -74,3 +74,33 @@ def test_every_number_is_measured() -> None:
     assert by_task["copying to the accelerator"][0] == ""
     for name, *cells in [*tasks, last]:
         assert all(float(cell) >= 0 for cell in cells if cell), name
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_how_a_run_begins_is_measured() -> None:
+    options = [
+        "--vertices",
+        "3e3",
+        "--edges",
+        "3e4",
+        "--features",
+        "8",
+        "--hidden",
+        "8",
+        "--batch-size",
+        "64",
+        "--quotas",
+        "1",
+        "--rounds",
+        "1",
+    ]
+    command = [sys.executable, "-m", "bench.hybrid.begins", *options]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    rows = [line.strip("| ").split(" | ") for line in ran.stdout.splitlines() if line.startswith("| 1 ")]
+    assert [row[1:3] for row in rows] == [
+        [each, begins] for each in ("joint", "static") for begins in ("cores", "model")
+    ]
+    assert [float(row[3]) > 0 for row in rows] == [False, True] * 2
+    assert rows[0][4] == rows[2][4] == "50%"

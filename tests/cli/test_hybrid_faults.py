@@ -54,7 +54,8 @@ def started(
     has_own = may_mount()
     if has_own:
         command = with_own_memory(memory, *command)
-    temporary = tmp_path / "temporary"
+    # Too long for the path of a socket.
+    temporary = tmp_path / ("temporary-" * 10)
     temporary.mkdir()
     environment = {**os.environ, "FAULT": fault, "TMPDIR": str(temporary)}
     with ExitStack() as stack:
