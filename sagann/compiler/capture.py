@@ -24,21 +24,8 @@ from sagann.compiler.model_stages import ModelCut
 from sagann.compiler.operators import BATCH_MEANS, GATHER, GATHERED, SAGA_LAYER
 from sagann.compiler.recording import Call, Recorder, cannot_be_captured, traced_model
 from sagann.compiler.trace import TraceError, merge_equal
-from sagann.errors import LayerError
 from sagann.graph.topology import Topology
-from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.shared_lock import MODELS
-
-
-def require_no_batch_norm(model: nn.Module, *, how: str) -> None:
-    """Refuse a BatchNorm that computes means over vertices. ``how`` says what is done with the model, for the error."""
-    for name, module in batch_norms_over_rows(model).items():
-        raise LayerError(
-            f"a model that is {how} must treat vertices independently between its layers",
-            value=f"the {type(module).__name__} '{name}' computes a mean over all of them",
-            where=type(model).__name__,
-            fix="Use LayerNorm instead of BatchNorm.",
-        )
 
 
 def capture(

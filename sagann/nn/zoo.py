@@ -59,7 +59,7 @@ class ModelConfig:
     "Put a LayerNorm after every layer but the last."
     batch_norm: bool = False
     """Put a BatchNorm after every layer but the last. While it is trained its means are over all vertices, or over those of a mini-batch.
-    Workers and devices that train together cannot have it."""
+    Devices that train together cannot have it."""
     encoder: str = "auto"
     """Module before the first layer: 'none'; 'linear' (dense or sparse features to ``hidden``); 'embedding' (a learned
     row per vertex); 'auto' (embedding where vertices have no features, linear for ggnn, else none). appnp and sgc begin with maps of their

@@ -154,9 +154,9 @@ class Schedule:
         for number, link in enumerate(self.program.links):
             follow = partial(self._transform, number + 1, trains=trains)
             if isinstance(link, BatchMeans):
-                # The means are there when all intervals have been added.
                 for interval in sweeps.intervals():
                     yield self._means(number, link, interval)
+                yield Step("share_means", number, 0)
             if isinstance(link, BatchMeans) or link.constant:
                 for interval in sweeps.intervals():
                     yield from follow(interval)
@@ -225,6 +225,7 @@ class Schedule:
             gather = self.program.links[number]
             if isinstance(gather, BatchMeans):
                 if gather.result in reached:
+                    yield Step("share_means_grad", number, 0)
                     for interval in sweeps.intervals():
                         yield self._means_grad(number, gather, interval, reached)
                     reached.add(gather.value)

@@ -43,6 +43,7 @@ StepKind = Literal[
     "gather",
     "finish",
     "means",
+    "share_means",
     "store_constant",
     "output",
     "return",
@@ -50,6 +51,7 @@ StepKind = Literal[
     "transform_grad",
     "gather_grad",
     "finish_grad",
+    "share_means_grad",
     "means_grad",
     "exchange_grad",
     "collect_grad",
@@ -127,8 +129,9 @@ class Step:
     - collect: copy the rows of an interval that other workers need, for each of them. exchange: send these rows, and receive the
       rows of the halo, of a value.
     - gather: accumulate a chunk into a state. finish: turn a state into the gathered rows.
-    - means: add the rows of an interval to the means over all vertices that a BatchNorm reads. means_grad: add the gradient through them to that
-      of the rows.
+    - means: add the rows of an interval to the means over all vertices that a BatchNorm reads. share_means: make them known to all stages, and add
+      those of other workers. share_means_grad: add the gradients of other workers. means_grad: add the gradient through the means to that of the
+      rows of an interval.
     - store_constant: store rows that are the same in every epoch. output: give rows of the result to the caller.
     - return: control returns to the caller, who starts the backward.
     - prepare_grad: compute the tensors of an interval that a gather's backward passes read.

@@ -7,10 +7,12 @@ independent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sagann.errors import LayerError
@@ -23,6 +25,33 @@ def batch_norms_over_rows(module: nn.Module) -> dict[str, _BatchNorm]:
         for name, each in module.named_modules()
         if isinstance(each, _BatchNorm) and (each.training or each.running_mean is None)
     }
+
+
+@contextmanager
+def replaced_forwards(norms: Mapping[str, nn.Module], run: Callable[[Any, str, Tensor], Tensor]) -> Iterator[None]:
+    """Inside the ``with`` block, calls of the modules run ``run(module, name, x)``."""
+    for name, norm in norms.items():
+        vars(norm)["forward"] = partial(run, norm, name)
+    try:
+        yield
+    finally:
+        for norm in norms.values():
+            del vars(norm)["forward"]
+
+
+def check_rows(norm: Any, x: Tensor) -> None:
+    """Refuse rows that do not fit a BatchNorm."""
+    norm._check_input_dim(x)
+    if x.shape[1] != norm.num_features:
+        raise RuntimeError(f"a BatchNorm of {norm.num_features} features got {x.shape[1]}")
+
+
+def normalised(norm: Any, x: Tensor, means: Tensor) -> Tensor:
+    """What a BatchNorm makes of rows, from the means and the reciprocals of the standard deviations by channel, [2, C]."""
+    channels = [x.shape[1]] + [1] * (x.ndim - 2)
+    scale = means[1] if norm.weight is None else means[1] * norm.weight
+    out = (x - means[0].view(channels)) * scale.view(channels)
+    return (out if norm.bias is None else out + norm.bias.view(channels)).to(x.dtype)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import InputError, listed
+from sagann.errors import InputError, LayerError, listed
 from sagann.hybrid.cuda_trainer import CudaTrainer
 from sagann.hybrid.devices import Devices
 from sagann.hybrid.host_cores import on_cores
@@ -34,6 +34,7 @@ from sagann.plan.hybrid.assignment import HOST
 from sagann.plan.hybrid.predict import accelerator_names
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatches
+from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import current_engine, set_engine
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
@@ -297,10 +298,13 @@ class _Replica:
 
 def _require_shareable(model: nn.Module, prepared: PreparedGraph) -> None:
     """Refuse what trainers cannot compute apart: means over a mini-batch, and edge data that learn."""
-    # Imported here: it loads the compiler of whole models.
-    from sagann.compiler.capture import require_no_batch_norm
-
-    require_no_batch_norm(model, how="trained by several trainers")
+    for name, norm in batch_norms_over_rows(model).items():
+        raise LayerError(
+            "a model that is trained by several trainers must treat vertices independently between its layers",
+            value=f"the {type(norm).__name__} '{name}' computes a mean over all of them",
+            where=type(model).__name__,
+            fix="Use LayerNorm instead of BatchNorm.",
+        )
     for name, rows in prepared.graph.topology.edge_data.items():
         if rows.requires_grad:
             raise InputError(

@@ -294,7 +294,10 @@ class Predictor:
 
     def _on_part(self, model: nn.Module, part: WorkerPart) -> Tensor:
         """The result of a model for the own vertices of a worker's part."""
-        with part.computing():
+        # Imported here: most runs have no workers, and it loads torch.distributed.
+        from sagann.runtime.workers import batch_norms_over_all
+
+        with part.computing(), batch_norms_over_all(model, part.workers):
             return self._run(lambda: model(part.hops(self.num_hops), part.features), part.features)
 
     def _checked(self, logits: Tensor, graph: Graph) -> Tensor:
@@ -456,9 +459,8 @@ def _divided(prepared: Graph, opened: Graph, workers: Workers) -> PreparedGraph:
 def _require_row_wise(model: nn.Module, part: WorkerPart, num_hops: int) -> None:
     """Refuse a model that mixes vertices between its layers: a worker would mix its own vertices alone."""
     # Imported here: most runs have no workers, and it loads the compiler of whole models.
-    from sagann.compiler.capture import capture, require_no_batch_norm
+    from sagann.compiler.capture import capture
 
-    require_no_batch_norm(model, how="trained by several workers")
     capture(model, part.hops(num_hops), part.features)
 
 

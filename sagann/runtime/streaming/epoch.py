@@ -13,7 +13,7 @@ from sagann.errors import InputError, first_line
 from sagann.graph.feature_store import FeatureStore
 from sagann.graph.large_arrays import Allocate
 from sagann.kernels.edge.builder import arithmetic_dtype
-from sagann.runtime.streaming.moments import Moments
+from sagann.runtime.moments import Moments
 
 LossOf = Callable[[Tensor, slice], Tensor]
 "Gives the loss of some vertices from their rows of the model's result and their range of ids; a sum over vertices."

@@ -33,9 +33,9 @@ from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.backend import Backend
 from sagann.runtime.in_memory.edge_pass import compute_rows, divisors
+from sagann.runtime.moments import Moments
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
-from sagann.runtime.streaming.moments import Moments
 from sagann.runtime.streaming.part import BlockExchange
 from sagann.runtime.streaming.tape import Tape
 from sagann.saga.batch_norms import too_few_rows
@@ -139,12 +139,14 @@ class Executor:
             "gather": self._gather,
             "finish": self._finish,
             "means": self._add_to_means,
+            "share_means": self._share_means,
             "store_constant": self._store_constant,
             "output": self._output,
             "prepare_grad": self._prepare_grad,
             "transform_grad": self._transform_grad,
             "gather_grad": self._gather_grad,
             "finish_grad": self._finish_grad,
+            "share_means_grad": self._share_means_grad,
             "means_grad": self._means_grad,
             "exchange_grad": self._exchange,
             "collect_grad": self._collect_grad,
@@ -439,16 +441,31 @@ class Executor:
         self.resident.discard(Block("state", gather.result, step.interval, backward_pass=step.part + 1))
 
     def _add_to_means(self, step: Step) -> None:
-        """Add the rows of an interval to the means of all rows; they are right once all intervals are added."""
+        """Add the rows of an interval to the means of all rows."""
         link = self.program.mean(step.number)
         rows = self._value(link.value, step.interval)
-        if self.part.num_vertices * rows[0, 0].numel() == 1:
-            raise too_few_rows(link.norm)
         with torch.no_grad():
-            moments = self.epoch.moments.setdefault(step.number, Moments(link.eps))
+            moments = self.epoch.moments.setdefault(step.number, Moments(rows, link.eps))
             moments.add(rows)
+
+    def _share_means(self, step: Step) -> None:
+        """Let the stages that follow read the means, once all intervals are added."""
+        link, moments = self.program.mean(step.number), self.epoch.moments[step.number]
+        with torch.no_grad():
+            if self.exchange is not None:
+                moments.merge(partial(self.exchange.add_up, doing="adding means of a BatchNorm"))
+            if moments.count < 2:
+                raise too_few_rows(link.norm)
             means = moments.shared()
         self.epoch.shared[link.result] = means.requires_grad_(self.epoch.trains and self.gradients.has(link.value))
+
+    def _share_means_grad(self, step: Step) -> None:
+        """Complete the gradient of the means."""
+        name = self.program.mean(step.number).result
+        if self.exchange is not None:
+            grad = self.epoch.of_shared.get(name, torch.zeros_like(self.epoch.shared[name]))
+            summed = self.exchange.add_up(grad.flatten(), doing="adding gradients of a BatchNorm's means")
+            self.epoch.of_shared[name] = summed.view_as(grad)
 
     def _means_grad(self, step: Step) -> None:
         link = self.program.mean(step.number)

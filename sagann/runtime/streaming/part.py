@@ -37,6 +37,9 @@ class BlockExchange(Protocol):
     def cut(self, count: int, cut_own: CutOwn) -> PartIntervals:
         """Cut all sources of the part into about ``count`` intervals (:data:`sagann.plan.part_intervals.CutPart`)."""
 
+    def add_up(self, tensor: Tensor, doing: str) -> Tensor:
+        """The sum of one tensor [n] of each worker: the same bits at every worker. All workers call this at the same time."""
+
     def sent_rows(self, part: PartIntervals, block: Block) -> Tensor:
         """The rows of an interval that another worker needs: int64, ascending, counted from the interval's first row."""
 

@@ -69,6 +69,10 @@ class HaloBlocks:
             piece_bytes=self._piece_bytes,
         )
 
+    def add_up(self, tensor: Tensor, doing: str) -> Tensor:
+        """See :meth:`sagann.runtime.workers.Workers.add_up`."""
+        return self._workers.add_up(tensor, doing)
+
     def sent_rows(self, part: PartIntervals, block: Block) -> Tensor:
         """The rows of an interval that another worker needs: int64, ascending, counted from the interval's first row."""
         begin, end = part.bounds[block.interval : block.interval + 2]

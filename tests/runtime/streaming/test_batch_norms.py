@@ -15,7 +15,7 @@ from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.nn import GAT, SAGE
 from sagann.plan.orders import Order
-from sagann.runtime.streaming.moments import Moments
+from sagann.runtime.moments import Moments
 from sagann.runtime.streaming.streamed import StreamedModel
 from tests.graphs import labelled_graph
 from tests.runtime.in_memory.test_batch_norm import OfEdges, OfVertices
@@ -196,7 +196,7 @@ def test_a_single_row_is_refused() -> None:
 
 def test_moments_of_large_means_lose_nothing() -> None:
     rows = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)) + 3000
-    moments = Moments(eps=0.0)
+    moments = Moments(rows, eps=0.0)
     for part in rows.split(77):
         moments.add(part)
     expected = rows.double()

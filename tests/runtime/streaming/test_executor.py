@@ -209,7 +209,17 @@ def test_every_step_of_an_epoch_has_the_numbers_of_plain_pytorch(
     assert run.seen == [kind for kind in steps if kind != "return"]
     ends = {"transform_loss"} if folded else {"output"}
     of_workers = {"collect", "exchange", "exchange_grad", "collect_grad"}
-    others = {"return", "store_constant", "transform_loss", "output", "stage", "means", "means_grad"}
+    others = {
+        "return",
+        "store_constant",
+        "transform_loss",
+        "output",
+        "stage",
+        "means",
+        "share_means",
+        "share_means_grad",
+        "means_grad",
+    }
     assert set(run.seen) == set(get_args(StepKind)) - of_workers - others | ends
     with pytest.raises(InputError, match="a backward of a streamed model ran twice"):
         run.executor.backward()

@@ -25,5 +25,6 @@ def trained(model: nn.Module, source: WholeGraph) -> tuple[Numbers, TrainStep]:
             if parameter.grad is not None:
                 found[f"{name} {epoch}"] = parameter.grad.clone()
                 parameter.data -= 0.1 * parameter.grad
+        found |= {f"{name} {epoch}": buffer.to(loss.dtype) for name, buffer in model.named_buffers()}
         found[f"logits {epoch}"] = source.logits()
     return found, step

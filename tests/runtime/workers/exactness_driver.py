@@ -25,6 +25,7 @@ from sagann.train.contract import Contract
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor
 from tests.graphs import labelled_graph
+from tests.runtime.in_memory.test_batch_norm import OfVertices
 from tests.runtime.workers.epochs import Numbers, trained
 from tests.runtime.workers.processes import run_workers
 from tests.train.runs import sparse_graph, values_graph
@@ -89,6 +90,12 @@ def several() -> GNN:
     return GNN([Several(8, 16), Several(16, 3)])
 
 
+def normed() -> GNN:
+    """Layers with BatchNorms between them, and in ApplyVertex."""
+    layers = [GatedLayer(8, 16), OfVertices(16, 6), GatedLayer(6, 3)]
+    return GNN(layers, norms=[nn.BatchNorm1d(16, momentum=None), nn.BatchNorm1d(6, affine=False)], dropout=0.2)
+
+
 def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
     compiled = CompiledEngine()
     for name in DISTINCT:
@@ -107,6 +114,8 @@ def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
         CompiledEngine(tile_edges=64, options=CompilerOptions(hoist=False)),
     )
     yield "several", several, labelled_graph(), compiled
+    yield "batch norms", normed, labelled_graph(), compiled
+    yield "batch norms, naive", normed, labelled_graph(), NaiveEngine()
     hub = graph_of([(vertex, 0) for vertex in range(1, 37)], 40)
     yield "one hub, empty parts", own, hub, compiled
     yield "one hub, GCN", lambda: build_model(ModelConfig(hidden=8), hub), hub, compiled
@@ -120,6 +129,7 @@ def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
     isolated = graph_of([(0, 9), (9, 0), (1, 9)], 12)
     yield "isolated vertices", own, isolated, compiled
     yield "no edges", own, graph_of([], 5), compiled
+    yield "batch norms, fewer vertices than workers", normed, graph_of([(0, 1), (1, 0)], 2), compiled
     yield "fewer vertices than workers", own, graph_of([(0, 1), (1, 0)], 2), compiled
     values = values_graph(40, num_targets=2)
     yield "regression", lambda: build_model(ModelConfig(hidden=8), values), values, compiled

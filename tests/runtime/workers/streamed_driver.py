@@ -30,12 +30,12 @@ from sagann.train.predictor import Predictor
 from sagann.train.streaming import Streaming
 from tests.graphs import labelled_graph
 from tests.runtime.workers.epochs import Numbers, trained
-from tests.runtime.workers.exactness_driver import GatedLayer, graph_of
+from tests.runtime.workers.exactness_driver import GatedLayer, graph_of, normed
 from tests.runtime.workers.processes import join, run_workers, start_workers
 
 TIMEOUT_S = 20.0
-AGAIN = ("gcn", "gat", "extremes", "jumping")
-"Cases that run twice by two workers: with sums, softmax, accumulators that keep edges, and connections across layers."
+AGAIN = ("gcn", "gat", "extremes", "jumping", "batch norms")
+"Cases that run twice by two workers: with sums, softmax, accumulators that keep edges, connections across layers, and means over all vertices."
 RUNS = {"2, first": (2, None), "2, again": (2, AGAIN), "3": (3, None)}
 "Number of workers and cases of each run; None for every case."
 
@@ -91,6 +91,8 @@ def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph]]:
     yield "own", lambda: GNN([GatedLayer(8, 16), GatedLayer(16, 3)], dropout=0.2), labelled_graph()
     yield "extremes", lambda: GNN([Extremes(8, 16), Extremes(16, 3)]), labelled_graph()
     yield "jumping", Jumping, labelled_graph()
+    yield "batch norms", normed, labelled_graph()
+    yield "batch norms, empty parts", normed, graph_of([(vertex, 0) for vertex in range(1, 37)], 40)
     hub = graph_of([(vertex, 0) for vertex in range(1, 37)], 40)
     yield "one hub, empty parts", lambda: GNN([GatedLayer(8, 3)]), hub
     yield "no edges", lambda: GNN([GatedLayer(8, 3)]), graph_of([], 5)

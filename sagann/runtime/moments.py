@@ -1,7 +1,8 @@
-"""Moments: means and variances of rows that come interval by interval, as a BatchNorm computes them of all rows at once."""
+"""Moments: means and variances of rows that come interval by interval, or lie with several workers, as a BatchNorm computes them of all rows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,48 +10,63 @@ from torch import Tensor
 
 from sagann.kernels.edge.builder import arithmetic_dtype
 
+AddUp = Callable[[Tensor], Tensor]
+"Gives the sum of one tensor [n] of each worker."
+
 
 class Moments:
-    """Means and variances by channel, the second dimension.
+    """Means and variances by channel, the second dimension of rows.
+
+    Args:
+        like: rows of the form that is added; none of them is read.
+        eps: what is added to the variances.
 
     References:
         Chan, Golub, LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979.
 
     Example:
         >>> rows = torch.arange(8.0).reshape(4, 2)
-        >>> moments = Moments(eps=0.0)
+        >>> moments = Moments(rows, eps=0.0)
         >>> moments.add(rows[:3])
         >>> moments.add(rows[3:])
         >>> torch.allclose((rows - moments.shared()[0]) * moments.shared()[1], torch.nn.BatchNorm1d(2, eps=0.0)(rows))
         True
     """
 
-    def __init__(self, eps: float) -> None:
+    def __init__(self, like: Tensor, eps: float) -> None:
         self.eps = eps
         self.count = 0
         "Numbers of each channel so far."
-        self._mean: Any = 0.0
-        self._squares: Any = 0.0
+        self._dtype = arithmetic_dtype(like.dtype)
+        self._mean = torch.zeros(like.shape[1], dtype=torch.float64, device=like.device)
+        self._squares = torch.zeros_like(self._mean)
         "Sum of squared differences to the mean."
 
     def add(self, rows: Tensor) -> None:
-        """Add the rows of an interval, [n, C, ...]."""
-        wide = rows.to(arithmetic_dtype(rows.dtype))
-        variance, mean = torch.var_mean(wide, _others(rows), correction=0)
+        """Add rows [n, C, ...]."""
+        if not len(rows):
+            return
+        variance, mean = torch.var_mean(rows.to(self._dtype), _others(rows), correction=0)
         added = rows.numel() // rows.shape[1]
         total = self.count + added
         difference = mean.double() - self._mean
         self._squares = self._squares + variance.double() * added + difference**2 * (self.count * added / total)
         self._mean = self._mean + difference * (added / total)
         self.count = total
-        self._dtype = wide.dtype
+
+    def merge(self, add_up: AddUp) -> None:
+        """Add the rows of all workers, each of which calls this at the same time."""
+        counted = add_up(torch.cat([self._mean.new_tensor([self.count]), self.count * self._mean]))
+        mean = counted[1:] / counted[0].clamp(min=1)
+        self._squares = add_up(self._squares + self.count * (self._mean - mean) ** 2)
+        self._mean, self.count = mean, int(counted[0])
 
     def shared(self) -> Tensor:
-        """The means, and the reciprocals of the standard deviations, [2, C], as stages read them."""
+        """The means, and the reciprocals of the standard deviations, [2, C]."""
         return torch.stack([self._mean, self._deviations()]).to(self._dtype)
 
     def _deviations(self) -> Tensor:
-        found: Tensor = (self._squares / self.count + self.eps).rsqrt()
+        found: Tensor = (self._squares / max(self.count, 1) + self.eps).rsqrt()
         return found
 
     def gradient(self, rows: Tensor, of_shared: Tensor) -> Tensor:
