@@ -1,4 +1,4 @@
-"""Datasets by name, in the folders where PyG, OGB and sagann keep them. Nothing is downloaded.
+"""Datasets by name, in the folders where PyG, OGB and sagann keep them. Cora and CiteSeer are fetched where they are missing.
 
 A dataset is a folder, whose name is that of the dataset in upper or lower case, with ``-`` for ``_``; or an ``.npz`` file. It lies in
 a root folder, or one folder deeper, as ``data/Planetoid/Cora``.
@@ -17,6 +17,7 @@ from sagann.did_you_mean import did_you_mean
 from sagann.errors import DatasetError, InputError, listed, require_type, shown
 from sagann.graph import Graph
 from sagann.interop.ogb import read_ogb
+from sagann.interop.planetoid import FOLDERS, PUBLISHED, fetch_planetoid, is_planetoid, read_planetoid
 from sagann.interop.pyg import Task
 from sagann.interop.pyg_file import read_pyg
 from sagann.storage.dataset import open_graph
@@ -48,23 +49,26 @@ def load_dataset(
     root: str | os.PathLike[str] | None = None,
     split: int | str | None = None,
     task: Task = "auto",
+    download: bool = True,
 ) -> Graph:
     """Open a dataset that PyG or OGB has fetched, a dataset folder, or an ``.npz`` file, by its name.
 
     Neither PyG nor OGB need be installed, and nothing in a file is run. PyG's graph, or graphs, are read from ``processed`` as by
     :func:`sagann.interop.read_pyg`, OGB's from ``raw`` and ``split`` as by :func:`sagann.interop.read_ogb`, both into memory; dataset folders
-    are mapped. Nothing is downloaded: where a dataset is missing, the error has the line of PyG or OGB that fetches it.
+    are mapped. Where Cora or CiteSeer is missing, its published files are fetched (:mod:`sagann.interop.planetoid`); where another dataset is, the
+    error has the line of PyG or OGB that fetches it.
 
     Args:
         name: as 'cora' or 'ogbn-arxiv'; where several datasets have the name, with the folder above, as 'citationfull/cora'.
         root: folder that holds the datasets, or is the dataset; by default ``data``, ``dataset`` and ``datasets`` in the working folder.
         split: which one of several splits: a column of PyG's masks, or the name of OGB's scheme.
         task: what PyG's ``y`` is, as of :func:`sagann.interop.from_pyg`.
+        download: fetch Cora and CiteSeer where they are missing, into the folder where PyG keeps them below ``root``, or below ``data``.
     Raises:
-        DatasetError: there is no dataset of that name, several, or a file is damaged.
+        DatasetError: there is no dataset of that name, several, or a file is damaged; or it cannot be fetched.
         InputError: an argument does not fit the dataset.
     Example:
-        >>> load_dataset("cora", root="nowhere")
+        >>> load_dataset("cora", root="nowhere", download=False)
         Traceback (most recent call last):
         ...
         sagann.errors.DatasetError: dataset not found: looked in 'nowhere', where there is none (in 'cora'). Fetch it once with PyG: \
@@ -73,6 +77,7 @@ torch_geometric.datasets.Planetoid('nowhere', 'Cora').
     require_type(name, str, where="load_dataset.name", fix="Pass a name, as 'cora'.")
     require_type(root, (str, os.PathLike), where="load_dataset.root", fix="Pass a folder.", optional=True)
     require_type(split, (int, str), where="load_dataset.split", fix="Pass a column or a name.", optional=True)
+    require_type(download, bool, where="load_dataset.download", fix="Pass True or False.")
     roots = [Path(each) for each in (ROOTS if root is None else [root])]
     wanted = _plain(name)
     there = [found for each in roots for found in _datasets_in(each, wanted)]
@@ -80,6 +85,9 @@ torch_geometric.datasets.Planetoid('nowhere', 'Cora').
     matches = matches or [path for found, path in there if _plain(found).endswith(f"/{wanted}")]
     if not matches and name in EMBEDDED:
         return embedded_graph(name)
+    if not matches and download and wanted in PUBLISHED:
+        matches = [roots[0] / FOLDERS[wanted]]
+        fetch_planetoid(wanted, matches[0])
     if not matches:
         raise _not_found(name, roots, [found for found, _ in there])
     if len(matches) > 1:
@@ -133,6 +141,10 @@ def _opened(path: Path, name: str, split: int | str | None, task: Task) -> Graph
         if (path / "raw").is_dir() and ((path / "split").is_dir() or _plain(path.name).startswith("ogbn_")):
             _refuse_foreign(path, "of OGB", split if isinstance(split, int) else None, task)
             return read_ogb(path, split=None if split is None else str(split))
+        plain = _plain(path.name)
+        if not (path / "processed").is_dir() and is_planetoid(path, plain):
+            _refuse_foreign(path, "that has one split", split, task)
+            return replace(read_planetoid(path, plain), name=path.name)
         _refuse_foreign(path, "of PyG", split if isinstance(split, str) else None, "auto")
         column = None if split is None else int(split)
         return replace(read_pyg(_file_of_pyg(path, name), split=column, task=task), name=path.name)

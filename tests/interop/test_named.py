@@ -47,8 +47,14 @@ def citations(num_vertices: int = 700) -> Graph:
 
 def planetoid(root: Path, graph: Graph, name: str = "Cora") -> None:
     """Have PyG process a dataset: first the raw files that its authors distribute are written."""
-    datasets, sparse = pytest.importorskip("torch_geometric.datasets"), pytest.importorskip("scipy.sparse")
-    raw = root / name / "raw"
+    datasets = pytest.importorskip("torch_geometric.datasets")
+    write_raw(root / name / "raw", graph, name)
+    datasets.Planetoid(str(root), name)
+
+
+def write_raw(raw: Path, graph: Graph, name: str = "Cora", protocol: int = 2) -> None:
+    """Write the raw files of a dataset, as its authors distribute them."""
+    sparse = pytest.importorskip("scipy.sparse")
     raw.mkdir(parents=True)
     x = graph.features.to_dense() if graph.features.layout != torch.strided else graph.features  # type: ignore[union-attr]
     y = F.one_hot(graph.labels.long(), graph.num_classes).numpy()  # type: ignore[union-attr]
@@ -69,9 +75,8 @@ def planetoid(root: Path, graph: Graph, name: str = "Cora") -> None:
         "graph": neighbours,
     }
     for key, value in files.items():
-        (raw / f"ind.{name.lower()}.{key}").write_bytes(pickle.dumps(value, protocol=2))
+        (raw / f"ind.{name.lower()}.{key}").write_bytes(pickle.dumps(value, protocol=protocol))
     (raw / f"ind.{name.lower()}.test.index").write_text("".join(f"{vertex}\n" for vertex in test.tolist()))
-    datasets.Planetoid(str(root), name)
 
 
 def saved_by_pyg(folder: Path, file: str = "data.pt", **fields: Any) -> Any:
@@ -224,7 +229,7 @@ def test_folders_without_one_graph(tmp_path: Path) -> None:
     with pytest.raises(
         DatasetError, match=r"PyG has not processed the dataset yet: .*Planetoid\('.*', 'Cora'\)\.$"
     ):
-        load_dataset("cora", root=tmp_path)
+        load_dataset("cora", root=tmp_path, download=False)
     (tmp_path / "mine" / "raw").mkdir(parents=True)
     with pytest.raises(DatasetError, match=r"no graph in .*processed .*Open it once with PyG"):
         load_dataset("mine", root=tmp_path)
