@@ -26,10 +26,10 @@ class Moments:
 
     Example:
         >>> rows = torch.arange(8.0).reshape(4, 2)
-        >>> moments = Moments(rows, eps=0.0)
+        >>> moments = Moments(rows, eps=1e-5)
         >>> moments.add(rows[:3])
         >>> moments.add(rows[3:])
-        >>> torch.allclose((rows - moments.shared()[0]) * moments.shared()[1], torch.nn.BatchNorm1d(2, eps=0.0)(rows))
+        >>> torch.allclose((rows - moments.shared()[0]) * moments.shared()[1], torch.nn.BatchNorm1d(2)(rows))
         True
     """
 

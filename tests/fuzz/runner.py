@@ -124,7 +124,7 @@ def _loaded(name: str) -> int:
     from sagann.cli.failure import failure_of
 
     try:
-        load_dataset(name, root=".")
+        load_dataset(name, root=".", download=False)
     except Exception as error:  # noqa: BLE001 - every failure ends here, as in the command
         failure = failure_of(error)
         sys.stderr.write(f"{failure.text}\n")
