@@ -38,6 +38,11 @@ _OUT_OF_MEMORY = (
 # What PyTorch says where a model that runs as it is written multiplies rows by a matrix of another width.
 _WIDTHS = re.compile(r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)")
 
+# What PyTorch says where rows of vertices are added to, or put beside, rows of other vertices.
+_NUMBERS_OF_ROWS = re.compile(
+    r"must match the size of .* dimension 0|Sizes of tensors must match except in dimension [1-9]"
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
@@ -85,12 +90,15 @@ def _explained(error: BaseException, user_files: Collection[str]) -> Failure:
         )
     line = line_of_user(error, user_files)
     if line:
-        misfit = _WIDTHS.search(str(error))
-        fix = (
-            f"A map of width {misfit[2]} is given rows of width {misfit[1]}: change one of them"
-            if misfit
-            else "Mend the model"
-        )
+        if misfit := _WIDTHS.search(str(error)):
+            fix = f"A map of width {misfit[2]} is given rows of width {misfit[1]}: change one of them"
+        elif _NUMBERS_OF_ROWS.search(str(error)):
+            fix = (
+                "Rows before a layer and rows after it differ in number on mini-batches: take x[: hop.num_dst] of those before "
+                "it (docs/layers.md, A whole model)"
+            )
+        else:
+            fix = "Mend the model"
         return Failure(
             code=BAD_INPUT,
             what=f"your model failed: {in_one_line(error)}",

@@ -116,3 +116,14 @@ def test_an_error_in_the_users_model_is_the_users(tmp_path: Path) -> None:
     assert failure.code == BAD_INPUT
     assert failure.what == "your model failed: ZeroDivisionError: division by zero"
     assert failure.where == f"{file}, line 2, forward"
+
+
+@pytest.mark.parametrize("line", ["x + x[:2]", "torch.cat([x, x[:2]], dim=-1)"])
+def test_numbers_of_rows_that_differ_are_explained(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(f"import torch\nx = torch.ones(5, 3)\n{line}\n")
+    with pytest.raises(RuntimeError) as caught:
+        exec(compile(file.read_text(), str(file), "exec"), {})
+    failure = failure_of(caught.value, user_files={str(file)})
+    assert failure.where == f"{file}, line 3, <module>"
+    assert "x[: hop.num_dst]" in failure.fix

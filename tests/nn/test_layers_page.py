@@ -1,4 +1,4 @@
-"""docs/layers.md runs as printed, and its layers are PyG's: values and gradients, in memory and streamed."""
+"""docs/layers.md runs as printed, its layers are PyG's: values and gradients, in memory and streamed, and its model is sampled as well."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from sagann.graph import Topology
+from sagann.graph import Graph, Topology
 from sagann.nn import GNN
 from sagann.plan import equal_vertices
 from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.runtime.loading import MiniBatches
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import using_engine
 from tests.graphs import random_topology
@@ -128,3 +129,24 @@ def test_a_layer_of_the_page_is_pygs(pair: Callable[..., Pair], streams: bool, p
     if not streams:
         (program,) = engine.programs_of(ours)
         assert program.edges.function is not None, program.edges.why_not
+
+
+def test_the_model_of_the_page_is_the_same_in_memory_streamed_and_sampled(page: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    topology = graph()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
+    model = page["Jumping"](4, 3, hidden_dim=8).double()
+    with torch.no_grad():
+        model([topology] * 3, x)  # running means that are not those of the beginning
+        model.eval()
+        expected = model([topology] * 3, x)
+        streamed = StreamedModel(model, [topology] * 3, equal_vertices(topology.num_dst, 3))(x)
+        seeds = torch.tensor([7, 3, 30])
+        batches = MiniBatches(
+            Graph(topology=topology, features=x), fanouts=[-1] * 3, batch_size=3, seeds=seeds, shuffle=False
+        )
+        (batch,) = batches
+        sampled = model(batch.blocks, batch.features)
+    assert batch.blocks[0].num_src > batch.blocks[-1].num_dst == 3
+    assert_close(streamed, expected)
+    assert_close(sampled, expected[batch.seeds])
