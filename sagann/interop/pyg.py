@@ -63,6 +63,14 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
             where="from_pyg",
             fix="Convert it with data.to_homogeneous(); its edge_type is kept.",
         )
+    if not callable(getattr(data, "to_dict", None)):
+        raise InputError(
+            "argument has the wrong type",
+            value=f"a {type(data).__name__}, expected a Data object of PyG",
+            where="from_pyg",
+            fix="Pass torch_geometric.data.Data(x=..., edge_index=..., y=...); without PyG make sagann.Graph(topology="
+            "sagann.Topology.from_edge_index(edge_index, num_vertices), features=x, labels=y, num_classes=...).",
+        )
     edge_index = getattr(data, "edge_index", None)
     _require_tensor(edge_index, "edge_index")
     if edge_index is None or edge_index.ndim != 2 or edge_index.shape[0] != 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -170,6 +171,16 @@ def test_labels_and_targets_are_no_single_y() -> None:
 def test_bad_objects_are_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         from_pyg(data_object(**fields))
+
+
+@pytest.mark.parametrize(
+    "data", [{"edge_index": torch.zeros(2, 1).long()}, SimpleNamespace(edge_index=torch.zeros(2, 1).long())]
+)
+def test_what_is_no_data_object_is_refused_with_the_way_without_pyg(data: Any) -> None:
+    with pytest.raises(
+        InputError, match=rf"a {type(data).__name__}, expected a Data object of PyG .*Topology\.from_edge_index"
+    ):
+        from_pyg(data)
 
 
 def test_heterogeneous_data_is_refused_with_the_remedy() -> None:
