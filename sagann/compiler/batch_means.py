@@ -30,4 +30,6 @@ def _traced(norm: Any, name: str, x: Tensor) -> Tensor:
 
 
 def _refused(norm: Any, name: str, x: Tensor) -> NoReturn:
-    raise NotShown(f"the {type(norm).__name__} '{name}', which is trained, computes means over edges")
+    raise NotShown(
+        f"the {type(norm).__name__} '{name}', which is trained, computes means over edges; a BatchNorm in apply_vertex, or a LayerNorm, is accepted"
+    )

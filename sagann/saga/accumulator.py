@@ -49,12 +49,18 @@ def _check_message(accumulator: object, max_degree: int | None, where: str) -> N
     for name in names:
         if not isinstance(name, str) or name not in ACCUMULATORS:
             shown = repr(name) if isinstance(name, str) else f"a {type(name).__name__}"
+            if isinstance(name, list):
+                shown, fix = f"the list {name!r}", f"Write a tuple: accumulator = {tuple(name)!r}."
+            else:
+                fix = (
+                    "Choose one of these; user-defined accumulators are not accepted, because their derivative "
+                    "through the graph could be neither fused nor streamed. Put your own function in apply_edge."
+                )
             raise LayerError(
                 "unknown accumulator",
                 value=f"{shown}, expected one of {', '.join(ACCUMULATORS)}, or a tuple of several",
                 where=where,
-                fix="Choose one of these; user-defined accumulators are not accepted, because their derivative "
-                "through the graph could be neither fused nor streamed. Put your own function in apply_edge.",
+                fix=fix,
             )
     form = gathering(names)
     alone = [

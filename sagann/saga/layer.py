@@ -165,8 +165,10 @@ class SagaLayer(nn.Module):
                     "the topology lacks the edge data that the layer reads",
                     value=f"'{name}' is missing; present: {present}",
                     where=where,
-                    fix="Attach it with topology.with_edge_data(...); for degree weights, use sagann.graph.normalise, "
-                    "or the model's prepare(graph).",
+                    fix=f"Leave out the prefix: edge_data = '{plain}'."
+                    if (plain := name.removeprefix("edge_")) in topology.edge_data
+                    else "Call graph = model.prepare(graph) first where the layer has a prepare, as GCN; else attach it with "
+                    "topology.with_edge_data(...).",
                 )
         return {key: topology.edge_data[name] for key, name in self.edge_data_names().items()}
 

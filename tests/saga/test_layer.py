@@ -161,6 +161,15 @@ def test_missing_edge_data_is_named() -> None:
         Weighted()(topology, torch.zeros(topology.num_src, 2))
 
 
+def test_edge_data_with_the_prefix_of_pyg_is_told_its_name() -> None:
+    topology = odd_topologies()["skewed"]
+    layer = type("Weighed", (Weighted,), {"edge_data": "edge_weight"})
+    with pytest.raises(
+        InputError, match=r"'edge_weight' is missing; .* Leave out the prefix: edge_data = 'weight'\."
+    ):
+        layer()(topology, torch.zeros(topology.num_src, 2))
+
+
 def test_a_list_of_edge_data_is_refused_with_the_remedy() -> None:
     layer = type("Several", (Weighted,), {"edge_data": ["weight", "type"]})
     topology = odd_topologies()["skewed"]

@@ -229,7 +229,7 @@ def test_several_accumulators_are_one_pass_forward_and_one_backward() -> None:
         (("max", "max"), "one of them twice"),
         (("mean", "median"), "unknown accumulator: 'median'"),
         ((), "unknown accumulator: a tuple"),
-        (["mean", "max"], "unknown accumulator: a list"),
+        (["mean", "max"], "Write a tuple: accumulator = ('mean', 'max')."),
         ("mean+max", "unknown accumulator"),
     ],
 )

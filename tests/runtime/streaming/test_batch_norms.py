@@ -175,7 +175,10 @@ def test_a_norm_over_edges_is_refused() -> None:
             return self.layer(hops[0], x)
 
     hops, x = given()
-    with pytest.raises(LayerError, match=r"the BatchNorm1d 'norm', which is trained, computes means over edges"):
+    with pytest.raises(
+        LayerError,
+        match=r"the BatchNorm1d 'norm', which is trained, computes means over edges; a BatchNorm in apply_vertex",
+    ):
         StreamedModel(Model().double(), hops[:1], (0, 11, 53))(x[:, :8])
 
 
