@@ -87,11 +87,13 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or (self.model not in MODELS and class_in_file(self.model) is None):
+            # A layer of PyG is offered by its name there.
+            name = self.model.removesuffix("Conv") if isinstance(self.model, str) else self.model
             raise InputError(
                 "unknown model",
                 value=f"{shown(self.model)}, expected one of {', '.join(MODELS)}",
                 where="model",
-                fix=f"{did_you_mean(self.model, MODELS)}Choose one of these, or name your own as path/to/file.py:ClassName.",
+                fix=f"{did_you_mean(name, MODELS)}Choose one of these, or name your own as path/to/file.py:ClassName.",
             )
         if named := class_in_file(self.model):
             # A run may be resumed or reopened from another folder.

@@ -127,6 +127,7 @@ def test_residual_gcn_learns_a_shortcut_where_widths_differ_or_when_asked() -> N
         ({"layer_norm": "yes"}, "layer_norm = 'yes', expected true or false"),
         ({"layer_norm": True, "batch_norm": True}, "a layer has one norm: layer_norm and batch_norm"),
         ({"model": 3}, "unknown model: 3"),
+        ({"model": "SAGEConv"}, "Did you mean 'sage'"),
         ({"encoder": None}, "unknown encoder: None"),
         ({"hidden": 2.5}, "hidden = 2.5, expected"),
     ],
