@@ -104,7 +104,7 @@ def import_(
         bool | None,
         switch(
             "--header/--no-header",
-            "Whether CSV files begin with a line of names; else looked up.",
+            "Whether the CSV files of the edges begin with a line of names; else looked up, as always for other files.",
             panel=_EDGE_LIST,
         ),
     ] = None,

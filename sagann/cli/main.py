@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -22,6 +22,19 @@ from sagann.ranges import RANGES
 
 # The base of every error of usage. Its module differs between versions of Typer.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+# Options as other programs call them, or another command, and what they are called here.
+_CALLED_HERE = {
+    "--early-stopping": "--patience",
+    "--fanouts": "--sample",
+    "--hidden-channels": "--hidden",
+    "--learning-rate": "--lr",
+    "--metric": "--monitor",
+    "--num-layers": "--layers",
+    "--num-neighbors": "--sample",
+    "--num-workers": "--sampling-threads",
+    "--symmetrise": "--undirected",
+    "--undirected": "--symmetrise",
+}
 
 app = App(
     name="sagann",
@@ -95,12 +108,20 @@ def _run_command(arguments: Sequence[str], shared: Shared) -> int:
     except BaseException as error:  # noqa: BLE001 - every failure ends here, and a user's model may raise anything
         if shared.error is None:
             if isinstance(error, _UsageError):
+                _offer_name_here(error)
                 error.show()  # type: ignore[attr-defined]
                 return BAD_INPUT
             shared.error = error
     if shared.error is not None:
         return _fail(shared.error, shared)
     return code if isinstance(code, int) else 0
+
+
+def _offer_name_here(error: Any) -> None:
+    """Of an unknown option that has another name here, have the error offer that name, where the command has it."""
+    here = _CALLED_HERE.get(getattr(error, "option_name", ""))
+    if here and any(here in parameter.opts for parameter in error.ctx.command.params):
+        error.possibilities = [here]
 
 
 def _check_environment() -> None:

@@ -179,6 +179,24 @@ def test_wrong_use_exits_2(invoke: Invoke, arguments: list[str], message: str) -
     assert outcome.out == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "offered"),
+    [
+        (["train", "--early-stopping", "10"], "--patience"),
+        (["train", "--symmetrise"], "--undirected"),
+        (["data", "import", "a", "b", "--undirected"], "--symmetrise"),
+    ],
+)
+def test_an_option_of_another_name_is_offered(invoke: Invoke, arguments: list[str], offered: str) -> None:
+    outcome = invoke(*arguments)
+    assert outcome.code == 2
+    assert outcome.err.splitlines()[-1].endswith(f"{offered}?") or f"(Possible options: {offered})" in outcome.err
+
+
+def test_a_name_from_elsewhere_is_offered_only_where_the_command_has_it(invoke: Invoke) -> None:
+    assert "--patience" not in invoke("predict", "--early-stopping", "10").err
+
+
 def test_an_unforeseen_error_exits_1(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("division by zero")

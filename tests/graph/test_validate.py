@@ -183,7 +183,7 @@ CASES = {
     "multi-label of 2": (
         lambda: good(labels=torch.tensor([[0, 1], [1, 1], [0, 2], [0, 0]], dtype=torch.uint8)),
         "label out of range: [0, 2], but multi-label rows hold 0 and 1 "
-        "(in labels of graph 'toy', vertex 2). Write 1 for each class that a vertex has, and 0 for the others.",
+        "(in labels of graph 'toy', vertex 2). Write 1 for each class that a vertex has, and 0 for the others. One label per vertex is one column, without ids beside it.",
     ),
     "multi-label width": (
         lambda: good(labels=torch.zeros(4, 3, dtype=torch.uint8)),
