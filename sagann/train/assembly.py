@@ -14,6 +14,7 @@ from sagann.graph import Graph, for_task
 from sagann.graph.task import answered, is_of_graphs, is_of_links, left_out, task_of
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
+from sagann.nn.without_effect import options_without_effect
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.train.agreement import require_agreement, require_divisible
@@ -85,6 +86,8 @@ def assemble(
     monitor = resolve_monitor(config, contract, answers.splits)
     model_config = model if isinstance(model, ModelConfig) else None
     if isinstance(model, ModelConfig):
+        if said := options_without_effect(model):
+            say(said)
         with seeded(config.seed, device):
             model = build_model(model, graph)
     if config.sample is not None:

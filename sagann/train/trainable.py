@@ -65,7 +65,7 @@ def check_trainable(graph: Graph) -> None:
             where=where,
             fix="Draw one with sagann.graph.random_graph_split, or pass a bool mask 'train' among graph_splits."
             if is_of_graphs(graph)
-            else "Give the graph a bool mask 'train' of vertices with a label or targets.",
+            else "Draw one with sagann.graph.random_split, or pass a bool mask 'train' of vertices with a label or targets among splits.",
         )
 
 

@@ -1,0 +1,44 @@
+"""Options of the zoo's models that the named model does not read. They are accepted, and said to have no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from types import MappingProxyType
+
+from sagann.nn.zoo import ATTENTION, MODELS, ModelConfig
+
+_READ_BY: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "heads": tuple(ATTENTION),
+        "out_heads": tuple(ATTENTION),
+        "attention_dropout": tuple(ATTENTION),
+        "negative_slope": ("gat", "gatv2"),
+        "teleport": ("appnp",),
+        "linear_shortcut": ("residual-gcn",),
+    }
+)
+"Models that read an option, of each option that few models read."
+
+
+def options_without_effect(config: ModelConfig) -> str:
+    """A sentence about the options that differ from their defaults and that the model does not read; empty where there are none.
+
+    Example:
+        >>> options_without_effect(ModelConfig(model="gcn", heads=4))
+        'heads = 4 has no effect on gcn: gat, gatv2 and transformer read it.'
+        >>> options_without_effect(ModelConfig(model="gat", heads=4))
+        ''
+    """
+    defaults = {each.name: each.default for each in fields(config)}
+    said = []
+    for name, models in _READ_BY.items():
+        value = getattr(config, name)
+        if config.model in models or value == defaults[name]:
+            continue
+        *others, last = models
+        readers = f"{', '.join(others)} and {last} read it" if others else f"{last} reads it"
+        if config.model not in MODELS:
+            readers = f"options of your own model are given by --model-option {name}=VALUE, or model_options"
+        said.append(f"{name} = {value} has no effect on {config.model}: {readers}.")
+    return " ".join(said)
