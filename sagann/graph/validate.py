@@ -293,7 +293,13 @@ def _check_labels(answers: _Answers) -> None:
         fits = labels.dtype == torch.int64 and labels.ndim == 1
         expected = f"torch.int64 [num_{answers.units}]"
     if not fits:
-        fix = f"Convert the labels, and state num_{answers.prefix}classes."
+        if not answers.multi_label:
+            fix = "Convert the labels with .long() (numbers to predict are targets)"
+        elif labels.shape[1] == 1:
+            fix = "Take the only column, labels[:, 0].long()"
+        else:
+            fix = "Convert the labels with .to(torch.uint8) (of one-hot rows take labels.argmax(1))"
+        fix = f"{fix}, and state num_{answers.prefix}classes."
         raise wrong_form(labels, expected, where=where, fix=fix)
     for part in slices(len(labels), labels[:1].numel()):
         check_labels(labels[part], answers.num_classes, where=numbered(where, answers.unit, part.start))

@@ -83,7 +83,7 @@ CASES = {
     "labels of graphs as int32": (
         lambda: good(graph_labels=torch.tensor([0, 1], dtype=torch.int32), num_graph_classes=2),
         "array has the wrong form: torch.int32 [2], expected torch.int64 [num_graphs] "
-        "(in graph_labels of graph 'toy'). Convert the labels, and state num_graph_classes.",
+        "(in graph_labels of graph 'toy'). Convert the labels with .long() (numbers to predict are targets), and state num_graph_classes.",
     ),
     "splits of graphs overlap": (
         lambda: good(graph_splits={"train": torch.tensor([True, False]), "val": torch.tensor([True, True])}),
@@ -185,15 +185,20 @@ CASES = {
         "label out of range: [0, 2], but multi-label rows hold 0 and 1 "
         "(in labels of graph 'toy', vertex 2). Write 1 for each class that a vertex has, and 0 for the others. One label per vertex is one column, without ids beside it.",
     ),
+    "labels as one column": (
+        lambda: good(labels=torch.zeros(4, 1, dtype=torch.int64)),
+        "array has the wrong form: torch.int64 [4, 1], expected torch.uint8 [num_vertices, 2] for several labels per vertex "
+        "(in labels of graph 'toy'). Take the only column, labels[:, 0].long(), and state num_classes.",
+    ),
     "multi-label width": (
         lambda: good(labels=torch.zeros(4, 3, dtype=torch.uint8)),
         "array has the wrong form: torch.uint8 [4, 3], expected torch.uint8 [num_vertices, 2] for several labels per vertex "
-        "(in labels of graph 'toy'). Convert the labels, and state num_classes.",
+        "(in labels of graph 'toy'). Convert the labels with .to(torch.uint8) (of one-hot rows take labels.argmax(1)), and state num_classes.",
     ),
     "label dtype": (
         lambda: good(labels=torch.zeros(4, dtype=torch.int32)),
         "array has the wrong form: torch.int32 [4], expected torch.int64 [num_vertices] "
-        "(in labels of graph 'toy'). Convert the labels, and state num_classes.",
+        "(in labels of graph 'toy'). Convert the labels with .long() (numbers to predict are targets), and state num_classes.",
     ),
     "overlap": (
         lambda: good(splits={"train": mask(0, 1), "val": mask(3), "test": mask(1, 3)}),
