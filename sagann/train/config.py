@@ -412,7 +412,7 @@ def _torch_class(module: Any, base: type, name: object, what: str) -> type:
         if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not key.startswith("_")
     }
     if not isinstance(name, str) or name not in classes:
-        fix = closest(str(name), classes)
+        fix = f"{closest(str(name), classes)} Pass a function that makes one as Trainer(..., {what}=...)."
         raise InputError(f"unknown {what}", value=repr(name), where=f"TrainConfig.{what}", fix=fix)
     return classes[name]
 

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from torch.optim.lr_scheduler import StepLR
 
 from sagann.errors import InputError
 from sagann.train import TrainConfig
@@ -86,6 +87,10 @@ from sagann.train import TrainConfig
             "monitor is refused: 'test/accuracy', expected 'train' or 'val' (never 'test')",
         ),
         ({"optimizer": "adam"}, "unknown optimizer: 'adam' (in TrainConfig.optimizer). Did you mean 'Adam'?"),
+        (
+            {"scheduler": StepLR},
+            "Pass a function that makes one as Trainer(..., scheduler=...).",
+        ),
         ({"optimizer": "Optimizer"}, "unknown optimizer: 'Optimizer'"),
         ({"scheduler": "StepRL"}, "unknown scheduler: 'StepRL' (in TrainConfig.scheduler). Did you mean 'StepLR'?"),
         ({"optimizer_options": {"beta": 1}}, "Adam has no such option: 'beta'"),
