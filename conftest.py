@@ -2,4 +2,5 @@
 
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("triton") else ["sagann/kernels/edge/gpu/*"]
+_KERNELS = ["sagann/kernels/edge/gpu/*", "sagann/kernels/*/gpu.py", "sagann/kernels/edge_picks.py"]
+collect_ignore_glob = [] if find_spec("triton") else _KERNELS

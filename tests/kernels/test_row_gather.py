@@ -101,6 +101,22 @@ def test_rows_that_lie_nowhere_are_left_alone() -> None:
 
 
 @interpreted
+@pytest.mark.parametrize("width", [1, 3, 130])
+@pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
+def test_one_source_with_all_rows_in_their_order_needs_no_places(width: int, id_dtype: torch.dtype) -> None:
+    gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
+    features = features_of(width, torch.float32)
+    sources = RowSources([bytes_of(features)], None, shift_of(NUM_ROWS), device=torch.device("cpu"))
+    for ids in IDS.values():
+        at = torch.tensor(ids, dtype=id_dtype)
+        for gather in (gpu.gather_rows, gather_naive, gather_rows):
+            out = torch.full((len(ids), width), torch.nan)
+            if ids:
+                gather(sources, at, bytes_of(out))
+            assert torch.equal(out, features[at.long()])
+
+
+@interpreted
 def test_rows_of_no_bytes() -> None:
     gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
     sources = RowSources([torch.empty(4, 0, dtype=torch.uint8)], torch.arange(4), shift_of(4))

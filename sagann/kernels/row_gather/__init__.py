@@ -26,15 +26,20 @@ class RowSources:
 
     Args:
         tensors: the sources: uint8 [num_rows_there, bytes of a row], contiguous. They are kept alive.
-        places: int32 or int64 [num_rows], on the device that reads: for each row ``source << shift | position``, or NOWHERE.
+        places: int32 or int64 [num_rows], on the device that reads: for each row ``source << shift | position``, or NOWHERE. None where
+            one source has all rows in their order.
         shift: number of bits of a position; see :func:`shift_of`.
+        device: the device that reads; None for the one that ``places`` lie on.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], places: Tensor, shift: int) -> None:
+    def __init__(
+        self, tensors: Sequence[Tensor], places: Tensor | None, shift: int, *, device: torch.device | None = None
+    ) -> None:
         assert all(tensor.dtype == torch.uint8 and tensor.is_contiguous() for tensor in tensors)
+        assert places is not None or (len(tensors) == 1 and device is not None)
         self.tensors, self.places, self.shift = tuple(tensors), places, shift
         self.addresses = torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64).to(
-            places.device
+            device if places is None else places.device
         )
         "int64 [num_sources], on the device that reads."
 
@@ -59,7 +64,7 @@ def gather_rows(sources: RowSources, ids: Tensor, out: Tensor) -> None:
 
     Args:
         sources: where the rows lie.
-        ids: int32 or int64 [n], each below ``len(sources.places)``, on the device that reads. They are not checked.
+        ids: int32 or int64 [n], each below the number of rows, on the device that reads. They are not checked.
         out: uint8 [n, bytes of a row], contiguous, on the device that reads.
     """
     if not out.numel():
@@ -73,6 +78,9 @@ def gather_rows(sources: RowSources, ids: Tensor, out: Tensor) -> None:
 
 def gather_naive(sources: RowSources, ids: Tensor, out: Tensor) -> None:
     """The plain twin of :func:`gather_rows`, for sources on one device."""
+    if sources.places is None:
+        torch.index_select(sources.tensors[0], 0, ids.long(), out=out)
+        return
     places = sources.places[ids.long()].long()
     for number, tensor in enumerate(sources.tensors):
         is_here = places >> sources.shift == number

@@ -57,7 +57,10 @@ def copy_rows(
     o_row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
     m_row = o_row < num_ids
     row = tl.load(p_ids + o_row, mask=m_row, other=0).to(tl.int64)
-    place = tl.load(p_places + row, mask=m_row, other=-1).to(tl.int64)
+    if p_places is None:
+        place = tl.where(m_row, row, -1)
+    else:
+        place = tl.load(p_places + row, mask=m_row, other=-1).to(tl.int64)
     m_row = place >= 0
     source = tl.where(m_row, place >> shift, 0)
     position = tl.where(m_row, place - (source << shift), 0)

@@ -22,6 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.knobs import nvidia
 
+from sagann.kernels import edge_picks
 from sagann.kernels.edge.canonical import canonical_names, renamed
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.gpu import merge
@@ -174,6 +175,17 @@ def main() -> None:
     row_types |= dict.fromkeys(["num_ids", "width", "span", "shift"], "i32")
     sizes = {"rows": 4, "tile": 128, "line": 32, "word_bytes": 4}
     report("gather_rows", row_gather.copy_rows, row_types, sizes, {"p_out", "width"}, warps=4)
+    report(
+        "gather_rows of one source", row_gather.copy_rows, row_types, sizes | {"p_places": None}, {"p_out"}, warps=4
+    )
+    pick_types = dict.fromkeys(["p_begins", "p_degrees", "p_vertices", "p_indptr"], "*i64") | {
+        "p_positions": "*i32"
+    }
+    pick_types |= dict.fromkeys(["num_rows", "num_picks", "fanout"], "i32") | {"key": "i64"}
+    for rows, width in ((16, 32), (1, edge_picks.MOST_DIFFERENT)):
+        of_tile = {"rows": rows, "width": width}
+        report(f"pick {width} different", edge_picks.pick_tile, pick_types, of_tile, set(), warps=4)
+    report("draw", edge_picks.draw_tile, pick_types, {"tile": edge_picks.LANES}, set(), warps=4)
     lowest = torch.finfo(torch.float32).min
     report("merge_softmax", merge.softmax_of_slots, softmax_types, {"tile": 128, "lowest": lowest}, set())
 
