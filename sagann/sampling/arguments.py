@@ -12,10 +12,13 @@ from torch import Tensor
 from sagann.errors import InputError, in_one_line, require_type, shown
 from sagann.graph.checks import check_ids, numbered, wrong_form
 from sagann.graph.topology import Topology
-from sagann.ranges import RANGES
+from sagann.ranges import RANGES, require_integer
 
 # Purposes of random numbers (`key_of`): equal seeds of a run give different numbers for each.
 SHUFFLE, NEIGHBOURS, LINKS, MEASURED_LINKS, TRAINERS = range(16, 21)
+
+MOST_DRAWN = 2**28
+"Most edges that a hop of a batch picks with replacement. Without replacement, a hop has no more edges than the graph."
 
 
 def require_ids(ids: Tensor, num_vertices: int | None = None, *, where: str) -> None:
@@ -38,6 +41,29 @@ def require_distinct(seeds: Tensor, num_vertices: int | None = None, *, where: s
             value=f"{int(repeated[0])} stands more than once",
             where=where,
             fix="Pass every seed once, with seeds.unique() for example.",
+        )
+
+
+def require_some(seeds: Tensor) -> None:
+    """Refuse a batch without a seed."""
+    if len(seeds) == 0:
+        raise InputError("batch is empty", value="0 seeds, at least 1 is needed", where="seeds", fix="Pass seeds.")
+
+
+def require_counters(epoch: int, batch: int, *, where: str) -> None:
+    """Refuse numbers of an epoch and of a batch that random numbers cannot depend on; ``where`` names the caller in errors."""
+    for name, number in (("epoch", epoch), ("batch", batch)):
+        require_integer(number, name, where=f"{where}, {name}")
+
+
+def require_drawable(num_picks: int, num_dst: int, fanout: int, *, where: str) -> None:
+    """Refuse a hop that picks more than :data:`MOST_DRAWN` edges with replacement."""
+    if num_picks > MOST_DRAWN:
+        raise InputError(
+            "a hop picks too many edges with replacement",
+            value=f"{num_picks:,} for {num_dst:,} destinations of {fanout:,} each, at most {MOST_DRAWN:,} are allowed",
+            where=where,
+            fix="Lower the fanouts or the number of seeds, or pick without replacement.",
         )
 
 

@@ -24,17 +24,23 @@ from sagann.graph.checks import slices, wrong_form
 from sagann.graph.random_numbers import key_of
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-from sagann.ranges import require_integer
 from sagann.sampling import numbering, picks
-from sagann.sampling.arguments import NEIGHBOURS, as_ids, require_fanouts, require_ids, require_square
+from sagann.sampling.arguments import (
+    NEIGHBOURS,
+    as_ids,
+    require_counters,
+    require_drawable,
+    require_fanouts,
+    require_ids,
+    require_some,
+    require_square,
+)
 from sagann.sampling.sampled import Sampled
 
 Array = numbering.Array
 
 LARGEST_WEIGHT = 1e300
 "Weights are at most this large, so that the sum of a destination's weights is finite."
-MOST_DRAWN = 2**28
-"Most edges that a hop of a batch picks with replacement. Without replacement, a hop has no more edges than the graph."
 _OF_NUMPY = (
     torch.float32,
     torch.float64,
@@ -110,16 +116,12 @@ class NeighborSampler:
             destination and by edge. The edges of a destination are in the order of the graph.
         Raises:
             InputError: a seed is no vertex or stands twice, or there is none; or edges that are picked with replacement are more than
-                :data:`MOST_DRAWN` in a hop.
+                .
         """
         seeds = as_ids(seeds, where="seeds")
         require_ids(seeds, self.topology.num_dst, where="seeds")
-        for name, number in (("epoch", epoch), ("batch", batch)):
-            require_integer(number, name, where=f"NeighborSampler.sample, {name}")
-        if len(seeds) == 0:
-            raise InputError(
-                "batch is empty", value="0 seeds, at least 1 is needed", where="seeds", fix="Pass seeds."
-            )
+        require_counters(epoch, batch, where="NeighborSampler.sample")
+        require_some(seeds)
         seeds = seeds.cpu()
         scratch, num_vertices = self._scratch, self.topology.num_src
         ids = scratch.ids_with_room(0, len(seeds))
@@ -152,13 +154,8 @@ class NeighborSampler:
         fanout = self.topology.num_edges if fanout == -1 else fanout
         begins, ends = np.empty_like(vertices), np.empty_like(vertices)
         most = picks.find_rows(self._indptr, vertices, fanout, replace, begins, ends)
-        if replace and most > MOST_DRAWN:
-            raise InputError(
-                "a hop picks too many edges with replacement",
-                value=f"{most:,} for {len(vertices):,} destinations of {fanout:,} each, at most {MOST_DRAWN:,} are allowed",
-                where=f"fanouts, hop {hop}",
-                fix="Lower the fanouts or the number of seeds, or pick without replacement.",
-            )
+        if replace:
+            require_drawable(most, len(vertices), fanout, where=f"fanouts, hop {hop}")
         indptr, edge_ids = np.empty(len(vertices) + 1, dtype=np.int64), _empty(most, self.topology.num_edges)
         pick: Callable[..., int]
         if self.weights is None:

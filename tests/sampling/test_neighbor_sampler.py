@@ -295,7 +295,7 @@ def test_edges_picked_with_replacement_have_a_limit(monkeypatch: pytest.MonkeyPa
     ):
         NeighborSampler(topology, [2**31 - 1], replace=True)
     assert NeighborSampler(topology, [2**31 - 1]).sample([0, 1]).num_edges < topology.num_edges
-    monkeypatch.setattr("sagann.sampling.neighbor_sampler.MOST_DRAWN", 100)
+    monkeypatch.setattr("sagann.sampling.arguments.MOST_DRAWN", 100)
     sampler = NeighborSampler(topology, [20, 20], replace=True)
     message = r"a hop picks too many edges with replacement: [\d,]+ for [\d,]+ destinations of 20 each, at most 100 are allowed \(in fanouts, hop 1\)"
     with pytest.raises(InputError, match=message):

@@ -1,0 +1,112 @@
+"""Edges lie on the device or in pinned memory, as the budget has room; simulated devices."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+
+from sagann.errors import InputError
+from sagann.graph import Topology
+from sagann.runtime.tiered import DeviceTopology
+from tests.graphs import labelled_graph, random_topology
+from tests.runtime.device.drivers import SimulatedDevices
+
+EDGES = random_topology(300, 9000, types=3)
+OFFSETS, SOURCES = EDGES.indptr.nbytes, EDGES.indices.nbytes
+DATA = sum(rows.nbytes for rows in EDGES.edge_data.values())
+
+
+def of(memory: Any = "auto", topology: Topology = EDGES, **options: Any) -> tuple[DeviceTopology, SimulatedDevices]:
+    devices = SimulatedDevices(**options)
+    return DeviceTopology(topology, memory, devices=devices), devices
+
+
+@pytest.mark.parametrize(
+    ("memory", "free_bytes", "on_device"),
+    [
+        ("100%", 1 << 20, OFFSETS + SOURCES + DATA),
+        (1.0, 1 << 20, OFFSETS + SOURCES + DATA),
+        ("0%", 1 << 20, 0),
+        (OFFSETS - 1, 1 << 20, 0),
+        (OFFSETS, 1 << 20, OFFSETS),
+        (OFFSETS + SOURCES, 1 << 20, OFFSETS + SOURCES),
+        ("1GiB", 1 << 20, OFFSETS + SOURCES + DATA),
+        ("auto", 1 << 20, OFFSETS + SOURCES + DATA),
+        ("auto", 2 * (OFFSETS + SOURCES), OFFSETS + SOURCES),
+        ("auto", 0, 0),
+    ],
+)
+def test_arrays_lie_on_the_device_as_far_as_there_is_room(memory: Any, free_bytes: int, on_device: int) -> None:
+    edges, devices = of(memory, free_bytes=(free_bytes,))
+    assert edges.device_bytes == on_device
+    assert edges.in_place_bytes == sum(devices.pinned.values()) == OFFSETS + SOURCES + DATA - on_device
+    assert (edges.num_vertices, edges.num_edges) == (EDGES.num_src, EDGES.num_edges)
+    ids = torch.tensor([5, 0, 299, 5])
+    assert torch.equal(edges.offsets(ids + 1), EDGES.indptr[ids + 1])
+    assert torch.equal(edges.sources(ids), EDGES.indices[ids])
+    found = edges.edge_data(ids.int())
+    assert found.keys() == EDGES.edge_data.keys()
+    for name, rows in found.items():
+        assert torch.equal(rows, EDGES.edge_data[name][ids])
+
+
+def test_an_array_that_has_no_room_leaves_room_for_smaller_ones() -> None:
+    edges, _ = of(SOURCES - 1)
+    assert OFFSETS <= edges.device_bytes < SOURCES
+
+
+def test_large_arrays_are_pinned_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.runtime.tiered.device_topology._SMALL_BYTES", 0)
+    alone = Topology(indptr=EDGES.indptr, indices=EDGES.indices, num_src=EDGES.num_src)
+    _, devices = of(OFFSETS, alone)
+    assert devices.registered == [(EDGES.indices.data_ptr(), SOURCES)]
+
+
+def test_memory_is_pinned_no_longer_than_it_is_read() -> None:
+    edges, devices = of("0%")
+    assert devices.pinned
+    del edges
+    gc.collect()
+    assert not devices.pinned
+
+
+def test_a_graph_without_edges() -> None:
+    none = torch.empty(0, dtype=torch.int32)
+    for memory in ("0%", "100%"):
+        edges, _ = of(memory, Topology(indptr=torch.zeros(4, dtype=torch.int64), indices=none, num_src=3))
+        assert edges.offsets(torch.arange(4)).tolist() == [0, 0, 0, 0]
+        assert len(edges.sources(none.long())) == 0
+
+
+@pytest.mark.parametrize(
+    ("memory", "options", "message"),
+    [
+        (
+            "0%",
+            {"refuse_at": 0},
+            r"offsets of the topology cannot be read in place by cpu: .* let the processor sample",
+        ),
+        ("0%", {"forgets": True}, r"reports success, but the memory is not pinned"),
+        (
+            "100%",
+            {"free_bytes": (1000,)},
+            r"the work does not fit the memory of device 0: .* what finds no room is read in place",
+        ),
+        ("much", {}, r"DeviceTopology, memory"),
+        (-1, {}, r"DeviceTopology, memory"),
+    ],
+)
+def test_what_cannot_be_is_refused(memory: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        of(memory, **options)
+
+
+def test_edges_that_learn_or_are_no_whole_graph_are_refused() -> None:
+    learned = EDGES.with_edge_data(weight=torch.ones(EDGES.num_edges, requires_grad=True))
+    with pytest.raises(InputError, match=r"edge data 'weight' learn, and a device that samples has no gradients"):
+        of("100%", learned)
+    with pytest.raises(InputError, match=r"DeviceTopology, topology"):
+        of("100%", labelled_graph())

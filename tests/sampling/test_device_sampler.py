@@ -1,0 +1,200 @@
+"""Blocks that a device samples are those of the processor, bit by bit: in Triton's interpreter, over simulated devices."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from threading import Lock
+from typing import Any
+
+import pytest
+import torch
+
+from sagann.errors import InputError, MissingDependencyError
+from sagann.graph import Topology, rmat_graph
+from sagann.runtime.tiered import CudaDevices, DeviceTopology
+from sagann.sampling import DeviceSampler, NeighborSampler, Sampled
+from sagann.sampling.device_sampler import number_sources
+from tests.graphs import odd_topologies, random_topology
+from tests.runtime.device.drivers import SimulatedDevices
+
+pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
+interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+SEVERAL = random_topology(300, 9000, types=3)
+OPTIONS = [{}, {"replace": True}]
+
+
+def on_device(topology: Topology, memory: str = "100%") -> DeviceTopology:
+    return DeviceTopology(topology, memory, devices=SimulatedDevices())
+
+
+def assert_same(ours: Sampled, expected: Sampled) -> None:
+    """Equal in every bit and type."""
+    assert len(ours.blocks) == len(expected.blocks)
+    pairs = [(ours.src_ids, expected.src_ids), (ours.seeds, expected.seeds)]
+    for block, other in zip(ours.blocks, expected.blocks, strict=True):
+        assert (block.num_src, block.num_dst) == (other.num_src, other.num_dst)
+        pairs += [(block.indptr, other.indptr), (block.indices, other.indices)]
+        assert block.edge_ids is not None
+        assert other.edge_ids is not None
+        pairs += [(block.edge_ids, other.edge_ids)]
+        assert block.edge_data.keys() == other.edge_data.keys()
+        pairs += [(rows, other.edge_data[name]) for name, rows in block.edge_data.items()]
+    for found, wanted in pairs:
+        assert found.dtype == wanted.dtype
+        assert torch.equal(found, wanted)
+
+
+def check(topology: Topology, fanouts: list[int], seeds: torch.Tensor, memory: str = "100%", **given: Any) -> None:
+    expected, ours = (
+        make(edges, fanouts, seed=3, **given)
+        for make, edges in ((NeighborSampler, topology), (DeviceSampler, on_device(topology, memory)))
+    )
+    for epoch, batch in ((0, 0), (1, 2)):
+        assert_same(ours.sample(seeds, epoch=epoch, batch=batch), expected.sample(seeds, epoch=epoch, batch=batch))
+
+
+@interpreted
+@pytest.mark.parametrize("given", OPTIONS)
+@pytest.mark.parametrize("fanouts", [[1], [2, 3], [-1, 2], [4, -1, 1], [-1]])
+@pytest.mark.parametrize("name", [*odd_topologies(), "several"])
+def test_blocks_are_those_of_the_processor(name: str, fanouts: list[int], given: dict[str, Any]) -> None:
+    topology = SEVERAL if name == "several" else odd_topologies(types=2)[name]
+    seeds = torch.randperm(topology.num_dst, generator=torch.Generator().manual_seed(1))[:20]
+    check(topology, fanouts, seeds, **given)
+
+
+@interpreted
+@pytest.mark.parametrize("memory", ["0%", "30%", "100%"])
+@pytest.mark.parametrize("given", OPTIONS)
+def test_ids_of_64_bits_and_edges_read_in_place(given: dict[str, Any], memory: str) -> None:
+    wide = Topology(
+        indptr=SEVERAL.indptr,
+        indices=SEVERAL.indices.long(),
+        num_src=SEVERAL.num_src,
+        edge_data=dict(SEVERAL.edge_data),
+    )
+    for topology in (wide, SEVERAL):
+        check(topology, [3, 4], torch.arange(25, 5, -1), memory, **given)
+
+
+@interpreted
+@pytest.mark.parametrize("seed", range(6))
+def test_random_graphs(seed: int) -> None:
+    # Many vertices have no edge, some have very many, and edges stand several times.
+    draw = torch.Generator().manual_seed(seed)
+    num_vertices = int(torch.randint(1, 200, (), generator=draw))
+    num_edges = int(torch.randint(0, 3000, (), generator=draw))
+    graph = rmat_graph(num_vertices, num_edges, seed=seed).topology
+    fanouts = torch.randint(-1, 9, (1 + seed % 3,), generator=draw)
+    fanouts[fanouts == 0] = 12
+    seeds = torch.randperm(num_vertices, generator=draw)[: 1 + num_vertices // 3]
+    check(graph, fanouts.tolist(), seeds, replace=bool(seed % 2))
+
+
+@interpreted
+def test_edge_data_of_any_type_and_width_is_taken_along() -> None:
+    draw = torch.Generator().manual_seed(0)
+    data = torch.randn(SEVERAL.num_edges, 3, 2, generator=draw)
+    topology = SEVERAL.with_edge_data(
+        half=data[:, 0].bfloat16(),
+        turned=data.transpose(1, 2),
+        flag=data[:, 0, 0] > 0,
+        byte=data[:, 0, 0].to(torch.int8),
+    )
+    for memory in ("0%", "100%"):
+        check(topology, [3], torch.arange(9), memory)
+
+
+@interpreted
+def test_threads_share_a_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    edge_picks, lock = import_module("sagann.kernels.edge_picks"), Lock()
+    pick = edge_picks.pick_different
+
+    def locked(*given: Any) -> None:
+        # The interpreter runs one kernel at a time.
+        with lock:
+            pick(*given)
+
+    monkeypatch.setattr(edge_picks, "pick_different", locked)
+    expected, ours = NeighborSampler(SEVERAL, [3, 2]), DeviceSampler(on_device(SEVERAL), [3, 2])
+    seeds = [torch.arange(number, number + 9) for number in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda batch: ours.sample(seeds[batch], batch=batch), range(12)))
+    for batch, sampled in enumerate(found):
+        assert_same(sampled, expected.sample(seeds[batch], batch=batch))
+
+
+@pytest.mark.parametrize(
+    ("ids", "sources"),
+    [
+        ([4], []),
+        ([4], [4, 4]),
+        ([2, 9, 0], [5, 0, 5, 7, 2, 7, 1]),
+        ([1], [3, 2, 3, 2, 1]),
+        ([0, 1], [2**40, 1, 2**40]),
+    ],
+)
+def test_sources_are_numbered_as_they_appear(ids: list[int], sources: list[int]) -> None:
+    known: dict[int, int] = {vertex: number for number, vertex in enumerate(ids)}
+    expected = [known.setdefault(source, len(known)) for source in sources]
+    local_ids, found = number_sources(torch.tensor(ids), torch.tensor(sources, dtype=torch.int64))
+    assert local_ids.tolist() == expected
+    assert found.tolist() == list(known)
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds", "message"),
+    [
+        ({"fanouts": [4, 2000]}, [0], "fanout is too large for sampling on a device: 2000, at most 1024"),
+        ({"fanouts": [0]}, [0], "fanout out of range"),
+        ({"seed": 0.5}, [0], "DeviceSampler.seed"),
+        ({"replace": 1}, [0], "DeviceSampler.replace"),
+        ({}, [], "batch is empty"),
+        ({}, [300], "300"),
+        ({}, [4, 5, 4], "seed repeated: 4 stands more than once"),
+    ],
+)
+def test_what_is_no_argument_is_refused(given: dict[str, Any], seeds: list[int], message: str) -> None:
+    def sample() -> None:
+        options = {"fanouts": [2], **given}
+        DeviceSampler(on_device(SEVERAL), options.pop("fanouts"), **options).sample(seeds)
+
+    with pytest.raises(InputError, match=message):
+        sample()
+
+
+@interpreted
+def test_a_large_fanout_with_replacement_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.sampling.arguments.MOST_DRAWN", 100)
+    sampler = DeviceSampler(on_device(SEVERAL), [2000], replace=True)
+    with pytest.raises(InputError, match="a hop picks too many edges with replacement"):
+        sampler.sample([0, 1])
+
+
+def test_triton_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    edges = on_device(SEVERAL)
+    monkeypatch.setattr("sagann.sampling.device_sampler.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match="sampling on a CUDA device"):
+        DeviceSampler(edges, [2])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("memory", ["0%", "60%", "100%"])
+@pytest.mark.parametrize("given", OPTIONS)
+def test_a_device_samples_what_the_processor_samples(given: dict[str, Any], memory: str) -> None:
+    graph = rmat_graph(20_000, 400_000, seed=0).topology
+    edges = DeviceTopology(graph, memory, devices=CudaDevices(["cuda"]))
+    expected, ours = NeighborSampler(graph, [10, 5, -1], **given), DeviceSampler(edges, [10, 5, -1], **given)
+    for batch in range(4):
+        seeds = torch.arange(batch, 20_000, 97)
+        sampled = ours.sample(seeds, batch=batch)
+        assert sampled.src_ids.is_cuda
+        moved = Sampled(
+            blocks=tuple(block.to("cpu") for block in sampled.blocks),
+            src_ids=sampled.src_ids.cpu(),
+            seeds=sampled.seeds.cpu(),
+        )
+        assert_same(moved, expected.sample(seeds, batch=batch))
