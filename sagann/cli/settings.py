@@ -183,7 +183,7 @@ _KINDS = {facts.annotation: kind for kind, facts in KINDS.items()}
 _PANELS = {
     "Task and loss": "task loss class_weights",
     "Optimisation": "epochs optimizer lr weight_decay decay optimizer_options scheduler scheduler_options clip_norm seed",
-    "Mini-batches": "sample batch_size sampling_threads batches_ahead hot score cache",
+    "Mini-batches": "sample batch_size sampling_threads sample_on batches_ahead hot score cache",
     "Links": "negatives decoder",
     "Several trainers": "devices mapping sharing link_rate",
     "Evaluation and early stopping": "monitor patience weights eval_every",
@@ -198,6 +198,7 @@ _METAVARS = {
     "mapping": "cores|model",
     "sharing": "joint|hyscale|static",
     "link_rate": "BYTES_PER_S",
+    "sample_on": "cpu|device",
     "hot": "SIZE|PERCENT|auto",
     "score": "degree|rpr|wrpr|vip",
     "cache": "static|s3-fifo|look-ahead",

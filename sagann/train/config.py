@@ -84,6 +84,9 @@ class TrainConfig:
     "Where links are learned: number of negative links that are drawn for each positive one, at least 1."
     sampling_threads: int = 1
     "Number of threads that sample mini-batches, and of threads that load their features. It does not change the numbers."
+    sample_on: str = "cpu"
+    """Who samples mini-batches: 'cpu' (the processor) or 'device' (the CUDA device that trains; edges that find no room in half of its free memory are read in
+    place from the host's). It does not change the numbers."""
     batches_ahead: int | None = None
     """Most batches that are made before the training step needs them; 0 makes each one when it is needed. None is 0 on a processor of
     one or two cores with all data in memory or in the page cache, else 4. It does not change the numbers."""
@@ -172,7 +175,7 @@ class TrainConfig:
                     "false where sample is set, for only a streamed epoch, or one of several trainers, is profiled",
                 )
         if self.sample is None:
-            _require_defaults(self, ("sampling_threads", *_OF_TIERS, "devices"), "sample is not set")
+            _require_defaults(self, ("sampling_threads", "sample_on", *_OF_TIERS, "devices"), "sample is not set")
         elif self.has_tiers:
             _check_tiers(self)
         elif any(getattr(self, name) != _default(name) for name in _OF_TIERS):
@@ -297,7 +300,7 @@ def _check_devices(config: TrainConfig) -> None:
         raise _refused("mapping", config.mapping, f"one of {', '.join(MAPPINGS)}")
     if config.device not in ("auto", "cpu"):
         raise _refused("device", config.device, "'auto' or 'cpu' where devices is set")
-    _require_defaults(config, ("hot", "memory"), "devices is set")
+    _require_defaults(config, ("hot", "memory", "sample_on"), "devices is set")
 
 
 def _are_fanouts(value: Any) -> bool:
@@ -382,6 +385,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("deterministic", "tensorboard", "profile"), lambda value: isinstance(value, bool), "true or false"),
     (("device",), _is_device, "'cpu', 'cuda', 'cuda:N' or 'auto'"),
     (("decay",), lambda value: value in tuple(DECAY_POLICIES), f"one of {', '.join(DECAY_POLICIES)}"),
+    (("sample_on",), lambda value: value in ("cpu", "device"), "'cpu' or 'device'"),
     (("sample",), _are_fanouts, f"a list of numbers, each {RANGES['fanout']} or -1, or None"),
     (
         ("hot",),

@@ -37,6 +37,7 @@ FREE_OPTIONS = (
     "spill",
     "profile",
     "sampling_threads",
+    "sample_on",
     "batches_ahead",
     "devices",
     "mapping",

@@ -127,6 +127,7 @@ class SampledLinkEpochs(SampledEpochs):
             threads=config.sampling_threads,
             ahead=ahead,
             device=self._predictor.device,
+            sample_on=config.sample_on,
         )
 
     def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:

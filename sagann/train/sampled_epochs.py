@@ -89,6 +89,7 @@ class SampledEpochs(PredictorSource[Predictor]):
             threads=config.sampling_threads,
             ahead=ahead,
             device=self._predictor.device,
+            sample_on=config.sample_on,
         )
 
     def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:

@@ -29,6 +29,8 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sampled, batches ahead": (SAMPLED, {"batches_ahead": 3, "sampling_threads": 2}),
     "sampled, a hot tier": (SAMPLED, {"hot": "30%", "cache": "static"}),
     "sampled, all rows hot": (SAMPLED, {"hot": "100%", "cache": "static"}),
+    "sampled on the device": (SAMPLED, {"sample_on": "device", "batches_ahead": 3}),
+    "sampled on the device, a hot tier": (SAMPLED, {"sample_on": "device", "hot": "30%", "cache": "static"}),
     "sampled, within a budget": (SAMPLED, {"memory": "8MiB"}),
 }
 

@@ -3,8 +3,8 @@
 Rows of features are made in pinned memory (:meth:`DeviceCopies.making_rows`), from where the device copies them. The other arrays of a batch are
 packed into one piece of pinned memory, and travel in one copy, on a stream of their own. With them go the cuts of the
 passes over its blocks, which the host makes: a training step that made them would wait for the device at every pass. Features whose hot rows lie
-on the device do not travel: after the copy, the same stream gathers them. The stream that computes waits for that stream; no thread of the
-host does.
+on the device do not travel: after the copy, the same stream gathers them. Blocks that the device has sampled do not travel either; only their cuts do, for
+which the host reads their offsets. The stream that computes waits for that stream; no thread of the host does.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-B: the second stage of the prefetch, from the host's memory to the device's.
@@ -44,6 +44,8 @@ class Sent:
     "The batch, whose arrays view ``memory``."
     memory: Tensor
     "The memory of the device: uint8 [bytes]."
+    sampled: list[Tensor]
+    "Arrays of the batch that have memory of their own: the device has sampled them."
     mark: Mark
     "Passed when the batch is complete."
 
@@ -123,8 +125,7 @@ class DeviceCopies:
         arrays: list[Tensor] = []
 
         def keep(array: Tensor) -> Tensor:
-            # Edge data that learn travel by themselves, with their gradient.
-            arrays.extend([] if array.requires_grad else [array])
+            arrays.extend([] if _is_apart(array) else [array])
             return array
 
         # Before the arrays are counted: a cut may make the out-edges of a block.
@@ -172,12 +173,16 @@ class DeviceCopies:
             copied = self._streams.mark("load")
         for piece in packed.pieces:
             self._pool.give(piece, copied)
-        places = iter(packed.offsets)
+        places, sampled = iter(packed.offsets), list[Tensor]()
 
         def moved(array: Tensor) -> Tensor:
-            return array.to(memory.device) if array.requires_grad else views.at(next(places), array)
+            if not _is_apart(array):
+                return views.at(next(places), array)
+            if not array.requires_grad:
+                sampled.append(array)
+            return array.to(memory.device)
 
-        sent = Sent(batch=batch.mapped(moved), memory=memory, mark=copied)
+        sent = Sent(batch=batch.mapped(moved), memory=memory, sampled=sampled, mark=copied)
         moved_far = None if far is None else far.mapped(moved)
         for number, at, cut in packed.cuts:
             self._dialect.set_cut(sent.batch.blocks[number], at, cut.mapped(moved))
@@ -189,11 +194,13 @@ class DeviceCopies:
         """The cuts of the passes over a batch's blocks: number of the block, end, cut. None where the kernels know no cuts."""
         if not hasattr(self._dialect, "set_cut"):
             return []
-        return [
-            (number, at, self._dialect.cut_of(block, at))
-            for number, block in enumerate(batch.blocks)
-            for at in ("dst", "src")
-        ]
+        # Blocks that the device samples are made in this lane.
+        with self._streams.on("load"):
+            return [
+                (number, at, self._dialect.cut_of(block, at))
+                for number, block in enumerate(batch.blocks)
+                for at in ("dst", "src")
+            ]
 
     def _gathered(self, sent: Sent, far: FarRows, memory: Tensor) -> Sent:
         """Gather the features of a batch that is on its way, behind its copy."""
@@ -208,13 +215,19 @@ class DeviceCopies:
     def receive(self, sent: Sent) -> MiniBatch:
         """The batch, for work that this thread gives the device from now on."""
         self._streams.wait("compute", sent.mark)
-        self._streams.hand_over(sent.memory)
+        for memory in (sent.memory, *sent.sampled):
+            self._streams.hand_over(memory)
         return sent.batch
 
 
 def pinned_pool(streams: Streams) -> PinnedPool:
     """Pinned memory for batches, which differ in size."""
     return PinnedPool(streams, most_times=_MOST_TIMES)
+
+
+def _is_apart(array: Tensor) -> bool:
+    """Whether an array is not packed: it lies on the device, or it learns and travels by itself, with its gradient."""
+    return array.requires_grad or array.device.type != "cpu"
 
 
 def _fill(piece: Tensor, offset: int, array: Tensor) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from sagann.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.runtime.loading.minibatches import MiniBatches
+from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.sampling import LinkSampler
 from sagann.sampling.hold_out import link_types, proper_edges
 from sagann.sampling.sampled import Sampled
@@ -31,6 +32,7 @@ class LinkBatches(MiniBatches):
         threads: as for :class:`MiniBatches`.
         ahead: as for :class:`MiniBatches`.
         device: as for :class:`MiniBatches`.
+        sample_on: as for :class:`MiniBatches`.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class LinkBatches(MiniBatches):
         threads: int = 1,
         ahead: int | None = None,
         device: torch.device | str = "cpu",
+        sample_on: SampleOn = "cpu",
     ) -> None:
         self.learned = learned
         self.links = LinkSampler(learned, negatives=negatives, seed=seed)
@@ -57,6 +60,7 @@ class LinkBatches(MiniBatches):
             threads=threads,
             ahead=ahead,
             device=device,
+            sample_on=sample_on,
         )
         self._dst = learned.edge_dst()
         self._types = link_types(learned)

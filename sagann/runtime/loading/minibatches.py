@@ -10,7 +10,7 @@ So nothing is pickled, and graph and features are in memory once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace as with_changes
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading.device_copies import DeviceCopies, Packed, pinned_pool
 from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
+from sagann.runtime.loading.sampling_place import SampleOn, device_sampler_of
 from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered.device_features import DeviceFeatures, require_same_device
@@ -79,6 +80,9 @@ class MiniBatches:
             (:func:`useful_ahead`). Does not change the batches. Where batches are announced, as many further ones are sampled ahead of
             those, without their features.
         device: where batches go: 'cpu', 'cuda' or 'cuda:N'. The graph stays on the CPU.
+        sample_on: who samples: "cpu", the processor; or "device", the CUDA device that batches go to. Then the edges lie in the device's memory as far as half of
+            what is free has room for them, and the others are read in place. A :class:`sagann.runtime.tiered.DeviceTopology` of the graph's
+            topology states its room. Does not change the batches.
     Raises:
         InputError: an argument has the wrong form, or there is no seed.
     Example:
@@ -105,6 +109,7 @@ class MiniBatches:
         threads: int = 1,
         ahead: int | None = None,
         device: torch.device | str = "cpu",
+        sample_on: SampleOn = "cpu",
     ) -> None:
         require_type(
             graph, Graph, where="MiniBatches.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph."
@@ -119,6 +124,16 @@ class MiniBatches:
         self.graph = graph
         self.batch_size = batch_size
         self.sampler = NeighborSampler(graph.topology, fanouts, replace=replace, weights=weights, seed=seed)
+        self._device_sampler = device_sampler_of(
+            sample_on,
+            graph.topology,
+            fanouts,
+            device=self.device,
+            replace=replace,
+            weights=weights,
+            seed=seed,
+        )
+        "Samples in the place of ``sampler`` where a device samples."
         self.seeds = self._chosen(seeds)
         self.shuffle = shuffle
         self.drop_last = drop_last
@@ -204,7 +219,7 @@ class MiniBatches:
         stages = [Stage(name="sample", work=sample, threads=self.threads, size_of=_size_of_sampled)]
         if isinstance(self._features, DeviceFeatures):
             return self._stages_of_device(stages, self._features)
-        copies = None if self.device.type == "cpu" else self._copies()
+        copies = self._copies() if self.device.type != "cpu" or self._device_sampler is not None else None
         read: Callable[[Any], MiniBatch] = self.load
         threads = self.threads
         if self.announces:
@@ -232,8 +247,14 @@ class MiniBatches:
         return BatchStages(stages=tuple(stages), receive=copies.receive)
 
     def sample(self, seeds: Tensor, *, epoch: int, batch: int) -> Sampled:
-        """The blocks of a batch, for some of ``self.seeds``."""
-        return self.sampler.sample(seeds, epoch=epoch, batch=batch).prepare()
+        """The blocks of a batch, for some of ``self.seeds``. They lie on the device where it samples; ids lie on the processor in any case."""
+        if self._device_sampler is None:
+            return self.sampler.sample(seeds, epoch=epoch, batch=batch).prepare()
+        streams, _ = self._queue()
+        # A lane of its own, so that sampling does not wait for the training step.
+        with streams.on("load"):
+            sampled = self._device_sampler.sample(seeds, epoch=epoch, batch=batch)
+            return with_changes(sampled, src_ids=sampled.src_ids.cpu(), seeds=seeds)
 
     def _chosen(self, seeds: str | Tensor | Sequence[int]) -> Tensor:
         """The seeds that an argument names, int64."""
@@ -258,11 +279,14 @@ class MiniBatches:
 
     def _copies(self, features: DeviceFeatures | None = None) -> DeviceCopies:
         """Copies to the device, by the queues and the pinned memory of the epochs before."""
+        streams, pool = self._queue()
+        return DeviceCopies(streams, features, pool=pool)
+
+    def _queue(self) -> tuple[Streams, PinnedPool]:
         if self._queues is None:
             streams = Streams(self.device)
             self._queues = streams, pinned_pool(streams)
-        streams, pool = self._queues
-        return DeviceCopies(streams, features, pool=pool)
+        return self._queues
 
     def _announce(self, sampled: Sampled) -> tuple[Any, Sampled]:
         """Tell the feature store which rows a batch reads; the store's announcement, and the batch."""

@@ -1,0 +1,115 @@
+"""Batches that a device samples are those that the processor samples, on streams and devices that are simulated."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError
+from sagann.graph import Graph
+from sagann.runtime.loading import MiniBatch, MiniBatches
+from sagann.runtime.loading.link_batches import LinkBatches
+from sagann.runtime.tiered import DeviceFeatures, DeviceTopology
+from tests.graphs import labelled_graph
+from tests.runtime.device.drivers import SimulatedDevices
+from tests.runtime.device.late_streams import LateStreams
+
+pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
+interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+
+
+def sampled_by(graph: Graph, memory: str = "50%") -> DeviceTopology:
+    return DeviceTopology(graph.topology, memory, devices=SimulatedDevices())
+
+
+def of(graph: Graph, **options: Any) -> MiniBatches:
+    return MiniBatches(graph, **{"fanouts": [3, 2], "batch_size": 16, **options})
+
+
+def arrays_of(batch: MiniBatch) -> list[Tensor]:
+    # Blocks that the processor samples have their out-edges as well.
+    blocks = tuple(block.with_edge_data() for block in batch.blocks)
+    for block in blocks:
+        block.csr()
+    arrays: list[Tensor] = []
+    replace(batch, blocks=blocks).mapped(lambda array: arrays.append(array) or array)
+    return arrays
+
+
+def assert_same(ours: list[MiniBatch], expected: list[MiniBatch]) -> None:
+    assert len(ours) == len(expected) > 1
+    for batch, other in zip(ours, expected, strict=True):
+        for found, wanted in zip(arrays_of(batch), arrays_of(other), strict=True):
+            assert found.dtype == wanted.dtype
+            assert torch.equal(found, wanted)
+
+
+@interpreted
+@pytest.mark.parametrize("features", ["processor", "device", "none"])
+@pytest.mark.parametrize("ahead", [0, 6])
+def test_batches_are_those_that_the_processor_samples(
+    monkeypatch: pytest.MonkeyPatch, features: str, ahead: int
+) -> None:
+    monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
+    graph = labelled_graph()
+    assert isinstance(graph.features, Tensor)
+    expected = of(graph if features != "none" else replace(graph, features=None))
+    if features == "device":
+        graph = replace(graph, features=DeviceFeatures(graph.features, "30%", devices=SimulatedDevices()))
+    elif features == "none":
+        graph = replace(graph, features=None)
+    ours = of(graph, sample_on=sampled_by(graph), ahead=ahead)
+    for epoch in range(2):
+        assert_same(list(ours.batches(epoch)), list(expected.batches(epoch)))
+    with ours.batches(0) as batches:
+        assert sum(batch.num_edges for batch in batches) == batches.counters[0].rows
+        assert [stage.name for stage in batches.counters] == ["sample", "load", "copy", "caller"]
+
+
+@interpreted
+def test_links_may_be_sampled_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
+    graph = labelled_graph()
+    given: dict[str, Any] = {"fanouts": [2], "batch_size": 64, "ahead": 0}
+    ours = LinkBatches(graph, graph.topology, sample_on=sampled_by(graph), **given)
+    assert_same(list(ours.batches(1)), list(LinkBatches(graph, graph.topology, **given).batches(1)))
+
+
+def test_the_processor_samples_by_default() -> None:
+    graph = labelled_graph()
+    assert_same(list(of(graph, sample_on="cpu").batches(0)), list(of(graph).batches(0)))
+
+
+def test_who_cannot_sample_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = labelled_graph()
+    edges = sampled_by(graph)
+    for sample_on, options, message in (
+        ("device", {}, r"there is no device that could sample: batches go to 'cpu' .*Pass device='cuda'"),
+        ("cuda", {}, r"nothing of that name samples: 'cuda' .*Choose one of cpu, device"),
+        (None, {}, r"MiniBatches.sample_on"),
+        (edges, {"weights": "weight"}, r"a device does not pick edges by weight: weights='weight'"),
+        (sampled_by(labelled_graph(60)), {}, r"edges are those of another graph: Topology\(num_src=60"),
+    ):
+        with pytest.raises(InputError, match=message):
+            of(graph, sample_on=sample_on, **options)
+    monkeypatch.setattr(SimulatedDevices, "device", lambda self, number: torch.device("cuda", 1))
+    message = r"edges are read by another device: batches go to 'cpu', the edges to 'cuda:1' .*Pass device='cuda:1'"
+    with pytest.raises(InputError, match=message):
+        of(graph, sample_on=edges)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("threads", "ahead"), [(1, 0), (2, 6)])
+def test_a_device_has_the_batches_of_the_processor(threads: int, ahead: int) -> None:
+    graph = labelled_graph(3000, 60_000)
+    ours = of(graph, batch_size=64, device="cuda", sample_on="device", threads=threads, ahead=ahead)
+    expected = of(graph, batch_size=64)
+    for epoch in range(2):
+        found = [batch.mapped(lambda array: array.cpu()) for batch in ours.batches(epoch)]
+        assert_same(found, list(expected.batches(epoch)))
