@@ -3,7 +3,8 @@
 Every contestant is a process that keeps the graph and the compiled code. Each of its threads samples whole batches on one core. The
 contestants take turns, with the same seeds and fanouts. "edges / s and core" is the median over the turns of edges by
 seconds and threads; "edges / core-s" divides by the processor time used, which other work on the machine does not change
-much. The libraries pick different numbers of edges: PyG samples a vertex once, and not again for every hop.
+much. With ``--device cuda``, that device samples too, with the edges in its memory and in the host's ("in place"); its rates are those of the whole
+device. The libraries pick different numbers of edges: PyG samples a vertex once, and not again for every hop.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Contestant:
 def main() -> None:
     """Print a table for each of the fanouts."""
     options = _options()
-    contestants = _contestants(options.dgl)
+    contestants = _contestants(options.dgl, options.device)
     with TemporaryDirectory(prefix="sagann_sampling_", dir=options.work) as folder:
         _write(Path(folder), int(options.vertices), int(options.edges), int(options.seeds))
         _write(Path(folder) / "rehearsal", *REHEARSAL, options.batch_size)
@@ -70,6 +71,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, default=8, help="batches of each thread in a turn")
     parser.add_argument("--rounds", type=int, default=7, help="turns of every contestant")
     parser.add_argument("--threads", type=int, default=1, help="threads that sample, a core each")
+    parser.add_argument("--device", help="cuda or cuda:N: the device samples as well")
     parser.add_argument("--dgl", help="Python of an environment with DGL")
     parser.add_argument(
         "--work", type=Path, help="folder for the graph; the system's for temporary files by default"
@@ -84,11 +86,12 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _contestants(dgl: str | None) -> list[Contestant]:
+def _contestants(dgl: str | None, device: str | None) -> list[Contestant]:
     def of(system: str, command: Sequence[str], *variants: str) -> list[Contestant]:
         return [Contestant(name=f"{system}:{variant}", command=tuple(command)) for variant in variants]
 
-    found = of("sagann", (sys.executable, "-m", "bench.sampling.sagann_worker"), "plain", "prepared")
+    on_device = () if device is None else ("device", "in place")
+    found = of("sagann", (sys.executable, "-m", "bench.sampling.sagann_worker"), "plain", "prepared", *on_device)
     found += of("pyg", (sys.executable, "-m", "bench.sampling.pyg_worker"), "sampler", "loader")
     if dgl is not None:
         found += of("dgl", (dgl, str(ROOT / "bench/standalone/dgl_sampling.py")), "graphbolt", "dataloading")
@@ -119,6 +122,7 @@ def measure(
                 "batch_size": options.batch_size,
                 "sampling_threads": options.threads,
                 "threads": 1,
+                "device": options.device,
                 "folder": folder,
             }
             try:
