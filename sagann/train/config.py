@@ -174,6 +174,8 @@ class TrainConfig:
                     True,
                     "false where sample is set, for only a streamed epoch, or one of several trainers, is profiled",
                 )
+        if self.sample_on == "device" and self.device == "cpu":
+            raise _refused("sample_on", self.sample_on, "cpu where device is 'cpu'")
         if self.sample is None:
             _require_defaults(self, ("sampling_threads", "sample_on", *_OF_TIERS, "devices"), "sample is not set")
         elif self.has_tiers:

@@ -12,6 +12,7 @@ from sagann.free_space import require_memory
 from sagann.graph import Graph
 from sagann.runtime.loading import MiniBatch
 from sagann.runtime.loading.link_batches import LinkBatches
+from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.sampling import LinkSampler
 from sagann.sampling.batches import cut_seeds
 from sagann.sampling.hold_out import link_types, proper_edges
@@ -115,7 +116,9 @@ class SampledLinkEpochs(SampledEpochs):
     def logits(self) -> Tensor:
         return self._of_links.logits(self._prepared, splits=WHILE_TRAINING)
 
-    def _batches_of(self, graph: Graph, config: TrainConfig, *, ahead: int) -> LinkBatches:
+    def _batches_of(
+        self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
+    ) -> LinkBatches:
         assert config.sample is not None
         return LinkBatches(
             graph,
@@ -127,7 +130,7 @@ class SampledLinkEpochs(SampledEpochs):
             threads=config.sampling_threads,
             ahead=ahead,
             device=self._predictor.device,
-            sample_on=config.sample_on,
+            sample_on=sample_on,
         )
 
     def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:

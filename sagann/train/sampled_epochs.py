@@ -18,6 +18,7 @@ from sagann.graph import Graph
 from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
+from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.runtime.tiered.hot_size import HotSize
 from sagann.train.batch_memory import measure_batches
@@ -25,7 +26,15 @@ from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
-from sagann.train.tiers import device_tiered, hottest_rows, is_in_memory, looks_ahead, plan_tiers, tiered
+from sagann.train.tiers import (
+    device_tiered,
+    hottest_rows,
+    is_in_memory,
+    looks_ahead,
+    plan_tiers,
+    sampling_place,
+    tiered,
+)
 
 
 class SampledEpochs(PredictorSource[Predictor]):
@@ -76,9 +85,13 @@ class SampledEpochs(PredictorSource[Predictor]):
                 graph = _with_tiers(graph, plan.hot, self._hottest(graph, config), config, say, device)
             ahead = plan.ahead
         self._store = graph.features if isinstance(graph.features, TieredFeatures | DeviceFeatures) else None
-        self._minibatches = self._batches_of(graph, config, ahead=ahead)
+        # After the hot tier, whose size may be stated.
+        sample_on = sampling_place(graph, config, predictor.device, say=say)
+        self._minibatches = self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
 
-    def _batches_of(self, graph: Graph, config: TrainConfig, *, ahead: int) -> MiniBatches:
+    def _batches_of(
+        self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
+    ) -> MiniBatches:
         assert config.sample is not None
         return MiniBatches(
             graph,
@@ -89,7 +102,7 @@ class SampledEpochs(PredictorSource[Predictor]):
             threads=config.sampling_threads,
             ahead=ahead,
             device=self._predictor.device,
-            sample_on=config.sample_on,
+            sample_on=sample_on,
         )
 
     def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:

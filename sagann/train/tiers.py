@@ -1,4 +1,4 @@
-"""Tiers of a sampled run: how large the hot tier is, which rows are hot, and how many mini-batches are made ahead.
+"""Tiers of a sampled run: how large the hot tier is, which rows are hot, how many mini-batches are made ahead, and who samples them.
 
 A run on a CUDA device whose features lie in the host's memory has its hot tier on the device, and reads the other rows in place. In all
 other runs the hot tier lies in the host's memory, in front of a file or a feature store.
@@ -24,7 +24,8 @@ from sagann.graph.feature_store import AnnouncedFeatures, Features
 from sagann.graph.rows import is_sparse
 from sagann.plan.residency import BudgetError
 from sagann.runtime.device.cuda_devices import CudaDevices, Devices
-from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
+from sagann.runtime.loading.sampling_place import SampleOn
+from sagann.runtime.tiered import DeviceFeatures, DeviceTopology, TieredFeatures
 from sagann.runtime.tiered.features import hot_tier_bytes
 from sagann.runtime.tiered.hot_size import HotSize, parse_hot
 from sagann.storage.mapped import MappedRows, positioned
@@ -155,11 +156,43 @@ def device_tiered(
         InputError: the hot tier has no room on the device.
     """
     assert graph.features is not None
-    if devices is None:
-        budget = config.memory
-        budget_bytes = 0 if budget is None else parse_bytes(budget, where="TrainConfig.memory")
-        devices = CudaDevices([device], reserved_bytes=budget_bytes)
-    return DeviceFeatures(graph.features, hot, devices=devices, hottest=hottest)
+    return DeviceFeatures(graph.features, hot, devices=devices or _beside_budget(device, config), hottest=hottest)
+
+
+def sampling_place(
+    graph: Graph,
+    config: TrainConfig,
+    device: torch.device,
+    *,
+    say: Callable[[str], None],
+    devices: Devices | None = None,
+) -> SampleOn:
+    """Who samples mini-batches. Where the device does, the graph's edges are placed for it, beside the memory budget, which is the device's too.
+
+    Args:
+        graph: as the model reads it, on the processor.
+        config: the options of training.
+        device: computes.
+        say: is told where the edges lie.
+        devices: stand for the device in tests; None for CUDA.
+    Raises:
+        InputError: the device cannot sample the edges.
+    """
+    if config.sample_on == "cpu" or device.type == "cpu":
+        return config.sample_on
+    edges = DeviceTopology(graph.topology, devices=devices or _beside_budget(device, config))
+    text = f"Mini-batches are sampled by {device}. The edges take {format_bytes(edges.device_bytes)} of its memory."
+    if edges.in_place_bytes:
+        text += f" {format_bytes(edges.in_place_bytes)} more are read in place from pinned memory."
+    say(text)
+    return edges
+
+
+def _beside_budget(device: torch.device, config: TrainConfig) -> CudaDevices:
+    """The device, without the memory that the budget takes."""
+    budget = config.memory
+    budget_bytes = 0 if budget is None else parse_bytes(budget, where="TrainConfig.memory")
+    return CudaDevices([device], reserved_bytes=budget_bytes)
 
 
 def is_in_memory(features: Features) -> bool:

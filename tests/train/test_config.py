@@ -46,6 +46,16 @@ from sagann.train import TrainConfig
         ),
         ({"hot": "much", "sample": (5,)}, "size is not understood: 'much' (in TrainConfig.hot)"),
         ({"hot": "10%"}, "hot is refused: '10%', expected None where sample is not set"),
+        ({"sample_on": "gpu", "sample": (5,)}, "sample_on is refused: 'gpu', expected 'cpu' or 'device'"),
+        ({"sample_on": "device"}, "sample_on is refused: 'device', expected cpu where sample is not set"),
+        (
+            {"sample_on": "device", "sample": (5,), "device": "cpu"},
+            "sample_on is refused: 'device', expected cpu where device is 'cpu'",
+        ),
+        (
+            {"sample_on": "device", "sample": (5,), "devices": "host,accelerator"},
+            "sample_on is refused: 'device', expected cpu where devices is set",
+        ),
         (
             {"cache": "static", "memory": "1GiB"},
             "cache is refused: 'static', expected look-ahead where sample is not",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.residency import BudgetError
 from sagann.runtime.loading import MiniBatches
+from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures, Traffic
 from sagann.saga.layer import count_hops
 from sagann.storage import load_graph, save_graph
@@ -30,7 +32,7 @@ from sagann.train.checkpoint import CheckpointFolder, Position
 from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.predictor import Predictor
 from sagann.train.sampled_epochs import SampledEpochs
-from sagann.train.tiers import device_tiered
+from sagann.train.tiers import device_tiered, sampling_place
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
@@ -282,7 +284,7 @@ def test_a_run_on_the_whole_graph_that_knew_no_batches_goes_on(tmp_path: Path) -
     trainer_of(run_dir=tmp_path, epochs=2).fit()
     described = json.loads((tmp_path / "run.json").read_text())
     assert not {"sample", "batch_size"} & described["identity"]["train"].keys()
-    for name in ("sample", "batch_size", "sampling_threads", "batches_ahead", "hot", "score", "cache"):
+    for name in ("sample", "batch_size", "sampling_threads", "sample_on", "batches_ahead", "hot", "score", "cache"):
         del described["train"][name]
     (tmp_path / "run.json").write_text(json.dumps(described))
     assert trainer_of(run_dir=tmp_path, epochs=3).resume().epochs == 3
@@ -573,6 +575,42 @@ def test_a_model_that_gives_no_row_per_seed_is_refused() -> None:
         TypeError, match=r"the model must return one row of logits per vertex.*expected .* \[8, 3\]"
     ):
         trainer_of(seeded_model(Wide), **SAMPLED).fit()
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
+@pytest.mark.parametrize("hot", [None, "30%"])
+def test_who_samples_changes_no_bit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hot: str | None) -> None:
+    def of_simulated(*given: Any, **named: Any) -> SampleOn:
+        # Room for half of the edges' arrays.
+        return sampling_place(*given, **named, devices=SimulatedDevices((6000,)))
+
+    def on_simulated(*given: Any) -> DeviceFeatures:
+        return device_tiered(*given, devices=SimulatedDevices())
+
+    monkeypatch.setattr("sagann.train.sampled_epochs.sampling_place", of_simulated)
+    monkeypatch.setattr("sagann.train.sampled_epochs.device_tiered", on_simulated)
+    monkeypatch.setattr(
+        "sagann.runtime.loading.minibatches.device_named", lambda device, *, where: torch.device("cpu")
+    )
+    monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
+    graph = labelled_graph()
+    model = model_named("gcn", graph, tmp_path)
+    predictor = predictor_of(model, graph)
+    # GCN's degree weights are edge data.
+    prepared = predictor.prepare(graph)
+    parameters = list(model.parameters())
+    expected = gradients_of(SampledEpochs(predictor, prepared, TrainConfig(**SAMPLED)), parameters)
+    predictor.device = torch.device("cuda", 0)
+    said: list[str] = []
+    config = TrainConfig(**SAMPLED, hot=hot, sample_on="device")
+    source = SampledEpochs(predictor, prepared, config, say=said.append)
+    found = gradients_of(source, parameters)
+    assert torch.equal(found[0], expected[0])
+    assert all(map(torch.equal, found[1], expected[1]))
+    assert re.fullmatch(
+        r"Mini-batches are sampled by cuda:0\. The edges take .* of its memory\. .* more are read in place from pinned memory\.",
+        said[-1],
+    )
 
 
 @pytest.mark.parametrize("is_pinned", [True, False])
