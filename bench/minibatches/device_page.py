@@ -17,6 +17,7 @@ Contestants:
   of `sagann.MiniBatches(device="cuda")`.
 - `hot 10%`: a `DeviceFeatures` keeps the 10% of the rows with the highest score `vip` on the device. The device reads the others in place, from
   pinned memory of the host.
+- `edges 100%`: the device samples, with so much of the edges in its memory; it reads the others in place. Else the processor samples.
 - `4 threads`: so many threads sample, and so many load features; 1 by default.
 - `pyg:8 workers`: a `NeighborLoader` with so many processes, which stay between epochs, and pinned memory. Batches are copied with
   `non_blocking=True`. PyG samples a vertex once, and not again for every hop, which gives fewer edges.

@@ -1,7 +1,7 @@
-"""sagann's sampled epochs on a device: contestants differ in where features lie, and in how many threads sample.
+"""sagann's sampled epochs on a device: contestants differ in where features lie, in who samples, and in how many threads do.
 
 The graph lies in the host's memory. Features lie there too and are copied batch by batch, or the hottest rows lie on the device and the
-others are read in place.
+others are read in place. The processor samples, or the device does, with a part of the edges in its memory.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from sagann.graph import Graph
 from sagann.nn import build_model
 from sagann.runtime.device.cuda_devices import Devices
 from sagann.runtime.loading.rehearsal import rehearsed
+from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.places import device_named
-from sagann.runtime.tiered import CudaDevices, DeviceFeatures
+from sagann.runtime.tiered import CudaDevices, DeviceFeatures, DeviceTopology
 from sagann.tiering import hottest, score_vertices
 
 AHEAD_OF_A_THREAD = 2
@@ -44,10 +45,13 @@ class DeviceTraining(Training):
         graph: as the model wants it; its features may be a DeviceFeatures.
         device: where the model is trained.
         threads: threads that sample, and threads that load.
+        sample_on: who samples.
     """
 
-    def __init__(self, specification: dict, graph: Graph, *, device: torch.device, threads: int) -> None:
-        options = {"threads": threads, "ahead": max(4, AHEAD_OF_A_THREAD * threads)}
+    def __init__(
+        self, specification: dict, graph: Graph, *, device: torch.device, threads: int, sample_on: SampleOn = "cpu"
+    ) -> None:
+        options = {"threads": threads, "ahead": max(4, AHEAD_OF_A_THREAD * threads), "sample_on": sample_on}
         super().__init__(specification, graph, device=device, options=options)
         self.store = graph.features if isinstance(graph.features, DeviceFeatures) else None
 
@@ -89,7 +93,7 @@ class DeviceTraining(Training):
 def devices_of(device: torch.device) -> Devices:
     """What a feature store asks of the device."""
     if device.type != "cuda":
-        raise UnsupportedError("rows are hot on a CUDA device alone")
+        raise UnsupportedError("rows and edges lie on a CUDA device alone")
     return CudaDevices([device])
 
 
@@ -108,7 +112,7 @@ def build(specification: dict, stored: Stored) -> Several:
         fanouts, batch_size = tasks[task]["fanouts"], tasks[task]["batch_size"]
         return hottest(score_vertices(graph(task), "vip", fanouts=fanouts, batch_size=batch_size))
 
-    def made(task: str, hot: str | None, threads: int) -> DeviceTraining:
+    def made(task: str, hot: str | None, threads: int, edges: str | None = None) -> DeviceTraining:
         found = graph(task)
         if hot is not None:
             devices = devices_of(device)
@@ -116,7 +120,13 @@ def build(specification: dict, stored: Stored) -> Several:
             # Memory is pinned by one store alone.
             features = found.features.clone()
             found = replace(found, features=DeviceFeatures(features, hot, devices=devices, hottest=order(task)))
-        return DeviceTraining(tasks[task], found, device=device, threads=threads)
+        sample_on: SampleOn = "cpu"
+        if edges is not None:
+            # Memory is pinned once, as for features.
+            topology = found.topology.mapped(Tensor.clone)
+            found = replace(found, topology=topology)
+            sample_on = DeviceTopology(topology, edges, devices=devices_of(device))
+        return DeviceTraining(tasks[task], found, device=device, threads=threads, sample_on=sample_on)
 
     return Several(
         {

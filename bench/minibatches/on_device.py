@@ -36,6 +36,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--device", help="train there: cuda, cuda:N, or cpu to try it out")
     group.add_argument("--hot", nargs="*", default=["0%", "10%", "100%"], help="sizes of sagann's hot tier")
     group.add_argument("--sampling-threads", type=int, nargs="+", default=[1, 4], help="threads of sagann's stages")
+    group.add_argument(
+        "--device-edges",
+        nargs="*",
+        default=[],
+        help="parts of the edges in the device's memory, such as 0%% 100%%: the device samples too",
+    )
     group.add_argument("--workers", type=int, nargs="*", default=[4, 8, 16], help="processes of PyG's loader")
     group.add_argument("--out", type=Path, help="write the page there too")
 
@@ -81,6 +87,10 @@ def contestants_of(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
             name = "copied" if hot is None else f"hot {hot}"
             name += "" if threads == 1 else f", {threads} threads"
             found[f"sagann:{name}"] = {"hot": hot, "threads": threads}
+    for edges in options.device_edges:
+        for hot in (None, *options.hot):
+            name = f"{'copied' if hot is None else f'hot {hot}'}, edges {edges}"
+            found[f"sagann:{name}"] = {"hot": hot, "threads": 1, "edges": edges}
     for workers in options.workers:
         for is_resident in (False, True):
             name = f"{workers} workers{', resident' if is_resident else ''}"

@@ -39,7 +39,7 @@ class Training(SampledTraining):
         graph: Graph,
         *,
         device: torch.device = PROCESSOR,
-        options: Mapping[str, int] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         model = build_model(config_of(specification), graph)
         model.load_state_dict(read_weights(Path(specification["folder"]), specification["model"]))

@@ -27,6 +27,15 @@ TASK = Task(model="sage", fanouts=(5, 3))
 
 def test_every_place_of_features_is_combined_with_every_number_of_threads() -> None:
     options = script.parsed([*TINY, "--hot", "0%", "10%", "--sampling-threads", "1", "4", "--workers", "2"])
+    sampled_there = script.parsed(
+        [*TINY, "--hot", "5%", "--device-edges", "0%", "--sampling-threads", "2", "--workers"]
+    )
+    assert contestants_of(sampled_there) == {
+        "sagann:copied, 2 threads": {"hot": None, "threads": 2},
+        "sagann:hot 5%, 2 threads": {"hot": "5%", "threads": 2},
+        "sagann:copied, edges 0%": {"hot": None, "threads": 1, "edges": "0%"},
+        "sagann:hot 5%, edges 0%": {"hot": "5%", "threads": 1, "edges": "0%"},
+    }
     assert contestants_of(options) == {
         "sagann:copied": {"hot": None, "threads": 1},
         "sagann:hot 0%": {"hot": "0%", "threads": 1},
@@ -100,10 +109,15 @@ def test_stages_are_measured_by_themselves_and_the_model_learns_meanwhile(
     specification = {
         "device": "cpu",
         "tasks": {TASK.name: specification_of(TASK, options, tmp_path)},
-        "contestants": {name: {"hot": hot, "threads": 1} for name, hot in (("copied", None), ("hot", "10%"))},
+        "contestants": {
+            "copied": {"hot": None, "threads": 1},
+            "hot": {"hot": "10%", "threads": 1},
+            "edges": {"hot": "10%", "threads": 1, "edges": "50%"},
+        },
     }
     several = device_worker.build(specification, read_stored(tmp_path))
     before = several.ask("epoch", f"{TASK.name}/hot")["loss"]
+    assert several.ask("epoch", f"{TASK.name}/edges")["loss"] == before
     seconds = several.ask("alone", f"{TASK.name}/hot")
     assert list(seconds) == ["sample", "load", "copy", "calls", "train"]
     assert 0 < seconds["calls"] <= seconds["train"]
@@ -283,11 +297,11 @@ def test_a_tiny_graph_is_measured_and_what_a_processor_cannot_is_said(tmp_path: 
     asked = ["--hot", "10%", "--sampling-threads", "1", "--workers", "1", "--tasks", "gat:4,3", "--out", str(page)]
     command = [sys.executable, "-m", "bench.minibatches", *TINY, *asked]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    # Rows are hot on a CUDA device alone.
+    # There is no CUDA device.
     assert done.returncode == 1, done.stderr
     said = page.read_text()
     assert "| sagann:copied | " in said
-    assert "- `sagann:hot 10%` did not run: rows are hot on a CUDA device alone.\n" in said
+    assert "- `sagann:hot 10%` did not run: rows and edges lie on a CUDA device alone.\n" in said
     assert "| pyg:1 workers | " in said or "neither is installed" in said
     assert "the processor, " in said
 

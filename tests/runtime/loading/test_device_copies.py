@@ -125,6 +125,30 @@ def test_rows_made_in_pinned_memory_are_copied_from_there_and_the_memory_is_used
     assert again.features.data_ptr() == address
 
 
+def test_blocks_that_the_device_has_sampled_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = LateStreams()
+    copies = DeviceCopies(streams)  # type: ignore[arg-type]
+    (batch, *_) = batches_of()
+    there: list[Tensor] = []
+    for block in batch.blocks:
+        block.mapped(lambda array: there.append(array) or array)
+    addresses = {array.data_ptr() for array in there}
+    monkeypatch.setattr(
+        "sagann.runtime.loading.device_copies._is_apart", lambda array: array.data_ptr() in addresses
+    )
+    handed: list[Tensor] = []
+    monkeypatch.setattr(streams, "hand_over", handed.append)
+    sent = copies.send(copies.pack(batch))
+    found = copies.receive(sent)
+    assert [array.data_ptr() for array in handed] == [
+        sent.memory.data_ptr(),
+        *(array.data_ptr() for array in there),
+    ]
+    for ours, theirs in zip(arrays_of(batch), arrays_of(found), strict=True):
+        assert torch.equal(ours, theirs)
+        assert (ours.data_ptr() == theirs.data_ptr()) == (ours.data_ptr() in addresses)
+
+
 def test_edge_data_that_learn_keep_their_gradient() -> None:
     graph = labelled_graph()
     weight = torch.rand(graph.num_edges, requires_grad=True)
@@ -164,13 +188,14 @@ def test_cuts_of_the_passes_travel_with_a_batch() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("sample_on", ["cpu", "device"])
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat"])
-def test_a_training_step_never_waits_for_the_device(model: str) -> None:
+def test_a_training_step_never_waits_for_the_device(model: str, sample_on: str) -> None:
     graph = community_graph(3000)
     trained = build_model(ModelConfig(model=model, hidden=16, dropout=0.5), graph)
     prepared = trained.prepare(graph)
     trained.to("cuda")
-    minibatches = MiniBatches(prepared, fanouts=[3, 2], batch_size=64, ahead=0, device="cuda")
+    minibatches = MiniBatches(prepared, fanouts=[3, 2], batch_size=64, ahead=0, device="cuda", sample_on=sample_on)
     # The first epoch compiles and checks: layers see blocks of several forms.
     for epoch in range(2):
         for batch in minibatches:
