@@ -116,7 +116,7 @@ class NeighborSampler:
             destination and by edge. The edges of a destination are in the order of the graph.
         Raises:
             InputError: a seed is no vertex or stands twice, or there is none; or edges that are picked with replacement are more than
-                .
+                2**28 in a hop.
         """
         seeds = as_ids(seeds, where="seeds")
         require_ids(seeds, self.topology.num_dst, where="seeds")
