@@ -221,7 +221,9 @@ def _case(dataset: str, model: str, budget: str, found: Planned, machine: Machin
     )
 
 
-def captured_for(shape: Shape, model: str, hidden: int) -> tuple[ModelProgram, Sequence[Topology]]:
+def captured_for(
+    shape: Shape, model: str, hidden: int, dropout: float = 0.0
+) -> tuple[ModelProgram, Sequence[Topology]]:
     """A model's program for graphs of a shape, captured on two vertices, and what it walks there."""
     graph = Graph(
         topology=Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([1, 0]), num_src=2),
@@ -229,7 +231,7 @@ def captured_for(shape: Shape, model: str, hidden: int) -> tuple[ModelProgram, S
         num_classes=shape.classes,
     )
     layers = DEEP_LAYERS if model == "residual-gcn" else 2
-    module = build_model(ModelConfig(model=model, layers=layers, hidden=hidden, dropout=0.0), graph)
+    module = build_model(ModelConfig(model=model, layers=layers, hidden=hidden, dropout=dropout), graph)
     graph = module.prepare(graph)
     hops = list(graph.hops(count_hops(module)))
     assert isinstance(graph.features, torch.Tensor)

@@ -1,0 +1,1 @@
+"""ROC's experiments on its cluster by simulation; see :mod:`bench.roc.__main__`."""

@@ -1,0 +1,273 @@
+"""ROC's experiments on its cluster by simulation, beside its paper: ``python -m bench.roc``.
+
+Prints Markdown: throughput on 1 to 16 GPUs (figure 5), policies of partitioning (figure 8) and of memory (figure 10), and where 1 to 1024 workers
+stop to scale on a graph of 10 billion edges. Nothing is trained. Graphs are generated at a scale, plans have the sizes of the paper's Table 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from bench.epochs.__main__ import commit
+from bench.memory_policies import SHAPES, cases_of, spread
+from bench.orders.__main__ import line
+from bench.roc.epochs import (
+    DEVICE_BYTES,
+    DEVICES_PER_NODE,
+    DROPOUT,
+    HIDDEN,
+    LEARNING_EPOCHS,
+    MACHINE,
+    Epoch,
+    Job,
+    learned_ranges,
+    simulated,
+)
+from bench.roc.graphs import MOST_EDGES, QUADRANTS, Generated
+from bench.roc.limit import COUNTS, LEAST_GAIN, SHAPE, halo_of, lines, loads_of, stop_of
+from sagann.partition import vertex_ranges
+from sagann.plan.machine import Machine
+from sagann.plan.steps import MemoryPolicy
+
+RIVALS: Mapping[MemoryPolicy, str] = {"none": "streaming (`none`)", "lru": "`lru`"}
+"Memory policies of figure 10 beside the dynamic program, with their names."
+MODELS = ("gcn", "gin", "commnet")
+"Models of ROC, Sec. 7.1."
+DEVICES = (1, 2, 4, 8, 16)
+"Numbers of GPUs of figure 5; a node has four."
+CHECKED = 64
+"Number of workers for which halos are compared at two scales."
+SCALING_COLUMNS = (
+    "dataset",
+    "model",
+    "epochs/s on 1",
+    *(f"{count}" for count in DEVICES[1:]),
+    "P on 1",
+    "busiest on 1",
+    "on 4",
+    "on 16",
+)
+RIVAL_COLUMNS = ("dataset", "GPUs", "P", "epochs/s", "as NeuGraph", "times as fast")
+PARTITION_COLUMNS = (
+    "ids",
+    "GPUs (nodes)",
+    "vertices, epochs/s",
+    "edges, epochs/s",
+    "cost, epochs/s",
+    "cost / vertices",
+    "cost / edges",
+)
+MEMORY_COLUMNS = ("budget", "rival", "bytes, times", "seconds, times")
+WHY_SCALING = """\
+- Figure 5 is a picture, and the paper's text states no number for 1 to 16 GPUs: nothing stands beside these figures.
+- Two GPUs may be more than twice as fast: an interval is loaded before the first step on it, and one GPU has one or few. A shape that does not fit
+  one GPU moves rows to the host and back.
+- From the second node on, the network is what is busy. Ids are random here, so a device needs most of the rows that others own, and each of a
+  node's four devices gets them for itself over 100 Gb/s. A numbering that keeps neighbours together would send less; the paper does not state its own."""
+WHY_RIVALS = """\
+- `none` loads nothing ahead, stores the state of a sum between two chunks, and loads it again. NeuGraph copies beside computing. So the largest
+  factors are too large.
+- Where P is 1 everything fits, and NeuGraph's way differs by reloading alone."""
+WHY_PARTITIONS = """\
+- The factor depends on the numbering, which the paper does not state. With random ids equal vertices are nearly equal edges too. With
+  vertices by degree the first part of equal vertices has the most edges.
+- Where the network is busiest, balanced computing gains little. The cost model predicts computing alone, as in the paper. Parts of equal vertices also send
+  about equally many rows, and parts of equal seconds do not."""
+WHY_MEMORY = """\
+- Bytes against `lru`: most of them are the first load of each block. A backward reads first what the forward used last, and that is what a cache
+  keeps (`bench/results/memory_policies.md`).
+- Seconds differ more than bytes: the rivals load nothing ahead, so copies do not run beside computing. `none` also stores states between chunks."""
+WHY_LIMIT = """\
+- Within a node PCIe is busiest: no device holds its part, so rows of sources are loaded again for each interval of destinations.
+- Ids are random, so the halo has many times the own rows. From the second node on it travels over 100 Gb/s that four devices share.
+- Beyond that an epoch gets shorter again, since every node brings a way of its own, and the network is taken to carry what all nodes send together. But
+  twice the nodes are not twice as fast until the halo stops to grow.
+- If a row travelled once to a node, not to each of its devices, the network would be busy for the seconds of that column.
+- Left out: the sum of the gradients of parameters, and waits of one worker for another."""
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Simulate and print."""
+    arguments = _arguments(given)
+    machine = Machine.from_toml(arguments.machine.read_text(), where=str(arguments.machine))
+    command = " ".join(["bench.roc", *(sys.argv[1:] if given is None else given)])
+    print("# ROC's cluster by simulation\n")
+    print(f"`python -m {command}` at {commit()}; rates of {machine.name}.\n")
+    for section in (
+        notes(arguments.datasets),
+        scaling(machine, arguments.datasets),
+        rivals(machine, arguments.datasets),
+        partitioners(machine, arguments.partitioned),
+        memory(machine, arguments.partitioned),
+        limit(machine, arguments.workers),
+    ):
+        print("\n".join(section), end="\n\n", flush=True)
+    return 0
+
+
+def notes(datasets: Sequence[str]) -> Iterator[str]:
+    """The rules of the simulation."""
+    scales = ", ".join(f"{name} 1/{-(-SHAPES[name].edges // MOST_EDGES)}" for name in datasets)
+    quadrants = ", ".join(f"{each:g}" for each in (QUADRANTS.a, QUADRANTS.b, QUADRANTS.c, QUADRANTS.d))
+    yield (
+        f"- Two layers of width {HIDDEN}, dropout {DROPOUT}, which the paper does not state. {DEVICE_BYTES >> 30} GiB of each device hold blocks. Each worker has "
+        "the fewest intervals, P, that fit."
+    )
+    yield (
+        f"- Shapes of Table 4. R-MAT graphs with quadrants {quadrants} and at most {MOST_EDGES:,} edges are generated ({scales} of the shape). "
+        "Their counts of rows and edges are multiplied, so plans have the bytes of the whole shape."
+    )
+    yield (
+        "- Each worker's part is planned as a run with `--workers` and `--memory` plans it. What an exchange moves becomes sends and receives from device to device, which run beside "
+        "steps; gradients of parameters are summed by a ring. `verify` accepts every plan."
+    )
+    yield "- Features and edges lie in the host's memory when an epoch begins, as in the paper, and are loaded in each."
+
+
+def epoch_of(job: Job, machine: Machine, graph: Generated, devices: int, balance: str = "edges") -> Epoch:
+    """An epoch on a number of devices, with parts by a policy."""
+    if balance == "cost":
+        ranges = learned_ranges(job, machine, graph, devices)
+    else:
+        ranges = vertex_ranges(graph.topology.indptr, devices, by=balance)
+    return simulated(job, machine, graph, ranges)
+
+
+def scaling(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
+    """Throughput by the number of devices."""
+    yield "## 1 to 16 GPUs (figure 5)\n"
+    yield "Times as fast as one GPU, with parts of equal edges. Busiest is a kind of resource, and the share of the epoch in which one of its kind is busy.\n"
+    yield from _header(SCALING_COLUMNS, 2)
+    for name in datasets:
+        graph = Generated.of(SHAPES[name])
+        for model in MODELS:
+            job = Job(shape=SHAPES[name], model=model)
+            found = {count: epoch_of(job, machine, graph, count) for count in DEVICES}
+            first = found[1]
+            times = [f"{first.seconds / found[count].seconds:.2f}" for count in DEVICES[1:]]
+            busiest = [found[count].busiest for count in (1, 4, 16)]
+            yield line([name, model, f"{1 / first.seconds:.3g}", *times, str(first.num_intervals), *busiest])
+    yield f"\n{WHY_SCALING}"
+
+
+def rivals(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
+    """ROC's way against NeuGraph's on one node."""
+    yield "### Against NeuGraph's way\n"
+    yield (
+        "GCN on one node without NVLink, as in Sec. 7.3: devices send over PCIe. NeuGraph's way is equal vertices and no block kept; ROC's is parts by learned cost and "
+        "the dynamic program. The paper states up to 4 times.\n"
+    )
+    slow = replace(
+        machine,
+        links={
+            name: replace(link, bytes_per_s=machine.host_to_device_bytes) if name.startswith("link") else link
+            for name, link in machine.links.items()
+        },
+    )
+    rows, times = _header(RIVAL_COLUMNS, 1), []
+    for name in datasets:
+        graph, job = Generated.of(SHAPES[name]), Job(shape=SHAPES[name], model=MODELS[0])
+        for count in DEVICES[:3]:
+            roc = simulated(job, slow, graph, learned_ranges(job, slow, graph, count), memory_policy="dp")
+            ranges = vertex_ranges(graph.topology.indptr, count, by="vertices")
+            other = simulated(job, slow, graph, ranges, memory_policy="none")
+            speeds = [f"{1 / each.seconds:.3g}" for each in (roc, other)]
+            times.append(other.seconds / roc.seconds)
+            rows.append(line([name, str(count), str(roc.num_intervals), *speeds, f"{times[-1]:.2f}"]))
+    yield f"- Here {spread(times)}.\n{WHY_RIVALS}\n"
+    yield from rows
+
+
+def partitioners(machine: Machine, dataset: str) -> Iterator[str]:
+    """Throughput by policy of partitioning."""
+    yield "## Partitioners (figure 8)\n"
+    yield (
+        f"GCN on {dataset}. The cost model learns from {LEARNING_EPOCHS} simulated epochs, which begin with equal edges. The paper states up to 1.4 times equal "
+        "vertices (Sec. 7.3), and no figure against equal edges.\n"
+    )
+    rows, times = _header(PARTITION_COLUMNS, 2), []
+    job = Job(shape=SHAPES[dataset], model=MODELS[0])
+    for ids, hubs_first in (("random", False), ("by degree", True)):
+        graph = Generated.of(SHAPES[dataset], hubs_first=hubs_first)
+        for count in DEVICES[2:]:
+            found = {
+                each: epoch_of(job, machine, graph, count, each).seconds for each in ("vertices", "edges", "cost")
+            }
+            times.append(found["vertices"] / found["cost"])
+            rows.append(
+                line(
+                    [
+                        ids,
+                        f"{count} ({count // DEVICES_PER_NODE})",
+                        *(f"{1 / each:.3g}" for each in found.values()),
+                        f"{times[-1]:.2f}",
+                        f"{found['edges'] / found['cost']:.2f}",
+                    ]
+                )
+            )
+    yield f"- Here `cost` is {spread(times)} times as fast as equal vertices.\n{WHY_PARTITIONS}\n"
+    yield from rows
+
+
+def memory(machine: Machine, dataset: str) -> Iterator[str]:
+    """Memory policies on one device."""
+    yield "## Memory policies (figure 10)\n"
+    yield (
+        f"GCN on {dataset}, one GPU: how many times the bytes and the seconds of the dynamic program a rival takes. The paper states 1.4 to 5 times the bytes and 1.2 to 2 times "
+        "the seconds. Within the memory of a P100 nothing would move twice, so budgets are parts of what the whole graph takes (`python -m bench.memory_policies`).\n"
+    )
+    cases = list(cases_of(dataset, MODELS[0], HIDDEN, 8, machine))
+    for rival, named in RIVALS.items():
+        copied = spread([case.times(rival) for case in cases])
+        seconds = spread([case.seconds[rival] / case.seconds["dp"] for case in cases])
+        yield f"- {named}: bytes {copied} times, seconds {seconds} times."
+    yield f"{WHY_MEMORY}\n"
+    yield from _header(MEMORY_COLUMNS, 2)
+    for case, (rival, named) in product(cases, RIVALS.items()):
+        slower = case.seconds[rival] / case.seconds["dp"]
+        yield line([case.budget, named, f"{case.times(rival):.2f}", f"{slower:.2f}"])
+
+
+def limit(machine: Machine, counts: Sequence[int]) -> Iterator[str]:
+    """1 to 1024 workers."""
+    job, graph = Job(shape=SHAPE, model=MODELS[0]), Generated.of(SHAPE)
+    found = loads_of(job, machine, graph, counts)
+    stop = stop_of(found)
+    yield "## 1 to 1024 workers on 10 billion edges\n"
+    yield (
+        f"GCN, {SHAPE.vertices:,} vertices, {SHAPE.features} features, {SHAPE.classes} classes, counted at 1/{graph.scale}. From the plan of the worker in the middle, without a simulation: an epoch "
+        "takes at least as long as the busiest resource. Nodes of four GPUs; the network between them carries what each node sends.\n"
+    )
+    yield (
+        f"**{stop.workers:,} workers are the last that scale**: twice as many are less than {LEAST_GAIN:g} times as fast, or slower. What stops them is the {stop.busiest}. "
+        f"{found[-1].workers:,} are {found[0].epoch_s / found[-1].epoch_s:.3g} times as fast as {found[0].workers:,}."
+    )
+    smaller = Generated.of(SHAPE, most_edges=MOST_EDGES // 4)
+    halos = [halo_of(each, CHECKED) for each in (smaller, graph)]
+    yield f"\nThe scale hardly counts: for {CHECKED} workers the halo is {halos[0]:.2f} times the own rows at 1/{smaller.scale}, and {halos[1]:.2f} times at 1/{graph.scale}."
+    yield f"\n{WHY_LIMIT}\n"
+    yield from lines(found)
+
+
+def _header(columns: Sequence[str], num_words: int) -> list[str]:
+    return [line(columns), line(["---"] * num_words + ["--:"] * (len(columns) - num_words))]
+
+
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--datasets", nargs="+", choices=list(SHAPES), default=list(SHAPES), metavar="SHAPE")
+    parser.add_argument("--partitioned", choices=list(SHAPES), default="reddit", help="shape of figures 8 and 10")
+    parser.add_argument("--workers", nargs="+", type=int, default=list(COUNTS), help="workers on 10 billion edges")
+    parser.add_argument(
+        "--machine", type=Path, default=MACHINE, help="nodes of four devices, with links between them"
+    )
+    return parser.parse_args(given)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

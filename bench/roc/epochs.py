@@ -1,0 +1,260 @@
+"""Epochs of several devices: planned by the planner of workers, joined, verified and simulated."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from bench.memory_policies import Shape, captured_for
+from bench.roc.graphs import Cut, Generated, Share
+from bench.roc.joined import Joined, joined, with_rings
+from sagann.compiler.model_program import ModelProgram
+from sagann.graph import Topology
+from sagann.partition import (
+    CostFeatures,
+    CostModel,
+    Measurement,
+    balanced_bounds,
+    count_cost_features,
+    vertex_ranges,
+)
+from sagann.plan.epoch import Planned, plan_epoch
+from sagann.plan.exchanges import Exchanges
+from sagann.plan.gradients import Gradients
+from sagann.plan.hops import HopSize, gathered_hops, topology_of
+from sagann.plan.machine import Machine
+from sagann.plan.residency import BudgetError
+from sagann.plan.simulate import simulate
+from sagann.plan.spec import verify
+from sagann.plan.steps import MemoryPolicy, Step
+from sagann.plan.timeline import Timeline
+from sagann.plan.work import StepWork
+
+Found = TypeVar("Found")
+
+MACHINE = Path(__file__).with_name("machine.toml")
+DEVICES_PER_NODE = 4
+DEVICE_BYTES = 15 << 30
+"Memory of a device for blocks: 16 GiB (data sheet) less what CUDA and libraries take, an assumption."
+HIDDEN = 128
+DROPOUT = 0.5
+MOST_INTERVALS = 256
+LEARNING_EPOCHS = 4
+"Epochs from which the cost model learns, each with the parts that it found before."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A model on a graph of a shape."""
+
+    shape: Shape
+    "Sizes of the graph."
+    model: str
+    "Name of the model."
+
+    @cached_property
+    def program(self) -> ModelProgram:
+        """The captured model."""
+        return self._captured[0]
+
+    @cached_property
+    def gradients(self) -> Gradients:
+        """Which values get a gradient."""
+        return Gradients(self.program)
+
+    @cached_property
+    def _captured(self) -> tuple[ModelProgram, Sequence[Topology]]:
+        return captured_for(self.shape, self.model, HIDDEN, DROPOUT)
+
+    @cached_property
+    def parameter_bytes(self) -> int:
+        """Bytes of the gradients of all parameters."""
+        names = {name for name, _ in self.program.parameters}
+        found = {}
+        for stage in (self.program.param, *self.program.stages):
+            for node in stage.module.graph.nodes:
+                if node.op == "placeholder" and str(node.target) in names:
+                    found[str(node.target)] = node.meta["val"].nbytes
+        return sum(found.values())
+
+    def _bytes_of(self, name: str) -> int:
+        form = self.program.forms[name]
+        return math.prod(form.shape) * form.dtype.itemsize
+
+    def travelling_bytes(self, part: Share) -> int:
+        """Bytes of the rows that a worker sends and receives in an exchange."""
+        intervals = part.intervals
+        rows = intervals.bounds[-1] - intervals.num_vertices + sum(intervals.sent.values())
+        return rows * self.exchanged_row_bytes
+
+    @cached_property
+    def exchanged_row_bytes(self) -> int:
+        """Bytes of a row of the widest value that is exchanged; 0 where nothing is."""
+        return max((self._bytes_of(name) for name in Exchanges.of(self.program, self.gradients).first), default=0)
+
+    def hops(self, part: Share) -> dict[int, HopSize]:
+        """Sizes of a worker's chunks."""
+        found = {}
+        for number, hop in gathered_hops(*self._captured).items():
+            known = HopSize.of(topology_of(hop), {(0, 0): 1})
+            found[number] = replace(known, num_edges=self.shape.edges, edges=part.edges)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """A simulated epoch."""
+
+    joined: Joined
+    "Plan of all devices."
+    timeline: Timeline
+    "When each operation runs."
+    num_intervals: int
+    "Number of intervals of each worker, P."
+    step_s: Mapping[Step, float]
+    "Seconds of each step alone."
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the epoch."""
+        return self.timeline.seconds
+
+    @cached_property
+    def busy_s(self) -> Mapping[str, float]:
+        """Seconds in which the busiest device, copy engine, link inside a node, and way between nodes is busy."""
+        of_resource = defaultdict[str, float](float)
+        for span in self.timeline.spans:
+            of_resource[span.resource] += span.seconds
+        found = defaultdict[str, float](float)
+        for resource, seconds in of_resource.items():
+            kind = kind_of(resource)
+            found[kind] = max(found[kind], seconds)
+        return found
+
+    @property
+    def busiest(self) -> str:
+        """The kind of resource that is busy longest, and the share of the epoch in which it is."""
+        kind = max(self.busy_s, key=lambda each: self.busy_s[each])
+        return f"{kind} {self.busy_s[kind] / self.seconds:.0%}"
+
+
+def kind_of(resource: str) -> str:
+    """What a resource is, in a word."""
+    if "copy" in resource:
+        return "PCIe"
+    return "network" if "network" in resource else "NVLink" if "link" in resource else "compute"
+
+
+def route(first: int, second: int) -> str:
+    """The link from one device to another."""
+    nodes = first // DEVICES_PER_NODE, second // DEVICES_PER_NODE
+    return f"link{first}-{second}" if nodes[0] == nodes[1] else f"network{nodes[0]}-{nodes[1]}"
+
+
+def simulated(
+    job: Job,
+    machine: Machine,
+    graph: Generated,
+    ranges: Sequence[int],
+    *,
+    memory_policy: MemoryPolicy = "belady",
+    device_bytes: int = DEVICE_BYTES,
+) -> Epoch:
+    """Plan and simulate an epoch, with the fewest intervals for each worker, a power of two, that fit the devices' memory.
+
+    Args:
+        job: the model.
+        machine: rates.
+        graph: the graph, generated at a scale.
+        ranges: bounds of the workers' ranges of vertices of the generated graph.
+        memory_policy: which blocks a device keeps.
+        device_bytes: bytes of a device's memory.
+    """
+
+    def together(num_intervals: int) -> tuple[Cut, list[Planned]]:
+        cut = Cut.of(graph, ranges, num_intervals)
+        # Rows on their way take memory beside what the workers plan with.
+        return cut, [
+            planned(job, part, device_bytes - job.travelling_bytes(part), memory_policy) for part in cut.parts
+        ]
+
+    (cut, workers), num_intervals = fewest_intervals(together)
+    found = joined(
+        workers,
+        cut.parts,
+        route,
+        bounds=cut.bounds,
+        budget_bytes=device_bytes,
+        parameter_bytes=job.parameter_bytes,
+    )
+    verify(found.plan)
+    works = [StepWork(each.schedule) for each in workers]
+    step_s = {step: works[rank].of(origin).seconds(machine) for step, (rank, origin) in found.origins.items()}
+    timeline = simulate(found.plan, step_s.__getitem__, with_rings(machine))
+    return Epoch(joined=found, timeline=timeline, num_intervals=num_intervals, step_s=step_s)
+
+
+def fewest_intervals(plan_with: Callable[[int], Found]) -> tuple[Found, int]:
+    """What is planned with the least power of two of intervals for each worker that fits the memory, and this number."""
+    num_intervals = 1
+    while True:
+        try:
+            return plan_with(num_intervals), num_intervals
+        except BudgetError:
+            if num_intervals >= MOST_INTERVALS:
+                raise
+            num_intervals *= 2
+
+
+def planned(
+    job: Job, part: Share, budget_bytes: int = DEVICE_BYTES, memory_policy: MemoryPolicy = "belady"
+) -> Planned:
+    """The plan of a worker within a budget."""
+    intervals = part.intervals
+    return plan_epoch(
+        job.program,
+        job.hops(part),
+        intervals.bounds,
+        budget_bytes,
+        gradients=job.gradients,
+        folded=True,
+        memory_policy=memory_policy,
+        same_memory=False,
+        part=intervals if intervals.exchanges else None,
+    )
+
+
+def learned_ranges(job: Job, machine: Machine, graph: Generated, num_workers: int) -> tuple[int, ...]:
+    """Ranges of equal seconds by a cost model that learns from simulated epochs, which begin with equal edges."""
+    ranges = vertex_ranges(graph.topology.indptr, num_workers)
+    operations = {"edges": max(1, job.exchanged_row_bytes), "vertices": 0}
+    features = count_cost_features(graph.topology, [operations["edges"]], device="cuda")
+    model = CostModel()
+    for _ in range(LEARNING_EPOCHS):
+        epoch = simulated(job, machine, graph, ranges)
+        model = model.updated(_measured(epoch, features, operations, ranges))
+        ranges = balanced_bounds(model.part_costs(features, operations), model.speeds_of(num_workers))
+    return ranges
+
+
+def _measured(
+    epoch: Epoch, features: CostFeatures, operations: Mapping[str, int], ranges: Sequence[int]
+) -> list[Measurement]:
+    """The seconds of each worker's steps over edges, and of its other steps."""
+    seconds: defaultdict[tuple[int, str], float] = defaultdict(float)
+    for step, (rank, _) in epoch.joined.origins.items():
+        seconds[rank, "edges" if step.kind in ("gather", "gather_grad") else "vertices"] += epoch.step_s[step]
+    return [
+        Measurement(
+            kind=kind,
+            worker=rank,
+            features=features.of_part(ranges[rank], ranges[rank + 1], operations[kind]).tolist(),
+            seconds=each,
+        )
+        for (rank, kind), each in seconds.items()
+    ]

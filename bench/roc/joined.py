@@ -1,0 +1,202 @@
+"""One plan of all workers, from the plan of each: what an exchange moves becomes sends and receives over links.
+
+Each worker's plan has steps in which it exchanges blocks that lie outside of its device (:mod:`sagann.plan.exchanges`). Here devices send to one
+another. A block that another worker needs is sent when it is made, in place of the store before the exchange. It is received before the first
+step that reads it, in place of the load after the exchange. A block of the halo that is evicted is stored, and loaded again. At the end the
+gradients of the parameters are summed by an all-reduce.
+
+Rows that travel have one name at both ends: the number of the interval of the graph that they lie in, and the rank of the worker that needs
+them (blocks *sent* and *returned*).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bench.roc.graphs import Share
+from sagann.plan.epoch import Planned
+from sagann.plan.machine import Machine
+from sagann.plan.steps import Block, Move, Plan, Step
+
+Route = Callable[[int, int], str]
+"The link from one device to another, by their numbers."
+_OF_CHUNKS = frozenset(["edges", "row_ids", "edge_grad"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Joined:
+    """The plan of all workers."""
+
+    plan: Plan
+    "Steps and moves of all devices."
+    origins: Mapping[Step, tuple[int, Step]]
+    "For each step, the rank of its worker, and the step in that worker's own plan."
+
+
+def ring_of(link: str) -> str:
+    """The name of a link as the ring of an all-reduce occupies it.
+
+    A ring has a queue of its own. If it waited for all devices in the queue of sends, sends that other devices wait for would wait behind it.
+    """
+    return f"ring of {link}"
+
+
+def with_rings(machine: Machine) -> Machine:
+    """The machine whose links may be occupied by rings as well. Transfers between nodes share the switches."""
+    return replace(
+        machine, links={**machine.links, **{ring_of(name): link for name, link in machine.links.items()}}
+    )
+
+
+def joined(
+    workers: Sequence[Planned],
+    parts: Sequence[Share],
+    route: Route,
+    *,
+    bounds: Sequence[int],
+    budget_bytes: int,
+    parameter_bytes: int,
+) -> Joined:
+    """Join the plans of workers.
+
+    Args:
+        workers: plan of each worker, made with the intervals of its part.
+        parts: part of each worker.
+        route: names links.
+        bounds: bounds of all workers' intervals.
+        budget_bytes: bytes of a device's memory.
+        parameter_bytes: bytes of the gradients of all parameters.
+    """
+    operations: list[Step | Move] = []
+    origins: dict[Step, tuple[int, Step]] = {}
+    initial: set[Block] = set()
+    for rank, (planned, part) in enumerate(zip(workers, parts, strict=True)):
+        worker = WorkerPlan(planned.plan, part, route)
+        for operation, origin in worker.operations():
+            if isinstance(operation, Step):
+                assert isinstance(origin, Step)
+                origins[operation] = rank, origin
+            operations.append(operation)
+        if len(workers) > 1:
+            last = max(number for number, each in enumerate(operations) if isinstance(each, Step))
+            summed = Block("grad", "parameters", 0, owner=worker.device)
+            step = operations[last]
+            assert isinstance(step, Step)
+            operations[last] = replace(step, writes=(*step.writes, summed))
+            origins[operations[last]] = origins.pop(step)
+            # A ring sends each byte so many times.
+            sent_bytes = 2 * (len(workers) - 1) * parameter_bytes // len(workers)
+            ring = ring_of(route(rank, (rank + 1) % len(workers)))
+            operations += [
+                Move("all-reduce", summed, sent_bytes, resource=ring),
+                Move("drop", summed, parameter_bytes),
+            ]
+        initial.update(map(worker.renamed, planned.plan.initial))
+    plan = Plan(
+        operations=tuple(operations),
+        bounds=tuple(bounds),
+        budget_bytes=budget_bytes,
+        peak_bytes=budget_bytes,
+        ahead=workers[0].plan.ahead,
+        memory_policy=workers[0].plan.memory_policy,
+        initial=frozenset(initial),
+    )
+    return Joined(plan=plan, origins=origins)
+
+
+class WorkerPlan:
+    """The operations of a worker's plan, as those of a device among others."""
+
+    def __init__(self, plan: Plan, part: Share, route: Route) -> None:
+        self.plan, self.part, self.route = plan, part, route
+        self.rank = part.intervals.rank
+        self.device = f"device{self.rank}"
+        steps = [(number, each) for number, each in enumerate(plan.operations) if isinstance(each, Step)]
+        exchanges = [(number, step) for number, step in steps if step.exchanged is not None]
+        # By block that an exchange sends, the number of its last store before the exchange.
+        wanted = {block: number for number, step in exchanges for block in step.sends}
+        self.sends: dict[Block, int] = {}
+        self.loads = Counter[Block]()
+        for number, each in enumerate(plan.operations):
+            if isinstance(each, Move) and each.kind == "store" and number < wanted.get(each.block, -1):
+                self.sends[each.block] = number
+            if isinstance(each, Move) and each.kind == "load":
+                self.loads[each.block] += 1
+        self.received = {block for _, step in exchanges for block in step.receives}
+        self.bytes = {each.block: each.num_bytes for each in plan.operations if isinstance(each, Move)}
+
+    def operations(self) -> Iterator[tuple[Step | Move, Step | Move]]:
+        """The operations, each with the one of the worker's plan that it comes from."""
+        # Blocks that another device sends, and that no step has read yet.
+        coming = set(self.received)
+        # Drops of blocks that are sent. A drop waits for the sends, so it stands before the step that makes the next value to send.
+        drops: list[Move] = []
+        for number, each in enumerate(self.plan.operations):
+            if isinstance(each, Step):
+                if each.exchanged is not None:
+                    continue
+                if any(
+                    block in self.sends and block.name != drop.block.name for block in each.writes for drop in drops
+                ):
+                    yield from ((drop, drop) for drop in drops)
+                    drops = []
+                for block in each.reads:
+                    if block in coming:
+                        coming.remove(block)
+                        for kind in ("receive", "store") if self.loads[block] > 1 else ("receive",):
+                            yield self._move(kind, block), each
+                yield self._step(each), each
+            elif each.block in coming:
+                # The block is not there before the step that receives it.
+                continue
+            elif self.sends.get(each.block) == number:
+                yield self._move("send", each.block), each
+            elif each.kind == "drop" and each.block in self.sends:
+                drops.append(each._replace(block=self.renamed(each.block)))
+            else:
+                yield each._replace(block=self.renamed(each.block)), each
+        yield from ((drop, drop) for drop in drops)
+
+    def _move(self, kind: str, block: Block) -> Move:
+        named = self.renamed(block)
+        if kind == "send":
+            peer = self._peer(block)
+            return Move(
+                "send", named, self.bytes[block], peer=f"device{peer}", resource=self.route(self.rank, peer)
+            )
+        if kind == "receive":
+            return Move("receive", named, self.bytes[block], peer=f"device{self._peer(block)}")
+        return Move("store", named, self.bytes[block])
+
+    def _peer(self, block: Block) -> int:
+        """The worker at the other end: the one that needs own rows, or the owner of rows of the halo."""
+        if self._is_own(block.interval):
+            return block.peer
+        intervals = self.part.intervals
+        return intervals.owners[block.interval - intervals.num_own]
+
+    def _is_own(self, interval: int) -> bool:
+        return interval < self.part.intervals.num_own
+
+    def _step(self, step: Step) -> Step:
+        return replace(
+            step,
+            interval=self.part.numbers[step.interval],
+            dst_interval=step.dst_interval if step.dst_interval < 0 else self.part.numbers[step.dst_interval],
+            reads=tuple(map(self.renamed, step.reads)),
+            writes=tuple(map(self.renamed, step.writes)),
+            resource=self.device,
+        )
+
+    def renamed(self, block: Block) -> Block:
+        """The block as the plan of all workers names it."""
+        number = self.part.numbers[block.interval]
+        if block.kind in ("value", "grad") and not self._is_own(block.interval):
+            kind = "sent" if block.kind == "value" else "returned"
+            return Block(kind, block.name, number, self.rank, owner=self.device)
+        dst = block.dst_interval
+        if block.kind in _OF_CHUNKS:
+            dst = self.part.numbers[dst]
+        return block._replace(interval=number, dst_interval=dst, owner=self.device)
