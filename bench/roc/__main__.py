@@ -162,6 +162,7 @@ def rivals(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
         "GCN on one node without NVLink, as in Sec. 7.3: devices send over PCIe. NeuGraph's way is equal vertices and no block kept; ROC's is parts by learned cost and "
         "the dynamic program. The paper states up to 4 times.\n"
     )
+    assert machine.host_to_device_bytes is not None
     slow = replace(
         machine,
         links={

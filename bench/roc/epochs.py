@@ -87,15 +87,19 @@ class Job:
         return math.prod(form.shape) * form.dtype.itemsize
 
     def travelling_bytes(self, part: Share) -> int:
-        """Bytes of the rows that a worker sends and receives in an exchange."""
+        """Bytes of the rows that a worker sends and receives, of all values together: one may be on its way while the next is made."""
         intervals = part.intervals
         rows = intervals.bounds[-1] - intervals.num_vertices + sum(intervals.sent.values())
-        return rows * self.exchanged_row_bytes
+        return rows * sum(self._exchanged_bytes)
 
     @cached_property
     def exchanged_row_bytes(self) -> int:
         """Bytes of a row of the widest value that is exchanged; 0 where nothing is."""
-        return max((self._bytes_of(name) for name in Exchanges.of(self.program, self.gradients).first), default=0)
+        return max(self._exchanged_bytes, default=0)
+
+    @cached_property
+    def _exchanged_bytes(self) -> list[int]:
+        return [self._bytes_of(name) for name in Exchanges.of(self.program, self.gradients).first]
 
     def hops(self, part: Share) -> dict[int, HopSize]:
         """Sizes of a worker's chunks."""

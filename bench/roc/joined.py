@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from bench.roc.graphs import Share
 from sagann.plan.epoch import Planned
 from sagann.plan.machine import Machine
-from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.steps import Block, BlockKind, Move, Plan, Step
 
 Route = Callable[[int, int], str]
 "The link from one device to another, by their numbers."
@@ -84,8 +84,8 @@ def joined(
             summed = Block("grad", "parameters", 0, owner=worker.device)
             step = operations[last]
             assert isinstance(step, Step)
-            operations[last] = replace(step, writes=(*step.writes, summed))
-            origins[operations[last]] = origins.pop(step)
+            operations[last] = summing = replace(step, writes=(*step.writes, summed))
+            origins[summing] = origins.pop(step)
             # A ring sends each byte so many times.
             sent_bytes = 2 * (len(workers) - 1) * parameter_bytes // len(workers)
             ring = ring_of(route(rank, (rank + 1) % len(workers)))
@@ -131,14 +131,15 @@ class WorkerPlan:
         """The operations, each with the one of the worker's plan that it comes from."""
         # Blocks that another device sends, and that no step has read yet.
         coming = set(self.received)
-        # Drops of blocks that are sent. A drop waits for the sends, so it stands before the step that makes the next value to send.
+        sent: set[Block] = set()
+        # Drops of blocks that were sent. A drop waits for the send, so it stands before the step that makes the next value to send.
         drops: list[Move] = []
         for number, each in enumerate(self.plan.operations):
             if isinstance(each, Step):
                 if each.exchanged is not None:
                     continue
-                if any(
-                    block in self.sends and block.name != drop.block.name for block in each.writes for drop in drops
+                if drops and any(
+                    block in self.sends and self._differs(block, drops[0].block) for block in each.writes
                 ):
                     yield from ((drop, drop) for drop in drops)
                     drops = []
@@ -152,12 +153,18 @@ class WorkerPlan:
                 # The block is not there before the step that receives it.
                 continue
             elif self.sends.get(each.block) == number:
+                sent.add(each.block)
                 yield self._move("send", each.block), each
-            elif each.kind == "drop" and each.block in self.sends:
+            elif each.kind == "drop" and each.block in sent:
                 drops.append(each._replace(block=self.renamed(each.block)))
             else:
                 yield each._replace(block=self.renamed(each.block)), each
         yield from ((drop, drop) for drop in drops)
+
+    def _differs(self, block: Block, sent: Block) -> bool:
+        """Whether a block has rows of another value than one that was sent, which has its name in the plan of all workers."""
+        named = self.renamed(block)
+        return (named.kind, named.name) != (sent.kind, sent.name)
 
     def _move(self, kind: str, block: Block) -> Move:
         named = self.renamed(block)
@@ -194,7 +201,7 @@ class WorkerPlan:
         """The block as the plan of all workers names it."""
         number = self.part.numbers[block.interval]
         if block.kind in ("value", "grad") and not self._is_own(block.interval):
-            kind = "sent" if block.kind == "value" else "returned"
+            kind: BlockKind = "sent" if block.kind == "value" else "returned"
             return Block(kind, block.name, number, self.rank, owner=self.device)
         dst = block.dst_interval
         if block.kind in _OF_CHUNKS:

@@ -104,6 +104,12 @@ def test_one_plan_has_the_steps_of_all_workers_and_moves_the_halo(
     assert max(verify(epoch.joined.plan).values()) <= device_bytes
 
 
+@pytest.mark.parametrize("model", ["gin", "commnet", "gated-gcn", "ggnn"])
+def test_rows_on_their_way_fit_the_memory(model: str) -> None:
+    epoch = simulated(Job(shape=SMALL, model=model), CLUSTER, GRAPH, ranges_of(4), device_bytes=9_000_000)
+    assert max(verify(epoch.joined.plan).values()) <= 9_000_000
+
+
 def test_a_halo_that_is_evicted_is_stored_and_loaded_again() -> None:
     epoch = simulated(JOB, CLUSTER, GRAPH, ranges_of(4), memory_policy="none", device_bytes=TIGHT_BYTES)
     received = {each.block for each in moves_of(epoch, "receive")}
