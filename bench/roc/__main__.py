@@ -65,8 +65,8 @@ PARTITION_COLUMNS = (
 MEMORY_COLUMNS = ("budget", "rival", "bytes, times", "seconds, times")
 WHY_SCALING = """\
 - Figure 5 is a picture, and the paper's text states no number for 1 to 16 GPUs: nothing stands beside these figures.
-- Two GPUs may be more than twice as fast: an interval is loaded before the first step on it, and one GPU has one or few. A shape that does not fit
-  one GPU moves rows to the host and back.
+- Two GPUs may be more than twice as fast: one GPU loads all features before its first step where P is 1, and two load half of them. A shape that
+  does not fit one GPU moves rows to the host and back.
 - From the second node on, the network is what is busy. Ids are random here, so a device needs most of the rows that others own, and each of a
   node's four devices gets them for itself over 100 Gb/s. A numbering that keeps neighbours together would send less; the paper does not state its own."""
 WHY_RIVALS = """\
@@ -76,8 +76,8 @@ WHY_RIVALS = """\
 WHY_PARTITIONS = """\
 - The factor depends on the numbering, which the paper does not state. With random ids equal vertices are nearly equal edges too. With
   vertices by degree the first part of equal vertices has the most edges.
-- Where the network is busiest, balanced computing gains little. The cost model predicts computing alone, as in the paper. Parts of equal vertices also send
-  about equally many rows, and parts of equal seconds do not."""
+- Where the network is busiest, balanced computing gains little. The cost model predicts computing alone, as in the paper. With vertices by degree, parts of
+  equal vertices send equally many rows, and of parts of equal seconds the last ones send more."""
 WHY_MEMORY = """\
 - Bytes against `lru`: most of them are the first load of each block. A backward reads first what the forward used last, and that is what a cache
   keeps (`bench/results/memory_policies.md`).
@@ -250,7 +250,10 @@ def limit(machine: Machine, counts: Sequence[int]) -> Iterator[str]:
     )
     smaller = Generated.of(SHAPE, most_edges=MOST_EDGES // 4)
     halos = [halo_of(each, CHECKED) for each in (smaller, graph)]
-    yield f"\nThe scale hardly counts: for {CHECKED} workers the halo is {halos[0]:.2f} times the own rows at 1/{smaller.scale}, and {halos[1]:.2f} times at 1/{graph.scale}."
+    yield (
+        f"\nThe scale counts a little: for {CHECKED} workers the halo is {halos[0]:.2f} times the own rows at 1/{smaller.scale}, and {halos[1]:.2f} times at "
+        f"1/{graph.scale}. The network of the whole graph may be busy for less long than the table says."
+    )
     yield f"\n{WHY_LIMIT}\n"
     yield from lines(found)
 

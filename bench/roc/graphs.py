@@ -2,7 +2,7 @@
 
 A plan depends on counts alone: vertices and edges of each interval, and rows that other workers need. They are counted in a generated graph
 with a part of the shape's vertices and edges, and multiplied. So a plan has the bytes of the whole shape. The share of the vertices that a
-worker needs of another one hardly depends on the scale: it follows from degrees, and the mean degree is the shape's.
+worker needs of another one depends on the scale a little, through the degrees of the largest vertices; the mean degree is the shape's.
 """
 
 from __future__ import annotations
