@@ -13,7 +13,6 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from bench.epochs.__main__ import commit
 from bench.memory_policies import SHAPES, cases_of, spread
 from bench.orders.__main__ import line
 from bench.roc.epochs import (
@@ -97,7 +96,7 @@ def main(given: Sequence[str] | None = None) -> int:
     machine = Machine.from_toml(arguments.machine.read_text(), where=str(arguments.machine))
     command = " ".join(["bench.roc", *(sys.argv[1:] if given is None else given)])
     print("# ROC's cluster by simulation\n")
-    print(f"`python -m {command}` at {commit()}; rates of {machine.name}.\n")
+    print(f"`python -m {command}`; rates of {machine.name}.\n")
     for section in (
         notes(arguments.datasets),
         scaling(machine, arguments.datasets),
