@@ -19,7 +19,17 @@ from sagann.train import Contract, Predictor, TrainConfig, Trainer
 from sagann.train.streaming import Streaming
 from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
-from tests.train.runs import CPU, Mean, Plain, TwoLayers, community_graph, predictor_of, seeded_model, sparse_graph
+from tests.train.runs import (
+    CPU,
+    Mean,
+    Mixing,
+    Plain,
+    TwoLayers,
+    community_graph,
+    predictor_of,
+    seeded_model,
+    sparse_graph,
+)
 from tests.zoo import DISTINCT
 
 
@@ -285,10 +295,8 @@ def test_workers_refuse_a_model_that_mixes_vertices_between_its_layers():
     graph = community_graph()
 
     def work(workers):
-        predictor = Predictor(seeded_model(TwoLayers), Contract.of(graph), device=CPU, workers=workers)
-        with pytest.raises(
-            LayerError, match="a model that is trained by several workers must treat vertices indep"
-        ):
+        predictor = Predictor(seeded_model(Mixing), Contract.of(graph), device=CPU, workers=workers)
+        with pytest.raises(LayerError, match="must treat vertices independently between its layers: operator mean"):
             predictor.try_out(predictor.prepare(graph))
 
     in_threads(work, 2)

@@ -304,5 +304,5 @@ def test_a_sampled_run_has_half_of_its_budget_for_an_evaluation(tmp_path: Path) 
     )
     assert least is not None
     assert int(least[2]) >= 2 * int(least[1]) > 300
-    with pytest.raises(BudgetError, match="a training step takes"):
+    with pytest.raises(BudgetError, match="a training step without batches ahead takes"):
         trained(tmp_path, sample=(5, 5), batch_size=16, memory=f"{least[2]}B")
