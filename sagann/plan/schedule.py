@@ -321,17 +321,18 @@ class Schedule:
 
     def _means(self, number: int, means: BatchMeans, interval: int) -> Step:
         """Add the rows of an interval to the means over all vertices."""
-        # Rows in half precision are widened.
-        taken = self.sizes.widened_bytes(means.value, interval)
         reads = self._values([means.value], interval)
+        # Rows in half precision are widened; and the rows without their mean.
+        wide = self.sizes.widened_bytes(means.value, interval)
+        taken = wide + max(wide, self.sizes.content_of(self._block("value", means.value, interval)))
         return Step("means", number, interval, reads=reads, temporary_bytes=taken)
 
     def _means_grad(self, number: int, means: BatchMeans, interval: int, reached: Collection[str]) -> Step:
         """Add the gradient through means over all vertices to the gradient of the rows of an interval."""
         grads = self._grads([means.value], interval)
         reads = self._values([means.value], interval) + (grads if means.value in reached else ())
-        # Rows without their mean, what is added, and the sum.
-        taken = 2 * self.sizes.widened_bytes(means.value, interval) + 3 * self.sizes.of(grads[0])
+        # Rows without their mean, which become what is added, and the sum.
+        taken = 2 * self.sizes.widened_bytes(means.value, interval) + 2 * self.sizes.of(grads[0])
         return Step("means_grad", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
 
     def _gather(
