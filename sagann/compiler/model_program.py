@@ -39,7 +39,7 @@ class BatchMeans:
     norm: str
     "Name of the BatchNorm in the model."
     eps: float
-    "What is added to the variances."
+    "Number that the BatchNorm adds to the variances, so that no standard deviation is 0."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

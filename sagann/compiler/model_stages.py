@@ -1,6 +1,7 @@
 """Model stages: a model's graph of row-wise operators and links, cut into stages between the links.
 
-A link is a gather, or the means that a BatchNorm computes of all rows. A node belongs to the stage after the last link that the node depends on. A stage stores values that later stages read.
+A link is a gather, or the means that a BatchNorm computes of all rows. A node belongs to the stage after the last link that the node
+depends on. A stage stores values that later stages read.
 """
 
 from __future__ import annotations

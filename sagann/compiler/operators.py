@@ -2,9 +2,9 @@
 
 ``sagann::gather`` stands between the edges and the vertices. ``sagann::linear`` is a linear map without its bias.
 ``sagann::dropout`` is dropout in training. In the trace of a model, ``sagann::saga_layer`` is a call of a layer, and
-``sagann::gathered`` is the work of its edges between two stages, and ``sagann::batch_means`` what a BatchNorm computes of all rows. These
-operators exist in traces only: stages run functions in their place (:mod:`sagann.compiler.stages`). ``sagann::typed_linear``, a linear map picked by type, is an operator of
-:mod:`sagann.kernels` and runs.
+``sagann::gathered`` is the work of its edges between two stages, and ``sagann::batch_means`` what a BatchNorm computes of
+all rows. These operators exist in traces only: stages run functions in their place (:mod:`sagann.compiler.stages`).
+``sagann::typed_linear``, a linear map picked by type, is an operator of :mod:`sagann.kernels` and runs.
 """
 
 from __future__ import annotations

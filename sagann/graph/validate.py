@@ -73,7 +73,7 @@ class _Answers:
     prefix: str
     "Before 'labels', 'targets', 'splits' and 'num_classes' in the names of the graph's fields."
     split_again: str
-    "What to do where the training split is empty."
+    "Advice in the error that says that the training split is empty."
     owner: str
     "Name of the graph."
     labels: Tensor | None

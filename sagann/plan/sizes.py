@@ -116,12 +116,9 @@ class BlockSizes:
 
     def widened_bytes(self, name: str, interval: int) -> int:
         """Bytes of the rows of a value in single precision, where they are in half; 0 where they are not."""
-        itemsize = self.program.forms[name].dtype.itemsize
-        return (
-            0
-            if itemsize >= _SINGLE_BYTES
-            else self.rows[interval] * self.row_bytes(name) * _SINGLE_BYTES // itemsize
-        )
+        form = self.program.forms[name]
+        is_half = form.dtype.itemsize < _SINGLE_BYTES
+        return self.rows[interval] * math.prod(form.shape) * _SINGLE_BYTES if is_half else 0
 
     def transform_bytes(self, number: int, interval: int) -> int:
         """Temporary bytes of a stage on an interval."""

@@ -19,7 +19,7 @@ class Moments:
 
     Args:
         like: rows of the form that is added; none of them is read.
-        eps: what is added to the variances.
+        eps: number that is added to the variances, so that no standard deviation is 0.
 
     References:
         Chan, Golub, LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979.

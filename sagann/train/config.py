@@ -355,7 +355,7 @@ _OF_TIERS = ("hot", "score", "cache")
 "Fields that only mini-batches with a hot tier read."
 READ_BESIDE: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("devices",), _OF_DEVICES),
-    (("hot", "memory"), ("score", "cache")),
+    (("hot", "memory"), _OF_TIERS[1:]),
     (("devices", "memory"), ("profile",)),
 )
 "Fields that may be None, and the fields that are refused where all of those are None."
