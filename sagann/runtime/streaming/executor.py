@@ -460,12 +460,12 @@ class Executor:
         self.epoch.shared[link.result] = means.requires_grad_(self.epoch.trains and self.gradients.has(link.value))
 
     def _share_means_grad(self, step: Step) -> None:
-        """Complete the gradient of the means."""
+        """Complete the gradient of the means, which is 0 where no gradient has come to them, as after detach()."""
         name = self.program.mean(step.number).result
+        grad = self.epoch.of_shared.get(name, torch.zeros_like(self.epoch.shared[name]))
         if self.exchange is not None:
-            grad = self.epoch.of_shared.get(name, torch.zeros_like(self.epoch.shared[name]))
-            summed = self.exchange.add_up(grad.flatten(), doing="adding gradients of a BatchNorm's means")
-            self.epoch.of_shared[name] = summed.view_as(grad)
+            grad = self.exchange.add_up(grad.flatten(), "adding gradients of a BatchNorm's means").view_as(grad)
+        self.epoch.of_shared[name] = grad
 
     def _means_grad(self, step: Step) -> None:
         link = self.program.mean(step.number)

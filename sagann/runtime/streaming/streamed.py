@@ -8,7 +8,7 @@ References:
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from tempfile import gettempdir
@@ -45,6 +45,7 @@ from sagann.runtime.blocks.spill import SpillFolder
 from sagann.runtime.device.backend import Backend
 from sagann.runtime.forecasting.probe import measured_machine
 from sagann.runtime.forecasting.tier import tier_of
+from sagann.runtime.moments import Moments
 from sagann.runtime.places import require_places
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.call import Call, DeviceMemoryError, Streamed, warn_of_less
@@ -302,16 +303,17 @@ class StreamedModel(nn.Module):
         call = Call(begin, shrink, read=read, device=self._backend.device, has_own_numbers=_depends_on_cut(program))
         out: Tensor = Streamed.apply(call, x if isinstance(x, Tensor) else None, *parameters)  # type: ignore[no-untyped-call]
         assert call.executor is not None
-        self._move_running_means(program, call.executor.epoch)
+        if moments := call.executor.epoch.moments:
+            self._move_running_means(program, moments)
         if not out.requires_grad:
             call.executor.close()
         return out
 
-    def _move_running_means(self, program: ModelProgram, epoch: Epoch) -> None:
+    def _move_running_means(self, program: ModelProgram, moments: Mapping[int, Moments]) -> None:
         """What BatchNorms that are trained do in a forward."""
         with torch.no_grad(), MODELS.changing():
-            for number, moments in sorted(epoch.moments.items()):
-                moments.update(self.model.get_submodule(program.mean(number).norm))
+            for number, found in sorted(moments.items()):
+                found.update(self.model.get_submodule(program.mean(number).norm))
 
     def _shrink(self, error: BaseException, x: Features, *, folded: bool, keeps_intervals: bool) -> None:
         """Plan with half the memory, once; cut the graph anew where that takes more intervals."""
