@@ -19,6 +19,10 @@ KINDS = {
         "kill -9 of a run: at random instants, while checkpoints are written, in the midst of a streamed epoch",
         "the resumed run ends bitwise as one that was never killed",
     ),
+    "kill sampled": (
+        "kill -9 of a run on mini-batches, of vertices or of graphs, without and with a hot tier, at random instants",
+        "the resumed run ends bitwise as one that was never killed, also from within an epoch",
+    ),
     "kill import": (
         "kill -9 of an import at random instants",
         "no half dataset opens, an older one stays whole, and the next import cleans up and succeeds",

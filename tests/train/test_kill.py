@@ -13,6 +13,9 @@ import pytest
 from tests.train.kill_driver import CHECKPOINT_EVERY
 
 ROOT = Path(__file__).parents[2]
+KINDS = {"whole": "kill", "sampled": "kill sampled", "graphs": "kill sampled", "tiered": "kill sampled"}
+"What a killed run trains on, with the kind of its trials."
+MARKS = {"sampled": [pytest.mark.thorough], "graphs": [pytest.mark.thorough]}
 NUM_KILLS = {False: 20, True: 60}
 "Kills of each kind, by whether trials are counted."
 
@@ -20,9 +23,9 @@ NUM_KILLS = {False: 20, True: 60}
 @pytest.mark.slow
 # A minute alone, and many times as long beside other load.
 @pytest.mark.timeout(1500)
-@pytest.mark.tries("kill")
 @pytest.mark.parametrize(
-    "kind", ["whole", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("sampled", "graphs")), "tiered"]
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.tries(trial), *MARKS.get(kind, [])]) for kind, trial in KINDS.items()],
 )
 def test_a_kill_at_any_instant_loses_no_more_than_the_work_since_the_last_checkpoint(
     tmp_path, kind, counts_trials, record_property
