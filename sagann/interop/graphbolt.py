@@ -20,7 +20,8 @@ from sagann.free_space import require_memory
 from sagann.graph.checks import check_labels, numbered, wrong_form
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
-from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.import_source import ImportOptions, ImportSource
+from sagann.storage.importer import import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.manifest import SAFE_NAME
 from sagann.storage.regular_file import open_file, reading

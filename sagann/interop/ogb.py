@@ -22,7 +22,8 @@ from sagann.errors import DatasetError
 from sagann.graph import Graph
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
-from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.import_source import ImportOptions, ImportSource
+from sagann.storage.importer import import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.npz import NpzArchive
 from sagann.storage.npz_graph import NpzRows, npz_edges, npz_features, npz_labels

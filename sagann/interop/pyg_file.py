@@ -27,7 +27,8 @@ from sagann.interop.restricted_pickle import Global, Made
 from sagann.interop.torch_archive import TorchFile
 from sagann.ranges import RANGES
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
-from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.import_source import ImportOptions, ImportSource
+from sagann.storage.importer import import_dataset
 from sagann.storage.manifest import SAFE_NAME
 from sagann.storage.read_source import graph_of
 from sagann.storage.row_source import (

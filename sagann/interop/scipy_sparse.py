@@ -11,7 +11,7 @@ from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.graph.checks import check_offsets, wrong_form
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
-from sagann.storage.importer import CsrRows, ImportSource
+from sagann.storage.import_source import CsrRows, ImportSource
 from sagann.storage.read_source import graph_of
 from sagann.storage.row_source import Array, ArrayRows, RowSource, label_rows, target_rows
 

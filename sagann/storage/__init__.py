@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from sagann.storage.dataset import check_dataset, dataset_info, open_graph, save_graph
-from sagann.storage.importer import ImportOptions, Progress
+from sagann.storage.import_source import ImportOptions, Progress
 from sagann.storage.load import load_graph
 from sagann.storage.npz_graph import import_npz, read_npz
 

@@ -11,7 +11,8 @@ from typing import TypeAlias
 from sagann.errors import DatasetError, require_choice
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn
 from sagann.storage.expanded import EXPANSION
-from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.import_source import ImportOptions, ImportSource
+from sagann.storage.importer import import_dataset
 from sagann.storage.tables import (
     CSV_SUFFIXES,
     PARQUET_SUFFIXES,

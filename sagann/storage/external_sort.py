@@ -28,7 +28,7 @@ from sagann.graph.widths import id_dtype
 from sagann.machine_code import compiled
 from sagann.storage.edge_source import EdgeColumn
 from sagann.storage.edge_spool import EdgeRun, EdgeSpool, Histogram, empty_edges
-from sagann.storage.importer import Progress
+from sagann.storage.import_source import Progress
 from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_with_data
 from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
 from sagann.storage.row_source import Array

@@ -31,7 +31,8 @@ from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import check_offsets, wrong_form
 from sagann.ranges import RANGES
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
-from sagann.storage.importer import CsrRows, ImportOptions, ImportSource, import_dataset
+from sagann.storage.import_source import CsrRows, ImportOptions, ImportSource
+from sagann.storage.importer import import_dataset
 from sagann.storage.json_fields import as_flag, as_integer, as_mapping, as_text, as_texts
 from sagann.storage.npz import NpzArchive
 from sagann.storage.read_source import graph_of

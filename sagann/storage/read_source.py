@@ -12,16 +12,10 @@ from sagann.free_space import require_memory
 from sagann.graph import Graph, Topology, symmetrise, validate_graph
 from sagann.storage.dataset import with_vertex_arrays
 from sagann.storage.edge_source import checked_chunk
-from sagann.storage.importer import (
-    ImportOptions,
-    ImportSource,
-    VertexArrays,
-    count_by_ids,
-    count_types,
-    largest,
-    naming,
-)
+from sagann.storage.import_source import ImportOptions, ImportSource, naming
+from sagann.storage.importer import count_by_ids, count_types
 from sagann.storage.row_source import Array
+from sagann.storage.vertex_arrays import VertexArrays, largest
 
 # Per vertex: the offset of its in-edges, and their number while edges are sorted.
 _VERTEX_BYTES = 16

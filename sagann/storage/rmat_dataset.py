@@ -11,7 +11,8 @@ import numpy as np
 
 from sagann.graph import SPLIT_NAMES, Quadrants, rmat_chunks
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
-from sagann.storage.importer import ImportOptions, ImportSource, import_dataset
+from sagann.storage.import_source import ImportOptions, ImportSource
+from sagann.storage.importer import import_dataset
 from sagann.storage.row_source import Array, RowChunk
 
 # Number of rows drawn from one stream of random numbers. It is fixed, because the graph of a seed depends on it.

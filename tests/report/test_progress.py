@@ -10,7 +10,7 @@ from rich.console import Console
 from sagann.report.progress import ProgressReporter, import_progress
 from sagann.report.terminal import Terminal
 from sagann.runtime.tiered import TierCounts, Traffic
-from sagann.storage.importer import silent
+from sagann.storage.import_source import silent
 from sagann.train import EpochProgress, EpochRecord, RunInfo, TrainConfig, Trainer
 from sagann.train.worker_balance import WorkerBalance
 from tests.train.runs import community_graph, seeded_model

@@ -17,7 +17,8 @@ from sagann.graph import Graph, Topology
 from sagann.graph.transform import coalesce, remove_self_loops, symmetrise
 from sagann.storage import ImportOptions, check_dataset, dataset_info, open_graph
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn
-from sagann.storage.importer import LEAST_MEMORY_BYTES, ImportSource, import_dataset
+from sagann.storage.import_source import LEAST_MEMORY_BYTES, ImportSource
+from sagann.storage.importer import import_dataset
 
 Array = np.ndarray[Any, Any]
 

@@ -14,7 +14,8 @@ import torch
 import sagann.storage.npz_graph as npz_graph_module
 from sagann.errors import DatasetError, InputError
 from sagann.storage import ImportOptions, check_dataset, dataset_info, import_npz, open_graph, read_npz
-from sagann.storage.importer import ImportSource, import_dataset
+from sagann.storage.import_source import ImportSource
+from sagann.storage.importer import import_dataset
 from sagann.storage.npz import NpzArchive
 from sagann.storage.npz_graph import NpzRows, arrays_left_out, npz_edges
 from sagann.storage.vertex_files import open_features

@@ -1,0 +1,150 @@
+"""What an import reads: the source of a graph that an importer fills, and the options of every import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sagann.errors import DatasetError, InputError
+from sagann.ranges import require_integer
+from sagann.storage.edge_source import EdgeSource
+from sagann.storage.expanded import EXPANSION
+from sagann.storage.json_fields import is_unicode
+from sagann.storage.row_source import Array, RowSource
+
+LEAST_MEMORY_BYTES = 2**20
+"Smallest working memory of an import, in bytes."
+
+
+class Progress(Protocol):
+    """Callback for the progress of an import, called after every chunk from the thread that imports."""
+
+    def __call__(self, done: int, total: int | None, unit: str, stage: str) -> None:
+        """Receive the state of one stage.
+
+        Args:
+            done: number of units done in this stage.
+            total: number of units in this stage, exact or estimated; None where it is unknown.
+            unit: "edges" or "vertices".
+            stage: "reading edges", "partitioning", "sorting", or "writing" with the name of a vertex array.
+        """
+
+
+def silent(done: int, total: int | None, unit: str, stage: str) -> None:
+    """Ignore the progress."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportOptions:
+    """Options of every import."""
+
+    symmetrise: bool = False
+    "Whether to add the reverse of every edge that has none, and to merge multi-edges."
+    coalesce: bool = False
+    "Whether to merge multi-edges. Weights are summed; edges of different types are not merged."
+    drop_self_loops: bool = False
+    "Whether the import leaves out self-loops."
+    num_vertices: int | None = None
+    """Number of vertices. Default: the number that the source states, else the number of rows of the vertex arrays,
+    else one more than the largest id."""
+    num_classes: int | None = None
+    "Number of classes. Default: the number that the source states, else one more than the largest label."
+    name: str | None = None
+    "Name of the graph; default the name of the source, or for an edge list the name of the folder to make."
+    memory_bytes: int = 256 * 2**20
+    "Working memory in bytes, without the memory of libraries; default 256 MiB."
+    expansion: int = EXPANSION
+    "Largest number of bytes to which a byte of a gzip file may expand; default 500. A file that expands further is refused."
+    overwrite: bool = False
+    "Whether the import replaces a dataset that stands in the folder to make."
+    progress: Progress = silent
+    "Callback for the progress of the import; default none."
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes < LEAST_MEMORY_BYTES:
+            raise InputError(
+                "working memory is too small",
+                value=f"{self.memory_bytes} bytes, at least {LEAST_MEMORY_BYTES} are needed",
+                where="ImportOptions.memory_bytes",
+                fix="Allow 256 MiB, or more for a faster import.",
+            )
+        if self.name is not None and not is_unicode(self.name):
+            raise InputError(
+                "name cannot be written in UTF-8",
+                value=f"{self.name!r:.80}",
+                where="ImportOptions.name",
+                fix="Give a name of ordinary characters.",
+            )
+        for what in ("num_vertices", "num_classes", "expansion"):
+            if getattr(self, what) is not None:
+                require_integer(getattr(self, what), what, where=f"ImportOptions.{what}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CsrRows:
+    """Sparse features to import: the offsets are in memory, columns and values are read in chunks."""
+
+    indptr: Array
+    "Offsets of the rows, int64 [N + 1]; the caller has checked them."
+    num_features: int
+    "Number of columns."
+    entries: Iterator[tuple[Array, Array]]
+    "Chunks of the entries in CSR order: a chunk is the columns [n] and the values [n] of some entries."
+    file: str
+    "Name of the features in errors."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportSource:
+    """A graph to import."""
+
+    name: str
+    "Name of the source."
+    description: str
+    "Origin of the data in words, for the manifest and for errors."
+    edges: EdgeSource
+    "The edges."
+    undirected_once: bool = False
+    "Whether the graph is undirected and each edge is stored once, so that its reverse must be added."
+    features: RowSource | CsrRows | None = None
+    "Vertex features; None for a graph without features."
+    labels: RowSource | None = None
+    "Labels: int64 [N], or uint8 [N, C]; None for a graph without labels."
+    targets: RowSource | None = None
+    "Targets of a regression: float32 [N], or [N, T]; None for a graph without targets."
+    splits: Mapping[str, RowSource] = field(default_factory=dict)
+    "Masks of the splits, bool [N], by name."
+    graph_ptr: Array | None = None
+    "Offsets of the graphs, int64 [num_graphs + 1]; None for a single graph."
+    graph_names: tuple[str, ...] = ()
+    "Names of the graphs, or empty."
+    graph_labels: RowSource | None = None
+    "Labels of the graphs: int64 [num_graphs], or uint8 [num_graphs, C]; None without labels of graphs."
+    num_graph_classes: int | None = None
+    "Number of classes of graphs; None where the source does not state it."
+    graph_targets: RowSource | None = None
+    "Targets of the graphs: float32 [num_graphs], or [num_graphs, T]; None without targets of graphs."
+    graph_splits: Mapping[str, RowSource] = field(default_factory=dict)
+    "Masks of the splits of graphs, bool [num_graphs], by name."
+    class_names: tuple[str, ...] = ()
+    "Names of the classes, or empty."
+    edge_type_names: tuple[str, ...] = ()
+    "Names of the edge types, or empty."
+    num_vertices: int | None = None
+    "Number of vertices; None where the source does not state it."
+    num_classes: int | None = None
+    "Number of classes; None where the source does not state it."
+    num_edge_types: int | None = None
+    "Number of edge types; None where the source does not state it."
+
+
+@contextmanager
+def naming(source: ImportSource) -> Iterator[None]:
+    """Turn errors about the whole graph into DatasetErrors that name the source."""
+    try:
+        yield
+    except InputError as error:
+        where = f"{source.description}, {error.where}"
+        raise DatasetError(error.what, value=error.value, where=where, fix=error.fix) from error
