@@ -21,7 +21,7 @@ from torch import Tensor, fx, nn
 from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.model_stages import ModelCut
-from sagann.compiler.operators import BATCH_MEANS, GATHER, GATHERED, SAGA_LAYER
+from sagann.compiler.operators import BATCH_MEANS, EDGE_MEANS, GATHER, GATHERED, SAGA_LAYER
 from sagann.compiler.recording import Call, Recorder, cannot_be_captured, traced_model
 from sagann.compiler.trace import TraceError, merge_equal
 from sagann.graph.topology import Topology
@@ -83,21 +83,38 @@ def _inline(module: fx.GraphModule, node: fx.Node, call: Call) -> None:
             copies[original] = made(original)
         return copies[original]
 
-    def gathered(part: int, like: fx.Node) -> fx.Node:
-        read = [copied(each) for each in call.graphs.parts[part].frontier if each.meta["place"] != "edge"]
-        new = module.graph.call_function(GATHERED, (read, call.first_gather + part))
-        new.meta = dict(like.meta)
-        return new
+    def gathered(gather: int, like: fx.Node) -> list[fx.Node]:
+        """What each part of the edges gathers."""
+        found = []
+        for part, graph in enumerate(call.graphs.parts):
+            read = [copied(each) for each in graph.gathers[gather].frontier if each.meta["place"] != "edge"]
+            number = call.first_gather + part * len(graph.gathers) + gather % len(graph.gathers)
+            new = module.graph.call_function(GATHERED, (read, number))
+            new.meta = dict(like.meta)
+            found.append(new)
+        return found
+
+    def means(original: fx.Node) -> fx.Node:
+        """Means over edges, which are of all parts."""
+        number = next(graph.means.index(original) for graph in call.graphs.parts if original in graph.means)
+        if (first := call.graphs.parts[0].means[number]) is not original:
+            return copied(first)
+        norm = call.layer.modules[str(original.args[1])]
+        return module.graph.call_function(
+            EDGE_MEANS, (gathered(number, call.graphs.parts[0].gathers[number].node), norm)
+        )
 
     def made(original: fx.Node) -> fx.Node:
         if original.op == "placeholder":
             name = original.meta["parameter"]
             return rows[original.meta["input"].key] if name is None else parameters[in_model(name)]
         if original.target is GATHER:
-            new = gathered(0, original)
-            for part in range(1, len(call.graphs.parts)):
-                new = module.graph.call_function(torch.ops.aten.add.Tensor, (new, gathered(part, original)))
+            new, *others = gathered(-1, original)
+            for other in others:
+                new = module.graph.call_function(torch.ops.aten.add.Tensor, (new, other))
                 new.meta = dict(original.meta)
+        elif original.target is EDGE_MEANS:
+            new = means(original)
         elif original.op == "get_attr":
             name = f"constant_{sum(each.op == 'get_attr' for each in module.graph.nodes)}"
             module.register_buffer(name, getattr(original.graph.owning_module, str(original.target)))

@@ -1,6 +1,6 @@
 """Classify: where each node of a traced layer can be computed. The place follows from what the node depends on.
 
-- ``param``: parameters alone.
+- ``param``: parameters, or means over all edges, alone.
 - ``src``, ``dst``: rows of one end, and parameters. The node is computed once per vertex.
 - ``edge``: edge data, both ends, or random numbers of an edge.
 - ``vertex``: gathered rows, or random numbers of a vertex.
@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, fx
 
-from sagann.compiler.operators import DROPOUT, GATHER
+from sagann.compiler.operators import DROPOUT, EDGE_MEANS, GATHER
 from sagann.compiler.trace import ROWS, is_of_rows, is_rows
 
 Place = Literal["param", "src", "dst", "edge", "vertex", "constant"]
@@ -36,7 +36,7 @@ def place_of(node: fx.Node) -> Place:
             return "param"
         end: Place = node.meta["input"].end
         return end
-    if node.op == "get_attr":
+    if node.op == "get_attr" or node.target is EDGE_MEANS:
         return "param"
     if node.op == "output" or node.target is GATHER:
         return "vertex"

@@ -140,9 +140,10 @@ def _program(
 ) -> LayerProgram:
     """What follows from a graph that is in its final order."""
     options, notes = form.options, list(notes)
-    frontier = hoist(module, enabled=options.hoist)
+    gather = gather_of(module)
+    frontier = hoist(gather, enabled=options.hoist)
     notes += _hoisting_notes(module, frontier) if options.hoist else []
-    edges = edge_work(module, frontier, options, notes)
+    edges = edge_work(module, gather, frontier, options, notes)
     if typed is not None and typed.order != "none":
         typed = with_bytes(typed, module, frontier)
     program = _assemble(layer, form, module, frontier, edges, typed, naive_bytes, notes)
@@ -153,12 +154,11 @@ def _program(
 
 
 def edge_work(
-    module: fx.GraphModule, frontier: list[fx.Node], options: CompilerOptions, notes: list[Note]
+    module: fx.GraphModule, gather: fx.Node, frontier: list[fx.Node], options: CompilerOptions, notes: list[Note]
 ) -> EdgeWork:
-    """What is computed on the edges of a graph in its final order, fused where that can be done. ``notes`` gets why not."""
-    gather = gather_of(module)
+    """What is computed on the edges of a graph in its final order for a gather, fused where that can be done. ``notes`` gets why not."""
     form = gathering_of(gather)
-    stage = cut(module, gathered(module), frontier)
+    stage = cut(module, gathered(gather), frontier)
     by_name = {node.name: node for node in frontier}
     sides: tuple[Side, ...] = tuple(by_name[name].meta["place"] for name in stage.inputs)
     function, reason = None, "fusing is switched off"
@@ -189,7 +189,7 @@ def edge_work(
         why_not=reason,
         backward=None if function is None else Backward(function),
         tensor_bytes=sum(map(row_bytes, of_edges)),
-        random=any(is_random(node) for node in module.graph.nodes if node.meta["place"] == "edge"),
+        random=any(map(is_random, leading_to(gathered(gather), frontier))),
         extremum_of_source=form.is_one and form.names_edges and function is not None and _is_source(function),
     )
 
@@ -289,9 +289,10 @@ def _naive_bytes(module: fx.GraphModule) -> int:
 
 def _concat_row_bytes(module: fx.GraphModule) -> int:
     """Bytes of an edge's row in concat's result: written by its pass, then read and written between the padding."""
-    if gathering_of(gather_of(module)).is_reduced:
+    gather = gather_of(module)
+    if gathering_of(gather).is_reduced:
         return 0
-    (message,) = gathered(module)
+    (message,) = gathered(gather)
     return row_bytes(message)
 
 

@@ -18,6 +18,7 @@ from torch import fx
 from sagann.compiler.classify import has_row_each, has_tensor, row_bytes
 from sagann.compiler.composites import most_entries
 from sagann.compiler.min_cut import min_cut
+from sagann.compiler.operators import BATCH_SCALES, EDGE_MEANS
 from sagann.compiler.rewrite import gathered, insert, linear_parts
 
 _aten = torch.ops.aten
@@ -33,15 +34,15 @@ _CHEAP = frozenset(
 )
 
 
-def hoist(module: fx.GraphModule, *, enabled: bool = True) -> list[fx.Node]:
+def hoist(gather: fx.Node, *, enabled: bool = True) -> list[fx.Node]:
     """The nodes that the edges read, in order: the frontier. The edges compute every node between the frontier and the gather.
 
     A node that both edges and vertices need is computed twice. Unless ``enabled``, all of ApplyEdge stays on the edges, which read raw
-    rows then.
+    rows then. Of what depends on means over all edges, the edges read the means alone.
     """
     frontier: dict[fx.Node, None] = {}
     seen: set[fx.Node] = set()
-    pending = gathered(module)
+    pending = gathered(gather)
     while pending:
         node = pending.pop()
         if node in seen:
@@ -53,8 +54,27 @@ def hoist(module: fx.GraphModule, *, enabled: bool = True) -> list[fx.Node]:
             frontier[node] = None
     if enabled:
         frontier = dict.fromkeys(_cheapest(frontier))
-    order = {node: index for index, node in enumerate(module.graph.nodes)}
-    return sorted(frontier, key=order.__getitem__)
+    order = {node: index for index, node in enumerate(gather.graph.nodes)}
+    return sorted(_without_made_of_means(frontier, gather.graph), key=order.__getitem__)
+
+
+def _without_made_of_means(frontier: Iterable[fx.Node], graph: fx.Graph) -> set[fx.Node]:
+    """The frontier with means over all edges, and their scales, in the place of what depends on them and on parameters alone."""
+    given = {node for node in graph.nodes if node.target in (EDGE_MEANS, BATCH_SCALES)}
+    made: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.meta["place"] == "param" and not (given | made).isdisjoint(node.all_input_nodes):
+            made.add(node)
+    made -= given
+    found: set[fx.Node] = set()
+    pending = list(frontier)
+    while pending:
+        node = pending.pop()
+        if node in made:
+            pending += _operands(node)
+        else:
+            found.add(node)
+    return found
 
 
 def on_edges(node: fx.Node, enabled: bool) -> bool:

@@ -1,6 +1,7 @@
 """Layer graph: a layer as a part of a larger program, its rewritten graphs before they are cut into stages.
 
-A map by edge type leaves the edges of each type as a graph of its own; what they gather is added up.
+A map by edge type leaves the edges of each type as a graph of its own; what they gather is added up. A BatchNorm that computes means over
+edges has a gather of its own, before that of the layer (:mod:`sagann.compiler.batch_means`).
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ from torch import fx
 
 from sagann.compiler.compile import CallForm, edge_work, is_raw, rewritten
 from sagann.compiler.hoist import hoist
+from sagann.compiler.operators import DROPOUT, EDGE_MEANS, GATHER
 from sagann.compiler.program import EdgeWork, Note, Typed
-from sagann.compiler.rewrite import gather_of
+from sagann.compiler.rewrite import gather_of, insert
 from sagann.compiler.typed import count_types, is_separable
+from sagann.kernels.accumulators import MOMENTS
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LayerGraph:
-    """A layer's rewritten graph, and where its edges begin and end."""
+class LayerGather:
+    """A gather of a layer's graph, and where its edges begin."""
 
-    module: fx.GraphModule
-    "Classified; one gather node stands in it."
+    node: fx.Node
+    "The gather node."
     frontier: list[fx.Node]
     "What the edges read, in order."
     edges: EdgeWork
@@ -33,12 +36,27 @@ class LayerGraph:
     constant: bool
     "Whether what is gathered depends on constant features, topology and edge data alone."
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerGraph:
+    """A layer's rewritten graph, and its gathers."""
+
+    module: fx.GraphModule
+    "Classified graph."
+    gathers: tuple[LayerGather, ...]
+    "Gathers in order: those of BatchNorms over edges, then that of the layer."
+
     @property
     def output(self) -> fx.Node:
         """What the layer returns."""
         (output,) = (node.args[0] for node in self.module.graph.nodes if node.op == "output")
         assert isinstance(output, fx.Node)
         return output
+
+    @property
+    def means(self) -> list[fx.Node]:
+        """Means over edges, in the order of their gathers."""
+        return [node for node in self.module.graph.nodes if node.target is EDGE_MEANS]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,10 +79,15 @@ def layer_graphs(layer: SagaLayer, form: CallForm) -> LayerGraphs:
         # What is gathered of all types is added up, and what follows is one for all: no type's map may come after it.
         options = form.options if edge_type is None else replace(form.options, commute=False)
         module, typed, _ = rewritten(layer, replace(form, options=options), notes, edge_type=edge_type)
-        frontier = hoist(module, enabled=options.hoist)
-        edges = edge_work(module, frontier, options, notes)
-        constant = form.keeps and is_raw(frontier) and not edges.random
-        return LayerGraph(module=module, frontier=frontier, edges=edges, constant=constant), typed
+        own = gather_of(module)
+        _number_dropouts(module)
+        gathers = []
+        for gather in (*_gather_moments(module), own):
+            frontier = hoist(gather, enabled=options.hoist)
+            edges = edge_work(module, gather, frontier, options, notes)
+            constant = form.keeps and is_raw(frontier) and not edges.random
+            gathers.append(LayerGather(node=gather, frontier=frontier, edges=edges, constant=constant))
+        return LayerGraph(module=module, gathers=tuple(gathers)), typed
 
     whole, typed = graph()
     num_types, types = count_types(whole.module)
@@ -72,9 +95,29 @@ def layer_graphs(layer: SagaLayer, form: CallForm) -> LayerGraphs:
     if typed is not None:
         # Beside a map of a single type, others have no more than that.
         num_types = min(num_types, typed.num_types) if types in ("", typed.types) else 0
-    if num_types and form.options.hoist and is_separable(gather_of(whole.module)):
+    if num_types and form.options.hoist and is_separable(whole.gathers[-1].node):
         parts = tuple(graph(each)[0] for each in range(num_types))
         return LayerGraphs(parts=parts, num_types=num_types, types=keys[types])
     if typed is None:
         return LayerGraphs(parts=(whole,), num_types=0)
     return LayerGraphs(parts=(whole,), num_types=typed.num_types, types=keys[typed.types])
+
+
+def _gather_moments(module: fx.GraphModule) -> list[fx.Node]:
+    """Let means over edges read what destinations have gathered, in place; gives the gathers, in order."""
+    gathers = []
+    for node in module.graph.nodes:
+        if node.target is EDGE_MEANS:
+            values, norm = node.args
+            with module.graph.inserting_before(node):
+                moments = insert(module, node, GATHER, values, MOMENTS, 0)
+            node.args = ([moments], norm)
+            gathers.append(moments)
+    return gathers
+
+
+def _number_dropouts(module: fx.GraphModule) -> None:
+    """Let every gather that a dropout of the edges leads to draw the same numbers."""
+    drawing = [node for node in module.graph.nodes if node.target is DROPOUT and node.meta["place"] == "edge"]
+    for number, node in enumerate(drawing, 1):
+        node.args = (*node.args[:2], number)

@@ -412,7 +412,8 @@ def _full(low: _Lowering, node: fx.Node, *size_and_value: Any, **kwargs: Any) ->
 
 
 def _dropout(low: _Lowering, node: fx.Node, x: fx.Node, p: float, number: int = 0) -> str:
-    low.salt += 1
+    # A number tells what several functions of one layer draw alike.
+    low.salt = number or low.salt + 1
     drawn = low.b.op("random", shape=low.shape(node), dtype=low.dtype(node), p=p, salt=low.salt)
     splat = low.b.splat(low.names[x])
     return low.b.op("mul", low.names[x] if splat is None else splat, drawn)

@@ -1,4 +1,4 @@
-"""ModelProgram: a captured model, as stages on vertices and the links between them: gathers, and means over all vertices."""
+"""ModelProgram: a captured model, as stages on vertices and the links between them: gathers, and means over all vertices or edges."""
 
 from __future__ import annotations
 
@@ -30,12 +30,16 @@ class Gather:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchMeans:
-    """The means, and the reciprocals of the standard deviations, of all rows of a value by channel, which a BatchNorm that is trained reads."""
+    """The means, and the reciprocals of the standard deviations, of all rows by channel, which a BatchNorm that is trained reads."""
 
-    value: str
-    "Name in the program of the value."
+    values: tuple[str, ...]
+    "Names in the program of the values: of the one value of vertices, or of the moments of edges that destinations have gathered."
+    edge_shape: tuple[int, ...] | None
+    "Shape of an edge's row, where the means are over edges; None where they are over vertices."
     result: str
-    "Name of the means, [2, C]: all vertices share them, as they share parameters."
+    "Name of the means, [C]: all vertices share them, as they share parameters."
+    scales: str
+    "Name of the reciprocals of the standard deviations, likewise."
     norm: str
     "Name of the BatchNorm in the model."
     eps: float
@@ -75,7 +79,7 @@ class ModelProgram:
     stages: tuple[Stage, ...]
     "Stages on vertices; each maps rows to rows."
     links: tuple[Gather | BatchMeans, ...]
-    "What stands between the stages: gathers, and means over all vertices."
+    "What stands between the stages: gathers, and means over all vertices or edges."
     edge_types: tuple[EdgeType, ...]
     "Edges of one type, which a map by type gathers by themselves; they are numbered after the hops."
     num_types: Mapping[tuple[int, str], int]

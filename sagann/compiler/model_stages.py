@@ -1,6 +1,6 @@
 """Model stages: a model's graph of row-wise operators and links, cut into stages between the links.
 
-A link is a gather, or the means that a BatchNorm computes of all rows. A node belongs to the stage after the last link that the node
+A link is a gather, or the means that a BatchNorm computes of all rows of vertices or edges. A node belongs to the stage after the last link that the node
 depends on. A stage stores values that later stages read.
 """
 
@@ -15,10 +15,10 @@ from torch import Tensor, fx, nn
 from sagann.compiler.classify import has_rows, is_random
 from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.model_program import BatchMeans, Form, Gather, ModelProgram
-from sagann.compiler.operators import BATCH_MEANS, DROPOUT, GATHERED, LINEAR, LINKS
+from sagann.compiler.operators import BATCH_SCALES, DROPOUT, EDGE_MEANS, GATHERED, LINEAR, LINKS, MEANS
 from sagann.compiler.program import Stage
 from sagann.compiler.recording import Recorder
-from sagann.compiler.rewrite import name_of
+from sagann.compiler.rewrite import gathered, name_of
 from sagann.compiler.row_check import check_stage, draws, is_integral, line_of
 from sagann.compiler.stages import cut
 from sagann.compiler.trace import is_of_rows
@@ -46,18 +46,20 @@ class ModelCut:
         "Nodes with rows that depend on no vertex: every stage computes them itself."
         self.integers: dict[str, Tensor] = {}
         "Integer tensors of the model, by name."
-        self.seeds: dict[fx.Node, int] = {}
-        "Number of the seed of each node that draws from a seed of its own, in the order in which the model in memory draws seeds."
+        self.seeds: dict[fx.Node | int, int] = {}
+        "Number of the seed of each dropout, and of each part of a layer's call whose edges draw, in the order in which the model in memory draws seeds."
         for node in self.nodes:
             self._place(node)
             self._number(node)
 
     def _number(self, node: fx.Node) -> None:
-        draws_edges = node.target is GATHERED and self.recorder.gathers[_gathered_parts(node)[1]].graph.edges.random
-        if node.target is DROPOUT or draws_edges:
-            self.seeds[node] = len(self.seeds)
         if node.target is DROPOUT:
-            node.args = (*node.args[:2], self.seeds[node])
+            number = self.seeds[node] = len(self.seeds)
+            node.args = (*node.args[:2], number)
+        elif node.target is GATHERED:
+            gathering = self.recorder.gathers[_gathered_parts(node)[1]]
+            if gathering.gather.edges.random:
+                self.seeds.setdefault(gathering.part, len(self.seeds))
 
     def _place(self, node: fx.Node) -> None:
         """Set the node's place, ``param`` or ``vertex``, and the first stage that can compute it."""
@@ -102,7 +104,8 @@ class ModelCut:
         ]
         (x,) = (node for node in placeholders if node.meta["parameter"] is None)
         self.integers = self._integers([*parameters, *derived], parameters)
-        known = [*parameters, *derived, x, *self.links]
+        scales = [node for node in self.nodes if node.target is BATCH_SCALES]
+        known = [*parameters, *derived, x, *self.links, *scales]
         stages = []
         stored: list[fx.Node] = []
         for number in range(len(self.links) + 1):
@@ -125,7 +128,7 @@ class ModelCut:
             edge_types=tuple(self.recorder.edge_types),
             num_types=self.recorder.num_types,
             output=output.name,
-            forms={node.name: _form(node) for node in [x, *self.links, *stored] if node.target is not BATCH_MEANS},
+            forms={node.name: _form(node) for node in [x, *self.links, *stored] if node.target not in MEANS},
         )
 
     def _is_given(self, node: fx.Node) -> bool:
@@ -172,7 +175,7 @@ class ModelCut:
         """Whether the stage computes the node, and a gather, a later stage or the caller reads it."""
         if node.op != "call_function" or node.meta["place"] != "vertex" or self.stage_of[node] != stage:
             return False
-        if node.target in LINKS or not isinstance(node.meta.get("val"), Tensor):
+        if node.target in (*LINKS, BATCH_SCALES) or not isinstance(node.meta.get("val"), Tensor):
             return False
         readers = [user for user in node.users if user.op != "output"]
         if node is output or any(user.target in LINKS for user in readers):
@@ -183,28 +186,39 @@ class ModelCut:
         return self._gather(node) if node.target is GATHERED else self._means(node)
 
     def _means(self, node: fx.Node) -> BatchMeans:
-        value, norm = node.args
-        assert isinstance(value, fx.Node)
-        name = str(norm)
-        return BatchMeans(value=value.name, result=node.name, norm=name, eps=self.recorder.norms[name].eps)
+        name, read = str(node.args[1]), node.all_input_nodes
+        (scales,) = (user for user in node.users if user.target is BATCH_SCALES)
+        edge_shape = None
+        if node.target is EDGE_MEANS:
+            gathering = self.recorder.gathers[_gathered_parts(read[0])[1]]
+            rows, _ = gathered(gathering.gather.node)
+            edge_shape = tuple(rows.meta["val"].shape[1:])
+        return BatchMeans(
+            values=tuple(each.name for each in read),
+            edge_shape=edge_shape,
+            result=node.name,
+            scales=scales.name,
+            norm=name,
+            eps=self.recorder.norms[name].eps,
+        )
 
     def _gather(self, node: fx.Node) -> Gather:
         read, number = _gathered_parts(node)
         gathering, rows = self.recorder.gathers[number], iter(read)
-        graph = gathering.graph
+        gather = gathering.gather
         names = {
             each.name: gathering.edge_data[each.meta["input"].key]
             if each.meta["place"] == "edge"
             else next(rows).name
-            for each in graph.frontier
+            for each in gather.frontier
         }
         return Gather(
-            edges=graph.edges,
-            inputs=tuple(str(names[name]) for name in graph.edges.stage.inputs),
+            edges=gather.edges,
+            inputs=tuple(str(names[name]) for name in gather.edges.stage.inputs),
             result=node.name,
             hop=gathering.hop,
-            constant=graph.constant,
-            seed=self.seeds.get(node, -1),
+            constant=gather.constant,
+            seed=self.seeds[gathering.part] if gather.edges.random else -1,
         )
 
 

@@ -2,8 +2,8 @@
 
 ``sagann::gather`` stands between the edges and the vertices. ``sagann::linear`` is a linear map without its bias.
 ``sagann::dropout`` is dropout in training. In the trace of a model, ``sagann::saga_layer`` is a call of a layer, and
-``sagann::gathered`` is the work of its edges between two stages, and ``sagann::batch_means`` what a BatchNorm computes of
-all rows. These operators exist in traces only: stages run functions in their place (:mod:`sagann.compiler.stages`).
+``sagann::gathered`` is the work of its edges between two stages. ``sagann::batch_means``, ``sagann::edge_means`` and
+``sagann::batch_scales`` are what a BatchNorm computes of all rows. These operators exist in traces only: stages run functions in their place (:mod:`sagann.compiler.stages`).
 ``sagann::typed_linear``, a linear map picked by type, is an operator of :mod:`sagann.kernels` and runs.
 """
 
@@ -65,8 +65,21 @@ def gathered(values: Sequence[Tensor], call: int) -> Tensor:
 
 @_of_traces
 def batch_means(x: Tensor, norm: str) -> Tensor:
-    """The means, and the reciprocals of the standard deviations, of all rows by channel, [2, C]; ``norm`` is the name of the BatchNorm."""
-    return x.new_empty(2, x.shape[1], dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+    """The means of all vertices' rows by channel, [C]; ``norm`` is the name of the BatchNorm."""
+    return x.new_empty(x.shape[1], dtype=torch.float64 if x.dtype == torch.float64 else torch.float32)
+
+
+@_of_traces
+def edge_means(values: Sequence[Tensor], norm: str) -> Tensor:
+    """The means of all edges' rows by channel, [C]. In the trace of a layer, ``values`` are the rows and a column of ones; then what is
+    gathered of both, for each part of the edges."""
+    return values[0].new_empty(values[0].shape[1])
+
+
+@_of_traces
+def batch_scales(means: Tensor) -> Tensor:
+    """The reciprocals of the standard deviations by channel, [C], of the rows that ``means`` are of."""
+    return torch.empty_like(means)
 
 
 GATHER = torch.ops.sagann.gather.default
@@ -75,6 +88,10 @@ DROPOUT = torch.ops.sagann.dropout.default
 SAGA_LAYER = torch.ops.sagann.saga_layer.default
 GATHERED = torch.ops.sagann.gathered.default
 BATCH_MEANS = torch.ops.sagann.batch_means.default
-LINKS = (GATHERED, BATCH_MEANS)
+EDGE_MEANS = torch.ops.sagann.edge_means.default
+BATCH_SCALES = torch.ops.sagann.batch_scales.default
+MEANS = (BATCH_MEANS, EDGE_MEANS)
+"Means that BatchNorms compute. Two equal calls of a BatchNorm are two: each of them moves its running means."
+LINKS = (GATHERED, *MEANS)
 "What stands between the stages of a model."
 TYPED_LINEAR = torch.ops.sagann.typed_linear.default

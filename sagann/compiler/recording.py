@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from sagann.compiler.batch_means import traced_batch_norms
 from sagann.compiler.compile import CallForm, CompilerOptions
-from sagann.compiler.layer_graph import LayerGraph, LayerGraphs, layer_graphs
+from sagann.compiler.layer_graph import LayerGather, LayerGraphs, layer_graphs
 from sagann.compiler.model_program import EdgeType
 from sagann.compiler.size_check import CHANGES, OTHER_ROWS, check_sizes
 from sagann.compiler.trace import (
@@ -74,12 +74,14 @@ class Call:
 class Gathering:
     """One of the gathers of a call."""
 
-    graph: LayerGraph
-    "In which it stands."
+    gather: LayerGather
+    "The gather in the layer's graph."
     edge_data: Mapping[str, str]
     "Names of the hop's edge data that it reads, by the layer's names for them."
     hop: int
     "Number of the first hop with these edges; the numbers of edges of one type follow those of the hops."
+    part: int
+    "Number of the part of a call that it belongs to, of all calls': its gathers draw the same random numbers."
 
 
 class _Hop(Topology):
@@ -164,7 +166,7 @@ class Recorder:
             if isinstance(layer, SagaLayer)
         }
         self.norms = batch_norms_over_rows(model)
-        "BatchNorms that compute means over vertices, by name."
+        "BatchNorms that compute means over vertices or edges, by name."
         self.hops = hops
         self.options = options
         self.x_is_constant, self.x_is_sparse = x_is_constant, x_is_sparse
@@ -238,7 +240,10 @@ class Recorder:
                 if edge_type not in self.edge_types:
                     self.edge_types.append(edge_type)
                 edges = len(self.hops) + self.edge_types.index(edge_type)
-            self.gathers.append(Gathering(graph=graph, edge_data=edge_data, hop=edges))
+            part = len(self.gathers)
+            self.gathers += [
+                Gathering(gather=gather, edge_data=edge_data, hop=edges, part=part) for gather in graph.gathers
+            ]
 
 
 class _Again:

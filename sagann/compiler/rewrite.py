@@ -45,9 +45,9 @@ def gathering_of(gather: fx.Node) -> Gathering:
     return gathering(accumulator, max_degree)
 
 
-def gathered(module: fx.GraphModule) -> list[fx.Node]:
-    """The message, or score and value: what the gather node reads."""
-    values: Any = gather_of(module).args[0]
+def gathered(gather: fx.Node) -> list[fx.Node]:
+    """The message, or score and value: what a gather node reads."""
+    values: Any = gather.args[0]
     return list(values)
 
 

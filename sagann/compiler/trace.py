@@ -31,7 +31,7 @@ from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import _pytree as pytree
 
 from sagann.compiler.batch_means import traced_batch_norms
-from sagann.compiler.operators import DROPOUT, GATHER
+from sagann.compiler.operators import DROPOUT, GATHER, MEANS
 from sagann.compiler.program import LayerInput
 from sagann.compiler.whole_operators import NotShown, WholeOperators
 from sagann.errors import LayerError, SagannError, in_one_line
@@ -273,7 +273,7 @@ def merge_equal(module: fx.GraphModule) -> None:
     for node in list(module.graph.nodes):
         schema = getattr(node.target, "_schema", None)
         random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or node.target is DROPOUT
-        if node.op != "call_function" or schema is None or random:
+        if node.op != "call_function" or schema is None or random or node.target in MEANS:
             continue
         leaves = [(type(leaf), repr(leaf)) for leaf in pytree.tree_leaves((node.args, node.kwargs))]
         key = (node.target, repr((node.args, node.kwargs)), tuple(leaves))

@@ -64,12 +64,17 @@ def gather_min(topology: Topology, values: Tensor) -> Tensor:
 
 def gather_var(topology: Topology, values: Tensor) -> Tensor:
     """Variance of the in-edges' rows, over all of them."""
+    return _in_float32(lambda rows: gather_mean(topology, _deviations(topology, rows).square()), values)
 
-    def variance(rows: Tensor) -> Tensor:
-        deviation = rows - gather_mean(topology, rows).index_select(0, topology.edge_dst())
-        return gather_mean(topology, deviation.square())
 
-    return _in_float32(variance, values)
+def gather_spread(topology: Topology, values: Tensor) -> Tensor:
+    """Sum of the squared deviations of the in-edges' rows from their mean."""
+    return _in_float32(lambda rows: gather_sum(topology, _deviations(topology, rows).square()), values)
+
+
+def _deviations(topology: Topology, rows: Tensor) -> Tensor:
+    """The rows of the edges less the mean of the in-edges of their destination."""
+    return rows - gather_mean(topology, rows).index_select(0, topology.edge_dst())
 
 
 def gather_std(topology: Topology, values: Tensor) -> Tensor:

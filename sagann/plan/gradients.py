@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import fx
 
 from sagann.compiler.model_program import BatchMeans, Gather, ModelProgram
@@ -20,9 +22,10 @@ class Gradients:
         self, program: ModelProgram, *, wanted_x: bool = False, trained: frozenset[str] | None = None
     ) -> None:
         parameters = frozenset(name for name, _ in program.parameters)
-        self.shared = parameters | {*program.param.outputs, *(link.result for link in program.means)}
-        "Names of values that all vertices share: parameters, values that depend on parameters alone, and means over all vertices."
-        self._means = {link.result for link in program.means}
+        self._means = {name: link.result for link in program.means for name in (link.result, link.scales)}
+        "Names of the means of the links, by the names of means and of scales."
+        self.shared = parameters | {*program.param.outputs, *self._means}
+        "Names of values that all vertices share: parameters, values that depend on parameters alone, and means over all rows with their scales."
         self.wanted_x = wanted_x
         self._forms = program.forms
         self._leading = set(parameters if trained is None else trained) | ({"x"} if wanted_x else set())
@@ -30,8 +33,9 @@ class Gradients:
         self._leading |= self._made_of_leading(program.param)
         for number, stage in enumerate(program.stages):
             self._leading |= self._made_of_leading(stage)
-            if number < len(program.links) and _read_by(program.links[number]) & self._leading:
-                self._leading.add(program.links[number].result)
+            link = program.links[number] if number < len(program.links) else None
+            if link is not None and _read_by(link) & self._leading:
+                self._leading |= {link.result, link.scales} if isinstance(link, BatchMeans) else {link.result}
 
     def _made_of_leading(self, stage: Stage) -> set[str]:
         """The outputs of a stage that depend on a trained value."""
@@ -39,9 +43,9 @@ class Gradients:
         (output,) = (node for node in stage.module.graph.nodes if node.op == "output")
         return {name for name, node in zip(stage.outputs, output.args[0], strict=True) if node in through}
 
-    def of_means(self, stage: Stage) -> set[str]:
-        """The means over all vertices that a stage reads, and that get a gradient."""
-        return {name for name in stage.inputs if name in self._means and name in self._leading}
+    def of_means(self, names: Iterable[str]) -> set[str]:
+        """Names of the means of which these values are means or scales, and that get a gradient."""
+        return {self._means[name] for name in names if name in self._means and name in self._leading}
 
     def has(self, name: str) -> bool:
         """Whether a value of vertices gets a gradient."""
@@ -87,5 +91,5 @@ class Gradients:
 def _read_by(link: Gather | BatchMeans) -> set[str]:
     """The values that a link reads, without edge data."""
     if isinstance(link, BatchMeans):
-        return {link.value}
+        return set(link.values)
     return {name for name, side in zip(link.inputs, link.edges.sides, strict=True) if side != "edge"}

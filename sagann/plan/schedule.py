@@ -228,14 +228,14 @@ class Schedule:
                     yield Step("share_means_grad", number, 0)
                     for interval in sweeps.intervals():
                         yield self._means_grad(number, gather, interval, reached)
-                    reached.add(gather.value)
+                    reached.update(gather.values)
                 yield from self._transform_grads(sweeps, number, reached, pending)
                 continue
             passes = self.gradients.passes(gather) if gather.result in reached else ()
             for part, step in enumerate(passes):
                 values = self._values_of(gather, step.results)
                 known = reached & set(values)
-                reached |= set(values)
+                reached |= {*values, *self.gradients.of_means(self._read_as(gather, step.results))}
                 walk = self._policy.csc_walk if step.function.at == "dst" else self._policy.walk
                 grads = partial(self._gather_grad, number, gather, part, step, values)
                 if step.function.at == "src" and self.part.exchanges:
@@ -316,23 +316,26 @@ class Schedule:
             reached |= self._given_by(number)
 
     def _given_by(self, number: int) -> set[str]:
-        """Names of the values whose gradients a stage's backward gives, means over all vertices among them."""
-        return {*self._inputs_with_grad(number), *self.gradients.of_means(self.program.stages[number])}
+        """Names of the values whose gradients a stage's backward gives, means over all rows among them."""
+        return {*self._inputs_with_grad(number), *self.gradients.of_means(self.program.stages[number].inputs)}
 
     def _means(self, number: int, means: BatchMeans, interval: int) -> Step:
-        """Add the rows of an interval to the means over all vertices."""
-        reads = self._values([means.value], interval)
-        # Rows in half precision are widened; and the rows without their mean.
-        wide = self.sizes.widened_bytes(means.value, interval)
-        taken = wide + max(wide, self.sizes.content_of(self._block("value", means.value, interval)))
+        """Add the rows of an interval, or what it has gathered, to means over all rows."""
+        reads = self._values(means.values, interval)
+        # Rows in half precision are widened; and the rows without their mean. Of moments, a sum and a spread take half of a row each.
+        wide = max(self.sizes.widened_bytes(value, interval) for value in means.values)
+        taken = wide + max(wide, *(self.sizes.content_of(block) for block in reads))
         return Step("means", number, interval, reads=reads, temporary_bytes=taken)
 
     def _means_grad(self, number: int, means: BatchMeans, interval: int, reached: Collection[str]) -> Step:
-        """Add the gradient through means over all vertices to the gradient of the rows of an interval."""
-        grads = self._grads([means.value], interval)
-        reads = self._values([means.value], interval) + (grads if means.value in reached else ())
+        """Add the gradient through means over all rows to the gradient of what an interval has added to them."""
+        grads = self._grads(means.values, interval)
+        reads = self._values(means.values, interval) + self._grads(
+            [value for value in means.values if value in reached], interval
+        )
         # Rows without their mean, which become what is added, and the sum.
-        taken = 2 * self.sizes.widened_bytes(means.value, interval) + 2 * self.sizes.of(grads[0])
+        wide = max(self.sizes.widened_bytes(value, interval) for value in means.values)
+        taken = 2 * wide + 2 * max(map(self.sizes.of, grads))
         return Step("means_grad", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
 
     def _gather(
@@ -446,9 +449,13 @@ class Schedule:
 
     def _values_of(self, gather: Gather, results: Sequence[str]) -> list[str]:
         """Names of the values whose gradients a backward pass gives."""
+        read = self._read_as(gather, results)
+        return list(dict.fromkeys(name for name in read if name not in self.gradients.shared))
+
+    def _read_as(self, gather: Gather, results: Sequence[str]) -> list[str]:
+        """Names in the program of those inputs of a gather's edges whose gradients a backward pass gives."""
         found = dict(zip(gather.edges.stage.inputs, gather.inputs, strict=True))
-        values = [found[name] for name in results if name in found and found[name] not in self.gradients.shared]
-        return list(dict.fromkeys(values))
+        return [found[name] for name in results if name in found]
 
     def _edge_values(self, gather: Gather, function: EdgeFunction, chunk: Block) -> list[Block]:
         """The blocks of values that a pass over a chunk's edges reads."""

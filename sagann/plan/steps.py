@@ -129,9 +129,9 @@ class Step:
     - collect: copy the rows of an interval that other workers need, for each of them. exchange: send these rows, and receive the
       rows of the halo, of a value.
     - gather: accumulate a chunk into a state. finish: turn a state into the gathered rows.
-    - means: add the rows of an interval to the means over all vertices that a BatchNorm reads. share_means: make them known to all stages, and add
-      those of other workers. share_means_grad: add the gradients of other workers. means_grad: add the gradient through the means to that of the
-      rows of an interval.
+    - means: add the rows of an interval, or the moments of edges that it has gathered, to the means over all rows that a BatchNorm reads.
+      share_means: make them known to all stages and gathers, and add those of other workers. share_means_grad: add the gradients of other
+      workers. means_grad: add the gradient through the means to that of what the interval has added to them.
     - store_constant: store rows that are the same in every epoch. output: give rows of the result to the caller.
     - return: control returns to the caller, who starts the backward.
     - prepare_grad: compute the tensors of an interval that a gather's backward passes read.

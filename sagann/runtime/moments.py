@@ -1,8 +1,14 @@
-"""Moments: means and variances of rows that come interval by interval, or lie with several workers, as a BatchNorm computes them of all rows."""
+"""Moments: means and variances of rows that come interval by interval, or lie with several workers, as a BatchNorm computes them of all rows.
+
+Rows of edges do not come themselves. Each vertex has gathered the moments of its in-edges: the sum of their rows and their spread (the sum
+of their squared deviations from their mean), and their number (:data:`sagann.kernels.accumulators.MOMENTS`). Moments of groups merge
+exactly, so the means are those of the edges' rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,6 +18,38 @@ from sagann.kernels.edge.builder import arithmetic_dtype
 
 AddUp = Callable[[Tensor], Tensor]
 "Gives the sum of one tensor [n] of each worker."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Groups:
+    """Groups of rows, as vertices have gathered their in-edges'."""
+
+    rows: Tensor
+    "What each group has gathered, [n, F]: sums and spreads of rows, then the number of rows."
+    shape: tuple[int, ...]
+    "Shape of one row of a group: channels first."
+
+    @property
+    def sums(self) -> Tensor:
+        """The sums of the rows, [n, *shape], in the memory of ``rows``."""
+        return self._halves()[0]
+
+    @property
+    def spreads(self) -> Tensor:
+        """The sums of the rows' squared deviations from their mean, [n, *shape], in the memory of ``rows``."""
+        return self._halves()[1]
+
+    @property
+    def counts(self) -> Tensor:
+        """The numbers of rows, [n, 1, ...]."""
+        return self.rows[:, -1].view(-1, *[1] * len(self.shape))
+
+    def means(self) -> Tensor:
+        """The means of the rows, [n, *shape]; 0 for a group without rows."""
+        return self.sums / self.counts.clamp(min=1)
+
+    def _halves(self) -> tuple[Tensor, ...]:
+        return self.rows[:, :-1].unflatten(1, (*self.shape[:-1], 2 * self.shape[-1])).chunk(2, -1)
 
 
 class Moments:
@@ -52,8 +90,23 @@ class Moments:
         first = wide.mean(others)
         centred = wide - first.view(_channels(rows))
         left = centred.mean(others).double()
-        mean = first.double() + left
-        squares = centred.square_().sum(others).double() - added * left**2
+        self._merge(first.double() + left, centred.square_().sum(others).double() - added * left**2, added)
+
+    def add_groups(self, groups: Groups) -> None:
+        """Add the rows of groups, of which the moments are known."""
+        others, sums = _others(groups.sums), groups.sums
+        added = round(float(groups.counts.double().sum())) * sums[:1, 0].numel()
+        if not added:
+            return
+        first = sums.sum(others) / added
+        centred = groups.means().sub_(first.view(_channels(sums)))
+        weighted = centred * groups.counts
+        left = weighted.sum(others).double() / added
+        squares = weighted.mul_(centred).add_(groups.spreads).sum(others).double() - added * left**2
+        self._merge(first.double() + left, squares, added)
+
+    def _merge(self, mean: Tensor, squares: Tensor, added: int) -> None:
+        """Add rows by their mean, the sum of their squared differences to it, and the numbers of each channel."""
         total = self.count + added
         difference = mean - self._mean
         self._squares = self._squares + squares + difference**2 * (self.count * added / total)
@@ -78,17 +131,29 @@ class Moments:
     def gradient(self, rows: Tensor, of_shared: Tensor) -> Tensor:
         """The gradient of the rows through the means, from that of :meth:`shared`."""
         of_mean, of_deviation = of_shared.double()
-        of_squares = -(self._deviations() ** 3) * of_deviation / self.count
         mean, factor, added = (
-            each.to(self._dtype).view(_channels(rows)) for each in (self._mean, of_squares, of_mean / self.count)
+            each.to(self._dtype).view(_channels(rows))
+            for each in (self._mean, self._of_squares(of_deviation), of_mean / max(self.count, 1))
         )
         return (rows.to(self._dtype) - mean).mul_(factor).add_(added)
+
+    def gradient_of_groups(self, groups: Groups, of_shared: Tensor) -> Tensor:
+        """The gradient of what the groups have gathered, likewise: that of the sums is the gradient of a row that is their mean."""
+        grad = torch.zeros_like(groups.rows)
+        parts = replace(groups, rows=grad)
+        parts.sums.copy_(self.gradient(groups.means(), of_shared))
+        parts.spreads.copy_((self._of_squares(of_shared[1]) / 2).to(self._dtype).view(_channels(parts.sums)))
+        return grad
+
+    def _of_squares(self, of_deviation: Tensor) -> Tensor:
+        """Twice the gradient of the sum of squared differences, from that of the reciprocals of the standard deviations."""
+        return -(self._deviations() ** 3) * of_deviation.double() / max(self.count, 1)
 
     def update(self, norm: Any) -> None:
         """Move a BatchNorm's running means towards these, as its forward in training does."""
         if norm.num_batches_tracked is not None:
             norm.num_batches_tracked.add_(1)
-        if norm.running_mean is None:
+        if norm.running_mean is None or not self.count:
             return
         weight = norm.momentum if norm.momentum is not None else 1.0 / float(norm.num_batches_tracked)
         unbiased = self._squares / (self.count - 1)

@@ -46,11 +46,11 @@ def check_rows(norm: Any, x: Tensor) -> None:
         raise RuntimeError(f"a BatchNorm of {norm.num_features} features got {x.shape[1]}")
 
 
-def normalised(norm: Any, x: Tensor, means: Tensor) -> Tensor:
-    """What a BatchNorm makes of rows, from the means and the reciprocals of the standard deviations by channel, [2, C]."""
+def normalised(norm: Any, x: Tensor, means: Tensor, scales: Tensor) -> Tensor:
+    """What a BatchNorm makes of rows, from the means and the reciprocals of the standard deviations by channel, [C] each."""
     channels = [x.shape[1]] + [1] * (x.ndim - 2)
-    scale = means[1] if norm.weight is None else means[1] * norm.weight
-    out = (x - means[0].view(channels)) * scale.view(channels)
+    scale = scales if norm.weight is None else scales * norm.weight
+    out = (x - means.view(channels)) * scale.view(channels)
     return (out if norm.bias is None else out + norm.bias.view(channels)).to(x.dtype)
 
 

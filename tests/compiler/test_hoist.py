@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from sagann.compiler.hoist import hoist
+from sagann.compiler.rewrite import gather_of
 from sagann.nn import GAT, GatedGCN
 from sagann.runtime.in_memory.engine import CompiledEngine
 from tests.compiler.graphs import traced
@@ -16,7 +17,7 @@ from tests.graphs import odd_topologies
 
 
 def read(layer: Any, dim: int = 4, **options: bool) -> list[str]:
-    return [node.name for node in hoist(traced(layer, dim), **options) if node.meta["parameter"] is None]
+    return [node.name for node in hoist(gather_of(traced(layer, dim)), **options) if node.meta["parameter"] is None]
 
 
 def test_matrix_products_leave_the_edges() -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sagann.graph.topology import Topology
-from sagann.kernels.accumulators.records import ACCUMULATORS, Accumulator, Counts
+from sagann.kernels.accumulators.records import ACCUMULATORS, RECORDS, Accumulator, Counts
 from sagann.kernels.edge.function import EdgeFunction, Output, Shape, read_names
 
 SEPARATOR = "+"
@@ -253,6 +253,6 @@ def gathering(names: Names | Mapping[str, Names], max_degree: int = 0) -> Gather
 
 def _records(names: Names) -> tuple[Accumulator, ...]:
     several = names.split(SEPARATOR) if isinstance(names, str) else names
-    if unknown := [name for name in several if name not in ACCUMULATORS]:
+    if unknown := [name for name in several if name not in RECORDS]:
         raise ValueError(f"There is no accumulator '{unknown[0]}'; choose one of {', '.join(ACCUMULATORS)}.")
-    return tuple(ACCUMULATORS[name] for name in several)
+    return tuple(RECORDS[name] for name in several)

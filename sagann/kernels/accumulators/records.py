@@ -119,6 +119,11 @@ def _to_deviation(grad: Tensor, kept: Sequence[Tensor], result: Tensor, counts: 
 _of_moments = partial(Accumulator, reduction=reduction("moments"), keeps=(1,), passes_kept=True)
 _VAR = _of_moments(name="var", gather=naive.gather_var, finish=_variance, arrive=_to_variance)
 _STD = _of_moments(name="std", gather=naive.gather_std, finish=_deviation, arrive=_to_deviation, reads_result=True)
+_SPREAD = _of_moments(
+    name="spread",
+    gather=naive.gather_spread,
+    arrive=lambda grad, kept, result, counts: (_computed(grad).mul_(2),),
+)
 
 
 def _product(state: Sequence[Tensor], counts: Counts) -> Tensor:
@@ -165,3 +170,8 @@ _SOFTMAX = Accumulator(
 _ALL = (SUM, _MEAN, _MAX, _MIN, _VAR, _STD, _MUL, _SOFTMAX, _CONCAT)
 ACCUMULATORS: Mapping[str, Accumulator] = {record.name: record for record in _ALL}
 "The accumulators that a layer may choose, by name."
+RECORDS: Mapping[str, Accumulator] = {**ACCUMULATORS, _SPREAD.name: _SPREAD}
+"All accumulators, by name."
+MOMENTS = "sum+spread, sum"
+"""Gather of the moments of rows, from the rows and a one for each edge: the sum of the rows and the sum of their squared deviations from
+their mean, side by side, then the number of edges."""

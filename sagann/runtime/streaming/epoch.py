@@ -47,6 +47,8 @@ class Epoch:
     "The features' gradient."
     moments: dict[int, Moments] = field(default_factory=dict)
     "Means and variances of all rows that BatchNorms read, by number of the link."
+    of_moments: dict[int, Tensor] = field(default_factory=dict)
+    "Gradients of these means and scales, [2, C], once they are complete."
     of_shared: dict[str, Tensor] = field(default_factory=dict)
     "Gradients of what is shared, so far, in float32 at least."
 

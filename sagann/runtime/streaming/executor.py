@@ -33,7 +33,7 @@ from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.backend import Backend
 from sagann.runtime.in_memory.edge_pass import compute_rows, divisors
-from sagann.runtime.moments import Moments
+from sagann.runtime.moments import Groups, Moments
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
 from sagann.runtime.streaming.part import BlockExchange
@@ -441,37 +441,51 @@ class Executor:
         self.resident.discard(Block("state", gather.result, step.interval, backward_pass=step.part + 1))
 
     def _add_to_means(self, step: Step) -> None:
-        """Add the rows of an interval to the means of all rows."""
+        """Add the rows of an interval, or the moments of edges that it has gathered, to the means of all rows."""
         link = self.program.mean(step.number)
-        rows = self._value(link.value, step.interval)
-        with torch.no_grad():
-            moments = self.epoch.moments.setdefault(step.number, Moments(rows, link.eps))
-            moments.add(rows)
+        for name in link.values:
+            rows = self._value(name, step.interval)
+            with torch.no_grad():
+                if link.edge_shape is None:
+                    self.epoch.moments.setdefault(step.number, Moments(rows, link.eps)).add(rows)
+                else:
+                    groups = Groups(rows=rows, shape=link.edge_shape)
+                    self.epoch.moments.setdefault(step.number, Moments(groups.sums, link.eps)).add_groups(groups)
 
     def _share_means(self, step: Step) -> None:
-        """Let the stages that follow read the means, once all intervals are added."""
+        """Let the stages and gathers that follow read the means, once all intervals are added."""
         link, moments = self.program.mean(step.number), self.epoch.moments[step.number]
         with torch.no_grad():
             if self.exchange is not None:
                 moments.merge(partial(self.exchange.add_up, doing="adding means of a BatchNorm"))
-            if moments.count < 2:
+            if moments.count == 1:
                 raise too_few_rows(link.norm)
             means = moments.shared()
-        self.epoch.shared[link.result] = means.requires_grad_(self.epoch.trains and self.gradients.has(link.value))
+        wanted = self.epoch.trains and any(map(self.gradients.has, link.values))
+        for name, shared in zip((link.result, link.scales), means, strict=True):
+            self.epoch.shared[name] = shared.requires_grad_(wanted)
 
     def _share_means_grad(self, step: Step) -> None:
         """Complete the gradient of the means, which is 0 where no gradient has come to them, as after detach()."""
-        name = self.program.mean(step.number).result
-        grad = self.epoch.of_shared.get(name, torch.zeros_like(self.epoch.shared[name]))
+        link = self.program.mean(step.number)
+        of_shared, shared = self.epoch.of_shared, self.epoch.shared
+        grad = torch.stack(
+            [of_shared.get(name, torch.zeros_like(shared[name])) for name in (link.result, link.scales)]
+        )
         if self.exchange is not None:
             grad = self.exchange.add_up(grad.flatten(), "adding gradients of a BatchNorm's means").view_as(grad)
-        self.epoch.of_shared[name] = grad
+        self.epoch.of_moments[step.number] = grad
 
     def _means_grad(self, step: Step) -> None:
         link = self.program.mean(step.number)
-        rows = self._value(link.value, step.interval)
-        grad = self.epoch.moments[step.number].gradient(rows, self.epoch.of_shared[link.result])
-        self._add_gradient(link.value, step.interval, grad)
+        moments, of_shared = self.epoch.moments[step.number], self.epoch.of_moments[step.number]
+        for name in link.values:
+            rows = self._value(name, step.interval)
+            if link.edge_shape is None:
+                grad = moments.gradient(rows, of_shared)
+            else:
+                grad = moments.gradient_of_groups(Groups(rows=rows, shape=link.edge_shape), of_shared)
+            self._add_gradient(name, step.interval, grad)
 
     def _output_grad(self, step: Step) -> None:
         rows = self.resident[Block("grad", "x", step.interval)]

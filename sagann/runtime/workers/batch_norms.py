@@ -1,4 +1,4 @@
-"""BatchNorms of workers: while a model is trained, their means are over the vertices of all workers.
+"""BatchNorms of workers: while a model is trained, their means are over the vertices, or the edges, of all workers.
 
 References:
     PyTorch's SyncBatchNorm does the same on CUDA devices; it needs NCCL.
@@ -34,11 +34,11 @@ def _run(workers: Workers, norm: Any, name: str, x: Tensor) -> Tensor:
     check_rows(norm, x)
     moments = Moments(x, norm.eps)
     means: Tensor = _Means.apply(x, moments, workers)  # type: ignore[no-untyped-call]
-    if moments.count < 2:
+    if moments.count == 1:
         raise too_few_rows(name)
     with torch.no_grad():
         moments.update(norm)
-    return normalised(norm, x, means)
+    return normalised(norm, x, *means)
 
 
 class _Means(torch.autograd.Function):

@@ -18,7 +18,7 @@ from sagann.plan.orders import Order
 from sagann.runtime.moments import Moments
 from sagann.runtime.streaming.streamed import StreamedModel
 from tests.graphs import labelled_graph
-from tests.runtime.in_memory.test_batch_norm import OfEdges, OfVertices
+from tests.runtime.in_memory.test_batch_norm import OfVertices
 from tests.runtime.streams import in_double, partial_loss, tight
 from tests.tolerances import largest
 
@@ -178,25 +178,6 @@ def test_a_norm_that_gets_no_gradient() -> None:
     plain = copy.deepcopy(model)
     expected = numbers(plain, partial_loss(plain(hops[:1], x), slice(0, 53)), x)
     assert_alike(numbers(model, StreamedModel(model, hops[:1], (0, 11, 53)).loss(x, partial_loss), x), expected)
-
-
-def test_a_norm_over_edges_is_refused() -> None:
-    class Model(nn.Module):
-        num_hops = 1
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = OfEdges(8, 3)
-
-        def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-            return self.layer(hops[0], x)
-
-    hops, x = given()
-    with pytest.raises(
-        LayerError,
-        match=r"the BatchNorm1d 'norm', which is trained, computes means over edges; a BatchNorm in apply_vertex",
-    ):
-        StreamedModel(Model().double(), hops[:1], (0, 11, 53))(x[:, :8])
 
 
 def test_a_norm_of_another_width_is_refused() -> None:

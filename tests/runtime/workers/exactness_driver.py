@@ -25,7 +25,7 @@ from sagann.train.contract import Contract
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor
 from tests.graphs import labelled_graph
-from tests.runtime.in_memory.test_batch_norm import OfVertices
+from tests.runtime.in_memory.test_batch_norm import OfEdges, OfVertices
 from tests.runtime.workers.epochs import Numbers, trained
 from tests.runtime.workers.processes import run_workers
 from tests.train.runs import sparse_graph, values_graph
@@ -96,6 +96,11 @@ def normed() -> GNN:
     return GNN(layers, norms=[nn.BatchNorm1d(16, momentum=None), nn.BatchNorm1d(6, affine=False)], dropout=0.2)
 
 
+def normed_edges() -> GNN:
+    """Layers with BatchNorms over edges, and one between them."""
+    return GNN([OfEdges(8, 8), OfEdges(8, 3)], norms=[nn.BatchNorm1d(8)])
+
+
 def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
     compiled = CompiledEngine()
     for name in DISTINCT:
@@ -116,6 +121,7 @@ def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
     yield "several", several, labelled_graph(), compiled
     yield "batch norms", normed, labelled_graph(), compiled
     yield "batch norms, naive", normed, labelled_graph(), NaiveEngine()
+    yield "batch norms of edges", normed_edges, labelled_graph(), compiled
     hub = graph_of([(vertex, 0) for vertex in range(1, 37)], 40)
     yield "one hub, empty parts", own, hub, compiled
     yield "one hub, GCN", lambda: build_model(ModelConfig(hidden=8), hub), hub, compiled

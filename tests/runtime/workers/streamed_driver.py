@@ -29,8 +29,9 @@ from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor
 from sagann.train.streaming import Streaming
 from tests.graphs import labelled_graph
+from tests.runtime.in_memory.test_batch_norm import OfEdges
 from tests.runtime.workers.epochs import Numbers, trained
-from tests.runtime.workers.exactness_driver import GatedLayer, graph_of, normed
+from tests.runtime.workers.exactness_driver import GatedLayer, graph_of, normed, normed_edges
 from tests.runtime.workers.processes import join, run_workers, start_workers
 
 TIMEOUT_S = 20.0
@@ -93,8 +94,10 @@ def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph]]:
     yield "jumping", Jumping, labelled_graph()
     yield "batch norms", normed, labelled_graph()
     yield "batch norms, empty parts", normed, graph_of([(vertex, 0) for vertex in range(1, 37)], 40)
+    yield "batch norms of edges", normed_edges, labelled_graph()
     hub = graph_of([(vertex, 0) for vertex in range(1, 37)], 40)
     yield "one hub, empty parts", lambda: GNN([GatedLayer(8, 3)]), hub
+    yield "batch norms of edges, empty parts", lambda: GNN([OfEdges(8, 3)]), hub
     yield "no edges", lambda: GNN([GatedLayer(8, 3)]), graph_of([], 5)
 
 

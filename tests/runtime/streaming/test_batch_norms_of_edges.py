@@ -1,0 +1,332 @@
+"""BatchNorms over the edges of a streamed model: results, gradients and running means are those of the model itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sagann
+from sagann.errors import LayerError
+from sagann.graph import Topology, declare_constant
+from sagann.plan.orders import Order
+from sagann.plan.selection import Selection
+from sagann.runtime.moments import Groups, Moments
+from sagann.runtime.streaming.streamed import StreamedModel
+from tests.graphs import labelled_graph
+from tests.runtime.in_memory.test_batch_norm import OfEdges, OfVertices
+from tests.runtime.streaming.test_batch_norms import assert_alike, numbers
+from tests.runtime.streams import in_double, partial_loss, tight
+from tests.tolerances import largest
+
+NUM_TYPES = 3
+
+
+class Messages(sagann.SagaLayer):
+    """A network of two norms on the edges, of both ends and of edge data, reduced in several ways."""
+
+    accumulator = ("mean", "max", "std")
+    edge_data = "weight"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(2 * in_dim + 1, 5),
+            nn.BatchNorm1d(5, affine=False, momentum=None),
+            nn.ReLU(),
+            nn.Linear(5, out_dim),
+            nn.BatchNorm1d(out_dim, eps=0.1),
+        )
+        self.out = nn.Linear(3 * out_dim, out_dim)
+
+    def apply_edge(self, edge: Any) -> Tensor:
+        return torch.tanh(self.net(torch.cat([edge.src, edge.dst, edge.data[:, None]], 1)))
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.out(accum)
+
+
+class Heads(sagann.SagaLayer):
+    """A norm of rows with two dimensions, twice; scores that are normalised, and weigh what is normalised again."""
+
+    accumulator = "softmax"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.linear, self.norm, self.of_scores = nn.Linear(in_dim, 6), nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+        self.out = nn.Linear(6, out_dim)
+
+    def apply_edge(self, edge: Any) -> tuple[Tensor, Tensor]:
+        rows = self.norm((self.linear(edge.src) - self.linear(edge.dst)).view(-1, 3, 2))
+        rows = self.norm(torch.exp(0.1 * rows))
+        return self.of_scores(rows.sum(2)), rows
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.out(accum.flatten(1))
+
+
+class OfOneEnd(sagann.SagaLayer):
+    """Norms of what depends on sources alone, on destinations alone and on edge data alone."""
+
+    accumulator = "sum"
+    edge_data = "weight"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_dim, out_dim)
+        self.of_src, self.of_dst, self.of_data = (nn.BatchNorm1d(width) for width in (out_dim, out_dim, 1))
+        self.of_input = nn.BatchNorm1d(in_dim, affine=False)
+
+    def apply_edge(self, edge: Any) -> Tensor:
+        gate = torch.sigmoid(self.of_dst(self.linear(edge.dst)) + self.of_data(edge.data[:, None]))
+        return gate * (self.of_src(torch.tanh(self.linear(edge.src))) + self.linear(self.of_input(edge.src)))
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return accum
+
+
+class OfTypes(sagann.SagaLayer):
+    """A map by edge type before the norm."""
+
+    accumulator = "mean"
+    edge_data = "type"
+
+    def __init__(self, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(NUM_TYPES, in_dim, out_dim) / 3)
+        self.own, self.norm = nn.Linear(in_dim, out_dim), nn.BatchNorm1d(out_dim)
+
+    def apply_edge(self, edge: Any) -> Tensor:
+        mapped = sagann.typed_linear(edge.src, edge.data, self.weight)
+        return torch.relu(self.norm(mapped + self.own(edge.dst)))
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return accum
+
+
+class Detached(OfEdges):
+    """Its norm gets no gradient."""
+
+    def apply_edge(self, edge: Any) -> Tensor:
+        rows = self.linear(torch.cat([edge.src, edge.dst], dim=1))
+        return rows + self.norm(rows).detach()
+
+
+class Stack(nn.Module):
+    """Two layers, with a norm over vertices between them."""
+
+    num_hops = 2
+
+    def __init__(self, kind: Any, in_dim: int) -> None:
+        super().__init__()
+        self.first, self.between, self.second = kind(in_dim, in_dim), nn.BatchNorm1d(in_dim), kind(in_dim, in_dim)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        return self.second(hops[1], torch.relu(self.between(self.first(hops[0], x))))
+
+
+KINDS = [OfEdges, Messages, Heads, OfOneEnd, OfTypes, Detached]
+
+
+def given(dtype: torch.dtype = torch.float64) -> tuple[list[Topology], Tensor]:
+    """A graph with isolated vertices, weights and types of edges; and its features."""
+    graph = labelled_graph(types=NUM_TYPES)
+    topology = graph.topology
+    isolated = Topology.from_coo(
+        src=topology.indices.long(),
+        dst=topology.edge_dst().long(),
+        num_src=topology.num_src + 3,
+        num_dst=topology.num_src + 3,
+    )
+    weight = torch.rand(topology.num_edges, generator=torch.Generator().manual_seed(2)) + 0.5
+    graph = in_double(replace(graph, topology=topology.with_edge_data(weight=weight)))
+    isolated = isolated.with_edge_data(
+        **{
+            name: rows.to(dtype) if rows.is_floating_point() else rows
+            for name, rows in graph.topology.edge_data.items()
+        }
+    )
+    x = torch.randn(isolated.num_src, 6, generator=torch.Generator().manual_seed(3)) + 3
+    return [isolated, isolated], x.to(dtype).requires_grad_()
+
+
+def all_of(x: Tensor) -> slice:
+    return slice(0, len(x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_streamed_epoch_has_the_numbers_of_the_model(kind: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    hops, x = given()
+    n = len(x)
+    model: Any = Stack(kind, x.shape[1]).double()
+    plain = copy.deepcopy(model)
+    grids = [("column", (0, n)), *((order, (0, 20, 21, n)) for order in get_args(Order))]
+    for number, (order, bounds) in enumerate(grids):
+        streamed = tight(model, hops, x, order, bounds=bounds, spill=tmp_path)
+        expected = numbers(plain, partial_loss(plain(hops, x), all_of(x)), x)
+        folds = number % 2 == 0
+        loss = streamed.loss(x, partial_loss) if folds else partial_loss(streamed(x), all_of(x))
+        assert_alike(numbers(model, loss, x), expected)
+        streamed.close()
+    model.eval(), plain.eval()
+    with torch.no_grad():
+        expected = [plain(hops, x), *plain.buffers()]
+        assert_alike([StreamedModel(model, hops, (0, 20, 21, n))(x), *model.buffers()], expected)
+
+
+def test_rows_that_are_picked_and_constant_features() -> None:
+    torch.manual_seed(0)
+    hops, x = given()
+    x = declare_constant(x.detach())
+    model: Any = Stack(OfOneEnd, x.shape[1]).double()
+    plain = copy.deepcopy(model)
+    streamed = StreamedModel(
+        model, hops, (0, 9, 18, 27, 36, len(x)), budget_bytes=1 << 20, selection=Selection(share=0.95)
+    )
+    for _ in range(2):
+        expected = partial_loss(plain(hops, x), all_of(x))
+        found = streamed.loss(x, partial_loss)
+        gradients = [
+            torch.autograd.grad(loss, [*of.parameters()]) for loss, of in ((found, model), (expected, plain))
+        ]
+        assert_alike(
+            [found.detach(), *gradients[0], *model.buffers()], [expected.detach(), *gradients[1], *plain.buffers()]
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_means_are_computed_in_single_precision_at_least(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    hops, x = given(dtype)
+    model = Stack(OfEdges, x.shape[1]).to(dtype)
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()(hops, x.double())
+        expected = copy.deepcopy(model)(hops, x)
+        found = StreamedModel(model, hops, (0, 11, len(x)))(x)
+    assert found.dtype == expected.dtype
+    assert float((found - exact).norm()) < 2 * float((expected - exact).norm())
+
+
+def test_a_frozen_model_gives_its_gradient_to_features_alone() -> None:
+    torch.manual_seed(0)
+    hops, x = given()
+    model = Stack(Messages, x.shape[1]).double().requires_grad_(False)
+    plain = copy.deepcopy(model)
+    (expected,) = torch.autograd.grad(partial_loss(plain(hops, x), all_of(x)), [x])
+    (found,) = torch.autograd.grad(StreamedModel(model, hops, (0, 11, len(x))).loss(x, partial_loss), [x])
+    assert_alike([found], [expected])
+
+
+class Dropped(sagann.SagaLayer):
+    """A dropout before the norm, after one that the norm does not see."""
+
+    accumulator = "sum"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6, affine=False)
+
+    def apply_edge(self, edge: Any) -> Tensor:
+        unseen = torch.dropout(edge.dst, 0.5, self.training)
+        return self.norm(torch.dropout(edge.src, 0.5, self.training)) + 0 * unseen
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return accum
+
+
+def test_edges_draw_the_same_numbers_for_the_means_and_for_their_messages() -> None:
+    class Model(nn.Module):
+        num_hops = 1
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = Dropped()
+
+        def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+            return self.layer(hops[0], x)
+
+    torch.manual_seed(0)
+    hops, x = given()
+    for bounds in ((0, len(x)), (0, 20, 21, len(x))):
+        out = StreamedModel(Model().double(), hops[:1], bounds)(x).detach()
+        assert largest(out) > 1
+        assert largest(out.sum(0)) < 1e-10
+
+
+class Shared(nn.Module):
+    """One norm over edges, over the vertices of a layer and between layers; and one that is called twice with the same rows."""
+
+    num_hops = 2
+
+    def __init__(self, in_dim: int) -> None:
+        super().__init__()
+        self.first, self.second = OfEdges(in_dim, 5), OfVertices(5, 5)
+        self.second.norm = self.first.norm
+        self.twice = nn.BatchNorm1d(5)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        x = self.second(hops[1], self.first(hops[0], x))
+        x = self.first.norm(torch.tanh(x))
+        return self.twice(x) * self.twice(x)
+
+
+def test_a_norm_that_is_called_in_several_places() -> None:
+    torch.manual_seed(0)
+    hops, x = given()
+    model = Shared(x.shape[1]).double()
+    plain = copy.deepcopy(model)
+    expected = numbers(plain, partial_loss(plain(hops, x), all_of(x)), x)
+    assert_alike(numbers(model, StreamedModel(model, hops, (0, 11, len(x))).loss(x, partial_loss), x), expected)
+
+
+@pytest.mark.parametrize("num_edges", [0, 1, 2])
+def test_few_edges(num_edges: int) -> None:
+    ends = torch.arange(num_edges)
+    hops = [Topology.from_coo(src=ends, dst=ends + 1, num_src=5)] * 2
+    x = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    model = Stack(OfEdges, 6).double()
+    plain = copy.deepcopy(model)
+    streamed = StreamedModel(model, hops, (0, 2, 5))
+    if num_edges == 1:
+        with pytest.raises(LayerError, match="a BatchNorm that is trained needs two rows at least"):
+            streamed(x)
+    else:
+        expected = numbers(plain, partial_loss(plain(hops, x), all_of(x)), x)
+        assert_alike(numbers(model, streamed.loss(x, partial_loss), x), expected)
+
+
+def test_what_stays_refused() -> None:
+    class OfSequences(OfEdges):
+        accumulator = "concat"
+        max_degree = 2
+
+        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+            return accum[:, : accum.shape[1] // 2]
+
+    hops, x = given()
+    with pytest.raises(LayerError, match="its accumulator is concat"):
+        StreamedModel(Stack(OfSequences, x.shape[1]).double(), hops, (0, len(x)))(x)
+
+
+def test_moments_of_groups_with_large_means_lose_nothing() -> None:
+    rows = torch.randn(1000, 3, 2, generator=torch.Generator().manual_seed(0)) + 3000
+    moments = Moments(rows, eps=0.0)
+    sizes = [0, 1, 500, 0, 7, 492]
+    parts = []
+    for part in rows.split(sizes):
+        spread = (part.double() - part.double().mean(0)).square().sum(0).float() if len(part) else torch.zeros(3, 2)
+        parts.append(torch.cat([torch.cat([part.sum(0), spread], 1).flatten(), torch.tensor([float(len(part))])]))
+    for gathered in torch.stack(parts).split(4):
+        moments.add_groups(Groups(rows=gathered, shape=(3, 2)))
+    expected = rows.double().transpose(1, 2).flatten(0, 1)
+    mean, deviation = moments.shared()
+    assert moments.count == 2000
+    torch.testing.assert_close(mean.double(), expected.mean(0), rtol=1e-6, atol=0)
+    torch.testing.assert_close(deviation.double(), 1 / expected.std(0, correction=0), rtol=1e-5, atol=0)
