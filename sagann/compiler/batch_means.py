@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from sagann.compiler.whole_operators import NotShown
 from sagann.kernels.edge.builder import arithmetic_dtype
 from sagann.saga.batch_norms import batch_norms_over_rows, check_rows, normalised, replaced_forwards
 
@@ -26,17 +27,31 @@ from sagann.saga.batch_norms import batch_norms_over_rows, check_rows, normalise
 def traced_batch_norms(module: nn.Module, *, over_edges: bool = False) -> Iterator[None]:
     """Inside the ``with`` block, BatchNorms of the module that compute means over rows leave nodes with their names in the module."""
     computing = batch_norms_over_rows(module)
+    own = {name: each for name, each in computing.items() if not _is_plain(each)}
+    plain = {name: each for name, each in computing.items() if name not in own}
     # On the edges, the others become pointwise operators, and what depends on their running means alone is computed once.
     others = {
         name: each
         for name, each in module.named_modules()
-        if over_edges and isinstance(each, _BatchNorm) and name not in computing
+        if over_edges and _is_plain(each) and name not in computing
     }
     with (
-        replaced_forwards(computing, _over_edges if over_edges else _over_vertices),
+        replaced_forwards(own, _refused),
+        replaced_forwards(plain, _over_edges if over_edges else _over_vertices),
         replaced_forwards(others, _evaluated),
     ):
         yield
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a module is a BatchNorm, and does no more."""
+    return isinstance(module, _BatchNorm) and type(module).forward in (_BatchNorm.forward, nn.SyncBatchNorm.forward)
+
+
+def _refused(norm: Any, name: str, x: Tensor) -> NoReturn:
+    raise NotShown(
+        f"the {type(norm).__name__} '{name}', which is trained, has a forward of its own; call a torch.nn.BatchNorm1d instead"
+    )
 
 
 def _over_vertices(norm: Any, name: str, x: Tensor) -> Tensor:

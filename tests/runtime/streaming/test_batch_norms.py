@@ -188,6 +188,25 @@ def test_a_norm_of_another_width_is_refused() -> None:
         StreamedModel(model, hops[:1], (0, 11, 53))(x)
 
 
+class Doubled(nn.BatchNorm1d):
+    """It does more than a BatchNorm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def test_a_norm_with_a_forward_of_its_own_is_refused_and_streams_in_evaluation() -> None:
+    hops, x = given()
+    between, inside = Between(x.shape[1]).double(), OfAllKinds(x.shape[1]).double()
+    between.norms[0], inside.inner.norm = Doubled(WIDTH).double(), Doubled(6).double()
+    for model in (between, inside):
+        with pytest.raises(LayerError, match=r"the Doubled '.*', which is trained, has a forward of its own"):
+            StreamedModel(model, hops[: model.num_hops], (0, 11, 53))(x)
+        model.eval()
+        expected = model(hops[: model.num_hops], x)
+        assert_alike([StreamedModel(model, hops[: model.num_hops], (0, 11, 53))(x).detach()], [expected.detach()])
+
+
 def test_a_single_row_is_refused() -> None:
     topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([0]), num_src=1)
     model = Between(4)
