@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from sagann.compiler.model_program import ModelProgram
+from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.feature_store import Features, TensorRows
 from sagann.graph.graph import Graph
@@ -30,7 +31,7 @@ from sagann.runtime.streaming.capturing import captured, trained_in
 from sagann.runtime.streaming.features import are_constant, like_on, needs_gradient
 from sagann.runtime.streaming.part import BlockExchange, Walked
 from sagann.runtime.streaming.streamed import StreamedModel
-from sagann.saga.layer import count_hops
+from sagann.saga.layer import SagaLayer, count_hops
 from sagann.saga.shared_lock import MODELS
 from sagann.storage.mapped import positioned
 
@@ -246,7 +247,8 @@ def _selection(
 
 
 def dense_bytes(model: nn.Module, graph: Graph, *, trains: bool = True) -> int:
-    """Bytes that an epoch takes with everything in memory, beside the graph: those of a plan with one interval.
+    """Bytes that an epoch takes with everything in memory, beside the graph: those of a plan with one interval, and about those of the
+    edges' tensors of layers that run as they are written.
 
     Without ``trains``, the bytes of an evaluation.
 
@@ -254,7 +256,33 @@ def dense_bytes(model: nn.Module, graph: Graph, *, trains: bool = True) -> int:
         LayerError: the model cannot be streamed, so its memory is unknown.
     """
     hops, program = _captured_on(model, graph, torch.device("cpu"), trains=trains)
-    return dense_peak_bytes(program, hops, gradients=_gradients(program, model, graph), trains=trains)
+    planned_bytes = dense_peak_bytes(program, hops, gradients=_gradients(program, model, graph), trains=trains)
+    return planned_bytes + _edge_tensor_bytes(model, program, hops)
+
+
+def _edge_tensor_bytes(model: nn.Module, program: ModelProgram, hops: Sequence[Topology]) -> int:
+    """About the bytes of the edges' tensors in memory, where layers have BatchNorms that compute means over all rows."""
+    norms = tuple(link.norm for link in program.means)
+    layers = [name for name, module in model.named_modules() if isinstance(module, SagaLayer)]
+    if not any(norm.startswith(f"{name}.") for norm in norms for name in layers):
+        return 0
+    moments = {value for link in program.means if link.edge_shape is not None for value in link.values}
+    sizes = hop_sizes(program, hops, (0, hops[0].num_src))
+    return sum(
+        sum(sizes[gather.hop].edges.values()) * max(gather.edges.tensor_bytes, _read_bytes(gather))
+        for gather in program.gathers
+        if gather.result not in moments
+    )
+
+
+def _read_bytes(gather: Gather) -> int:
+    """Bytes that an edge reads, without those of parameters."""
+    assert gather.edges.function is not None
+    return sum(
+        math.prod(given.shape) * given.dtype.itemsize
+        for given in gather.edges.function.inputs
+        if given.side != "param"
+    )
 
 
 def _gradients(program: ModelProgram, model: nn.Module, graph: Graph) -> Gradients:

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from sagann.kernels.accumulators import ACCUMULATORS
+from sagann.kernels.accumulators.records import RECORDS
 from tests.graphs import odd_topologies
 from tests.tolerances import assert_close
 
 
 @pytest.mark.parametrize("graph", ["isolated vertices", "one hub", "skewed"])
-@pytest.mark.parametrize("name", sorted(ACCUMULATORS.keys() - {"concat"}))
+@pytest.mark.parametrize("name", sorted(RECORDS.keys() - {"concat"}))
 def test_a_finished_state_is_what_the_twin_gathers(name: str, graph: str) -> None:
-    topology, record = odd_topologies()[graph], ACCUMULATORS[name]
+    topology, record = odd_topologies()[graph], RECORDS[name]
     values = [torch.randn(topology.num_edges, 3).double() for _ in range(record.reduction.num_values)]
     degrees = topology.in_degrees().clamp(min=1)
 

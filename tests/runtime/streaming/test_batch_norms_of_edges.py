@@ -15,10 +15,13 @@ from torch import Tensor, nn
 import sagann
 from sagann.errors import LayerError
 from sagann.graph import Topology, declare_constant
+from sagann.nn import GNN
 from sagann.plan.orders import Order
 from sagann.plan.selection import Selection
 from sagann.runtime.moments import Groups, Moments
+from sagann.runtime.streaming.stream import dense_bytes
 from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.train import TrainConfig, Trainer
 from tests.graphs import labelled_graph
 from tests.runtime.in_memory.test_batch_norm import OfEdges, OfVertices
 from tests.runtime.streaming.test_batch_norms import assert_alike, numbers
@@ -313,6 +316,31 @@ def test_what_stays_refused() -> None:
     hops, x = given()
     with pytest.raises(LayerError, match="its accumulator is concat"):
         StreamedModel(Stack(OfSequences, x.shape[1]).double(), hops, (0, len(x)))(x)
+
+
+def test_the_memory_of_a_run_in_memory_counts_tensors_of_edges() -> None:
+    graph = replace(labelled_graph(types=NUM_TYPES), splits={})
+    for kind in (OfEdges, OfTypes):
+        model = Stack(kind, 8)
+        training, evaluation = (dense_bytes(model, graph, trains=trains) for trains in (True, False))
+        assert training - evaluation > 2 * 4 * 8 * graph.num_edges
+
+
+@pytest.mark.parametrize("memory", ["20KiB", "1MiB"])
+def test_a_run_that_is_resumed_is_the_uninterrupted_one(memory: str, tmp_path: Path) -> None:
+    def run(folder: str, epochs: int, *, resume: bool = False) -> Trainer:
+        torch.manual_seed(0)
+        config = TrainConfig(epochs=epochs, memory=memory)
+        model = GNN([OfEdges(8, 6), OfEdges(6, 3)], norms=[nn.BatchNorm1d(6)])
+        trainer = Trainer(model, labelled_graph(), config, run_dir=tmp_path / folder, progress=False)
+        trainer.fit(resume=resume)
+        return trainer
+
+    whole = run("whole", 4)
+    run("cut", 2)
+    resumed = run("cut", 4, resume=True)
+    for name, expected in whole.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], expected), name
 
 
 def test_moments_of_groups_with_large_means_lose_nothing() -> None:
