@@ -41,6 +41,11 @@ class BackwardPass:
     results: tuple[str, ...]
     "For each output, the forward's input that it is the gradient of, or the name by which the next pass reads it."
 
+    def names(self, *, of_edges: bool) -> list[str]:
+        """Names of those results that have a row per edge, or of the other results."""
+        outputs = zip(self.results, self.function.outputs, strict=True)
+        return [name for name, output in outputs if (output.reduction.rows == "edge") == of_edges]
+
 
 class Backward:
     """The backward of a pass, derived once for each set of wanted gradients, on first use."""

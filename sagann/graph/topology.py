@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -28,6 +28,9 @@ from torch import Tensor
 from sagann.errors import InputError, require_type
 from sagann.graph.checks import check_ids, check_offsets, numbered, slices, wrong_form
 from sagann.graph.widths import id_dtype
+
+if TYPE_CHECKING:
+    from sagann.graph.edges_apart import EdgesApart
 
 _AS_TENSOR = "Convert it with torch.as_tensor."
 
@@ -230,6 +233,13 @@ class Topology:
         With ``keeps``, a worker's part keeps what constant features were completed to, for later epochs.
         """
         return rows
+
+    def apart(self) -> EdgesApart | None:
+        """The edges apart by whether a layer is called with the rows of their sources; None where it is called with all rows.
+
+        Engines gather the edges of the given rows while the other rows travel.
+        """
+        return None
 
     @property
     def edge_data(self) -> Mapping[str, Tensor]:

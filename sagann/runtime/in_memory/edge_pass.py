@@ -10,7 +10,7 @@ they are put between the padding; the backward takes the rows' gradients out aga
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -31,6 +31,8 @@ from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.naive import concat_slots
 from sagann.kernels.seeds import drawn_seed
 
+Forms = Mapping[str, tuple[torch.Size, torch.dtype]]
+"Shape and type of arrays, by name."
 SCATTERED_FROM = 10
 "From so many in-edges per destination on, to move an extremum's gradient feature by feature costs less than to read every edge."
 SMALLEST_PASS_BYTES = 1 << 20
@@ -123,15 +125,7 @@ class _FusedGather(torch.autograd.Function):
                 results = _run(call, step.function, read)
                 for name, result in zip(step.results, results, strict=True):
                     (gradients if name in ctx.forms else given)[name] = result
-        for name in ctx.wanted:
-            if name not in gradients:
-                # What no gradient reaches, as through a sign, has one of zeros, as in PyTorch.
-                shape, dtype = ctx.forms[name]
-                gradients[name] = grad.new_zeros((), dtype=dtype).expand(shape)
-        return None, *(
-            _in_form(gradients[name], shape, dtype) if name in gradients else None
-            for name, (shape, dtype) in ctx.forms.items()
-        )
+        return None, *gradients_in_order(gradients, ctx.wanted, ctx.forms, grad)
 
 
 def _run(call: _Call, function: EdgeFunction, arrays: dict[str, Tensor]) -> tuple[Tensor, ...]:
@@ -156,7 +150,29 @@ def _run(call: _Call, function: EdgeFunction, arrays: dict[str, Tensor]) -> tupl
     )
 
 
-def _in_form(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+def gradients_in_order(
+    found: Mapping[str, Tensor], wanted: Sequence[str], forms: Forms, grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The gradient of every input, in order; None for those that are not wanted.
+
+    Args:
+        found: gradients that the passes of a backward have found, by name.
+        wanted: names of the inputs that want a gradient.
+        forms: the form of every input.
+        grad: any tensor on the device of the gradients.
+    """
+    gradients: list[Tensor | None] = []
+    for name, (shape, dtype) in forms.items():
+        if name in found:
+            gradients.append(in_form(found[name], shape, dtype))
+        else:
+            # What no gradient reaches, as through a sign, has one of zeros, as in PyTorch.
+            gradients.append(grad.new_zeros((), dtype=dtype).expand(shape) if name in wanted else None)
+    return tuple(gradients)
+
+
+def in_form(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """The gradient of an array in the array's shape and type."""
     # A topology may count more sources than an array has rows: no edge reads those.
     rows = gradient if gradient.shape == shape else gradient[: shape[0]]
     return rows.to(dtype)

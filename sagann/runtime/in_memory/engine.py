@@ -20,6 +20,7 @@ from sagann.graph.topology import Topology
 from sagann.kernels.dialects import Dialect, check_dialect, dialect_for
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.runtime.allocator import give_back_freed_memory
+from sagann.runtime.in_memory.apart import can_gather_apart, gather_apart
 from sagann.runtime.in_memory.configuration import Key, configuration
 from sagann.runtime.in_memory.edge_pass import compute_rows, gather_fused
 from sagann.runtime.in_memory.invariants import Invariants
@@ -239,6 +240,11 @@ class CompiledEngine:
         edges, dialect = program.edges, self._dialect(topology)
         # A gather that is kept reads its rows once.
         keeps = not self.lean and not program.invariant
+        apart = topology.apart() if can_gather_apart(program) else None
+        if apart is not None:
+            _, values = edges_of_pairs(program, topology, values, dialect)
+            arrays = [values[name] for name in edges.stage.inputs]
+            return gather_apart(edges, topology, apart, arrays, dialect, keeps=keeps)
         values = {
             **values,
             **topology.complete_all({name: values[name] for name in program.source_rows}, keeps=keeps),

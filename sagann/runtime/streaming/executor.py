@@ -424,7 +424,7 @@ class Executor:
             if block.kind in ("grad_inputs", "gather_saved", "edge_grad"):
                 arrays |= self.resident[block]
         edges = self._accumulate(state, gather, step, arrays)
-        names = _results(work, of_edges=True)
+        names = work.names(of_edges=True)
         if names:
             handed = Block("edge_grad", gather.result, step.interval, step.dst_interval)
             self.resident[handed] = dict(zip(names, edges, strict=True))
@@ -432,7 +432,7 @@ class Executor:
     def _finish_grad(self, step: Step) -> None:
         gather, work, state = self._backward_pass(step)
         values = dict(zip(gather.edges.stage.inputs, gather.inputs, strict=True))
-        for name, result in zip(_results(work, of_edges=False), state.finish(), strict=True):
+        for name, result in zip(work.names(of_edges=False), state.finish(), strict=True):
             value = values[name]
             if value in self.epoch.shared:
                 self.epoch.add_shared(value, _alone(result))
@@ -493,12 +493,6 @@ class Executor:
             x = self.epoch.x
             self.epoch.of_x = torch.zeros((x.num_rows, *x.row_shape), dtype=x.dtype)
         self.epoch.of_x[self.plan.vertices(step.interval)] = rows
-
-
-def _results(work: BackwardPass, *, of_edges: bool) -> list[str]:
-    """Names of those results of a pass that have a row per edge, or of the other results."""
-    outputs = zip(work.results, work.function.outputs, strict=True)
-    return [name for name, output in outputs if (output.reduction.rows == "edge") == of_edges]
 
 
 def _alone(value: Tensor) -> Tensor:

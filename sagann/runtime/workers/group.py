@@ -84,6 +84,24 @@ class Workers:
         Raises:
             WorkerError: a worker does not answer.
         """
+        self.begin(sends, receives, doing, timeout_s=timeout_s)()
+
+    def begin(
+        self,
+        sends: Mapping[int, Tensor],
+        receives: Mapping[int, Tensor],
+        doing: str,
+        *,
+        timeout_s: float | None = None,
+    ) -> Callable[[], None]:
+        """Begin what :meth:`transfer` does, and return a function that waits for the end. Tensors travel meanwhile.
+
+        Until that function has returned, nobody writes to the tensors of ``sends``, and nobody reads those of ``receives``. All workers
+        begin their transfers in the same order. ``timeout_s`` counts from the call of the function.
+
+        Raises:
+            WorkerError: a worker does not answer; raised here or by the function.
+        """
         patience = timedelta(seconds=self.timeout_s if timeout_s is None else timeout_s)
         works: list[tuple[int, Any]] = []
         starts: list[tuple[Callable[..., Any], Mapping[int, Tensor]]] = [
@@ -96,10 +114,15 @@ class Workers:
                     if tensor.numel():
                         with self._blaming(rank, doing, patience):
                             works.append((rank, start(tensor, rank)))
-            for rank, work in works:
-                with self._blaming(rank, doing, patience):
-                    work.wait(patience)
         self.sent_bytes += sum(tensor.nbytes for tensor in sends.values())
+
+        def finish() -> None:
+            with self.stopwatch.waiting():
+                for rank, work in works:
+                    with self._blaming(rank, doing, patience):
+                        work.wait(patience)
+
+        return finish
 
     @contextmanager
     def _blaming(self, rank: int, doing: str, patience: timedelta) -> Iterator[None]:

@@ -9,7 +9,7 @@ back to the owners, who add them to their own in the order of the ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,10 +17,12 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sagann.graph.constant import is_constant
-from sagann.graph.topology import Topology
+from sagann.graph.topology import Topology, for_training_as_well
+from sagann.graph.versions import version_of
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.partition import Part
 from sagann.runtime.workers.group import START_TIMEOUT_S, Workers
+from sagann.runtime.workers.part_apart import PartApart
 
 
 class Halo:
@@ -56,11 +58,55 @@ class Halo:
 
         With ``keeps``, what constant features were completed to is kept, so their rows travel once.
         """
-        row_bytes = sum(math.prod(each.shape[1:]) * each.element_size() for each in rows.values())
-        number = self.workers.stopwatch.exchange(row_bytes=row_bytes) if rows else 0
-        return {name: self._completed(each, number, keeps and is_constant(each)) for name, each in rows.items()}
+        number = self.exchanged(rows)
+        return {name: self.completed(each, number, keeps and is_constant(each)) for name, each in rows.items()}
 
-    def _completed(self, rows: Tensor, number: int, keeps: bool) -> Tensor:
+    def exchanged(self, rows: Mapping[str, Tensor]) -> int:
+        """The number of the exchange of these rows in a step, which begins now."""
+        row_bytes = sum(math.prod(each.shape[1:]) * each.element_size() for each in rows.values())
+        return self.workers.stopwatch.exchange(row_bytes=row_bytes) if rows else 0
+
+    def begin(self, own: Tensor, rows: Tensor) -> Callable[[], None]:
+        """Begin to send own rows [num_own, ...] to those who need them, and to fill the halo's rows [num_halo, ...].
+
+        Returns:
+            A function that waits for the end.
+        """
+        places = self._places_in_halo()
+        return self.workers.begin(
+            {rank: own.index_select(0, self.sent[rank]) for rank in places},
+            {rank: rows[here] for rank, here in places.items()},
+            "exchanging rows of the halo",
+        )
+
+    def give_back(self, grad: Tensor) -> Callable[[Tensor], None]:
+        """Begin to send the gradient of the halo's rows [num_halo, ...] to their owners.
+
+        Returns:
+            A function that waits for what others send, and adds it in place to the gradient of own rows [num_own, ...], in the order
+            of the ranks.
+        """
+        places, grad = self._places_in_halo(), grad.contiguous()
+        found = {rank: grad.new_empty(len(self.sent[rank]), *grad.shape[1:]) for rank in places}
+        finish = self.workers.begin(
+            {rank: grad[here] for rank, here in places.items()}, found, "exchanging gradients of the halo"
+        )
+
+        def add_to(own: Tensor) -> None:
+            finish()
+            # A worker asks for a row once, so each addition has one summand per row.
+            for rank, rows in found.items():
+                own.index_add_(0, self.sent[rank], rows)
+
+        return add_to
+
+    def _places_in_halo(self) -> dict[int, slice]:
+        """For each other worker, in the order of the ranks, the rows of the halo that it owns."""
+        first = self.num_own
+        return {rank: slice(rows.start - first, rows.stop - first) for rank, rows in self.received.items()}
+
+    def completed(self, rows: Tensor, number: int, keeps: bool) -> Tensor:
+        """The rows of all sources; with ``keeps``, they travel once for each version of the rows. See :meth:`exchanged`."""
         # A tensor that was made in inference mode counts no versions.
         keeps = keeps and not rows.is_inference()
         if keeps and (kept := self._kept.get(rows)) is not None and kept[0] == rows._version:
@@ -76,13 +122,9 @@ class _Complete(torch.autograd.Function):
     def forward(ctx: Any, own: Tensor, halo: Halo, number: int) -> Tensor:
         ctx.halo, ctx.number = halo, number
         rows = own.new_empty(halo.num_src, *own.shape[1:])
+        finish = halo.begin(own, rows[halo.num_own :])
         rows[: halo.num_own] = own
-        others = halo.workers.others
-        halo.workers.transfer(
-            {rank: own.index_select(0, halo.sent[rank]) for rank in others},
-            {rank: rows[halo.received[rank]] for rank in others},
-            "exchanging rows of the halo",
-        )
+        finish()
         return rows
 
     @staticmethod
@@ -90,15 +132,9 @@ class _Complete(torch.autograd.Function):
     def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
         halo: Halo = ctx.halo
         halo.workers.stopwatch.give_back(ctx.number)
-        others, grad = halo.workers.others, grad.contiguous()
-        found = {rank: grad.new_empty(len(halo.sent[rank]), *grad.shape[1:]) for rank in others}
-        halo.workers.transfer(
-            {rank: grad[halo.received[rank]] for rank in others}, found, "exchanging gradients of the halo"
-        )
+        add_to = halo.give_back(grad[halo.num_own :])
         own = grad[: halo.num_own].clone()
-        # A worker asks for a row once, so each addition has one summand per row.
-        for rank in others:
-            own.index_add_(0, halo.sent[rank], found[rank])
+        add_to(own)
         return own, None, None
 
 
@@ -111,13 +147,14 @@ class PartTopology(Topology):
         edge_data: edge data of the part's edges.
     """
 
-    __slots__ = ("halo", "part")
+    __slots__ = ("_apart", "halo", "part")
 
     def __init__(self, part: Part, halo: Halo, edge_data: Mapping[str, Tensor]) -> None:
         super().__init__(
             indptr=part.indptr, indices=part.indices, num_src=part.num_src, edge_data=edge_data, validate=False
         )
         self.part, self.halo = part, halo
+        self._apart: tuple[tuple[int, ...], PartApart] | None = None
 
     @property
     def num_given(self) -> int:
@@ -136,6 +173,17 @@ class PartTopology(Topology):
 
     def complete_all(self, rows: Mapping[str, Tensor], *, keeps: bool) -> Mapping[str, Tensor]:
         return self.halo.complete(rows, keeps=keeps)
+
+    def apart(self) -> PartApart | None:
+        """The edges apart, until edge data change; None where there is no other worker."""
+        if not self.halo.workers.others:
+            return None
+        data = self.edge_data.values()
+        versions = tuple(map(version_of, data))
+        if self._apart is None or self._apart[0] != versions or any(rows.is_inference() for rows in data):
+            with for_training_as_well():
+                self._apart = versions, PartApart(self, self.halo)
+        return self._apart[1]
 
     def with_edge_data(self, **edge_data: Tensor) -> PartTopology:
         """The same part with edge data added or replaced; arrays are shared."""

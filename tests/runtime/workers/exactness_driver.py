@@ -178,7 +178,7 @@ AGAIN = ("gcn", "gat", "README", "README, in tiles", "several", "one hub, empty 
 "Cases that run twice."
 RUNS: dict[torch.dtype, dict[str, tuple[int, Collection[str] | None]]] = {
     torch.float32: {"2, first": (2, None), "2, again": (2, AGAIN)},
-    torch.float64: {"3": (3, None)},
+    torch.float64: {"3": (3, None), "4, some": (4, AGAIN)},
 }
 "For each type, the number of workers and the cases of each run; None for every case."
 

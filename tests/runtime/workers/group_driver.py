@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ TIMEOUT_S = 2.0
 "Seconds for which workers wait for the one that is stopped."
 LONG_S = 200.0
 "Seconds for which workers would wait for the one that is killed, if they did not see that it is gone."
-EXPECTED_CODES = {"killed": [3, -signal.SIGKILL, 3], "stopped": [3, -signal.SIGKILL, 3]}
+EXPECTED_CODES = [3, -signal.SIGKILL, 3]
 
 
 def talk(workers: Workers, folder: Path) -> None:
@@ -61,21 +63,47 @@ def talk(workers: Workers, folder: Path) -> None:
         "total": [total.item(), number.grad.item()],
         "gradients": [None if each.grad is None else each.grad.flatten().tolist() for each in parameters],
         "random": torch.rand(()).item(),
+        "begun": begun(workers),
         "sent bytes are counted": workers.sent_bytes > before,
     }
     (folder / f"talk-{rank}.json").write_text(json.dumps(found))
 
 
-def die(workers: Workers, folder: Path, number: int) -> None:
+def begun(workers: Workers) -> list[list[float]]:
+    """What comes by two transfers of different sizes that travel at the same time, and that end in another order."""
+    found, finishes = [], []
+    for number in range(2):
+        mine = torch.full((1 + 1000 * number,), float(10 * workers.rank + number))
+        found.append({rank: torch.empty_like(mine) for rank in workers.others})
+        finishes.append(workers.begin(dict.fromkeys(workers.others, mine), found[-1], "exchanging"))
+    for finish in reversed(finishes):
+        finish()
+    return [[float(rows.unique()) for rows in each.values()] for each in found]
+
+
+def ask(workers: Workers) -> None:
+    """Wait for the others."""
+    workers.any(False, "agreeing on the next epoch")
+
+
+def compute_meanwhile(workers: Workers) -> None:
+    """Compute while rows travel, then wait for them."""
+    mine = torch.ones(1 << 20)
+    found = {rank: torch.empty_like(mine) for rank in workers.others}
+    finish = workers.begin(dict.fromkeys(workers.others, mine), found, "exchanging rows of the halo")
+    time.sleep(0.5)
+    finish()
+
+
+def die(workers: Workers, folder: Path, name: str, number: int, wait: Callable[[Workers], None]) -> None:
     """Worker 1 gets a signal while the others wait for it."""
     if workers.rank == 1:
         os.kill(os.getpid(), number)
         time.sleep(60)
     since_s = time.perf_counter()
     try:
-        workers.any(False, "agreeing on the next epoch")
+        wait(workers)
     except WorkerError as error:
-        name = {signal.SIGKILL: "killed", signal.SIGSTOP: "stopped"}[signal.Signals(number)]
         found = {"text": str(error), "seconds": time.perf_counter() - since_s}
         (folder / f"{name}-{workers.rank}.json").write_text(json.dumps(found))
         sys.stdout.flush()
@@ -86,15 +114,18 @@ def die(workers: Workers, folder: Path, number: int) -> None:
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     run_workers(lambda workers: talk(workers, folder), SIZE)
-    for name, number, timeout_s in (
-        ("killed", signal.SIGKILL, LONG_S),
-        ("stopped", signal.SIGSTOP, TIMEOUT_S),
+    for name, number, wait, timeout_s in (
+        ("killed", signal.SIGKILL, ask, LONG_S),
+        ("stopped", signal.SIGSTOP, ask, TIMEOUT_S),
+        ("killed meanwhile", signal.SIGKILL, compute_meanwhile, LONG_S),
+        ("stopped meanwhile", signal.SIGSTOP, compute_meanwhile, TIMEOUT_S),
     ):
-        pids = start_workers(lambda workers, number=number: die(workers, folder, number), SIZE, timeout_s=timeout_s)
+        work = partial(die, folder=folder, name=name, number=number, wait=wait)
+        pids = start_workers(work, SIZE, timeout_s=timeout_s)
         codes = join([pids[0], pids[2]])
         os.kill(pids[1], signal.SIGKILL)
         codes.insert(1, *join([pids[1]]))
-        assert codes == EXPECTED_CODES[name], f"{name}: {codes}"
+        assert codes == EXPECTED_CODES, f"{name}: {codes}"
 
 
 if __name__ == "__main__":

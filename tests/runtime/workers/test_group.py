@@ -46,26 +46,39 @@ def test_workers_get_each_others_tensors_and_texts(folder: Path) -> None:
         assert mine["sent bytes are counted"]
 
 
-def test_a_killed_worker_ends_the_others_at_once(folder: Path) -> None:
-    found = said(folder, "killed")
+def test_transfers_that_travel_together_are_told_apart(folder: Path) -> None:
+    for rank, mine in said(folder, "talk").items():
+        others = [other for other in range(SIZE) if other != rank]
+        assert mine["begun"] == [[10.0 * other + number for other in others] for number in range(2)]
+
+
+DOING = {"": "agreeing on the next epoch", " meanwhile": "exchanging rows of the halo"}
+"What workers do that wait, or that compute meanwhile and wait then."
+of_every_wait = pytest.mark.parametrize("when", DOING)
+
+
+@of_every_wait
+def test_a_killed_worker_ends_the_others_at_once(folder: Path, when: str) -> None:
+    found = said(folder, f"killed{when}")
     assert list(found) == [0, 2]
     for rank, mine in found.items():
         assert mine["seconds"] < LONG_S / 2
         # The third worker may end before this one asks it.
         assert "is gone: its connection was lost" in mine["text"]
-        assert "while agreeing on the next epoch" in mine["text"]
+        assert f"while {DOING[when]}" in mine["text"]
         assert f"(in worker {rank} of {SIZE})" in mine["text"]
     assert "worker 1 is gone" in found[0]["text"] + found[2]["text"]
 
 
-def test_a_stopped_worker_ends_the_others_in_time(folder: Path) -> None:
-    found = said(folder, "stopped")
+@of_every_wait
+def test_a_stopped_worker_ends_the_others_in_time(folder: Path, when: str) -> None:
+    found = said(folder, f"stopped{when}")
     assert list(found) == [0, 2]
     for mine in found.values():
         # The time of each of them, and what a busy machine takes.
         assert mine["seconds"] < 2 * TIMEOUT_S + 60
     texts = found[0]["text"] + found[2]["text"]
-    assert f"worker 1 is gone: no answer within {TIMEOUT_S:g} s while agreeing on the next epoch" in texts
+    assert f"worker 1 is gone: no answer within {TIMEOUT_S:g} s while {DOING[when]}" in texts
     assert "A worker that is only slow wants a longer --worker-timeout." in texts
 
 

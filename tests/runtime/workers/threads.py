@@ -12,6 +12,7 @@ from torch import Tensor
 from sagann.runtime.workers import Workers
 
 T = TypeVar("T")
+W = TypeVar("W", bound=Workers)
 Queues = Mapping[tuple[int, int], "Queue[Tensor]"]
 
 
@@ -22,27 +23,33 @@ class ThreadedWorkers(Workers):
         super().__init__(rank=rank, size=size)
         self._queues = queues
 
-    def transfer(
+    def begin(
         self,
         sends: Mapping[int, Tensor],
         receives: Mapping[int, Tensor],
         doing: str,
         *,
         timeout_s: float | None = None,
-    ) -> None:
+    ) -> Callable[[], None]:
         for rank, tensor in sends.items():
             assert tensor.is_contiguous()
             if tensor.numel():
                 self._queues[self.rank, rank].put(tensor.detach().clone())
-        for rank, tensor in receives.items():
-            assert tensor.is_contiguous()
-            if tensor.numel():
-                tensor.copy_(self._queues[rank, self.rank].get(timeout=240))
         self.sent_bytes += sum(tensor.nbytes for tensor in sends.values())
 
+        def finish() -> None:
+            for rank, tensor in receives.items():
+                assert tensor.is_contiguous()
+                if tensor.numel():
+                    tensor.copy_(self._queues[rank, self.rank].get(timeout=240))
 
-def in_threads(work: Callable[[Workers], T], size: int) -> list[T]:
-    """The results of ``work`` at every worker, in the order of the ranks."""
+        return finish
+
+
+def in_threads(
+    work: Callable[[W], T], size: int, kind: Callable[[int, int, Queues], W] = ThreadedWorkers
+) -> list[T]:
+    """The results of ``work`` at every worker of a kind, in the order of the ranks."""
     queues: Queues = {(one, other): Queue() for one in range(size) for other in range(size)}
     with ThreadPoolExecutor(size) as threads:
-        return list(threads.map(work, [ThreadedWorkers(rank, size, queues) for rank in range(size)]))
+        return list(threads.map(work, [kind(rank, size, queues) for rank in range(size)]))

@@ -1,0 +1,96 @@
+"""PartApart: a worker's edges apart by whether their sources are its own vertices or in the halo, and the exchange between the two.
+
+The engine gathers the edges inside the part while the halo's rows travel (:mod:`sagann.runtime.in_memory.apart`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from sagann.graph.constant import is_constant
+from sagann.graph.topology import Topology
+from sagann.graph.transform import keep_edges
+
+if TYPE_CHECKING:
+    from sagann.runtime.workers.part_topology import Halo
+
+
+class PartApart:
+    """The edges inside a part, and those that come from the halo.
+
+    Beside the part they take 8 bytes per edge where ids have 32 bits, and the edge data once more.
+
+    Args:
+        topology: the worker's part.
+        halo: exchanges rows.
+    """
+
+    def __init__(self, topology: Topology, halo: Halo) -> None:
+        self.halo = halo
+        is_inner = topology.indices < halo.num_own
+        self.inner = _renumbered(keep_edges(topology, is_inner, with_ids=True), 0, halo.num_own)
+        self.outer = _renumbered(
+            keep_edges(topology, ~is_inner, with_ids=True),
+            halo.num_own,
+            # A topology has at least as many sources as destinations.
+            max(halo.num_own, halo.num_src - halo.num_own),
+        )
+
+    def begin(self, rows: Mapping[str, Tensor], *, keeps: bool) -> RowsOfHalo:
+        """See :meth:`sagann.graph.edges_apart.EdgesApart.begin`."""
+        return RowsOfHalo(self.halo, rows, keeps=keeps)
+
+
+class RowsOfHalo:
+    """Rows of the halo on their way; see :class:`sagann.graph.edges_apart.RowsUnderWay`.
+
+    Args:
+        halo: exchanges rows.
+        rows: own rows that others read, by name.
+        keeps: whether rows of constant features are kept for later epochs.
+    """
+
+    def __init__(self, halo: Halo, rows: Mapping[str, Tensor], *, keeps: bool) -> None:
+        self._halo = halo
+        self._number = halo.exchanged(rows)
+        self._found: dict[str, Tensor] = {}
+        self._finishes: list[Callable[[], None]] = []
+        for name, own in rows.items():
+            if keeps and is_constant(own):
+                self._found[name] = halo.completed(own, self._number, keeps=True)[halo.num_own :]
+                continue
+            own = own.detach()
+            self._found[name] = own.new_empty(halo.num_src - halo.num_own, *own.shape[1:])
+            self._finishes.append(halo.begin(own, self._found[name]))
+
+    def wait(self) -> Mapping[str, Tensor]:
+        """The rows, by name: [num_halo, ...]. Called once."""
+        # Nothing is held until the backward but what the engine keeps.
+        finishes, self._finishes = self._finishes, []
+        found, self._found = self._found, {}
+        for finish in finishes:
+            finish()
+        return found
+
+    def give_back(self, grad: Tensor) -> Callable[[Tensor], None]:
+        """Begin to send the gradient of the halo's rows [num_halo or more, ...] to their owners."""
+        return self._halo.give_back(grad[: self._halo.num_src - self._halo.num_own])
+
+    def end(self) -> None:
+        """Say that all gradients have been given back."""
+        self._halo.workers.stopwatch.give_back(self._number)
+
+
+def _renumbered(topology: Topology, first: int, num_src: int) -> Topology:
+    """The same edges with sources counted from ``first``."""
+    return Topology(
+        indptr=topology.indptr,
+        indices=topology.indices - first if first else topology.indices,
+        num_src=num_src,
+        edge_data=topology.edge_data,
+        edge_ids=topology.edge_ids,
+        validate=False,
+    )
