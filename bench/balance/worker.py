@@ -1,7 +1,7 @@
 """One of the processes that train together, or the only one: it trains epochs when it is told to.
 
 All processes of a group get the same requests, lines of JSON: ``{"epochs": n}``, ``{"balance": n}`` (epochs after which vertices may move),
-``{"bounds": [...]}`` (move now). Each answers with numbers of its own.
+``{"bounds": [...]}`` (move now), ``{"apart": false}`` (gather all edges after the exchange from now on). Each answers with numbers of its own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 import sys
 import time
 import traceback
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,28 @@ import torch
 from bench.standalone.training import LEARNING_RATE
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.workers import Workers, join_workers
+from sagann.runtime.workers.part_topology import PartTopology
+from sagann.runtime.workers.stopwatch import Stopwatch
 from sagann.storage import load_graph
 from sagann.train.balancer import REPAY_EPOCHS, Balancer
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor
+
+_APART = PartTopology.apart
+
+
+class WaitsCounted(Stopwatch):
+    """A stopwatch that also counts the seconds of all waits."""
+
+    waited_s = 0.0
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        began_s = time.perf_counter()
+        with super().waiting():
+            yield
+        self.waited_s += time.perf_counter() - began_s
 
 
 class Training:
@@ -36,6 +54,8 @@ class Training:
         torch.manual_seed(0)
         config = ModelConfig(model=specification["model"], hidden=specification["hidden"], dropout=0.0)
         model, self.workers = build_model(config, graph), workers
+        if workers is not None:
+            workers.stopwatch = WaitsCounted()
         predictor = Predictor(model, Contract.of(graph), device=torch.device("cpu"), workers=workers)
         prepared = predictor.prepare(graph, validate=False)
         self.model, self.part, self.source = model, prepared.part, WholeGraph(predictor, prepared)
@@ -58,6 +78,9 @@ class Training:
         if "bounds" in request:
             self.part.move(request["bounds"])
             return {"edges": self.part.topology.num_edges}
+        if "apart" in request:
+            PartTopology.apart = _APART if request["apart"] else lambda topology: None
+            return {}
         if "balance" in request:
             return {"epochs": self._balanced(request["balance"])}
         return self._epochs(request["epochs"])
@@ -65,7 +88,7 @@ class Training:
     def _epochs(self, count: int) -> dict[str, Any]:
         if self.workers is None:
             return {"seconds": [self.epoch_s() for _ in range(count)]}
-        before = self.workers.sent_bytes
+        before, waited_s = self.workers.sent_bytes, self.workers.stopwatch.waited_s
         self.workers.stopwatch.take()
         seconds = [self.epoch_s() for _ in range(count)]
         laps = self.workers.stopwatch.take()
@@ -77,6 +100,7 @@ class Training:
         return {
             "seconds": seconds,
             "computing_s": sum(lap.seconds for lap in laps.values()) / count,
+            "waited_s": (self.workers.stopwatch.waited_s - waited_s) / count,
             "sent_bytes": (self.workers.sent_bytes - before) / count,
             "halo_bytes": sum(lap.row_bytes * rows[kind.split()[0]] for kind, lap in laps.items()),
             "bounds": list(self.part.bounds),
