@@ -23,6 +23,16 @@ def num_workers() -> int:
     return _number("WORLD_SIZE", 1)
 
 
+def local_rank() -> int:
+    """Number of this worker among those of its machine, from 0."""
+    return _number("LOCAL_RANK", 0)
+
+
+def num_local_workers() -> int:
+    """Number of the workers on this machine; 1 where nothing states it."""
+    return _number("LOCAL_WORLD_SIZE", 1)
+
+
 def is_restarted() -> bool:
     """Whether torchrun has started this process anew, after a worker was lost (``--max-restarts``)."""
     return _number("TORCHELASTIC_RESTART_COUNT", 0) > 0

@@ -161,7 +161,7 @@ def plan(
                 "--devices": devices is not None,
                 "--sample": "sample" in given,
             },
-            "workers train on the whole graph, in memory, on processors",
+            "the parts of workers are planned for the whole graph in memory",
             beside="with --workers",
             fix="Leave {name} out, or leave --workers out.",
         )

@@ -31,7 +31,7 @@ from sagann.train import RunInfo, Trainer, TrainResult
 from sagann.train.agreement import require_divisible
 from sagann.train.atomic import leftovers
 from sagann.train.checkpoint import Position
-from sagann.train.resources import resolve_device
+from sagann.train.resources import chosen_device, resolve_device
 from sagann.train.run_folder import (
     CONFIG_FILE,
     HISTORY_FILE,
@@ -117,10 +117,12 @@ def _train_together(
     if not is_worker():
         run_dir = out or _free_folder(settings)
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
-        require_divisible(settings.train, resolve_device(settings.train.device), balance=settings.balance)
         # Imported here: most runs have one worker.
         from sagann.cli.launch import launch_workers
+        from sagann.runtime.workers.devices import device_of_worker
 
+        device = device_of_worker(chosen_device(settings.train.device), local_rank=0, num_local=settings.workers)
+        require_divisible(settings.train, device, balance=settings.balance)
         named = [] if out is not None else ["--out", str(run_dir)]
         streaming = _streaming(settings, run_dir)
         try:

@@ -17,7 +17,7 @@ from sagann.errors import InputError
 from sagann.plan.hybrid.assignment import HOST
 from sagann.plan.hybrid.predict import ACCELERATOR, accelerator_names
 from sagann.ranges import RANGES
-from sagann.runtime.places import device_named
+from sagann.runtime.places import device_named, num_cuda_devices
 from sagann.runtime.processor import num_cores
 
 AUTO = "auto"
@@ -136,7 +136,7 @@ class Devices:
 
 
 def _all_cuda(where: str) -> tuple[str, ...]:
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    count = num_cuda_devices()
     if not count:
         raise InputError(
             "no CUDA device for the processor to train with",

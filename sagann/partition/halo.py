@@ -11,7 +11,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -24,7 +24,7 @@ from sagann.graph.widths import id_dtype
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Part:
-    """The vertices and edges of one worker."""
+    """The vertices and edges of one worker. Its arrays are on one device."""
 
     bounds: tuple[int, ...]
     "Bounds of the ranges of all workers (:func:`sagann.partition.vertex_ranges`)."
@@ -54,15 +54,21 @@ class Part:
         """Number of sources: own vertices and halo."""
         return self.num_own + len(self.halo)
 
+    def to(self, device: torch.device) -> Part:
+        """The same part with its arrays on ``device``."""
+        return replace(
+            self, indptr=self.indptr.to(device), indices=self.indices.to(device), halo=self.halo.to(device)
+        )
+
     def sources(self) -> Tensor:
         """Source of each edge in the graph, in the order of the graph, of the type that the graph's ids have."""
-        own = torch.arange(self.vertices.start, self.vertices.stop)
+        own = torch.arange(self.vertices.start, self.vertices.stop, device=self.halo.device)
         ids = torch.cat([own, self.halo]).to(id_dtype(self.bounds[-1]))
         return ids[self.indices]
 
     def halo_by_owner(self) -> tuple[slice, ...]:
         """For each worker, the range of the halo that it owns; empty for this worker itself."""
-        places = torch.searchsorted(self.halo, torch.tensor(self.bounds)).tolist()
+        places = torch.searchsorted(self.halo, self.halo.new_tensor(self.bounds)).tolist()
         return tuple(slice(first, last) for first, last in pairwise(places))
 
     def rows_to_send(self, wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -109,12 +115,13 @@ def numbered_part(
         bounds: bounds of the ranges of all workers.
         rank: number of the worker.
         indptr: CSC offsets of the worker's vertices, int64 [num_own + 1], from 0.
-        sources: source of each of their in-edges in the graph, int32 or int64 [num_edges].
+        sources: source of each of their in-edges in the graph, int32 or int64 [num_edges], on the device of ``indptr``.
         first_edge: id in the graph of the first one of these edges.
         num_src: number of vertices of the graph.
     """
     start, stop = bounds[rank], bounds[rank + 1]
-    is_read = torch.zeros(num_src, dtype=torch.bool)
+    device = sources.device
+    is_read = torch.zeros(num_src, dtype=torch.bool, device=device)
     for slab in range(0, len(sources), SLAB_EDGES):
         is_read[sources[slab : slab + SLAB_EDGES]] = True
     is_read[start:stop] = False
@@ -122,9 +129,9 @@ def numbered_part(
     num_own = stop - start
     dtype = id_dtype(num_own + len(halo))
     # The number in the part of every vertex that the part reads; of other vertices no number is read.
-    numbers = torch.empty(num_src, dtype=dtype)
-    numbers[start:stop] = torch.arange(num_own, dtype=dtype)
-    numbers[halo] = torch.arange(num_own, num_own + len(halo), dtype=dtype)
+    numbers = torch.empty(num_src, dtype=dtype, device=device)
+    numbers[start:stop] = torch.arange(num_own, dtype=dtype, device=device)
+    numbers[halo] = torch.arange(num_own, num_own + len(halo), dtype=dtype, device=device)
     return Part(
         bounds=tuple(bounds),
         rank=rank,

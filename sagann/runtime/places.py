@@ -30,12 +30,17 @@ def device_named(device: torch.device | str, *, where: str = "stream.device") ->
         return torch.device("cpu")
     if found.type != "cuda":
         raise refused("models run on the CPU and on CUDA devices")
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    count = num_cuda_devices()
     # Read from the name: torch.device keeps an index in 8 bits, and reads 'cuda:256' as 'cuda:0'.
     _, _, index = (device if isinstance(device, str) else str(found)).partition(":")
     if int(index or 0) >= count:
         raise refused(f"PyTorch sees {count} CUDA devices")
     return torch.device("cuda", int(index) if index else torch.cuda.current_device())
+
+
+def num_cuda_devices() -> int:
+    """Number of CUDA devices that PyTorch sees."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def require_on_host(device: torch.device, what: str) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from sagann import torchrun
 from sagann.errors import InputError
 from sagann.graph import LINK_TASK, Graph
 from sagann.nn import ModelConfig
@@ -25,7 +26,7 @@ from sagann.train.config import TrainConfig
 from sagann.train.identity import config_identity, differences, graph_identity
 from sagann.train.predictor import Predictor
 from sagann.train.reporter import EpochRecord
-from sagann.train.resources import versions
+from sagann.train.resources import chosen_device, versions
 from sagann.train.session import TrainSession
 
 if TYPE_CHECKING:
@@ -51,20 +52,44 @@ def require_divisible(config: TrainConfig, device: torch.device, *, balance: str
             where="TrainConfig.memory",
             fix="Balance by edges or vertices (--balance edges), or leave memory out.",
         )
-    refused = {
-        "sample": config.sample is not None,
-        "device": device.type != "cpu",
-        "profile": config.profile,
-    }
+    if device.type != "cpu" and config.memory is not None:
+        raise InputError(
+            "workers that stream compute on processors",
+            value=f"device is '{device}', memory is {config.memory!r}",
+            where="TrainConfig.memory",
+            fix="Leave memory out, or train on processors (--device cpu).",
+        )
+    refused = {"sample": config.sample is not None, "profile": config.profile}
     for name, is_refused in refused.items():
         if is_refused:
-            expected = {"sample": "None", "device": "'cpu'", "profile": "False"}[name]
+            expected = {"sample": "None", "profile": "False"}[name]
             raise InputError(
-                "several workers train on the whole graph, on processors, without a profile",
-                value=f"{name} is {str(device) if name == 'device' else getattr(config, name)!r}, expected {expected}",
+                "several workers train on the whole graph, without a profile",
+                value=f"{name} is {getattr(config, name)!r}, expected {expected}",
                 where=f"TrainConfig.{name}",
                 fix=f"Set {name} to {expected}, or train with one worker.",
             )
+
+
+def device_together(name: str, workers: Workers) -> torch.device:
+    """The device that this worker computes on, connected with the others' devices. All workers call this at the same time.
+
+    Args:
+        name: 'cpu', 'cuda', 'cuda:N' or 'auto', as the configuration has it.
+        workers: all workers.
+    Raises:
+        InputError: a worker has no device of that name of its own, or workers have devices of several types.
+    """
+    # Imported here: most runs have no workers, and it loads torch.distributed.
+    from sagann.runtime.workers.devices import device_of_worker
+
+    with workers.together("choosing a device"):
+        device = device_of_worker(
+            chosen_device(name), local_rank=torchrun.local_rank(), num_local=torchrun.num_local_workers()
+        )
+    require_same(workers, {"device": device.type})
+    workers.compute_on(device)
+    return device
 
 
 def require_agreement(

@@ -17,7 +17,7 @@ from sagann.nn import ModelConfig, build_model
 from sagann.nn.without_effect import options_without_effect
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
-from sagann.train.agreement import require_agreement, require_divisible
+from sagann.train.agreement import device_together, require_agreement, require_divisible
 from sagann.train.best import resolve_monitor
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
@@ -75,7 +75,8 @@ def assemble(
     config.require_effect(of_graphs=is_of_graphs(graph), of_links=is_of_links(graph))
     if config.tensorboard and find_spec("tensorboard") is None:
         raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
-    device = resolve_device("cpu" if config.devices else config.device)
+    named = "cpu" if config.devices else config.device
+    device = resolve_device(named) if workers is None else device_together(named, workers)
     contract = Contract.of(graph)
     with whole_files(graph), seeded(config.seed, device):
         mean_loss = build_loss(

@@ -231,8 +231,10 @@ class Balancer:
         if widths <= self._counted:
             return
         own, workers = self.part.topology.part, self.part.workers
-        topology = Topology(indptr=own.indptr, indices=own.sources(), num_src=own.bounds[-1], validate=False)
-        counted = count_cost_features(topology, widths)
+        topology = Topology(
+            indptr=own.indptr.cpu(), indices=own.sources().cpu(), num_src=own.bounds[-1], validate=False
+        )
+        counted = count_cost_features(topology, widths, device=own.indptr.device.type)
         rows = workers.rows_at_first(
             torch.from_numpy(counted.sums).diff(dim=0), own.bounds, "gathering the cost features of the parts"
         )
@@ -243,10 +245,10 @@ class Balancer:
             self._features = CostFeatures(sums=sums.numpy(), row_bytes=counted.row_bytes)
 
     def _measured_rate(self) -> float:
-        """Bytes per second that this worker sends to the next one, and receives from the one before."""
+        """Bytes per second that this worker's device sends to the next one's, and receives from that of the one before."""
         workers = self.part.workers
         to, of = (workers.rank + 1) % workers.size, (workers.rank - 1) % workers.size
-        sent = torch.zeros(_PROBE_BYTES, dtype=torch.uint8)
+        sent = torch.zeros(_PROBE_BYTES, dtype=torch.uint8, device=self.part.topology.device)
         received = torch.empty_like(sent)
         # The first transfer waits until the other worker is there; the first worker may have the run folder to prepare.
         workers.transfer({to: sent[:1]}, {of: received[:1]}, _SENDING, timeout_s=START_TIMEOUT_S)

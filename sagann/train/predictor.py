@@ -123,7 +123,9 @@ class Predictor:
         prepared = self._prepared_by_model(graph)
         if self.workers is not None:
             with self.large_arrays():
-                return _divided(prepared, graph, self.workers)
+                # Blocks of a part that is streamed are copied to the device when they are needed.
+                device = self.device if self.streaming is None else torch.device("cpu")
+                return _divided(prepared, graph, self.workers, device)
         if self.streaming is None:
             return PreparedGraph(graph=prepared.in_memory().to(self.device))
         # Blocks are copied to the device when they are needed.
@@ -215,7 +217,7 @@ class Predictor:
         with evaluating(self.model):
             part = prepared.part
             if part is not None and self.streaming is None:
-                return part.gather(self._on_part(model, part), "gathering embeddings")
+                return self._gathered(part, self._on_part(model, part), "gathering embeddings")
             if self.streaming is None:
                 result = self._run(lambda: model(prepared.graph.hops(self.num_hops), features), features)
                 return result.to("cpu", copy=True)
@@ -230,16 +232,17 @@ class Predictor:
                 return rows if part is None else self._gathered(part, rows, "gathering embeddings")
 
     def logits(self, prepared: PreparedGraph) -> Tensor:
-        """The model's output without dropout: [num_vertices, C], on the device."""
+        """The model's output without dropout: [num_vertices, C], on the device; on the CPU, where workers divide the graph."""
         with evaluating(self.model):
             logits = self.forward(prepared)
             part = prepared.part
             return logits if part is None else self._gathered(part, logits, "gathering the model's output")
 
     def _gathered(self, part: WorkerPart, own: Tensor, doing: str) -> Tensor:
-        """The rows of all vertices; where the part is streamed, in a file."""
+        """The rows of all vertices on the CPU; where the part is streamed, in a file."""
         with self.large_arrays():
-            return part.gather(own, doing)
+            # A device may be too small for the rows of all vertices.
+            return part.gather(own.cpu(), doing)
 
     def _together(self, doing: str, part: WorkerPart | None) -> AbstractContextManager[None]:
         """Inside the ``with`` block, an error at one worker ends all of them."""
@@ -446,13 +449,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                     module.training = mode
 
 
-def _divided(prepared: Graph, opened: Graph, workers: Workers) -> PreparedGraph:
+def _divided(prepared: Graph, opened: Graph, workers: Workers, device: torch.device) -> PreparedGraph:
     """A worker's part of a prepared graph. What the model has made of the whole graph's edges and features is freed."""
     # Imported here: most runs have no workers, and it loads torch.distributed.
     from sagann.runtime.workers import worker_part
 
     require_features(prepared, "workers", fix="Train with one worker, or give the graph features.")
-    part = worker_part(prepared, workers, opened=opened)
+    part = worker_part(prepared, workers, opened=opened, device=device)
     return PreparedGraph(graph=replace(prepared, topology=opened.topology, features=opened.features), part=part)
 
 

@@ -24,7 +24,7 @@ import sagann
 from sagann.errors import first_line
 from sagann.kernels.seeds import generators_of
 from sagann.ranges import Range
-from sagann.runtime.places import device_named
+from sagann.runtime.places import device_named, num_cuda_devices
 from sagann.train.expectation import require_keys
 
 # Length of the state of NumPy's generator, which does not check the position in it.
@@ -35,9 +35,14 @@ _deterministic: Any = torch.utils.deterministic
 
 def resolve_device(name: str) -> torch.device:
     """The device that 'cpu', 'cuda', 'cuda:N' or 'auto' names, with its index; an InputError where it is missing."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() and torch.cuda.device_count() else "cpu"
-    return device_named(name, where="TrainConfig.device")
+    return device_named(chosen_device(name), where="TrainConfig.device")
+
+
+def chosen_device(name: str) -> str:
+    """The name of a device, where 'auto' is 'cuda' if there is one, else 'cpu'."""
+    if name != "auto":
+        return name
+    return "cuda" if num_cuda_devices() else "cpu"
 
 
 @contextmanager

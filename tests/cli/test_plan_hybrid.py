@@ -65,7 +65,7 @@ def test_lists_that_name_no_trainers_are_refused(devices: str) -> None:
         ((*U250, "--model", "gat"), "the performance model does not know this model"),
         ((*U250, "--layers", "3"), "fanouts do not fit the layers"),
         ((*U250, "--batch-size", "1"), "fewer seeds than trainers"),
-        ((*U250, "--workers", "2"), "workers train on the whole graph, in memory, on processors"),
+        ((*U250, "--workers", "2"), "the parts of workers are planned for the whole graph in memory"),
     ],
 )
 def test_what_does_not_go_together_is_refused(given: tuple[str, ...], message: str, invoke: Invoke) -> None:

@@ -112,7 +112,7 @@ def test_a_run_without_a_model_is_refused(
     [
         (
             ("--workers", 2, "--memory", "1GiB"),
-            "workers train on the whole graph, in memory, on processors: --memory",
+            "the parts of workers are planned for the whole graph in memory: --memory",
         ),
         (("--workers", 2, "--sample", "5,5"), "--sample, with --workers"),
         (("--balance", "cost"), "nothing is divided without workers: --balance, and no --workers"),

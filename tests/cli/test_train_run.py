@@ -669,6 +669,41 @@ def test_a_trained_model_that_ends_the_program_has_failed(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["--workers", "3"],
+            "there are fewer CUDA devices than workers: PyTorch sees 2, and the machine has 3 workers",
+        ),
+        (
+            ["--workers", "2", "--memory", "1MiB"],
+            "workers that stream compute on processors: device is 'cuda:0', memory is '1MiB'",
+        ),
+        (["--workers", "2", "--device", "cuda:1"], "a CUDA device computes for one worker: device is 'cuda:1'"),
+    ],
+)
+def test_workers_that_devices_do_not_suffice_for_are_refused_before_any_starts(
+    invoke: Invoke,
+    blocks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(
+        "sagann.cli.launch.launch_workers", lambda *given, **named: pytest.fail("workers are started")
+    )
+    run = ("train", "--data", blocks, *QUICK, "--device", "cuda", *arguments, "--out", tmp_path / "run")
+    outcome = invoke(*run)
+    assert outcome.code == 2
+    assert message in " ".join(outcome.err.split())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         (["--model", "perceptron"], "unknown model: 'perceptron'"),
         (["--model", "nowhere.py:Net"], "model file not found"),
         (["--engine", "warp"], "unknown engine"),

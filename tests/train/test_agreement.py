@@ -87,7 +87,7 @@ def test_arrays_of_a_dataset_are_told_apart_without_reading_them(tmp_path: Path)
     [
         ({"sample": (5, 5)}, CPU, r"sample is \(5, 5\), expected None"),
         ({"memory": "2GiB", "profile": True}, CPU, "profile is True, expected False"),
-        ({}, torch.device("cuda", 0), "device is 'cuda:0', expected 'cpu'"),
+        ({"memory": "2GiB"}, torch.device("cuda", 0), "device is 'cuda:0', memory is '2GiB'"),
     ],
 )
 def test_what_workers_cannot_do_is_refused(options: dict[str, object], device: torch.device, message: str) -> None:

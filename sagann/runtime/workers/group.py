@@ -2,7 +2,8 @@
 
 All messages go from one worker to another; what is added is added in the order of the ranks. So every worker has the same bits,
 and the same number of workers gives the same run. Only the bytes of tensors and of texts travel: nothing that is received is
-unpickled. ``torch.distributed`` does not authenticate its peers.
+unpickled. ``torch.distributed`` does not authenticate its peers. How tensors travel depends on their device
+(:mod:`sagann.runtime.workers.carriers`).
 
 A worker that does not answer ends the others: their error names its rank, and what they were doing.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -26,6 +27,7 @@ from sagann import torchrun
 from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
 from sagann.partition import first_ranges
+from sagann.runtime.workers.carriers import Carrier, HostCarrier, Parcel, connected_devices
 from sagann.runtime.workers.stopwatch import Stopwatch
 
 TIMEOUT_S = 60.0
@@ -51,6 +53,8 @@ class Workers:
         "Bytes that this worker has sent to the others."
         self.stopwatch = Stopwatch()
         "Measures this worker's own computing while it trains."
+        self._carriers: dict[str, Carrier] = {"cpu": HostCarrier()}
+        "What carries tensors, by the type of their device."
 
     @property
     def is_first(self) -> bool:
@@ -75,6 +79,8 @@ class Workers:
         timeout_s: float | None = None,
     ) -> None:
         """Send tensors to other workers, and fill tensors with what they send. Empty tensors do not travel.
+
+        All tensors are on one device: the processor, or the one of :meth:`compute_on`.
 
         Args:
             sends: what each worker gets, by rank; contiguous.
@@ -103,41 +109,37 @@ class Workers:
             WorkerError: a worker does not answer; raised here or by the function.
         """
         patience = timedelta(seconds=self.timeout_s if timeout_s is None else timeout_s)
-        works: list[tuple[int, Any]] = []
-        starts: list[tuple[Callable[..., Any], Mapping[int, Tensor]]] = [
-            (dist.irecv, receives),
-            (dist.isend, sends),
-        ]
+        works: list[tuple[Sequence[int], Any]] = []
         with self.stopwatch.waiting():
-            for start, tensors in starts:
-                for rank, tensor in tensors.items():
-                    if tensor.numel():
-                        with self._blaming(rank, doing, patience):
-                            works.append((rank, start(tensor, rank)))
+            for parcel in self._parcels(sends, receives):
+                with self._blaming(parcel.peers, doing, patience):
+                    works += [(parcel.peers, work) for work in parcel.start()]
         self.sent_bytes += sum(tensor.nbytes for tensor in sends.values())
 
         def finish() -> None:
             with self.stopwatch.waiting():
-                for rank, work in works:
-                    with self._blaming(rank, doing, patience):
+                for peers, work in works:
+                    with self._blaming(peers, doing, patience):
                         work.wait(patience)
 
         return finish
 
     @contextmanager
-    def _blaming(self, rank: int, doing: str, patience: timedelta) -> Iterator[None]:
+    def _blaming(self, peers: Sequence[int], doing: str, patience: timedelta) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
             text = first_line(error)
-            silent = "timed out" in text.lower()
+            # As gloo says it, and as NCCL does.
+            silent = any(words in text.lower() for words in ("timed out", "timing out"))
             why = (
                 f"no answer within {patience.total_seconds():g} s"
                 if silent
                 else f"its connection was lost ({text})"
             )
+            ranks = ", ".join(map(str, peers))
             raise WorkerError(
-                f"worker {rank} is gone",
+                f"worker {ranks} is gone" if len(peers) == 1 else f"one of the workers {ranks} is gone",
                 value=f"{why} while {doing}",
                 where=f"worker {self.rank} of {self.size}",
                 fix="Look for the first error of that worker, and continue with --resume."
@@ -266,11 +268,13 @@ class Workers:
         for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
             of_dtype = [parameter for parameter in trained if parameter.dtype == dtype]
             # A number per parameter says how many workers have a gradient of it.
-            counts = torch.tensor([parameter.grad is not None for parameter in of_dtype], dtype=dtype)
+            counts = [parameter.grad is not None for parameter in of_dtype]
             found = [torch.zeros_like(each) if each.grad is None else each.grad for each in of_dtype]
-            flat = torch.cat([counts, *(gradient.reshape(-1) for gradient in found)])
-            counts, *summed = self.add_up(flat, "adding gradients").split([len(counts), *map(Tensor.numel, found)])
-            for parameter, count, gradient in zip(of_dtype, counts, summed, strict=True):
+            flat = torch.cat([found[0].new_tensor(counts), *(gradient.reshape(-1) for gradient in found)])
+            total = self.add_up(flat, "adding gradients")
+            num_workers, *summed = total.split([len(counts), *map(Tensor.numel, found)])
+            # As a list: each number of a device that is read alone would wait for the device.
+            for parameter, count, gradient in zip(of_dtype, num_workers.tolist(), summed, strict=True):
                 parameter.grad = gradient.reshape(parameter.shape).clone() if count else None
 
     def share_random_numbers(self) -> None:
@@ -280,6 +284,50 @@ class Workers:
         receives = {} if self.is_first else {0: state}
         self.transfer(sends, receives, "sharing the state of the random numbers")
         torch.set_rng_state(state)
+
+    def _parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
+        """The operations of a transfer, by the carrier of its tensors."""
+        sends, receives = (
+            {rank: tensor for rank, tensor in tensors.items() if tensor.numel()} for tensors in (sends, receives)
+        )
+        kinds = {tensor.device.type for tensor in (*sends.values(), *receives.values())}
+        if not kinds:
+            return []
+        (kind,) = kinds
+        return self._carriers[kind].parcels(sends, receives)
+
+    def compute_on(self, device: torch.device) -> None:
+        """Compute on a device, and let tensors travel between it and the other workers' devices.
+
+        All workers call this at the same time, with devices of one type. A second call changes nothing.
+
+        Raises:
+            WorkerError: the devices do not find each other.
+        """
+        if device.type in self._carriers:
+            return
+        doing = "connecting the devices"
+        try:
+            self._carriers[device.type] = connected_devices(device, timeout_s=max(self.timeout_s, TIMEOUT_S))
+        except (RuntimeError, ValueError) as error:
+            raise WorkerError(
+                "the devices of the workers do not find each other",
+                value=first_line(error),
+                where=f"worker {self.rank} of {self.size}, {device}",
+                fix="NCCL_DEBUG=INFO says more, and NCCL_SOCKET_IFNAME names the network's interface.",
+            ) from error
+        if self.balance == "cost":
+            # For the stream that computes: the whole device would wait for what travels too, and for ever if a worker is gone.
+            self.stopwatch = Stopwatch(finish=lambda: torch.cuda.current_stream(device).synchronize())
+        # NCCL connects two devices in the first transfer between them, and keeps the host without a limit of time meanwhile. All workers are
+        # here now.
+        one = torch.ones(1, device=device)
+        self.transfer(dict.fromkeys(self.others, one), {rank: torch.empty_like(one) for rank in self.others}, doing)
+
+    def abort(self) -> None:
+        """End what travels at once, because a worker has failed."""
+        for carrier in self._carriers.values():
+            carrier.abort()
 
 
 class _Total(torch.autograd.Function):
@@ -300,7 +348,8 @@ def _bytes_as_tensor(content: bytes) -> Tensor:
 def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Iterator[Workers]:
     """Join the other workers that torchrun started, inside the ``with`` block.
 
-    Workers whose rendezvous is on the loopback talk over the loopback alone, unless ``GLOO_SOCKET_IFNAME`` names an interface.
+    Workers whose rendezvous is on the loopback talk over the loopback alone, unless ``GLOO_SOCKET_IFNAME`` and, for CUDA devices,
+    ``NCCL_SOCKET_IFNAME`` name an interface.
 
     Args:
         timeout_s: seconds for which a worker waits for another one while they train, above 0.
@@ -318,7 +367,8 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
         )
     rank, size = torchrun.rank(), torchrun.num_workers()
     if os.environ.get("MASTER_ADDR") in _LOOPBACK:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(name, "lo0" if sys.platform == "darwin" else "lo")
     try:
         dist.init_process_group("gloo", timeout=timedelta(seconds=START_TIMEOUT_S))
     except (RuntimeError, ValueError) as error:
@@ -328,7 +378,13 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
             where=f"worker {rank} of {size}, rendezvous at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}",
             fix="Check the address that torchrun was given, the firewall, and GLOO_SOCKET_IFNAME.",
         ) from error
+    workers = Workers(rank=rank, size=size, timeout_s=timeout_s, balance=balance)
     try:
-        yield Workers(rank=rank, size=size, timeout_s=timeout_s, balance=balance)
+        yield workers
+    except BaseException:
+        # What is told is the first error, not that something travels no more.
+        with suppress(RuntimeError):
+            workers.abort()
+        raise
     finally:
         dist.destroy_process_group()

@@ -16,7 +16,7 @@ a kind of operation:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -34,6 +34,9 @@ class Lap:
 class Stopwatch:
     """Measures a worker's steps. Outside of a step nothing is measured.
 
+    Args:
+        finish: waits until the device has computed what it was given. It is called wherever a piece, or computing before a wait, ends.
+
     Example:
         >>> watch = Stopwatch()
         >>> watch.start()
@@ -45,7 +48,8 @@ class Stopwatch:
         {'forward 0': 0, 'forward 1': 64, 'backward 1': 64, 'backward 0': 0}
     """
 
-    def __init__(self) -> None:
+    def __init__(self, finish: Callable[[], None] = lambda: None) -> None:
+        self._finish = finish
         self._laps: dict[str, Lap] = {}
         self._since_s: float | None = None
         "When the piece that runs now began, less the waits in it; None outside of a step."
@@ -92,6 +96,8 @@ class Stopwatch:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Inside the ``with`` block the watch stands still."""
+        if self._since_s is not None:
+            self._finish()
         began_s = time.perf_counter()
         try:
             yield
@@ -107,6 +113,7 @@ class Stopwatch:
     def _end_piece(self) -> None:
         if self._since_s is None:
             return
+        self._finish()
         now_s = time.perf_counter()
         known = self._laps.get(self._kind)
         seconds = now_s - self._since_s + (0.0 if known is None else known.seconds)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from sagann.graph import Graph
@@ -93,6 +94,7 @@ class WorkerPart:
         part, data = moved_edges(self.topology.part, self.topology.edge_data, bounds, workers)
         if self.opened_features is not None:
             features, first_value = _own_features(self.opened_features, part.vertices)
+            features = features.to(self.features.device)
         else:
             features = moved_features(self.features, before, bounds, workers)
             first_value = entries_before(features.values().numel(), workers) if is_sparse(features) else 0
@@ -101,7 +103,7 @@ class WorkerPart:
         self.made_s = time.perf_counter() - began_s
 
 
-def worker_part(graph: Graph, workers: Workers, *, opened: Graph) -> WorkerPart:
+def worker_part(graph: Graph, workers: Workers, *, opened: Graph, device: torch.device | str = "cpu") -> WorkerPart:
     """A worker's part of a prepared graph with features. All workers call this at the same time.
 
     Of edges, edge data and features, the worker's slices alone are read.
@@ -111,19 +113,21 @@ def worker_part(graph: Graph, workers: Workers, *, opened: Graph) -> WorkerPart:
         workers: all workers.
         opened: the same graph before it was prepared, which may be mapped from files. Slices of its arrays are not copied; slices of
             arrays that the model has made are, so that these arrays can be freed.
+        device: device that all arrays of the part are on.
     """
     began_s = time.perf_counter()
+    device = torch.device(device)
     topology, features = graph.topology, graph.features
     assert features is not None
-    part = part_of(topology, workers.bounds(topology.indptr), workers.rank)
+    part = part_of(topology, workers.bounds(topology.indptr), workers.rank).to(device)
     kept = {id(rows) for rows in opened.topology.edge_data.values()}
-    data = {name: _alone(rows[part.edges], id(rows) in kept) for name, rows in topology.edge_data.items()}
+    data = {name: _alone(rows[part.edges], id(rows) in kept, device) for name, rows in topology.edge_data.items()}
     is_opened = features is opened.features
     own, first_value = _own_features(features, part.vertices)
     return WorkerPart(
         workers=workers,
         topology=PartTopology(part, Halo(part, workers), data),
-        features=declare_constant(_alone(own, is_opened)),
+        features=declare_constant(_alone(own, is_opened, device)),
         first_value=first_value,
         num_edges=graph.num_edges,
         first_bounds=part.bounds,
@@ -140,8 +144,10 @@ def _own_features(features: Features, vertices: slice) -> tuple[Tensor, int]:
     return read_slice(feature_store(features), start, stop), 0
 
 
-def _alone(rows: Tensor, is_kept: bool) -> Tensor:
-    """Rows that keep no larger array in memory, unless that is kept anyway."""
+def _alone(rows: Tensor, is_kept: bool, device: torch.device) -> Tensor:
+    """Rows on a device that keep no larger array in memory, unless that is kept anyway."""
+    if rows.device != device:
+        return rows.to(device)
     if is_kept:
         return rows
     # Where a streamed part is made, large arrays lie in files.

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from sagann.errors import WorkerError
 from sagann.runtime.workers import Workers
+from sagann.runtime.workers.carriers import DeviceCarrier
 from tests.runtime.workers.processes import join, run_workers, start_workers
 
 SIZE = 3
@@ -111,21 +113,38 @@ def die(workers: Workers, folder: Path, name: str, number: int, wait: Callable[[
         os._exit(3)
 
 
+def as_devices(workers: Workers) -> None:
+    """Have tensors travel as between devices. The device is the processor, whose operations gloo carries."""
+    workers._carriers["cpu"] = DeviceCarrier(dist.new_group())
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    run_workers(lambda workers: talk(workers, folder), SIZE)
-    for name, number, wait, timeout_s in (
-        ("killed", signal.SIGKILL, ask, LONG_S),
-        ("stopped", signal.SIGSTOP, ask, TIMEOUT_S),
-        ("killed meanwhile", signal.SIGKILL, compute_meanwhile, LONG_S),
-        ("stopped meanwhile", signal.SIGSTOP, compute_meanwhile, TIMEOUT_S),
-    ):
-        work = partial(die, folder=folder, name=name, number=number, wait=wait)
-        pids = start_workers(work, SIZE, timeout_s=timeout_s)
-        codes = join([pids[0], pids[2]])
-        os.kill(pids[1], signal.SIGKILL)
-        codes.insert(1, *join([pids[1]]))
-        assert codes == EXPECTED_CODES, f"{name}: {codes}"
+    for carrier, prepare in (("host", lambda workers: None), ("device", as_devices)):
+        (folder / carrier).mkdir()
+
+        def prepared(
+            work: Callable[[Workers, Path], None],
+            workers: Workers,
+            prepare: Callable[[Workers], None] = prepare,
+            folder: Path = folder / carrier,
+        ) -> None:
+            prepare(workers)
+            work(workers, folder)
+
+        run_workers(partial(prepared, talk), SIZE)
+        for name, number, wait, timeout_s in (
+            ("killed", signal.SIGKILL, ask, LONG_S),
+            ("stopped", signal.SIGSTOP, ask, TIMEOUT_S),
+            ("killed meanwhile", signal.SIGKILL, compute_meanwhile, LONG_S),
+            ("stopped meanwhile", signal.SIGSTOP, compute_meanwhile, TIMEOUT_S),
+        ):
+            work = partial(prepared, partial(die, name=name, number=number, wait=wait))
+            pids = start_workers(work, SIZE, timeout_s=timeout_s)
+            codes = join([pids[0], pids[2]])
+            os.kill(pids[1], signal.SIGKILL)
+            codes.insert(1, *join([pids[1]]))
+            assert codes == EXPECTED_CODES, f"{carrier}, {name}: {codes}"
 
 
 if __name__ == "__main__":

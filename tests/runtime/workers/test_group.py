@@ -17,9 +17,10 @@ from tests.shared import SharedFolder
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(scope="module")
-def folder(shared_folder: SharedFolder) -> Path:
-    return shared_folder("group", partial(run_driver, "group_driver"))
+@pytest.fixture(scope="module", params=["host", "device"])
+def folder(request: pytest.FixtureRequest, shared_folder: SharedFolder) -> Path:
+    """What happened where tensors travel from host to host, or as between devices."""
+    return shared_folder("group", partial(run_driver, "group_driver")) / request.param
 
 
 def said(folder: Path, name: str) -> dict[int, dict[str, Any]]:

@@ -25,6 +25,36 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
+def test_what_a_device_has_still_to_compute_is_computing(clock: Clock) -> None:
+    queued_s = 0.0
+
+    def finish() -> None:
+        nonlocal queued_s
+        clock.now_s += queued_s
+        queued_s = 0.0
+
+    watch = Stopwatch(finish)
+    with watch.waiting():
+        # Outside of a step nobody waits for the device.
+        queued_s = 100.0
+    assert queued_s == 100.0
+    queued_s = 0.0
+    watch.start()
+    queued_s = 3.0
+    with watch.waiting():
+        clock.now_s += 50.0
+    queued_s = 5.0
+    watch.exchange(row_bytes=8)
+    queued_s = 7.0
+    watch.turn()
+    watch.stop()
+    assert {kind: lap.seconds for kind, lap in watch.take().items()} == {
+        "forward 0": 8.0,
+        "forward 1": 7.0,
+        "backward 0": 0.0,
+    }
+
+
 def test_pieces_of_a_step_have_their_seconds_without_waits(clock: Clock) -> None:
     watch = Stopwatch()
 

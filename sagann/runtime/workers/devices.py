@@ -1,0 +1,51 @@
+"""Devices of workers: worker i of a machine computes on CUDA device i of the machine, or all workers compute on processors."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from sagann.errors import InputError
+from sagann.runtime.places import device_named, num_cuda_devices
+
+_WHERE = "TrainConfig.device"
+
+
+def device_of_worker(name: str, *, local_rank: int, num_local: int) -> torch.device:
+    """The device that a worker computes on. On CUDA devices, every worker of a machine has one of its own.
+
+    Args:
+        name: 'cpu', 'cuda', or 'cuda:N' where the machine has one worker.
+        local_rank: number of the worker among those of its machine, from 0.
+        num_local: number of workers on the machine.
+    Raises:
+        InputError: there is no such device, one device is named for several workers, there are fewer devices than workers, or PyTorch has
+            no NCCL.
+    """
+    kind, _, index = name.partition(":")
+    count = num_cuda_devices()
+    if kind != "cuda" or not count:
+        return device_named(name, where=_WHERE)
+    if index and num_local > 1:
+        raise InputError(
+            "a CUDA device computes for one worker",
+            value=f"device is '{name}', and the machine has {num_local} workers",
+            where=_WHERE,
+            fix="Name no number: with --device cuda, worker i of a machine computes on cuda:i.",
+        )
+    if num_local > count:
+        raise InputError(
+            "there are fewer CUDA devices than workers",
+            value=f"PyTorch sees {count}, and the machine has {num_local} workers",
+            where=_WHERE,
+            fix=f"Start at most {count} workers on this machine, or train on processors (--device cpu).",
+        )
+    device = device_named(name if index else f"cuda:{local_rank}", where=_WHERE)
+    if not dist.is_nccl_available():
+        raise InputError(
+            "workers on CUDA devices talk by NCCL",
+            value=f"torch {torch.__version__} is built without NCCL",
+            where=_WHERE,
+            fix="Install a CUDA build of torch for Linux, or train on processors (--device cpu).",
+        )
+    return device

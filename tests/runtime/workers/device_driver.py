@@ -1,0 +1,188 @@
+"""Workers that compute on a simulated device; run by test_carriers.py as a program of its own, which writes what they computed into FOLDER.
+
+python -m tests.runtime.workers.device_driver FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from sagann.graph import Graph
+from sagann.nn import GNN, ModelConfig, build_model
+from sagann.partition import cost_features
+from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.runtime.workers import Workers
+from sagann.runtime.workers.carriers import DeviceCarrier, Parcel
+from sagann.saga import NaiveEngine, using_engine
+from sagann.saga.engine import Engine
+from sagann.train import TrainConfig, Trainer, assembly, balancer
+from sagann.train.contract import Contract
+from sagann.train.epoch_source import WholeGraph
+from sagann.train.predictor import Predictor
+from tests.graphs import labelled_graph
+from tests.runtime.in_memory.test_batch_norm import OfVertices
+from tests.runtime.workers.epochs import Numbers, trained
+from tests.runtime.workers.exactness_driver import GatedLayer, several
+from tests.runtime.workers.processes import run_workers
+from tests.simulated_device import SIMULATED, SimulatedTensor, register
+from tests.train.runs import community_graph
+
+SIZE = 3
+EPOCHS = 6
+Case = tuple[str, Callable[[], nn.Module], Graph, Engine]
+
+
+class SimulatedCarrier(DeviceCarrier):
+    """Carries the numbers of tensors on the simulated device, by gloo."""
+
+    def parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
+        sends, receives = ({rank: values(each) for rank, each in given.items()} for given in (sends, receives))
+        return super().parcels(sends, receives)
+
+    def abort(self) -> None:
+        """Do nothing: the group is that of all workers, which ends by itself."""
+
+
+def values(tensor: Tensor) -> Tensor:
+    assert isinstance(tensor, SimulatedTensor)
+    assert tensor.is_contiguous()
+    return tensor.values
+
+
+def normed() -> GNN:
+    layers = [GatedLayer(8, 16), OfVertices(16, 6), GatedLayer(6, 3)]
+    return GNN(layers, norms=[nn.BatchNorm1d(16, momentum=None), nn.BatchNorm1d(6, affine=False)])
+
+
+def cases() -> Iterator[Case]:
+    graph = labelled_graph()
+    for name in ("gcn", "gat", "sage", "maxpool-gcn"):
+        config = ModelConfig(model=name, hidden=8, dropout=0.0)
+        yield name, lambda config=config: build_model(config, graph), graph, CompiledEngine()
+    yield "README", lambda: GNN([GatedLayer(8, 16), GatedLayer(16, 3)]), graph, CompiledEngine()
+    yield "README, naive", lambda: GNN([GatedLayer(8, 16), GatedLayer(16, 3)]), graph, NaiveEngine()
+    yield "several, with edges that are dropped", several, graph, CompiledEngine()
+    typed, relations = labelled_graph(types=3), ModelConfig(model="rgcn", hidden=8, dropout=0.0)
+    yield "rgcn", lambda: build_model(relations, typed), typed, CompiledEngine()
+    yield "batch norms", normed, graph, CompiledEngine()
+
+
+def on_processor(numbers: Numbers) -> Numbers:
+    return {name: each.cpu() for name, each in numbers.items()}
+
+
+def numbers_of(case: Case, workers: Workers | None, device: torch.device) -> Numbers:
+    """Losses, gradients, logits and embeddings; of workers, a part of the epochs after vertices have moved."""
+    _, build, graph, engine = case
+    torch.manual_seed(5)
+    model = build()
+    with using_engine(engine):
+        predictor = Predictor(model, Contract.of(graph), device=device, workers=workers)
+        prepared = predictor.prepare(graph)
+        source = WholeGraph(predictor, prepared)
+        found, _ = trained(model, source)
+        if (part := prepared.part) is not None:
+            require_place(part.topology, device)
+            size, num_vertices = part.workers.size, graph.num_vertices
+            part.move((0, *(num_vertices * number // (size + 1) for number in range(2, size + 1)), num_vertices))
+            require_place(part.topology, device)
+            assert part.features.device == device
+        found |= {f"moved {name}": each for name, each in trained(model, source)[0].items()}
+        found["embeddings"] = predictor.embed(prepared)
+    return on_processor(found)
+
+
+def require_place(topology: Any, device: torch.device) -> None:
+    part, halo = topology.part, topology.halo
+    for each in (topology.indptr, topology.indices, part.indptr, part.indices, part.halo, *halo.sent):
+        assert each.device == device
+    assert all(each.device == device for each in topology.edge_data.values())
+
+
+def balanced(workers: Workers, device: torch.device) -> list[Any]:
+    """What workers that are balanced by cost tell of two epochs."""
+    graph = labelled_graph()
+    torch.manual_seed(5)
+    model = GNN([GatedLayer(8, 16), GatedLayer(16, 3)])
+    predictor = Predictor(model, Contract.of(graph), device=device, workers=workers)
+    prepared = predictor.prepare(graph)
+    source = WholeGraph(predictor, prepared)
+    settles = balancer.Balancer(prepared.part)
+    settles.begin()
+    found = []
+    for epochs_left in (2, 1, 0):
+        trained(model, source)
+        found.append(settles.settle(epochs_left).to_json())
+    return found
+
+
+def run_of(
+    workers: Workers | None, run_dir: Path | None, *, epochs: int = EPOCHS, resume: bool = False
+) -> list[Any]:
+    """The lines of metrics of a run, without what a clock says."""
+    config = TrainConfig(epochs=epochs, checkpoint_every=2, clip_norm=1.0, device="cpu")
+    model = ModelConfig(hidden=8, dropout=0.0)
+    trainer = Trainer(model, community_graph(), config, run_dir=run_dir, workers=workers, progress=False)
+    history = trainer.fit(resume=resume).history
+    lines = [record.to_json() for record in history]
+    return [{name: value for name, value in line.items() if name != "epoch_s"} for line in lines]
+
+
+def runs_of(workers: Workers, folder: Path, device: torch.device) -> dict[str, list[Any]]:
+    """Runs of a Trainer: a whole one, one that was stopped and resumed, and at the first worker that of one process."""
+
+    def simulated(name: str, workers: Workers) -> torch.device:
+        return device
+
+    found = {"alone": run_of(None, None)} if workers.is_first else {}
+    assembly.device_together = simulated  # type: ignore[assignment]
+    found["whole"] = run_of(workers, folder / "whole")
+    run_of(workers, folder / "stopped", epochs=EPOCHS // 2)
+    found["resumed"] = run_of(workers, folder / "stopped", resume=True)
+    return found
+
+
+def work(workers: Workers, folder: Path) -> None:
+    device = torch.device(SIMULATED, 0)
+    workers._carriers[SIMULATED] = SimulatedCarrier(dist.group.WORLD)
+    travelled: dict[str, set[str]] = {}
+    begin = workers.begin
+
+    def watched(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], doing: str, **options: Any) -> Any:
+        for tensor in (*sends.values(), *receives.values()):
+            travelled.setdefault(doing, set()).add(tensor.device.type)
+        return begin(sends, receives, doing, **options)
+
+    workers.begin = watched  # type: ignore[method-assign]
+    found = {case[0]: numbers_of(case, workers, device) for case in cases()}
+    torch.save(found, folder / f"worker {workers.rank}.pt")
+    told = balanced(workers, device)
+    text = {
+        "travelled": {doing: sorted(kinds) for doing, kinds in travelled.items()},
+        "balanced": told,
+        "runs": runs_of(workers, folder / "runs", device),
+    }
+    (folder / f"worker {workers.rank}.json").write_text(json.dumps(text))
+    if workers.is_first:
+        torch.save({case[0]: numbers_of(case, None, torch.device("cpu")) for case in cases()}, folder / "alone.pt")
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    register()
+    # By the names of this module, so that a device that is simulated has a size of accesses.
+    cost_features.ACCESS_BYTES = {**cost_features.ACCESS_BYTES, SIMULATED: 128}
+    run_workers(partial(work, folder=folder), SIZE)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

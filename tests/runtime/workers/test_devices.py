@@ -1,0 +1,199 @@
+"""Which device a worker computes on, and what is done with errors of NCCL. The devices are simulated: PyTorch says how many there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sagann.errors import InputError, WorkerError
+from sagann.runtime.workers import Workers, carriers, group
+from sagann.runtime.workers.devices import device_of_worker
+from sagann.train.agreement import device_together
+from tests.runtime.workers.threads import in_threads
+
+
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+
+
+@pytest.mark.usefixtures("two_devices")
+@pytest.mark.parametrize(
+    ("name", "local_rank", "num_local", "expected"),
+    [
+        ("cuda", 0, 2, "cuda:0"),
+        ("cuda", 1, 2, "cuda:1"),
+        ("cuda", 0, 1, "cuda:0"),
+        ("cuda:1", 0, 1, "cuda:1"),
+        ("cpu", 5, 8, "cpu"),
+    ],
+)
+def test_each_worker_of_a_machine_has_a_device_of_its_own(
+    name: str, local_rank: int, num_local: int, expected: str
+) -> None:
+    found = device_of_worker(name, local_rank=local_rank, num_local=num_local)
+    assert found == torch.device(expected)
+
+
+@pytest.mark.usefixtures("two_devices")
+@pytest.mark.parametrize(
+    ("name", "num_local", "message"),
+    [
+        (
+            "cuda",
+            3,
+            r"there are fewer CUDA devices than workers: PyTorch sees 2, and the machine has 3 workers \(in TrainConfig.device\)\. "
+            r"Start at most 2 workers on this machine, or train on processors \(--device cpu\)",
+        ),
+        (
+            "cuda:1",
+            2,
+            r"a CUDA device computes for one worker: device is 'cuda:1', and the machine has 2 workers .*Name no number",
+        ),
+        ("cuda:2", 1, r"no such device: 'cuda:2'; PyTorch sees 2 CUDA devices"),
+    ],
+)
+def test_devices_that_do_not_suffice_are_refused(name: str, num_local: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        device_of_worker(name, local_rank=0, num_local=num_local)
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_without_nccl_workers_on_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
+    with pytest.raises(InputError, match=r"workers on CUDA devices talk by NCCL: .* is built without NCCL"):
+        device_of_worker("cuda", local_rank=0, num_local=2)
+    assert device_of_worker("cpu", local_rank=0, num_local=2) == torch.device("cpu")
+
+
+def test_a_machine_without_devices_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=r"no such device: 'cuda'; PyTorch sees 0 CUDA devices"):
+        device_of_worker("cuda", local_rank=1, num_local=2)
+
+
+def test_workers_choose_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert in_threads(lambda workers: device_together("auto", workers), 2) == [torch.device("cpu")] * 2
+
+    def said(workers: Workers) -> str:
+        with pytest.raises(InputError) as caught:
+            device_together("cuda" if workers.rank else "cpu", workers)
+        return str(caught.value)
+
+    first, second = in_threads(said, 2)
+    # The first worker has a device, and ends with the second one.
+    assert "worker 1 has failed while choosing a device" in first
+    assert "no such device: 'cuda'" in first
+    assert "no such device: 'cuda'" in second
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_workers_compute_on_devices_of_one_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+    def said(workers: Workers) -> str:
+        with pytest.raises(InputError) as caught:
+            device_together("cpu" if workers.rank else "cuda", workers)
+        return str(caught.value)
+
+    for text in in_threads(said, 2):
+        assert "the workers disagree: device is cuda at worker 0, and cpu at worker 1" in text
+
+
+class Late:
+    """An operation of NCCL, as PyTorch waits for it: the limit counts from its start."""
+
+    def __init__(self) -> None:
+        self.limits: list[float] = []
+
+    def wait(self, limit: timedelta) -> None:
+        self.limits.append(limit.total_seconds())
+
+
+def test_waiting_for_a_device_is_limited_from_when_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    work, now_s = Late(), iter((10.0, 17.0))
+    monkeypatch.setattr(dist, "batch_isend_irecv", lambda operations: [work])
+    monkeypatch.setattr(dist, "P2POp", lambda *given, **named: None)
+    monkeypatch.setattr(carriers, "time", SimpleNamespace(perf_counter=lambda: next(now_s)))
+    *signals, of_device = carriers.DeviceCarrier(None).parcels({1: torch.ones(2)}, {2: torch.empty(2)})
+    # A byte to and from each of the two workers.
+    assert [parcel.peers for parcel in signals] == [(1,), (2,), (1,), (2,)]
+    assert list(of_device.peers) == [1, 2]
+    (started,) = of_device.start()
+    started.wait(timedelta(seconds=3))
+    assert work.limits == [10.0]
+
+
+class Stalled(Workers):
+    """A worker whose transfers end with an error of the carrier."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(rank=0, size=3)
+        self._carriers["cpu"] = StalledCarrier(text)
+
+
+class StalledCarrier(carriers.HostCarrier):
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> list[carriers.Parcel]:
+        def fail() -> list[object]:
+            raise dist.DistBackendError(self.text)
+
+        return [carriers.Parcel(peers=(1, 2), start=fail)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7) ran for 60001 milliseconds before timing out.",
+            r"one of the workers 1, 2 is gone: no answer within 60 s while talking .*longer --worker-timeout",
+        ),
+        (
+            "NCCL communicator was aborted on rank 0.",
+            r"one of the workers 1, 2 is gone: its connection was lost \(NCCL communicator was aborted on rank 0.\) while talking",
+        ),
+    ],
+)
+def test_an_error_of_nccl_names_the_workers_of_the_transfer(text: str, message: str) -> None:
+    with pytest.raises(WorkerError, match=message):
+        Stalled(text).transfer({1: torch.ones(1), 2: torch.ones(1)}, {}, "talking")
+
+
+def test_devices_are_connected_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any type of device stands for CUDA."""
+    connected: list[tuple[torch.device, float]] = []
+    transfers: list[str] = []
+
+    def connect(device: torch.device, *, timeout_s: float) -> carriers.HostCarrier:
+        connected.append((device, timeout_s))
+        return carriers.HostCarrier()
+
+    monkeypatch.setattr(group, "connected_devices", connect)
+    workers, device = Workers(rank=0, size=2, timeout_s=5.0), torch.device("meta")
+    monkeypatch.setattr(workers, "transfer", lambda sends, receives, doing: transfers.append(doing))
+    for _ in range(2):
+        workers.compute_on(torch.device("cpu"))
+        workers.compute_on(device)
+    assert connected == [(device, 60.0)]
+    assert transfers == ["connecting the devices"]
+
+
+def test_devices_that_do_not_find_each_other_say_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(device: torch.device, *, timeout_s: float) -> carriers.HostCarrier:
+        raise dist.DistBackendError("NCCL error: Duplicate GPU detected")
+
+    monkeypatch.setattr(group, "connected_devices", connect)
+    message = r"the devices of the workers do not find each other: NCCL error: Duplicate GPU detected \(in worker 1 of 2, meta\)\. NCCL_DEBUG"
+    with pytest.raises(WorkerError, match=message):
+        Workers(rank=1, size=2).compute_on(torch.device("meta"))
