@@ -1,6 +1,9 @@
 """The executable specification of plans: ``verify(plan)`` says which rule a plan breaks.
 
 - Dependencies between operations have no circle, and every send has its receive.
+- Queues have no circle either: a transfer waits for the transfers before it in its queue, and an all-reduce for all of its owners. A queue that
+  several owners share takes transfers as they arrive, which depends on times. Of such a queue, the order of each owner's transfers counts,
+  and it has no all-reduce.
 - A step reads blocks in its device's memory: written, loaded or received before, and not dropped since.
 - A block that an exchange sends lies outside of the device, as it was written last. One that it receives lies outside afterwards.
 - A block is loaded only while it is not in memory and its last content lies outside. It is stored and sent while it is in
@@ -13,10 +16,14 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import chain
 
+from sagann.errors import listed
 from sagann.plan.dependencies import dependencies_of, route_of
 from sagann.plan.steps import Block, Move, Plan, Step
+
+_HANDED_OVER = frozenset(["send", "all-reduce"])
+"Kinds of moves that every device hands to a queue, and does not wait for."
+_IN_QUEUES = _HANDED_OVER | {"load", "store"}
 
 
 class PlanError(AssertionError):
@@ -32,8 +39,11 @@ def verify(plan: Plan, steps: Sequence[Step] | None = None) -> Mapping[str, int]
     if steps is not None and [each for each in plan.operations if isinstance(each, Step)] != list(steps):
         raise PlanError("the plan has other steps than the schedule, or in another order")
     _match_sends(plan)
+    dependencies = dependencies_of(plan.operations)
+    order = _order(plan, dependencies)
+    _require_progress(plan, dependencies)
     memory = _Memory(plan)
-    for number in _order(plan):
+    for number in order:
         memory.obey(number, plan.operations[number])
     if memory.resident:
         raise PlanError(f"{min(memory.resident).label} is never dropped")
@@ -52,6 +62,13 @@ def _match_sends(plan: Plan) -> None:
     for each in moves:
         if each.kind == "all-reduce":
             reduced[each.block._replace(owner="")][each.owner, each.occupies] += 1
+    users: defaultdict[str, set[str]] = defaultdict(set)
+    for each in moves:
+        if each.kind in _IN_QUEUES:
+            users[each.occupies].add(each.owner)
+    for each in moves:
+        if each.kind == "all-reduce" and (others := users[each.occupies] - {each.owner}):
+            raise PlanError(f"the {each.label} occupies {each.occupies}, which {min(others)} occupies too")
     for block, members in reduced.items():
         owners, resources = ({member[which] for member in members} for which in (0, 1))
         is_whole = 1 < len(owners) == len(resources) == len(members) and len(set(members.values())) == 1
@@ -61,20 +78,68 @@ def _match_sends(plan: Plan) -> None:
             )
 
 
-def _order(plan: Plan) -> list[int]:
+def _order(plan: Plan, dependencies: Sequence[Sequence[int]]) -> list[int]:
     """Numbers of the operations, each after its dependencies and after the operations that its owner begins before."""
     operations = plan.operations
-    followers: defaultdict[int, list[int]] = defaultdict(list)
-    missing = [0] * len(operations)
+    waits = []
     last: dict[str, int] = {}
-    for number, (operation, others) in enumerate(zip(operations, dependencies_of(operations), strict=True)):
-        owner = operation.owner
-        for before in chain(others, [last[owner]] if owner in last else []):
+    for number, (operation, others) in enumerate(zip(operations, dependencies, strict=True)):
+        for before in others:
             if not 0 <= before < len(operations):
                 raise PlanError(f"operation {number} ({operation.label}) waits for {before}, which there is not")
-            followers[before].append(number)
-            missing[number] += 1
+        owner = operation.owner
+        waits.append([*others, last[owner]] if owner in last else others)
         last[owner] = number
+    return _sorted(waits, operations)
+
+
+def _require_progress(plan: Plan, dependencies: Sequence[Sequence[int]]) -> None:
+    """Refuse operations that wait for one another where transfers wait in queues.
+
+    A device goes on when it has handed a send or an all-reduce to its queue. It goes on after the end of any other operation, because the
+    computing threads of some devices load and store. So each operation has a begin and an end. The members of an all-reduce end together.
+    """
+    operations = plan.operations
+    # The end of an operation has its number, plus their count. Members of an all-reduce have the end of the first member.
+    ends = list(range(len(operations), 2 * len(operations)))
+    waits: list[list[int]] = [[] for _ in range(2 * len(operations))]
+    last_begun: dict[str, int] = {}
+    last_queued: dict[tuple[str, str], int] = {}
+    rounds: Counter[Block] = Counter()
+    first_members: dict[tuple[Block, int], int] = {}
+    for number, operation in enumerate(operations):
+        if isinstance(operation, Move) and operation.kind == "all-reduce":
+            name = operation.block._replace(owner="")
+            rounds[operation.block] += 1
+            ends[number] = first_members.setdefault((name, rounds[operation.block]), ends[number])
+    for number, operation in enumerate(operations):
+        owner, end = operation.owner, ends[number]
+        if owner in last_begun:
+            waits[number].append(last_begun[owner])
+        waits[end] += [number, *(ends[before] for before in dependencies[number])]
+        if isinstance(operation, Move) and operation.kind in _IN_QUEUES:
+            queue = owner, operation.occupies
+            if queue in last_queued:
+                waits[end].append(last_queued[queue])
+            last_queued[queue] = end
+        last_begun[owner] = number if operation.kind in _HANDED_OVER else end
+    _sorted(waits, operations)
+
+
+def _sorted(waits: Sequence[Sequence[int]], operations: Sequence[Step | Move]) -> list[int]:
+    """All numbers, each after the numbers that it waits for, the least first where there is a choice.
+
+    Args:
+        waits: for each number, those that it waits for.
+        operations: which the numbers stand for, as remainders of a division by their count.
+    Raises:
+        PlanError: some wait in a circle; the message names these.
+    """
+    followers: list[list[int]] = [[] for _ in waits]
+    for number, others in enumerate(waits):
+        for before in others:
+            followers[before].append(number)
+    missing = list(map(len, waits))
     ready = [number for number, count in enumerate(missing) if not count]
     found: list[int] = []
     while ready:
@@ -84,10 +149,23 @@ def _order(plan: Plan) -> list[int]:
             missing[later] -= 1
             if not missing[later]:
                 heapq.heappush(ready, later)
-    if len(found) < len(operations):
-        stuck = next(number for number, count in enumerate(missing) if count)
-        raise PlanError(f"operations wait in a circle, among them {stuck} ({operations[stuck].label})")
+    if len(found) < len(waits):
+        circle = dict.fromkeys(number % len(operations) for number in _circle(waits, missing))
+        names = [f"{number} ({operations[number].label} of {operations[number].owner})" for number in circle]
+        raise PlanError(
+            f"operations wait in a circle, each for the next one, and the last for the first: {listed(names, 20)}"
+        )
     return found
+
+
+def _circle(waits: Sequence[Sequence[int]], missing: Sequence[int]) -> list[int]:
+    """Numbers that wait in a circle, each for the next one, where ``missing`` counts what each number still waits for."""
+    at = next(number for number, count in enumerate(missing) if count)
+    places: dict[int, int] = {}
+    while at not in places:
+        places[at] = len(places)
+        at = next(before for before in waits[at] if missing[before])
+    return list(places)[places[at] :]
 
 
 class _Memory:

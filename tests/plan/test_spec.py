@@ -150,7 +150,7 @@ def test_a_plan_of_two_devices_that_lacks_an_operation_is_refused(number: int) -
 def test_waits_that_form_a_circle_are_refused() -> None:
     first, second = step(()), step((), at="device1")
     verify(plan_of(first, replace(second, after=(0,))))
-    with pytest.raises(PlanError, match="wait in a circle, among them 0"):
+    with pytest.raises(PlanError, match=r"first: 0 \(gather 0: 0 of device0\), 1 \(gather 0: 0 of device1\)$"):
         verify(plan_of(replace(first, after=(1,)), replace(second, after=(0,))))
     with pytest.raises(PlanError, match="waits for 7, which there is not"):
         verify(plan_of(replace(first, after=(7,))))
