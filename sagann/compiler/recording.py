@@ -108,6 +108,9 @@ class _Hop(Topology):
         """The names, and stand-ins."""
         return {name: _EdgeData(name) for name in self.real.edge_data}
 
+    def require_unwritten(self) -> None:
+        """A hop has no arrays that could be changed."""
+
     def __getattr__(self, name: str) -> Any:
         raise TraceError(f"it reads '{name}' of a hop, which it may only pass on to its layers")
 

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type
+from sagann.errors import InputError, LayerError, require_type
 from sagann.graph.checks import check_ids, check_offsets, numbered, slices, wrong_form
+from sagann.graph.versions import version_of
 from sagann.graph.widths import id_dtype
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Topology:
         "_derived",
         "_edge_data",
         "_edge_dst",
+        "_versions",
         "edge_ids",
         "indices",
         "indptr",
@@ -107,6 +109,7 @@ class Topology:
         self._csr: Csr | None = None
         self._edge_dst: Tensor | None = None
         self._derived: dict[object, Any] = {}
+        self._versions = version_of(indptr), version_of(indices)
         _check_shapes(self)
         if validate:
             self.validate()
@@ -192,6 +195,25 @@ class Topology:
         """
         check_offsets(self.indptr, self.num_edges, "CSC offsets", where="Topology.indptr")
         _check_ids(self.indices, self.num_src, "source", "Topology.indices")
+
+    def require_unwritten(self) -> None:
+        """Refuse offsets or ids that were changed in place since this topology was made.
+
+        Kernels read memory at these positions without a check, and out-edges are kept from an earlier pass. Changes that PyTorch does not
+        count, such as those of a NumPy array that shares the memory, are not found.
+
+        Raises:
+            LayerError: offsets or ids were changed.
+        """
+        if (version_of(self.indptr), version_of(self.indices)) == self._versions:
+            return
+        name = "indices" if version_of(self.indptr) == self._versions[0] else "indptr"
+        raise LayerError(
+            "the edges of a topology were overwritten",
+            value="the array was changed in place after the topology was made from it",
+            where=f"Topology.{name}",
+            fix=f"Work on topology.{name}.clone(), and make other edges with sagann.Topology.from_coo; then load the graph again.",
+        )
 
     @property
     def num_dst(self) -> int:

@@ -43,8 +43,8 @@ class SagaLayer(nn.Module):
 
     Raises:
         LayerError: a function has PyG's name, so nothing would run it, or takes other arguments than it is given; an accumulator
-            is unknown; a function mixes rows or branches on their values (the message names operator and line); or a result has
-            the wrong form.
+            is unknown; a function mixes rows or branches on their values (the message names operator and line); a result has
+            the wrong form; or the arrays of the topology were changed in place.
         WidthError: an operation of a function is given rows of another width than it takes.
         InputError: x does not fit the topology, or the topology lacks the edge data that the layer reads.
 
@@ -110,6 +110,7 @@ class SagaLayer(nn.Module):
             _check_names_of_rows(x, where)
         for name, each in rows.items():
             _check_input(topology, each, f"{where}, rows '{name}'" if name else where)
+        topology.require_unwritten()
         try:
             return current_engine().run(self, topology, rows, self._read_edge_data(topology, where))
         except WidthError as error:

@@ -12,7 +12,7 @@ from torch import nn
 
 from sagann.errors import CheckpointError, DatasetError, InputError, LayerError
 from sagann.nn import ModelConfig
-from sagann.storage import open_graph, save_graph
+from sagann.storage import check_dataset, open_graph, save_graph
 from sagann.train import TrainConfig, Trainer, load_run, read_run
 from sagann.train.metrics import METRICS_OF
 from sagann.train.reporter import LogReporter
@@ -482,6 +482,27 @@ def test_a_model_that_overwrites_the_features_is_refused(only_in_training):
     message = "overwrites its input: the features were changed in place 1 times .*in model Doubles.*x.clone"
     with pytest.raises(LayerError, match=message):
         trainer_of(seeded_model(Doubles)).fit()
+
+
+@pytest.mark.parametrize("array", ["indptr", "indices"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_model_that_overwrites_the_edges_is_refused_and_the_dataset_stays(array, when, tmp_path):
+    class Moves(TwoLayers):
+        def forward(self, hops, x):
+            if when == "before":
+                getattr(hops[0], array).mul_(1 << 20)
+            result = super().forward(hops, x)
+            if when == "after":
+                # The backward pass would read rows at these ids.
+                getattr(hops[0], array).mul_(1 << 20)
+            return result
+
+    save_graph(community_graph(), tmp_path / "data")
+    trainer = trainer_of(seeded_model(Moves), graph=open_graph(tmp_path / "data"))
+    message = rf"edges of a topology were overwritten.*\(in Topology.{array}\).*topology.{array}.clone"
+    with pytest.raises(LayerError, match=message):
+        trainer.fit()
+    check_dataset(tmp_path / "data")
 
 
 def test_features_made_in_inference_mode_predict():

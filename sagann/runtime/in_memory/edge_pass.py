@@ -109,6 +109,8 @@ class _FusedGather(torch.autograd.Function):
     @first_order_only
     def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
         call: _Call = ctx.call
+        # A model may have written to the edges after its forward has read them.
+        call.topology.require_unwritten()
         kept, extra = saved[: len(ctx.kept)], saved[len(ctx.kept) :]
         gradients: dict[str, Tensor] = {}
         if ctx.scatters:
