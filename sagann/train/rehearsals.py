@@ -34,7 +34,8 @@ def foretell(parts: RunParts) -> SampledForecast:
             fix="Set TrainConfig.sample. `sagann plan --memory` foretells epochs of the whole graph.",
         )
     with _copied(parts) as predictor:
-        source = RehearsedEpochs(predictor, parts.prepared, parts.config)
+        source = RehearsedEpochs(predictor, parts.prepared, parts.config, kept=parts.take_tiers())
+        parts.kept_tiers = source.tiers
         source.try_out()
         return source.forecast(parts.session_of(predictor, source))
 

@@ -34,6 +34,7 @@ from sagann.train.streaming import OWN_FOLDER, Streaming, remove_spilled
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
     from sagann.train.balancer import Balancer
+    from sagann.train.sampled_epochs import KeptTiers
 
 
 @dataclass(kw_only=True, eq=False)
@@ -70,6 +71,8 @@ class RunParts:
     "Is told what the user should know."
     prepared: PreparedGraph = field(init=False)
     "The graph as the model reads it, after :meth:`prepare`."
+    kept_tiers: KeptTiers | None = field(default=None, init=False)
+    "The tiers of a rehearsal, which the next session takes over; None for none."
     _in_files_bytes: int = field(default=0, init=False)
     "Bytes of the prepared graph that lie in files, to leave memory to the run."
 
@@ -160,6 +163,11 @@ class RunParts:
             streaming.warn(self.say)
         self.predictor.streaming = streaming
 
+    def take_tiers(self) -> KeptTiers | None:
+        """The tiers that a rehearsal has left, once; None where there are none, or where their file has changed."""
+        kept, self.kept_tiers = self.kept_tiers, None
+        return kept if kept is not None and kept.is_unchanged() else None
+
     def session(self) -> TrainSession:
         """A session that trains the model from the weights it has now."""
         self.predictor.try_out(self.prepared)
@@ -204,7 +212,7 @@ class RunParts:
         if self.config.devices is None:
             from sagann.train.sampled_epochs import SampledEpochs
 
-            return SampledEpochs(self.predictor, self.prepared, self.config, say=self.say)
+            return SampledEpochs(self.predictor, self.prepared, self.config, say=self.say, kept=self.take_tiers())
         from sagann.train.hybrid_epochs import HybridEpochs
 
         return HybridEpochs(
@@ -222,8 +230,8 @@ class RunParts:
         return SampledLinkEpochs(self.predictor, self.prepared, self.config, say=self.say)
 
     def _hot_bytes(self) -> int:
-        """Bytes of the hot tier that the configuration states."""
-        if self.config.hot is None:
+        """Bytes of the hot tier that the configuration states and that is not made yet."""
+        if self.config.hot is None or self.kept_tiers is not None:
             return 0
         # Imported here: most runs have no tiers, and it loads Numba.
         from sagann.train.tiers import stated_hot_bytes

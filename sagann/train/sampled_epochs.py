@@ -7,7 +7,7 @@ Evaluation walks all in-edges of the whole graph, in memory or streamed, and rea
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -37,6 +37,23 @@ from sagann.train.tiers import (
 )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KeptTiers:
+    """The tiers of a graph for mini-batches."""
+
+    graph: Graph
+    "The graph as the model reads it, on the processor, with its features in tiers."
+    ahead: int
+    "Number of mini-batches that are made ahead."
+    messages: tuple[str, ...]
+    "What the user should know about the tiers."
+
+    def is_unchanged(self) -> bool:
+        """Whether the file of the features is still the one that the hot rows were read from."""
+        store = self.graph.features
+        return isinstance(store, TieredFeatures) and store.is_unchanged()
+
+
 class SampledEpochs(PredictorSource[Predictor]):
     """The epoch source of ``TrainConfig.sample``: every labelled training vertex is in one mini-batch of an epoch.
 
@@ -48,6 +65,7 @@ class SampledEpochs(PredictorSource[Predictor]):
         prepared: the graph as the model reads it.
         config: how to train; ``sample`` is set.
         say: is told what the memory budget leaves for the hot tier and the mini-batches.
+        kept: the tiers of an earlier source of the same graph and configuration, which are used again; None makes them.
     Raises:
         InputError: the hot tier has no room, or the features have no tiers.
         BudgetError: the memory budget has no room for a training step.
@@ -60,10 +78,27 @@ class SampledEpochs(PredictorSource[Predictor]):
         config: TrainConfig,
         *,
         say: Callable[[str], None] = lambda text: None,
+        kept: KeptTiers | None = None,
     ) -> None:
         super().__init__(predictor, prepared)
         # Samplers read the host's memory, where a graph of a streamed evaluation lies already.
         graph = prepared.graph.to("cpu")
+        made = kept or self._tiers_of(graph, config)
+        for message in made.messages:
+            say(message)
+        graph, ahead = made.graph, made.ahead
+        self._store = graph.features if isinstance(graph.features, TieredFeatures | DeviceFeatures) else None
+        # After the hot tier, whose size may be stated.
+        sample_on = sampling_place(graph, config, predictor.device, say=say)
+        self._minibatches = self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
+        # The features of memory may be changed between two sources, and their tiers read nothing from a disk.
+        is_kept = isinstance(self._store, TieredFeatures) and not is_in_memory(prepared.graph.features)
+        self.tiers = made if is_kept else None
+        "The tiers, for a later source; None where these are soon made, or may no longer be right."
+
+    def _tiers_of(self, graph: Graph, config: TrainConfig) -> KeptTiers:
+        """Choose the tiers of the graph on the processor, and read what the hot tier begins with."""
+        predictor, messages = self._predictor, list[str]()
         ahead = _stated_ahead(graph, config, predictor)
         if config.has_tiers and graph.features is not None:
             has_window = looks_ahead(graph.features, config)
@@ -77,17 +112,19 @@ class SampledEpochs(PredictorSource[Predictor]):
                 ),
             )
             if plan.ahead < ahead:
-                say(f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}.")
+                messages.append(
+                    f"The memory budget has room for a queue of {plan.ahead} mini-batches ahead, not of {ahead}."
+                )
             # Features that lie on the device already have no need of a hot tier there.
-            is_read_by_device = predictor.device.type == "cuda" and prepared.graph.topology.device.type == "cpu"
+            is_read_by_device = (
+                predictor.device.type == "cuda" and self._prepared.graph.topology.device.type == "cpu"
+            )
             device = predictor.device if is_read_by_device and is_in_memory(graph.features) else None
-            if plan.hot is not None:
-                graph = _with_tiers(graph, plan.hot, self._hottest(graph, config), config, say, device)
             ahead = plan.ahead
-        self._store = graph.features if isinstance(graph.features, TieredFeatures | DeviceFeatures) else None
-        # After the hot tier, whose size may be stated.
-        sample_on = sampling_place(graph, config, predictor.device, say=say)
-        self._minibatches = self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
+            if plan.hot is not None:
+                hottest = self._hottest(graph, config)
+                graph = _with_tiers(graph, plan.hot, hottest, config, messages.append, device)
+        return KeptTiers(graph=graph, ahead=ahead, messages=tuple(messages))
 
     def _batches_of(
         self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"

@@ -43,7 +43,7 @@ from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import TrainStep
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
-from sagann.train.sampled_epochs import SampledEpochs
+from sagann.train.sampled_epochs import KeptTiers, SampledEpochs
 from sagann.train.session import TrainSession
 
 TRAINING = "train"
@@ -148,8 +148,15 @@ class Measured:
 class RehearsedEpochs(SampledEpochs):
     """The epoch source of a rehearsal: an epoch has some of its batches, each stage by itself or all stages together."""
 
-    def __init__(self, predictor: Predictor, prepared: PreparedGraph, config: TrainConfig) -> None:
-        super().__init__(predictor, prepared, config)
+    def __init__(
+        self,
+        predictor: Predictor,
+        prepared: PreparedGraph,
+        config: TrainConfig,
+        *,
+        kept: KeptTiers | None = None,
+    ) -> None:
+        super().__init__(predictor, prepared, config, kept=kept)
         self._deadline_s = 0.0
         self._measured: list[Measured] = []
         self._num_together = 0

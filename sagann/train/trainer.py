@@ -339,7 +339,8 @@ class Trainer:
     def foretell(self) -> SampledForecast:
         """Foretell the seconds and bytes of an epoch of mini-batches: a few are sampled, loaded and trained, in about ten seconds.
 
-        A copy of the model is trained. Model and random numbers stay as they are.
+        A copy of the model is trained. Model and random numbers stay as they are. A hot tier in front of a file or a feature store stays in memory for
+        the next :meth:`fit`, which does not read its rows again.
 
         Raises:
             InputError: ``config.sample`` is not set, the model cannot be copied, or the loss of a rehearsed batch is NaN or infinite.

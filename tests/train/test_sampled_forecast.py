@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -264,3 +265,53 @@ def test_what_cannot_be_foretold_is_refused() -> None:
         trainer_of(model, **SAMPLED).foretell()
     with pytest.raises(InputError, match="training diverged"):
         trainer_of(seeded_model(), **SAMPLED, lr=1e30, optimizer="SGD").foretell()
+
+
+@pytest.mark.parametrize("given", [{"memory": "1GiB"}, {"hot": "auto"}, {"hot": "40%", "cache": "s3-fifo"}])
+def test_a_run_after_its_forecast_does_not_read_the_hot_rows_again(
+    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preload, made = TieredFeatures._preload, list[TieredFeatures]()
+    monkeypatch.setattr(TieredFeatures, "_preload", lambda store: (made.append(store), preload(store)))
+    save_graph(community_graph(), tmp_path / "graph")
+
+    def trainer() -> Trainer:
+        config = TrainConfig(**SAMPLED, **given, device="cpu")
+        return Trainer(seeded_model(), load_graph(tmp_path / "graph"), config, validate=False)
+
+    alone, foretold = trainer(), trainer()
+    expected = numbers_of(alone.fit())
+    foretold.foretell()
+    foretold.foretell()
+    assert len(made) == 2
+    assert numbers_of(foretold.fit()) == expected
+    assert len(made) == 2
+    # The tiers were handed over: they do not stay beside what comes next.
+    foretold.fit()
+    assert len(made) == 3
+
+
+def test_hot_rows_of_a_file_that_was_written_to_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, path = community_graph(), tmp_path / "rows.npy"
+    np.save(path, graph.features.numpy())
+    mapped = torch.from_numpy(np.load(path, mmap_mode="c"))
+    config = TrainConfig(**SAMPLED, hot="100%", device="cpu")
+    trainer = Trainer(seeded_model(), replace(graph, features=mapped), config)
+    trainer.foretell()
+    kept = trainer._parts.kept_tiers
+    assert kept is not None
+    assert kept.is_unchanged()
+    with path.open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"\0\0\0\0")
+    os.utime(path, ns=(1, 1))
+    assert not kept.is_unchanged()
+    assert trainer._parts.take_tiers() is None
+
+
+def test_tiers_of_rows_in_memory_do_not_stay() -> None:
+    trainer = trainer_of(**SAMPLED, hot="50%")
+    trainer.foretell()
+    assert trainer._parts.kept_tiers is None

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.errors import require_choice
+from sagann.errors import DatasetError, require_choice
 from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_bytes
@@ -158,6 +158,14 @@ class TieredFeatures:
         with self._lock:
             ids = self._announced.take(announcement)
         return self._load(ids, lambda: self._announced.place(announcement))
+
+    def is_unchanged(self) -> bool:
+        """Whether the rows are still those that the store was made of: whether their file has not been cut or written to since."""
+        try:
+            self._cold.require_unchanged()
+        except DatasetError:
+            return False
+        return True
 
     def traffic(self) -> Traffic:
         """Rows and bytes that each tier has given so far."""
