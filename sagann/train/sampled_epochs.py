@@ -92,7 +92,8 @@ class SampledEpochs(PredictorSource[Predictor]):
         sample_on = sampling_place(graph, config, predictor.device, say=say)
         self._minibatches = self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
         # The features of memory may be changed between two sources, and their tiers read nothing from a disk.
-        is_kept = isinstance(self._store, TieredFeatures) and not is_in_memory(prepared.graph.features)
+        features = prepared.graph.features
+        is_kept = isinstance(self._store, TieredFeatures) and features is not None and not is_in_memory(features)
         self.tiers = made if is_kept else None
         "The tiers, for a later source; None where these are soon made, or may no longer be right."
 
