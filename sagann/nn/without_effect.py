@@ -21,14 +21,20 @@ _READ_BY: Mapping[str, Sequence[str]] = MappingProxyType(
 "Models that read an option, of each option that few models read."
 
 
-def options_without_effect(config: ModelConfig) -> str:
-    """A sentence about the options that differ from their defaults and that the model does not read; empty where there are none.
+def options_without_effect(config: ModelConfig, *, of_graphs: bool = False, of_links: bool = False) -> str:
+    """A sentence about the options that differ from their defaults and that nothing reads; empty where there are none.
 
+    Args:
+        config: the model.
+        of_graphs: whether whole graphs are learned.
+        of_links: whether links are learned.
     Example:
         >>> options_without_effect(ModelConfig(model="gcn", heads=4))
         'heads = 4 has no effect on gcn: gat, gatv2 and transformer read it.'
         >>> options_without_effect(ModelConfig(model="gat", heads=4))
         ''
+        >>> options_without_effect(ModelConfig(pool="max"))
+        'pool = max has no effect here: it is read where whole graphs are learned.'
     """
     defaults = {each.name: each.default for each in fields(config)}
     said = []
@@ -41,4 +47,8 @@ def options_without_effect(config: ModelConfig) -> str:
         if config.model not in MODELS:
             readers = f"options of your own model are given by --model-option {name}=VALUE, or model_options"
         said.append(f"{name} = {value} has no effect on {config.model}: {readers}.")
+    for name, is_read, learned in (("pool", of_graphs, "whole graphs"), ("decoder", of_links, "links")):
+        value = getattr(config, name)
+        if not is_read and value != defaults[name]:
+            said.append(f"{name} = {value} has no effect here: it is read where {learned} are learned.")
     return " ".join(said)

@@ -33,6 +33,15 @@ def test_options_that_the_model_does_not_read_are_named(settings: dict[str, Any]
     assert options_without_effect(ModelConfig(**settings)) == said
 
 
+def test_options_of_another_task_are_named() -> None:
+    config = ModelConfig(pool="mean,max", decoder="mlp")
+    pool = "pool = mean,max has no effect here: it is read where whole graphs are learned."
+    decoder = "decoder = mlp has no effect here: it is read where links are learned."
+    assert options_without_effect(config) == f"{pool} {decoder}"
+    assert options_without_effect(config, of_graphs=True) == decoder
+    assert options_without_effect(config, of_links=True) == pool
+
+
 def test_a_model_of_ones_own_is_told_how_options_are_given(tmp_path: Path) -> None:
     config = ModelConfig(model=f"{tmp_path}/mine.py:Net", heads=4)
     assert options_without_effect(config).endswith("given by --model-option heads=VALUE, or model_options.")
@@ -41,9 +50,10 @@ def test_a_model_of_ones_own_is_told_how_options_are_given(tmp_path: Path) -> No
 def test_a_trainer_says_so(caplog: pytest.LogCaptureFixture) -> None:
     graph = sbm_graph(60, num_classes=2, average_degree=4, homophily=0.8, num_features=4, feature_noise=0.1, seed=0)
     Trainer(
-        ModelConfig(model="gcn", hidden=8, heads=4),
+        ModelConfig(model="gcn", hidden=8, heads=4, pool="max"),
         random_split(graph, train=0.5, val=0.2, seed=0),
         TrainConfig(epochs=1),
         progress=False,
     )
     assert "heads = 4 has no effect on gcn" in caplog.text
+    assert "pool = max has no effect here" in caplog.text
