@@ -76,6 +76,13 @@ torch_geometric.datasets.Planetoid('nowhere', 'Cora').
     """
     require_type(name, str, where="load_dataset.name", fix="Pass a name, as 'cora'.")
     require_type(root, (str, os.PathLike), where="load_dataset.root", fix="Pass a folder.", optional=True)
+    if root is not None and "\0" in str(root):
+        raise InputError(
+            "a folder cannot have this name",
+            value=shown(str(root)),
+            where="load_dataset.root",
+            fix="Pass a folder.",
+        )
     require_type(split, (int, str), where="load_dataset.split", fix="Pass a column or a name.", optional=True)
     require_type(download, bool, where="load_dataset.download", fix="Pass True or False.")
     roots = [Path(each) for each in (ROOTS if root is None else [root])]

@@ -15,6 +15,7 @@ from sagann.graph import Graph, Topology, add_self_loops
 from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import destinations
+from sagann.nn.layer_widths import require_widths
 from sagann.nn.layers import glorot_linear
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.edge import named, scattered
@@ -83,6 +84,7 @@ class GAT(_Attention):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__(head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
+        require_widths(self, in_dim=in_dim, head_dim=head_dim)
         self.negative_slope = negative_slope
         self.project = glorot_linear(in_dim, num_heads * head_dim, bias=False)
         self.attend_src = nn.Parameter(torch.empty(num_heads, head_dim))
@@ -140,6 +142,7 @@ class GATv2(_Attention):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__(head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
+        require_widths(self, in_dim=in_dim, head_dim=head_dim)
         self.negative_slope = negative_slope
         self.of_src = glorot_linear(in_dim, num_heads * head_dim)
         self.of_dst = glorot_linear(in_dim, num_heads * head_dim)
@@ -194,6 +197,7 @@ class TransformerConv(_Attention):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__(head_dim, num_heads=num_heads, concat=concat, attention_dropout=attention_dropout)
+        require_widths(self, in_dim=in_dim, head_dim=head_dim)
         self.query, self.key, self.value = (glorot_linear(in_dim, num_heads * head_dim) for _ in range(3))
         self.own = glorot_linear(in_dim, self.out_dim)
 

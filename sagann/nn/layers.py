@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Graph, add_self_loops, normalise
+from sagann.nn.layer_widths import require_widths
 from sagann.saga import Edge, SagaLayer
 
 
@@ -28,6 +29,7 @@ class CommNet(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
+        require_widths(self, in_dim=in_dim, out_dim=out_dim)
         self.own = nn.Linear(in_dim, out_dim, bias=False)
         self.heard = nn.Linear(in_dim, out_dim)
 
@@ -50,6 +52,7 @@ class SAGE(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
+        require_widths(self, in_dim=in_dim, out_dim=out_dim)
         self.own = nn.Linear(in_dim, out_dim, bias=False)
         self.neighbours = nn.Linear(in_dim, out_dim)
 
@@ -73,6 +76,7 @@ class GIN(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
+        require_widths(self, in_dim=in_dim, out_dim=out_dim)
         self.eps = nn.Parameter(torch.zeros(()))
         self.mlp = nn.Sequential(nn.Linear(in_dim, out_dim), nn.ReLU(), nn.Linear(out_dim, out_dim))
 
@@ -95,6 +99,7 @@ class MaxPoolGCN(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
+        require_widths(self, in_dim=in_dim, out_dim=out_dim)
         self.pool = nn.Linear(in_dim, in_dim)
         self.linear = nn.Linear(in_dim, out_dim)
 
@@ -120,6 +125,7 @@ class GatedGCN(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
+        require_widths(self, in_dim=in_dim, out_dim=out_dim)
         self.gate_dst = nn.Linear(in_dim, in_dim, bias=False)
         self.gate_src = nn.Linear(in_dim, in_dim)
         self.linear = nn.Linear(in_dim, out_dim)
@@ -147,6 +153,7 @@ class GCN(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
+        require_widths(self, in_dim=in_dim, out_dim=out_dim)
         self.linear = glorot_linear(in_dim, out_dim)
 
     @staticmethod

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Graph
+from sagann.nn.layer_widths import require_widths
 from sagann.nn.layers import glorot_linear
 from sagann.saga import Edge, SagaLayer
 
@@ -29,6 +30,7 @@ class EdgeConv(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
+        require_widths(self, in_dim=in_dim, out_dim=out_dim)
         self.linear = glorot_linear(2 * in_dim, out_dim)
 
     def apply_edge(self, edge: Edge) -> Tensor:
@@ -60,6 +62,7 @@ class PNA(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int, mean_log_degree: float) -> None:
         super().__init__()
+        require_widths(self, in_dim=in_dim, out_dim=out_dim)
         self.message = nn.Linear(2 * in_dim, in_dim)
         self.mix, self.out = nn.Linear(13 * in_dim, out_dim), nn.Linear(out_dim, out_dim)
         # A graph without edges has a mean of 0, and nothing that it would scale.

@@ -14,6 +14,7 @@ from sagann.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.topology import Topology, destinations
 from sagann.kernels.typed_linear import typed_linear
+from sagann.nn.layer_widths import require_widths
 from sagann.nn.layers import glorot_linear
 from sagann.saga import Edge, SagaLayer
 
@@ -39,6 +40,7 @@ class GGNN(SagaLayer):
 
     def __init__(self, dim: int, num_edge_types: int) -> None:
         super().__init__()
+        require_widths(self, dim=dim)
         self.maps = _maps(num_edge_types, dim, dim, layer="GGNN", argument="num_edge_types")
         self.gru = nn.GRUCell(dim, dim)
 
@@ -79,6 +81,7 @@ class RGCN(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int, num_relations: int) -> None:
         super().__init__()
+        require_widths(self, in_dim=in_dim, out_dim=out_dim)
         self.maps = _maps(num_relations, in_dim, out_dim, layer="RGCN", argument="num_relations")
         self.own = glorot_linear(in_dim, out_dim)
 
@@ -117,6 +120,7 @@ class GINE(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int, edge_dim: int) -> None:
         super().__init__()
+        require_widths(self, in_dim=in_dim, out_dim=out_dim)
         self.eps = nn.Parameter(torch.zeros(()))
         self.of_edge = nn.Linear(edge_dim, in_dim)
         self.mlp = nn.Sequential(nn.Linear(in_dim, out_dim), nn.ReLU(), nn.Linear(out_dim, out_dim))

@@ -28,6 +28,7 @@ from sagann.nn.propagation import Propagated
 from sagann.nn.relations import GGNN, GINE, RGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
 from sagann.nn.user_model import class_in_file, layer_from_class, load_class, module_from_class
+from sagann.option_names import with_known_names
 from sagann.ranges import RANGES
 from sagann.saga import SagaLayer
 from sagann.storage.json_fields import is_finite
@@ -37,6 +38,7 @@ ATTENTION = MappingProxyType({"gat": GAT, "gatv2": GATv2, "transformer": Transfo
 "Layers with attention heads, by the names of their models."
 
 
+@with_known_names
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     """A model by name and size.

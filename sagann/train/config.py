@@ -18,6 +18,7 @@ from sagann.constructor_options import check_options, require_options
 from sagann.did_you_mean import closest
 from sagann.errors import InputError, shown
 from sagann.graph.task import ALL_TASKS, GRAPH_TASKS, LINK_TASK
+from sagann.option_names import with_known_names
 from sagann.ranges import RANGES, Range
 from sagann.storage.json_fields import is_finite
 from sagann.train.losses import BALANCED, LOSS_ALIASES, LOSSES
@@ -25,6 +26,7 @@ from sagann.train.metrics import METRICS
 from sagann.train.policies import DECAY_POLICIES
 
 
+@with_known_names
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
     """How to train: length, optimizer, scheduler, early stopping, checkpoints.

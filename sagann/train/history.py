@@ -10,7 +10,7 @@ from typing import Any, overload
 
 from sagann.errors import InputError, MissingDependencyError, require_type
 from sagann.storage.picture import new_figure, write_figure
-from sagann.train.reporter import EpochRecord
+from sagann.train.reporter import EpochRecord, values_of
 
 _DASHES = {"val": "--", "test": ":"}
 "Lines of the splits that a model is not trained on."
@@ -19,7 +19,8 @@ _DASHES = {"val": "--", "test": ":"}
 class History(Sequence[dict[str, Any]]):
     """The epochs of a run: for each one a dict of the values that its line of metrics.jsonl has.
 
-    Metrics have names such as 'val/accuracy', and are absent where the epoch was not evaluated.
+    Metrics have names such as 'val/accuracy', and are absent where the epoch was not evaluated. ``history["loss"]`` are the values of all epochs,
+    with None for an epoch without one.
 
     Args:
         records: the epochs, in order. A list that grows is a history that grows.
@@ -27,7 +28,7 @@ class History(Sequence[dict[str, Any]]):
     Example:
         >>> record = EpochRecord(epoch=1, loss=0.5, epoch_s=0.1, lr=0.01, metrics={"val": {"accuracy": 0.75}})
         >>> history = History([record])
-        >>> history[-1]["val/accuracy"], [row["loss"] for row in history]
+        >>> history[-1]["val/accuracy"], history["loss"]
         (0.75, [0.5])
         >>> history
         History(1 epoch: loss, epoch_s, lr, num_edges, val/accuracy)
@@ -43,7 +44,11 @@ class History(Sequence[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]: ...
     @overload
     def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+    @overload
+    def __getitem__(self, index: str) -> list[Any]: ...
+    def __getitem__(self, index: int | slice | str) -> dict[str, Any] | list[dict[str, Any]] | list[Any]:
+        if isinstance(index, str):
+            return values_of(self._records, index)
         if isinstance(index, slice):
             return [record.to_json() for record in self._records[index]]
         return self._records[index].to_json()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from sagann.did_you_mean import closest
+from sagann.errors import InputError, shown
 from sagann.storage.json_fields import as_integer, as_number
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.metrics import Metrics
@@ -106,6 +108,33 @@ class EpochRecord:
         )
 
 
+class EpochRecords(tuple[EpochRecord, ...]):
+    """The records of epochs, in order; ``records["val/accuracy"]`` are the values of all epochs, as of :func:`values_of`."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        return values_of(self, index) if isinstance(index, str) else super().__getitem__(index)
+
+
+def values_of(records: Sequence[EpochRecord], name: str) -> list[Any]:
+    """The values of a name in the lines of metrics.jsonl, one for each epoch; None where an epoch has none, as one that was not evaluated.
+
+    Raises:
+        InputError: no epoch has a value of that name.
+    """
+    rows = [record.to_json() for record in records]
+    names = dict.fromkeys(each for row in rows for each in row)
+    if name not in names:
+        raise InputError(
+            "no epoch has a value of that name",
+            value=shown(name),
+            where="history",
+            fix=closest(name, names) if names else "Call fit first: no epoch has ended.",
+        )
+    return [row.get(name) for row in rows]
+
+
 def _traffic_in(values: Mapping[str, Any]) -> Traffic | None:
     """The counts of tiers in a line; None for a line of a run without tiers."""
     if "hot_rows" not in values:
@@ -138,8 +167,8 @@ class TrainResult:
     "Largest resident memory of the process so far, in bytes."
     metrics: Mapping[str, Metrics]
     "Split to metric to value, for the weights that the run ended with."
-    history: Sequence[EpochRecord]
-    "The records of all epochs."
+    history: EpochRecords
+    """The records of all epochs. By the name of a value, as ``history["loss"]``, the values of all epochs."""
     run_dir: Path | None
     "The run folder, or None."
 

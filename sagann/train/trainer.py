@@ -42,6 +42,7 @@ from sagann.train.policies import (
 )
 from sagann.train.reporter import (
     EpochRecord,
+    EpochRecords,
     LogReporter,
     Reporter,
     SilentReporter,
@@ -402,7 +403,7 @@ class Trainer:
             epoch_s=statistics.median(record.epoch_s for record in session.history) if session.history else 0.0,
             peak_rss_bytes=peak_rss_bytes(),
             metrics={} if interrupted else self.evaluate(),
-            history=tuple(session.history),
+            history=EpochRecords(session.history),
             run_dir=self.run_dir,
         )
         if folder is not None and not interrupted:

@@ -261,3 +261,9 @@ def test_a_folder_that_may_not_be_looked_into_has_no_dataset(
 
     monkeypatch.setattr(Path, "is_dir", refused)
     assert load_dataset("mine", root=tmp_path).num_vertices == citations().num_vertices
+
+
+@pytest.mark.parametrize("root", ["\0", Path("a\0b")])
+def test_a_root_that_no_folder_can_have_is_refused(root: str | Path) -> None:
+    with pytest.raises(InputError, match=r"a folder cannot have this name.*in load_dataset.root"):
+        load_dataset("cora", root=root)

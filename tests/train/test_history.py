@@ -100,3 +100,18 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         History([]).plot()
     with pytest.raises(InputError, match=r"a int, expected str or PathLike or None \(in History\.plot\)"):
         History(records(1)).plot(3)
+
+
+def test_the_values_of_all_epochs_are_given_by_their_name() -> None:
+    trainer = trainer_of(epochs=3, eval_every=2)
+    result = trainer.fit()
+    for history in (trainer.history, result.history):
+        assert history["loss"] == [record.loss for record in result.history]
+        assert history["epoch"] == [1, 2, 3]
+        assert [value is None for value in history["val/accuracy"]] == [True, False, False]
+        with pytest.raises(
+            InputError, match=r"no epoch has a value of that name: 'val/acuracy'.*Did you mean 'val/accuracy'"
+        ):
+            history["val/acuracy"]
+    assert result.history[-1].epoch == 3
+    assert len(result.history[:2]) == 2

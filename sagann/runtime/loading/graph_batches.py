@@ -6,6 +6,7 @@ A batch depends on the arguments, the number of its epoch and its own number alo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from sagann.graph.split import known_graphs
 from sagann.graph.validate import validate_graphs
 from sagann.ranges import require_integer
 from sagann.runtime.loading.graph_batch import GraphBatch, side_by_side
-from sagann.runtime.loading.minibatches import useful_ahead
+from sagann.runtime.loading.minibatches import not_numbered, useful_ahead
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
 from sagann.sampling.batches import cut_seeds
 
@@ -102,6 +103,14 @@ class GraphBatches:
         """Have the next loop go through this epoch."""
         require_integer(epoch, "epoch", where="GraphBatches.set_epoch")
         self._next_epoch = epoch
+
+    def __getitem__(self, number: object) -> NoReturn:
+        """Refuse to be indexed, as PyTorch's DataLoader does with a data set.
+
+        Raises:
+            InputError: always.
+        """
+        raise not_numbered(type(self).__name__)
 
     def __iter__(self) -> Iterator[GraphBatch]:
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace as with_changes
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -162,6 +162,14 @@ class MiniBatches:
         """Have the next loop go through this epoch."""
         require_integer(epoch, "epoch", where="MiniBatches.set_epoch")
         self._next_epoch = epoch
+
+    def __getitem__(self, number: object) -> NoReturn:
+        """Refuse to be indexed, as PyTorch's DataLoader does with a data set.
+
+        Raises:
+            InputError: always.
+        """
+        raise not_numbered(type(self).__name__)
 
     def __iter__(self) -> Iterator[MiniBatch]:
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
@@ -362,3 +370,14 @@ def _size_of_sampled(sampled: Sampled) -> Size:
 
 def _size_of_batch(batch: MiniBatch) -> Size:
     return Size(rows=len(batch.src_ids), num_bytes=sum(part.nbytes for part in batch.feature_arrays))
+
+
+def not_numbered(kind: str) -> InputError:
+    """The error of batches of a class that are asked for one by its number."""
+    return InputError(
+        "batches are not rows of a data set",
+        value="a batch was asked for by its number, as torch.utils.data.DataLoader does",
+        where=kind,
+        fix=f"Leave the DataLoader out, and write `for batch in batches: ...`: {kind} makes the batches of a new epoch each time, ahead of the "
+        "loop, on threads of its own (threads=, ahead=).",
+    )

@@ -496,3 +496,9 @@ def test_looking_ahead_reads_fewer_cold_rows() -> None:
             list(of(replace(graph, features=store), ahead=5).batches(epoch))
         cold[cache] = store.traffic().cold.rows
     assert cold["look-ahead"] < cold["s3-fifo"]
+
+
+def test_a_data_loader_is_told_to_be_left_out() -> None:
+    loader = torch.utils.data.DataLoader(MiniBatches(labelled_graph(), fanouts=[2], batch_size=4))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"batches are not rows of a data set.*Leave the DataLoader out"):
+        next(iter(loader))
