@@ -26,6 +26,7 @@ from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 
 from sagann.cache_folder import cache_folder, usable_folder, warn_of_unused
+from sagann.cache_limit import mark_used
 from sagann.private_folder import private_folder, require_private
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -104,11 +105,15 @@ class _Files(IndexDataCacheFile):
     """The kept files of a function. None is unpickled that another user may have written, and others may write to none."""
 
     def _load_index(self) -> Any:
-        require_private(Path(self._index_path))
+        path = Path(self._index_path)
+        require_private(path)
+        mark_used(path)
         return super()._load_index()
 
     def _load_data(self, name: str) -> Any:
-        require_private(Path(self._data_path(name)))
+        path = Path(self._data_path(name))
+        require_private(path)
+        mark_used(path)
         return super()._load_data(name)
 
     @contextmanager

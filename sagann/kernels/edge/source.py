@@ -15,6 +15,7 @@ from types import ModuleType
 from uuid import uuid4
 
 from sagann.cache_folder import cache_folder
+from sagann.cache_limit import limit_at_exit, mark_used
 from sagann.storage.regular_file import read_file
 
 
@@ -39,6 +40,7 @@ def library_hash(compiler: str, *files: Path) -> str:
 def _store(text: str, path: Path) -> None:
     try:
         if read_file(path).decode() == text:
+            mark_used(path)
             return
     except (OSError, ValueError):
         # The file is missing, unreadable or damaged, or is no file.
@@ -47,6 +49,7 @@ def _store(text: str, path: Path) -> None:
     try:
         aside.write_text(text, encoding="utf-8")
         aside.replace(path)
+        limit_at_exit(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 

@@ -1,0 +1,79 @@
+"""The cache folder keeps below its limit: the least recently used files go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sagann.cache_limit import limit_folder, mark_used
+
+NOW_S = 1_000_000.0
+
+
+def write(path: Path, *, used_s: float, changed_s: float = 0.0, num_bytes: int = 100) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(bytes(num_bytes))
+    os.utime(path, (used_s, changed_s))
+    return path
+
+
+def limited(folder: Path) -> None:
+    limit_folder(folder, limit_bytes=400, kept_s=3600, now_s=NOW_S)
+
+
+def test_the_least_recently_used_files_go_and_folders_that_were_long_empty(tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{number}.py", used_s=1000.0 * number) for number in range(4)]
+    deep = write(tmp_path / "triton" / "kernel", used_s=500)
+    limited(tmp_path)
+    # Three quarters of the limit are left.
+    assert [each.exists() for each in files] == [False, True, True, True]
+    assert not deep.exists()
+    os.utime(tmp_path / "triton", (0, 0))
+    limited(tmp_path)
+    assert not (tmp_path / "triton").exists()
+    assert files[3].exists()
+
+
+def test_a_folder_below_its_limit_stays_as_it_is(tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{number}.py", used_s=number) for number in range(4)]
+    limited(tmp_path)
+    assert all(each.exists() for each in files)
+
+
+def test_files_that_were_just_used_or_made_stay(tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{number}.py", used_s=NOW_S - number) for number in range(5)]
+    files.append(write(tmp_path / "made.py", used_s=0, changed_s=NOW_S))
+    limited(tmp_path)
+    assert all(each.exists() for each in files)
+
+
+def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+    other = write(tmp_path / "other" / "large", used_s=0, num_bytes=1000)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "link").symlink_to(other.parent)
+    (tmp_path / "cache" / "file").symlink_to(other)
+    limited(tmp_path / "cache")
+    assert other.exists()
+
+
+def test_a_use_leaves_the_time_of_change(tmp_path: Path) -> None:
+    path = write(tmp_path / "0.py", used_s=1, changed_s=2)
+    mark_used(path)
+    assert path.stat().st_mtime == 2
+    assert path.stat().st_atime > NOW_S
+    mark_used(tmp_path / "missing")
+
+
+def test_a_process_that_adds_a_kernel_removes_old_ones_at_its_end(tmp_path: Path) -> None:
+    kernels = tmp_path / "kernels"
+    kernels.mkdir(mode=0o700)
+    old = [write(kernels / f"old{number}", used_s=number) for number in range(5)]
+    script = (
+        "import sagann.cache_limit as limit; limit.limit_folder.__kwdefaults__['limit_bytes'] = 300\n"
+        "from sagann.kernels.edge.source import import_source; import_source('x = 1', 'library')"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "SAGANN_CACHE": str(tmp_path)})
+    assert [each.exists() for each in old] == [False, False, False, True, True]
+    assert len(list(kernels.glob("edge_*.py"))) == 1
