@@ -87,6 +87,11 @@ class CudaDevices:
         """Uninitialised memory of a device: uint8 [num_bytes]."""
         return torch.empty(num_bytes, dtype=torch.uint8, device=self._devices[number])
 
+    @property
+    def scope(self) -> object:
+        """CUDA knows the pinned memory of the process, whichever devices it was pinned for."""
+        return CudaDevices
+
     def finish(self) -> None:
         """Wait until all devices have done their work."""
         for device in self._devices:

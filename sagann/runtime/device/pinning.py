@@ -2,6 +2,8 @@
 
 A driver may refuse to pin memory: a limit of locked memory, a map of a file that is read-only, too little memory. One large piece is refused
 more often than small ones, so memory is pinned piece by piece. If a piece is refused, all earlier ones are unpinned again.
+
+A driver pins no range twice. So those who pin the same range share one registration, which ends with the last of them.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 import mmap
 import warnings
 from collections.abc import Iterator
+from threading import Lock
 from typing import Protocol
-from weakref import finalize
+from weakref import WeakValueDictionary, finalize
 
 from torch import Tensor
 
@@ -23,6 +26,10 @@ PIECE_BYTES = 1 << 30
 
 class PinDriver(Protocol):
     """The calls of a driver that pin memory of this process."""
+
+    @property
+    def scope(self) -> object:
+        """Whose memory is pinned: drivers with equal scopes know of each other's ranges."""
 
     def register(self, address: int, num_bytes: int) -> int:
         """Pin a range of addresses for all devices. The result is the driver's code: 0 for success."""
@@ -41,23 +48,37 @@ class PinningError(InputError):
     """Memory that a driver does not pin; none of it is pinned any more."""
 
 
-class Pinned:
-    """Memory that is pinned until :meth:`close`, or until nobody needs this object. Made by :func:`pin_in_pieces`."""
+class _Registration:
+    """A range of memory that a driver has pinned, until nobody needs this object."""
 
     def __init__(self, memory: Tensor, addresses: list[int], driver: PinDriver) -> None:
         # The argument keeps the memory where it is until it is unpinned.
-        self._unpin = finalize(self, _unpin, memory, addresses, driver)
         # A driver that ends with the process unpins by itself, and may be gone first.
-        self._unpin.atexit = False
+        finalize(self, _unpin, memory, addresses, driver).atexit = False
         self.num_pieces = len(addresses)
 
+
+_REGISTRATIONS: WeakValueDictionary[tuple[object, int, int], _Registration] = WeakValueDictionary()
+"Registrations in use, by the driver's scope, and by address and bytes of the memory."
+_LOCK = Lock()
+
+
+class Pinned:
+    """Memory that is pinned until :meth:`close`, or until nobody needs this object. Made by :func:`pin_in_pieces`."""
+
+    def __init__(self, registration: _Registration, driver: PinDriver) -> None:
+        self.num_pieces = registration.num_pieces
+        # The argument keeps the registration.
+        self._leave = finalize(self, _finish, registration, driver)
+        self._leave.atexit = False
+
     def close(self) -> None:
-        """Unpin the memory. No device may read it any more."""
-        self._unpin()
+        """Unpin the memory, unless others have pinned it as well. No device may read it any more on behalf of this object."""
+        self._leave()
 
 
 def pin_in_pieces(memory: Tensor, driver: PinDriver, *, piece_bytes: int = PIECE_BYTES) -> Pinned:
-    """Pin memory in place, piece by piece.
+    """Pin memory in place, piece by piece; memory that is pinned already stays so until the last one who has pinned it needs it no more.
 
     Args:
         memory: uint8 [bytes], contiguous, on the processor.
@@ -67,6 +88,15 @@ def pin_in_pieces(memory: Tensor, driver: PinDriver, *, piece_bytes: int = PIECE
         PinningError: the driver refuses a piece, or a piece that it accepted is not pinned. Earlier pieces are unpinned again.
     """
     assert piece_bytes % mmap.PAGESIZE == 0
+    key = driver.scope, memory.data_ptr(), len(memory)
+    with _LOCK:
+        registration = _REGISTRATIONS.get(key)
+        if registration is None:
+            registration = _REGISTRATIONS[key] = _registered(memory, driver, piece_bytes)
+    return Pinned(registration, driver)
+
+
+def _registered(memory: Tensor, driver: PinDriver, piece_bytes: int) -> _Registration:
     first, addresses = memory.data_ptr(), list[int]()
     pieces = list(_pieces(first, len(memory), piece_bytes))
     for number, (begin, end) in enumerate(pieces):
@@ -87,7 +117,7 @@ def pin_in_pieces(memory: Tensor, driver: PinDriver, *, piece_bytes: int = PIECE
                 where="pinning in pieces",
                 fix="Raise the limit of locked memory (ulimit -l), or free memory.",
             )
-    return Pinned(memory, addresses, driver)
+    return _Registration(memory, addresses, driver)
 
 
 def _pieces(first: int, num_bytes: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
@@ -105,10 +135,13 @@ def _unregister(addresses: list[int], driver: PinDriver) -> list[int]:
     return [code for code in codes if code]
 
 
-def _unpin(memory: Tensor, addresses: list[int], driver: PinDriver) -> None:
-    if addresses:
+def _finish(registration: _Registration, driver: PinDriver) -> None:
+    if registration.num_pieces:
         # Batches that a loop has left behind may be under way.
         driver.finish()
+
+
+def _unpin(memory: Tensor, addresses: list[int], driver: PinDriver) -> None:
     if codes := _unregister(addresses, driver):
         warnings.warn(
             f"{len(codes)} of {len(addresses)} pieces of {format_bytes(len(memory))} of host memory stay pinned: the driver's "

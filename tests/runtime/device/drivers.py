@@ -38,6 +38,10 @@ class SimulatedDevices:
         self.registered: list[tuple[int, int]] = []
         "All ranges that were to be pinned."
 
+    @property
+    def scope(self) -> object:
+        return self
+
     def __len__(self) -> int:
         return len(self.free_bytes)
 

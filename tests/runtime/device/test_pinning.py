@@ -88,3 +88,21 @@ def test_no_bytes_are_no_pieces() -> None:
     driver = SimulatedDevices()
     assert pin_in_pieces(torch.empty(0, dtype=torch.uint8), driver).num_pieces == 0
     assert not driver.registered
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_memory_that_several_pin_stays_pinned_until_the_last_one_ends(is_closed: bool) -> None:
+    driver, memory = SimulatedDevices(), memory_of(8 * PAGE)
+    pins = [pin_in_pieces(memory, driver, piece_bytes=2 * PAGE) for _ in range(3)]
+    assert len(driver.registered) == len(driver.pinned) == 4
+    assert [each.num_pieces for each in pins] == [4, 4, 4]
+    for number in range(3):
+        assert len(driver.pinned) == 4
+        if is_closed:
+            pins[0].close()
+        del pins[0]
+        assert driver.finished == number + 1
+    assert not driver.pinned
+    pin_in_pieces(memory, driver, piece_bytes=2 * PAGE).close()
+    assert len(driver.registered) == 8
+    assert not driver.pinned
