@@ -26,7 +26,7 @@ from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
-from sagann.torchrun import is_restarted, is_worker
+from sagann.torchrun import is_restarted, is_worker, local_rank, num_local_workers
 from sagann.train import RunInfo, Trainer, TrainResult
 from sagann.train.agreement import require_divisible
 from sagann.train.atomic import leftovers
@@ -95,6 +95,15 @@ def train_run(
     return _told(result, settings, run_dir, terminal)
 
 
+def _require_divisible(settings: RunSettings, *, local_rank: int, num_local: int) -> None:
+    """Refuse what several workers cannot train, before anything is read."""
+    # Imported here: most runs have one worker.
+    from sagann.runtime.workers.devices import device_of_worker
+
+    device = device_of_worker(chosen_device(settings.train.device), local_rank=local_rank, num_local=num_local)
+    require_divisible(settings.train, device, balance=settings.balance)
+
+
 def _streaming(settings: RunSettings, run_dir: Path) -> Streaming | None:
     """The streaming that the settings ask for."""
     return Streaming.of(settings.train, run_dir, device=resolve_device(settings.train.device))
@@ -117,12 +126,10 @@ def _train_together(
     if not is_worker():
         run_dir = out or _free_folder(settings)
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
+        _require_divisible(settings, local_rank=0, num_local=settings.workers)
         # Imported here: most runs have one worker.
         from sagann.cli.launch import launch_workers
-        from sagann.runtime.workers.devices import device_of_worker
 
-        device = device_of_worker(chosen_device(settings.train.device), local_rank=0, num_local=settings.workers)
-        require_divisible(settings.train, device, balance=settings.balance)
         named = [] if out is not None else ["--out", str(run_dir)]
         streaming = _streaming(settings, run_dir)
         try:
@@ -152,6 +159,7 @@ def _train_together(
             shared.quiet = True
         terminal = shared.terminal()
         try:
+            _require_divisible(settings, local_rank=local_rank(), num_local=num_local_workers())
             streaming = _streaming(settings, run_dir)
             with nullcontext() if streaming is None else streaming.large_arrays():
                 graph = training_graph(
