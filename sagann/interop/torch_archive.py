@@ -42,6 +42,17 @@ _DTYPES = {
 "Classes of tensors' numbers, and NumPy's names for them."
 _TENSOR_GLOBALS = frozenset([_REBUILD, "collections.OrderedDict", *_DTYPES])
 "What the pickle of a tensor names."
+_PLAIN = "save it as a plain tensor: x.detach().cpu().to_dense().contiguous()"
+_AS_FLOAT = (
+    'If you trust it, save such tensors as float32, which has all of their values; of x: data = torch.load(FILE, weights_only=False); data["x"] = '
+    'data["x"].float(); torch.save(data, FILE)'
+)
+_OF_TENSORS = {
+    "torch.BFloat16Storage": _AS_FLOAT,
+    "torch.storage.": _AS_FLOAT,
+    "torch._utils._rebuild_sparse": f"It is a sparse tensor; {_PLAIN}",
+}
+"What to do about tensors of kinds that are not read, by how the names of their classes begin."
 _LEGACY = (b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", b"\x80\x04\x8a\x0a\x6c\xfc\x9c\x46")
 """How a file begins that PyTorch before 1.6 wrote, and later ones with ``_use_new_zipfile_serialization=False``."""
 _MEMBERS = re.compile(
@@ -67,7 +78,6 @@ _UNREADABLE = (
     NotImplementedError,
 )
 _FIX = "The file is damaged, truncated, or was not written by torch.save; fetch or make it again."
-_PLAIN = "save it as a plain tensor: x.detach().cpu().to_dense().contiguous()"
 _AGAIN = "If you trust it, load it with PyTorch, and save it again with torch.save(data.to_dict(), FILE)."
 
 
@@ -154,7 +164,8 @@ class TorchFile:
 
 
 def _forbidden(name: str, path: Path, advice: Mapping[str, str]) -> DatasetError:
-    fix = next((text for start, text in advice.items() if name.startswith(start)), _AGAIN)
+    known = {**_OF_TENSORS, **advice}
+    fix = next((text for start, text in known.items() if name.startswith(start)), _AGAIN)
     return DatasetError(
         "the file names a class or function that is not read",
         value=shown(name),

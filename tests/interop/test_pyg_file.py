@@ -481,3 +481,15 @@ def test_attributes_that_are_nested_without_end_are_left_out_or_refused(tmp_path
     for name in ("x", "y", "num_nodes", "train_mask", "edge_index"):
         with pytest.raises(DatasetError, match="a tuple"):
             read(tmp_path / "a.pt", {"x": torch.eye(2), **fields, name: value})
+
+
+def test_the_advice_for_bfloat16_makes_a_file_that_is_read(tmp_path: Path) -> None:
+    path, x = tmp_path / "graph.pt", torch.tensor([[0.5, 3.0], [1e30, -2.0], [0.0, 1.0]], dtype=torch.bfloat16)
+    fields = {"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": x}
+    for saved in (fields, pytest.importorskip("torch_geometric.data").Data(**fields)):
+        torch.save(saved, path)
+        with pytest.raises(DatasetError, match=r"BFloat16Storage.*float32") as caught:
+            read_pyg(path)
+        lines = "data = " + caught.value.fix.partition("data = ")[2]
+        exec(lines.replace("FILE", repr(str(path))), {"torch": torch})
+        assert torch.equal(read_pyg(path).features, x.float())
