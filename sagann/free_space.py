@@ -6,6 +6,7 @@ The values are read from the system's files on Linux; elsewhere an unknown value
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 from collections.abc import Iterator
@@ -95,6 +96,15 @@ def require_memory(needed_bytes: int, *, where: str, fix: str) -> None:
 def free_disk_bytes(folder: Path) -> int:
     """Free bytes on the disk of a folder that need not exist yet."""
     return shutil.disk_usage(nearest_folder(folder)).free
+
+
+def disk_of(folder: Path) -> str:
+    """A text that is the same for folders on one disk of one running machine, in any of its processes; folders need not exist yet.
+
+    A disk that machines share over a network has another text on each of them.
+    """
+    machine = _text(_PROC / "sys" / "kernel" / "random" / "boot_id").strip() or platform.node()
+    return f"{machine} {nearest_folder(folder).stat().st_dev}"
 
 
 def nearest_folder(folder: Path) -> Path:

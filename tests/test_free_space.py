@@ -6,7 +6,7 @@ import pytest
 
 from sagann import free_space
 from sagann.errors import InputError
-from sagann.free_space import Room, free_disk_bytes, host_room, is_memory, memory
+from sagann.free_space import Room, disk_of, free_disk_bytes, host_room, is_memory, memory
 
 GIB = 2**30
 
@@ -110,3 +110,14 @@ def test_folders_that_lie_in_memory(tmp_path: Path) -> None:
     assert is_memory(tmp_path / "not" / "there")
     assert not is_memory(tmp_path / "real disk" / "below")
     assert not is_memory(tmp_path.parent)
+
+
+def test_folders_on_one_disk_are_told_from_others(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    assert disk_of(tmp_path / "there") == disk_of(tmp_path / "missing" / "deep")
+    assert disk_of(tmp_path) != disk_of(Path("/proc/self"))
+    of_this_name = disk_of(tmp_path)
+    (tmp_path / "proc" / "sys" / "kernel" / "random").mkdir(parents=True)
+    (tmp_path / "proc" / "sys" / "kernel" / "random" / "boot_id").write_text("12-34\n")
+    assert disk_of(tmp_path).startswith("12-34 ")
+    assert disk_of(tmp_path) != of_this_name

@@ -227,7 +227,8 @@ class Predictor:
                 with self._together("planning an embedding", part):
                     streamed = self.streaming.stream(model, prepared.graph, self.device, trains=False, part=part)
                     stack.callback(streamed.close)
-                    self.streaming.require_room(streamed.plan(features), self.device)
+                    evaluation = streamed.plan(features)
+                self._require_room(evaluation, prepared)
                 rows = streamed(features).cpu()
                 return rows if part is None else self._gathered(part, rows, "gathering embeddings")
 
@@ -270,7 +271,18 @@ class Predictor:
             with evaluating(self.model):
                 evaluation = streamed.plan(features)
             self._check_result(evaluation, graph)
+        self._require_room(evaluation, prepared)
+
+    def _require_room(self, evaluation: Planned, prepared: PreparedGraph) -> None:
+        """Refuse an evaluation for whose spilled blocks the disk has no room, at all workers if it has none at one."""
+        assert self.streaming is not None
+        part = prepared.part
+        if part is None:
             self.streaming.require_room(evaluation, self.device)
+            return
+        num_vertices = prepared.graph.num_vertices
+        with self._together("finding room to spill", part):
+            self.streaming.require_room(evaluation, self.device, workers=part.workers, num_vertices=num_vertices)
 
     def _check_result(self, planned: Planned, graph: Graph) -> None:
         form = planned.program.forms[planned.program.output]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from torch import nn
 
 from sagann.byte_size import format_bytes, parse_bytes, with_exact
 from sagann.errors import InputError
-from sagann.free_space import free_disk_bytes, is_memory
+from sagann.free_space import disk_of, free_disk_bytes, is_memory
 from sagann.graph import Graph
 from sagann.graph.large_arrays import made_by
 from sagann.train.config import TrainConfig
@@ -23,7 +24,7 @@ from sagann.train.config import TrainConfig
 if TYPE_CHECKING:
     from sagann.plan.epoch import Planned
     from sagann.runtime.streaming.streamed import StreamedModel
-    from sagann.runtime.workers import WorkerPart
+    from sagann.runtime.workers import WorkerPart, Workers
 
 OWN_FOLDER = "spill"
 "Name of the spill folder in a run folder, where no other spill folder is named."
@@ -127,21 +128,39 @@ class Streaming:
                 "budget by --memory (TrainConfig.memory).",
             ) from error
 
-    def require_room(self, evaluation: Planned, device: torch.device) -> None:
-        """Raise SpillError where the disk lacks room for the blocks that an evaluation spills, and for its result."""
+    def require_room(
+        self, evaluation: Planned, device: torch.device, *, workers: Workers | None = None, num_vertices: int = 0
+    ) -> None:
+        """Raise SpillError where the disk lacks room for the blocks that an evaluation spills, and for its result.
+
+        Workers whose spill folders lie on one disk of one machine need room for all of them. All workers call this at the same time.
+
+        Args:
+            evaluation: what this worker spills.
+            device: computes.
+            workers: the workers; None for this process alone.
+            num_vertices: number of vertices of the whole graph, whose results each of several workers gathers; 0 without workers.
+        """
         if self.spill is None or device.type != "cpu":
             return
         # Imported here: most runs do not stream, and it loads Numba.
         from sagann.runtime.blocks.spill import SpillError
 
         form = evaluation.program.forms[evaluation.program.output]
-        result_bytes = evaluation.plan.bounds[-1] * math.prod(form.shape) * form.dtype.itemsize
+        result_bytes = (evaluation.plan.bounds[-1] + num_vertices) * math.prod(form.shape) * form.dtype.itemsize
         needed_bytes = evaluation.plan.spilled_bytes + evaluation.schedule.constant_bytes + result_bytes
-        free_bytes = free_disk_bytes(self.spill)
+        free_bytes, sharing = free_disk_bytes(self.spill), ""
+        if workers is not None:
+            mine = json.dumps([disk_of(self.spill), needed_bytes, free_bytes])
+            on_disk = [json.loads(text) for text in workers.texts(mine, "finding room to spill")]
+            on_disk = [each for each in on_disk if each[0] == disk_of(self.spill)]
+            needed_bytes, free_bytes = sum(each[1] for each in on_disk), min(each[2] for each in on_disk)
+            sharing = f" by the {len(on_disk)} workers on this disk" if len(on_disk) > 1 else ""
         if free_bytes < needed_bytes:
             raise SpillError(
                 "too little room to spill the blocks of an evaluation",
-                value=f"{with_exact(free_bytes)} are free, {with_exact(needed_bytes)} are needed, {with_exact(result_bytes)} of them for its result",
+                value=f"{with_exact(free_bytes)} are free, {with_exact(needed_bytes)} are needed{sharing}, {with_exact(result_bytes)} of them for "
+                f"{'its' if not sharing else 'one'} result",
                 where=f"'{self.spill}'",
                 fix="Free some, spill to another disk, or raise the memory budget.",
             )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -184,6 +187,40 @@ def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkey
     assert found is not None
     free_bytes[0] = int(found[1])
     assert trainer.fit().epochs == 1
+
+
+def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class Together:
+        """Three workers with the same blocks, of which one lies on another machine."""
+
+        def texts(self, text: str, doing: str) -> list[str]:
+            disk, needed_bytes, free_bytes = json.loads(text)
+            others = ([disk, needed_bytes + 1, free_bytes - 1], ["another disk", 10 * needed_bytes, 0])
+            return [text, *map(json.dumps, others)]
+
+    graph = community_graph(600)
+    streaming = Streaming.of(TrainConfig(memory=TIGHT), tmp_path, device=torch.device("cpu"))
+    assert streaming is not None
+    model = seeded_model().eval()
+    with torch.no_grad(), closing(streaming.stream(model, graph, torch.device("cpu"), trains=False)) as streamed:
+        evaluation = streamed.plan(tensor_of(graph.features))
+    free_bytes = [0]
+    monkeypatch.setattr("sagann.train.streaming.free_disk_bytes", lambda folder: free_bytes[0])
+
+    def needed_bytes(**given: Any) -> int:
+        """The bytes that are asked for, and with which there is room."""
+        free_bytes[0] = 1
+        with pytest.raises(SpillError) as caught:
+            streaming.require_room(evaluation, torch.device("cpu"), **given)
+        found = re.search(r"\((\d+) bytes\) are needed", caught.value.value)
+        assert found is not None
+        assert ("by the 2 workers on this disk" in caught.value.value) == bool(given)
+        free_bytes[0] = int(found[1]) + bool(given)
+        streaming.require_room(evaluation, torch.device("cpu"), **given)
+        return int(found[1])
+
+    # Each of both gathers the rows of 900 vertices, three numbers each.
+    assert needed_bytes(workers=Together(), num_vertices=900) == 2 * (needed_bytes() + 900 * 12) + 1
 
 
 def test_beside_a_device_blocks_stay_in_memory_unless_a_folder_is_named(tmp_path: Path) -> None:
