@@ -236,6 +236,10 @@ class Topology:
         """Whether this is a worker's part of a graph: all workers must then exchange alike, whatever the sizes of their parts are."""
         return False
 
+    def agreed(self, holds: bool) -> bool:
+        """Whether something holds; in a worker's part, whether it holds at all workers, which call this at the same time."""
+        return holds
+
     @property
     def first_edge(self) -> int:
         """Id of the first edge in the graph that the random numbers of edges go by; 0 unless this is a worker's part."""

@@ -1,8 +1,8 @@
 """Gathers of constant features, kept: computed in the first epoch, and read in later epochs.
 
 A kept tensor belongs to one owner, one topology and its tensors of features. It is dropped when one of these is freed, or
-when the features or the edge data have changed. A tensor that would exceed the budget is not kept. Programs of a layer that
-gather the same rows, as in training and in evaluation, have one owner.
+when the features or the edge data have changed. A tensor that would exceed the budget is not kept; where workers divide a graph, not if it would at
+one of them. Programs of a layer that gather the same rows, as in training and in evaluation, have one owner.
 
 References:
     Ma et al., NGra, 2018, Sec. 3.2 hoists within an epoch; this is the same across epochs.
@@ -100,10 +100,13 @@ class Invariants:
         if result.is_inference():
             # Training could not use it.
             return result
+        # A worker that has kept a gather no longer exchanges the rows for it. So all workers keep it, or none, whatever the sizes of their parts are.
+        if self.budget_bytes is not None and not topology.agreed(self._has_room(result.nbytes)):
+            return result
         with self._keeping:
             # Another thread may have kept the same result meanwhile.
             self._forget(key)
-            if self._has_room(result.nbytes):
+            if topology.is_part or self._has_room(result.nbytes):
                 forget = lambda _: self._forget(key)  # noqa: E731 - one callback for all owners.
                 owners = [weakref.ref(each, forget) for each in (owner, topology, *x.values())]
                 self._kept[key] = (result, versions, owners)

@@ -164,6 +164,9 @@ class PartTopology(Topology):
     def is_part(self) -> bool:
         return True
 
+    def agreed(self, holds: bool) -> bool:
+        return not self.halo.workers.any(not holds, "agreeing on what is kept")
+
     @property
     def first_edge(self) -> int:
         return self.part.edges.start
