@@ -14,6 +14,7 @@ from sagann.report.progress import import_progress
 from sagann.report.terminal import Terminal
 from sagann.storage import EdgeListFormat, ImportOptions, import_edge_list, import_npz
 from sagann.storage.edge_list import columns_left_out
+from sagann.storage.import_source import READING, WRITING, Progress
 from sagann.storage.npz_graph import arrays_left_out
 from sagann.storage.regular_file import require_file
 from sagann.storage.tables import CSV_SUFFIXES, PARQUET_SUFFIXES
@@ -60,8 +61,9 @@ def import_run(
         _note_left_out("Columns", columns_left_out(source, form), hint, terminal)
     if found == "npz":
         _note_left_out("Arrays", arrays_left_out(source), "", terminal)
+    num_read: dict[str, int] = {}
     with import_progress(terminal) as progress:
-        options = replace(options, progress=progress)
+        options = replace(options, progress=_counting(progress, num_read))
         match found:
             case "npz":
                 import_npz(source, out, options=options)
@@ -80,6 +82,20 @@ def import_run(
                 )
             case _:
                 import_edge_list(source, out, form=form, **files, options=options)
+    # A table that was cut at the end of a line looks whole: only its reader knows how many rows it should have.
+    if num_read:
+        terminal.say(f"Rows read: {', '.join(f'{count} of {name}' for name, count in num_read.items())}.")
+
+
+def _counting(progress: Progress, num_read: dict[str, int]) -> Progress:
+    """The progress of an import, which also writes the numbers of rows that are read to ``num_read``, by the name of their array."""
+
+    def told(done: int, total: int | None, unit: str, stage: str) -> None:
+        if stage == READING or stage.startswith(WRITING):
+            num_read["edges" if stage == READING else stage.removeprefix(WRITING)] = done
+        progress(done, total, unit, stage)
+
+    return told
 
 
 def detect_format(source: Path) -> str:

@@ -18,6 +18,12 @@ LEAST_MEMORY_BYTES = 2**20
 "Smallest working memory of an import, in bytes."
 
 
+READING = "reading edges"
+"Stage of an import that reads the edges of the source."
+WRITING = "writing "
+"Begin of the name of a stage that reads and writes an array; the array's name follows."
+
+
 class Progress(Protocol):
     """Callback for the progress of an import, called after every chunk from the thread that imports."""
 

@@ -17,7 +17,7 @@ from sagann.graph import validate_graph
 from sagann.storage.dataset import map_dataset
 from sagann.storage.edge_source import EdgeSource
 from sagann.storage.folder import new_folder
-from sagann.storage.import_source import ImportOptions, ImportSource, naming
+from sagann.storage.import_source import READING, ImportOptions, ImportSource, naming
 from sagann.storage.manifest import EdgeTreatment, Manifest, write_manifest
 from sagann.storage.npy import NpyWriter
 from sagann.storage.vertex_arrays import VertexArrays
@@ -111,9 +111,12 @@ def _spool(
         mirrors=mirrors,
         block_edges=max(1024, min(2**22, options.memory_bytes // (8 * record_bytes))),
     )
+    num_read = 0
     for chunk in source.chunks():
         spool.add(chunk)
-        options.progress(spool.num_edges, source.num_edges, "edges", "reading edges")
+        # Self-loops that are dropped were read as well.
+        num_read += len(chunk.src)
+        options.progress(num_read, source.num_edges, "edges", READING)
     count = num_vertices
     if count is None:
         count = count_by_ids(spool.largest_id, spool.num_edges, str(folder.parent))

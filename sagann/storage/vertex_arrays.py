@@ -9,7 +9,7 @@ from typing import Any
 from sagann.errors import DatasetError
 from sagann.graph import id_dtype
 from sagann.graph.checks import check_columns, check_labels, numbered, unknown_target
-from sagann.storage.import_source import CsrRows, ImportOptions, ImportSource
+from sagann.storage.import_source import WRITING, CsrRows, ImportOptions, ImportSource
 from sagann.storage.npy import dtype_name
 from sagann.storage.row_source import Array, RowSource, as_stored
 
@@ -85,7 +85,7 @@ class VertexArrays:
                     if rows.ndim == 1:
                         self._largest_label[name] = max(self._largest_label[name], largest(rows))
                 writer.append(rows)
-                self._options.progress(writer.num_rows, total, units, f"writing {name}")
+                self._options.progress(writer.num_rows, total, units, f"{WRITING}{name}")
             self.arrays[name] = writer.finish()
         if unit == "vertex":
             self._agree(writer.num_rows, source.file)

@@ -33,6 +33,7 @@ def test_csv_with_everything(invoke: Invoke, roads: Path, tmp_path: Path) -> Non
     outcome = invoke("data", "import", roads, tmp_path / "g", *columns, *files, "--name", "map", "--memory", "4MiB")
     assert outcome.code == 0, outcome.err
     assert outcome.out == f"4 vertices and 4 edges written to {tmp_path / 'g'}\n"
+    assert "Rows read: 4 of features, 4 of labels, 4 of targets, 4 of edges." in outcome.err
     graph = load_graph(tmp_path / "g")
     assert graph.name == "map"
     assert graph.topology.edge_data["weight"].tolist() == [2.5, 4.0, 1.0, 0.5]
@@ -259,3 +260,13 @@ def test_arrays_of_an_archive_that_are_left_out_are_told(invoke: Invoke, tmp_pat
     np.savez(tmp_path / "g.npz", edge_index=np.array([[0], [1]]), pos=np.zeros((2, 3)))
     outcome = invoke("data", "import", tmp_path / "g.npz", tmp_path / "g")
     assert (outcome.code, "Arrays left out: pos (float64 [2, 3])." in outcome.err) == (0, True)
+
+
+def test_rows_are_counted_as_they_stand_in_the_source(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "loops.csv").write_text("0,0\n0,1\n1,1\n0,1\n")
+    outcome = invoke("data", "import", tmp_path / "loops.csv", tmp_path / "g", "--drop-self-loops", "--symmetrise")
+    assert outcome.out == f"2 vertices and 2 edges written to {tmp_path / 'g'}\n"
+    assert "Rows read: 4 of edges." in outcome.err
+    quiet = ("--quiet", "--overwrite")
+    outcome = invoke("data", "import", tmp_path / "loops.csv", tmp_path / "g", *quiet)
+    assert outcome.err == ""

@@ -103,3 +103,10 @@ def test_a_file_is_written_where_nobody_else_can_put_a_link(tmp_path: Path) -> N
     assert folders[0] != folders[1]
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.csv"]
     assert (tmp_path / "x.csv").read_text() == "whole"
+
+
+def test_names_that_a_spreadsheet_takes_for_formulas_are_read_again_as_they_are(tmp_path: Path) -> None:
+    names = ["=1+1", "@sum(a)", "-x", "+y", 'a "b", c']
+    write_predictions(tmp_path / "found.csv", torch.eye(5), names, torch.arange(5), multi_label=False)
+    with (tmp_path / "found.csv").open(newline="") as file:
+        assert [row["class_name"] for row in csv.DictReader(file)] == names
