@@ -82,7 +82,8 @@ def planned_parts(topology: Topology, bounds: Sequence[int], seconds: Sequence[f
 
 
 def _counted(topology: Topology, costs: Learned) -> CostFeatures:
-    return count_cost_features(topology, set(costs.operations.values()) - {0} or {_SOME_BYTES})
+    widths = set(costs.operations.values()) - {0} or {_SOME_BYTES}
+    return count_cost_features(topology, widths, device=costs.device)
 
 
 def _for_workers(model: CostModel, size: int) -> CostModel:

@@ -181,19 +181,24 @@ class Learned:
     "Weights of the kinds of operations, and speeds of the workers."
     operations: Mapping[str, int]
     "Kinds of the operations of an epoch, with the bytes of a source's row in each; 0 for work on vertices alone."
+    device: str
+    "Type of the devices that the workers computed on."
 
 
 def learned_costs(run_dir: str | os.PathLike[str]) -> Learned:
     """The cost model in the newest checkpoint of a run whose workers are balanced by cost.
 
     Raises:
-        CheckpointError: ``run_dir`` is no run folder, has no checkpoint, or learned no cost model.
+        CheckpointError: ``run_dir`` is no run folder, has no checkpoint, learned no cost model, or its run.json is damaged.
     """
     # Imported here: most runs have no workers, and it loads Numba.
     from sagann.train.balancer import Balancer, read_learned
 
     folder = RunFolder(Path(run_dir))
-    folder.read_run()
+    try:
+        device = as_text(folder.read_run()["identity"]["train"]["device"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise folder.damaged_description(f"{type(error).__name__}: {error}") from error
 
     def require(checkpoint: Checkpoint) -> None:
         if "balance" in checkpoint.state:
@@ -209,7 +214,7 @@ def learned_costs(run_dir: str | os.PathLike[str]) -> Learned:
             fix="Name a run of several workers that trained some epochs with --balance cost.",
         )
     operations, model = read_learned(state)
-    return Learned(model=model, operations=operations)
+    return Learned(model=model, operations=operations, device=device)
 
 
 def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from sagann.errors import CheckpointError
 from sagann.partition import CostModel, Measurement, count_cost_features
 from sagann.storage import load_graph
 from sagann.train.checkpoint import Checkpoint, Position
+from sagann.train.run import learned_costs
 from sagann.train.run_folder import RunFolder
 from tests.cli.conftest import Invoke
 
@@ -18,10 +20,10 @@ OPERATIONS = {"forward 0": 0, "forward 1": 64}
 PLAN = ("plan", "--data", "demo", "--model", "sage", "--workers", 2)
 
 
-def learned_state(**change: Any) -> dict[str, Any]:
+def learned_state(*, device: str = "cpu", **change: Any) -> dict[str, Any]:
     """What a run on the demo graph has learned: an edge takes a microsecond, and the second worker twice as long."""
-    topology = load_graph("demo").topology
-    features, num_vertices, model = count_cost_features(topology, [64]), topology.num_dst, CostModel()
+    topology, model = load_graph("demo").topology, CostModel()
+    features, num_vertices = count_cost_features(topology, [64], device=device), topology.num_dst
     for cut in (num_vertices // 2, num_vertices // 3, num_vertices // 4):
         model = model.updated(
             Measurement(
@@ -36,12 +38,28 @@ def learned_state(**change: Any) -> dict[str, Any]:
     return {"bounds": [0, 5, num_vertices], "operations": OPERATIONS, "model": model.to_plain(), **change}
 
 
-def run_folder(path: Path, state: dict[str, Any]) -> Path:
+def run_folder(path: Path, state: dict[str, Any], *, device: Any = "cpu") -> Path:
     folder = RunFolder(path)
+    description: dict[str, Any] = {name: {} for name in ("model", "train", "contract", "versions")}
     with folder.locked():
-        folder.write_run({name: {} for name in ("model", "train", "contract", "versions", "identity")})
+        folder.write_run({**description, "identity": {"train": {"device": device}}})
         folder.checkpoints.write(Checkpoint(position=Position(5), state=state))
     return path
+
+
+def test_features_are_counted_for_the_devices_of_the_run(tmp_path: Path, invoke: Invoke) -> None:
+    """A memory access of a CUDA device loads more bytes, so a model that was learned there predicts with other numbers of accesses."""
+    seconds = {}
+    for device in ("cpu", "cuda"):
+        run = run_folder(tmp_path / device, {"balance": learned_state(device="cuda")}, device=device)
+        assert learned_costs(run).device == device
+        ended = invoke(*PLAN, "--balance", "cost", "--learned", run)
+        assert ended.code == 0, ended.err
+        seconds[device] = ended.out
+    assert seconds["cpu"] != seconds["cuda"]
+    damaged = run_folder(tmp_path / "damaged", {"balance": learned_state()}, device=7)
+    with pytest.raises(CheckpointError, match=r"run\.json is damaged"):
+        learned_costs(damaged)
 
 
 def test_parts_are_shown_with_their_halo(invoke: Invoke) -> None:

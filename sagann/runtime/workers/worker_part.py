@@ -17,7 +17,7 @@ from sagann.graph import Graph
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
-from sagann.graph.rows import csr_slice, is_sparse
+from sagann.graph.rows import csr_slice, is_sparse, mapped_rows
 from sagann.kernels.row_dropout import rows_of
 from sagann.partition import part_of
 from sagann.runtime.workers.group import Workers
@@ -94,7 +94,7 @@ class WorkerPart:
         part, data = moved_edges(self.topology.part, self.topology.edge_data, bounds, workers)
         if self.opened_features is not None:
             features, first_value = _own_features(self.opened_features, part.vertices)
-            features = features.to(self.features.device)
+            features = _on(features, self.features.device)
         else:
             features = moved_features(self.features, before, bounds, workers)
             first_value = entries_before(features.values().numel(), workers) if is_sparse(features) else 0
@@ -147,8 +147,16 @@ def _own_features(features: Features, vertices: slice) -> tuple[Tensor, int]:
 def _alone(rows: Tensor, is_kept: bool, device: torch.device) -> Tensor:
     """Rows on a device that keep no larger array in memory, unless that is kept anyway."""
     if rows.device != device:
-        return rows.to(device)
+        return _on(rows, device)
     if is_kept:
         return rows
     # Where a streamed part is made, large arrays lie in files.
     return rows.clone() if is_sparse(rows) else empty_array(rows.shape, rows.dtype, rows.device).copy_(rows)
+
+
+def _on(rows: Tensor, device: torch.device) -> Tensor:
+    """Dense or sparse rows on a device."""
+    # .to() would check the offsets and columns of sparse rows again.
+    found = mapped_rows(rows, lambda array: array.to(device))
+    assert found is not None
+    return found
