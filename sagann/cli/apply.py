@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from sagann.cli.options import Shared, command, option, switch
+from sagann.cli.options import Given, Shared, command, option, switch
+from sagann.cli.settings import SETTINGS
+from sagann.torchrun import rank
 
+# Settings of `sagann train` by which several processes divide a graph.
+_WORKERS = tuple(setting for setting in SETTINGS if setting.panel == "Workers")
 OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a file that stands there.")]
 
 
@@ -35,7 +40,7 @@ class Opening:
     memory: Annotated[
         str | None,
         option(
-            "Memory for the tensors of vertices and edges, as 2GiB: the model is streamed by intervals.",
+            "Memory for the tensors of vertices and edges, as 2GiB, of each worker: the model is streamed by intervals.",
             "SIZE",
             default="the budget that it was trained within, half of it for one on mini-batches; none for a run in memory",
         ),
@@ -50,9 +55,10 @@ class Opening:
     ] = None
 
 
-@command(first="run")
+@command(*_WORKERS, first="run")
 def evaluate(
     shared: Shared,
+    given: Given,
     opening: Opening,
     split: Annotated[
         str | None,
@@ -62,20 +68,20 @@ def evaluate(
             default="the run's; with --data that dataset's own, else all labelled vertices",
         ),
     ] = None,
-) -> None:
+) -> int:
     """Measure a trained model on each split of its graph, or of another one.
 
     Example: sagann evaluate --run runs/demo
     """
-    from sagann.cli.apply_run import opened
+    from sagann.cli.apply_run import use_run
 
-    with opened(opening, shared) as trained:
-        trained.evaluate(split)
+    return use_run(opening, given, shared, lambda trained: trained.evaluate(split))
 
 
-@command(first="run")
+@command(*_WORKERS, first="run")
 def predict(
     shared: Shared,
+    given: Given,
     opening: Opening,
     out: Annotated[Path, option("File to write: .csv, .parquet or .npy.", "FILE")],
     links: Annotated[
@@ -87,7 +93,7 @@ def predict(
         ),
     ] = None,
     overwrite: OverwriteOption = False,
-) -> None:
+) -> int:
     """Predict the class of every vertex, with its probability, or the values of a regression; those of every graph of several in one; or how likely pairs are edges.
 
     One row per vertex (of a task on whole graphs, per graph): vertex, class, class_name, probability. Where a vertex may have several classes: vertex,
@@ -96,28 +102,33 @@ def predict(
 
     Example: sagann predict --run runs/demo --out predictions.csv
     """
-    from sagann.cli.apply_run import opened
-    from sagann.cli.result_file import check_target
+    from sagann.cli.apply_run import use_run
 
-    check_target(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
-    with opened(opening, shared) as trained:
-        trained.predict(out, links)
+    _check_out(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
+    return use_run(opening, given, shared, lambda trained: trained.predict(out, links))
 
 
-@command(first="run")
+@command(*_WORKERS, first="run")
 def embed(
     shared: Shared,
+    given: Given,
     opening: Opening,
     out: Annotated[Path, option("File to write: .npy.", "FILE")],
     overwrite: OverwriteOption = False,
-) -> None:
+) -> int:
     """Write an embedding of every vertex: the input of the last layer, a float32 matrix with a row per vertex.
 
     Example: sagann embed --run runs/demo --out embeddings.npy
     """
-    from sagann.cli.apply_run import opened
+    from sagann.cli.apply_run import use_run
+
+    _check_out(out, (".npy",), overwrite=overwrite)
+    return use_run(opening, given, shared, lambda trained: trained.embed(out))
+
+
+def _check_out(out: Path, suffixes: Sequence[str], *, overwrite: bool) -> None:
+    """Refuse a file that cannot or should not be written. Of several workers, the first one alone writes it."""
     from sagann.cli.result_file import check_target
 
-    check_target(out, (".npy",), overwrite=overwrite)
-    with opened(opening, shared) as trained:
-        trained.embed(out)
+    if rank() == 0:
+        check_target(out, suffixes, overwrite=overwrite)

@@ -1,30 +1,49 @@
-"""The work of ``sagann evaluate``, ``predict`` and ``embed``: a run folder and a graph in, a table or a file out."""
+"""The work of ``sagann evaluate``, ``predict`` and ``embed``: a run folder and a graph in, a table or a file out.
+
+Several workers open the same run and the same graph, and each computes the rows of its part. Rows travel to the first worker alone, which
+reports and writes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
 from sagann.cli.link_file import check_links, read_links
-from sagann.cli.options import Shared
+from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import LINK_SHARES, apply_split, open_checked, training_graph, with_columns, with_held_out
 from sagann.cli.result_file import write_embeddings, write_links, write_predictions, write_values
-from sagann.cli.run_settings import DataConfig, RunSettings, absolute_path, merge, read_tables, settings_of
+from sagann.cli.run_settings import (
+    DataConfig,
+    RunSettings,
+    absolute_path,
+    check_workers,
+    merge,
+    read_tables,
+    settings_of,
+)
 from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph, original_order
 from sagann.graph.task import without_others
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.storage.whole_files import whole_files
-from sagann.train import Predictor, load_run, read_run
+from sagann.torchrun import is_worker
+from sagann.train import Predictor, TrainConfig, load_run, read_run
+from sagann.train.agreement import require_agreement, require_divisible, require_same
 from sagann.train.identity import graph_difference
+from sagann.train.preparation import PreparedGraph
+from sagann.train.resources import resolve_device
 from sagann.train.run_folder import CONFIG_FILE
+
+if TYPE_CHECKING:
+    from sagann.runtime.workers import Workers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +60,13 @@ class TrainedRun:
     "The graph: the run's own, or another one."
     terminal: Terminal
     "Where results and notes are written."
+    workers: Workers | None = None
+    "The workers that divide the graph among them; None for this process alone."
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process gets the results, reports and writes."""
+        return self.workers is None or self.workers.is_first
 
     def evaluate(self, split: str | None) -> None:
         """Print the metrics of each split; None for the splits of the run or of the other dataset."""
@@ -49,7 +75,11 @@ class TrainedRun:
         if split is None and self.data is self.settings.data:
             with self.predictor.large_arrays():
                 graph = training_graph(
-                    self.data, task=self.predictor.contract.task, seed=seed, say=self.terminal.say
+                    self.data,
+                    task=self.predictor.contract.task,
+                    seed=seed,
+                    say=self.terminal.say,
+                    check=self.is_first,
                 )
             self._note_change(graph)
         elif of_links:
@@ -64,8 +94,10 @@ class TrainedRun:
             graph = with_columns(self._graph(keep_splits=split is None), self.settings.data.targets)
             graph = graph if split is None else apply_split(graph, split, seed=seed)
         self._say_streamed()
-        title = f"{self.settings.model.model} on {graph.name}"
-        self.terminal.show(metrics_table(self.predictor.evaluate(graph), title=title))
+        metrics = self.predictor.evaluate(self._divided(graph, "evaluate"))
+        if self.is_first:
+            title = f"{self.settings.model.model} on {graph.name}"
+            self.terminal.show(metrics_table(metrics, title=title))
 
     def predict(self, out: Path, links: Path | None) -> None:
         """Write class and probability, or the predicted values, of every vertex, or graph, or the probability of every link of a file, to ``out``."""
@@ -82,14 +114,16 @@ class TrainedRun:
         if links is not None:
             self._predict_links(graph, out, links)
             return
-        of_graphs, noun = contract.of_graphs, contract.noun
+        of_graphs, noun, is_regression = contract.of_graphs, contract.noun, contract.kind == "regression"
+        found = self.predictor.predict(self._divided(graph, "predict"), probabilities=not is_regression).float()
+        if not self.is_first:
+            return
         order = torch.arange(graph.num_graphs) if of_graphs else original_order(graph)
-        if contract.kind == "regression":
-            write_values(out, self.predictor.predict(graph).float(), order, of=noun)
+        if is_regression:
+            write_values(out, found, order, of=noun)
         else:
             names = read_run(self.run_dir).class_names or [str(number) for number in range(contract.num_classes)]
-            probabilities = self.predictor.predict(graph, probabilities=True)
-            write_predictions(out, probabilities.float(), names, order, of=noun, multi_label=contract.multi_label)
+            write_predictions(out, found, names, order, of=noun, multi_label=contract.multi_label)
         self.terminal.show(f"Predictions of {len(order)} {'graphs' if of_graphs else 'vertices'} written to {out}")
 
     def _predict_links(self, graph: Graph, out: Path, links: Path) -> None:
@@ -107,7 +141,9 @@ class TrainedRun:
         """Write the embedding of every vertex to ``out``."""
         graph = self._graph()
         self._say_streamed()
-        embeddings = self.predictor.embed(graph).float()
+        embeddings = self.predictor.embed(self._divided(graph, "embed")).float()
+        if not self.is_first:
+            return
         write_embeddings(out, embeddings, original_order(graph))
         rows, width = embeddings.shape
         self.terminal.show(f"Embeddings of {rows} vertices, {width} wide, written to {out}")
@@ -116,7 +152,9 @@ class TrainedRun:
         num_edge_types = self.predictor.contract.num_edge_types
         # Predictions need no splits, so bad splits are no reason to refuse.
         with self.predictor.large_arrays():
-            graph = open_checked(self.data, keep_splits=keep_splits, num_edge_types=num_edge_types)
+            graph = open_checked(
+                self.data, keep_splits=keep_splits, num_edge_types=num_edge_types, check=self.is_first
+            )
         graph = without_others(graph, self.predictor.contract.task)
         # A run on links knows the edges that it kept, not all of them.
         if self.data is self.settings.data and not self.predictor.contract.of_links:
@@ -125,6 +163,8 @@ class TrainedRun:
 
     def _note_change(self, graph: Graph) -> None:
         """Say whether the run's own graph, with the answers that were learned, is another one now."""
+        if not self.is_first:
+            return
         with whole_files(graph):
             changed = graph_difference(read_run(self.run_dir).graph, graph)
         if changed:
@@ -138,10 +178,111 @@ class TrainedRun:
             self.terminal.say(f"The model is streamed within {format_bytes(streaming.memory_bytes)}.")
             streaming.warn(self.terminal.say)
 
+    def _divided(self, graph: Graph, command: str) -> Graph | PreparedGraph:
+        """The graph, or of several workers this one's part of it, after all agree on what they do."""
+        workers, streaming = self.workers, self.predictor.streaming
+        if workers is None:
+            return graph
+        with whole_files(graph):
+            memory_bytes = None if streaming is None else streaming.memory_bytes
+            require_same(workers, {"command": command, "memory_bytes": memory_bytes})
+            require_agreement(workers, read_run(self.run_dir).train_config, graph, self.predictor, None)
+        # The first worker has checked the values.
+        prepared = self.predictor.prepare(graph, validate=False)
+        self.predictor.require_row_wise(prepared)
+        return prepared
 
-@contextmanager
-def opened(opening: Opening, shared: Shared) -> Iterator[TrainedRun]:
-    """Open a run folder and its model; files that the model spills are removed at the end."""
+
+def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[TrainedRun], None]) -> int:
+    """Open a run folder and its model, use it, and return the exit code. With several workers, start them; or be one of them.
+
+    Files that the model spills are removed at the end.
+
+    Args:
+        opening: which run is opened, on which graph, and where it computes.
+        given: settings of workers that were given on the command line.
+        shared: what the command shares with the program.
+        use: what is done with the run, at every worker.
+    """
+    run_dir = _run_dir(opening)
+    check_workers(given)
+    defaults = {each.name: each.default for each in fields(RunSettings)}
+    num_workers, timeout_s, balance = (
+        given.get(name, defaults[name]) for name in ("workers", "worker_timeout", "balance")
+    )
+    if not is_worker() and num_workers == 1:
+        _use(opening, run_dir, shared, use)
+        return 0
+    _require_divisible(run_dir, opening.device, balance=balance)
+    # Imported here: most commands have one worker.
+    from sagann.cli.launch import joined, launch_workers
+
+    if is_worker():
+        with joined(shared, given, timeout_s=timeout_s, balance=balance) as workers:
+            _use(opening, run_dir, shared, use, workers)
+        return 0
+    # What any worker would refuse is refused here, once.
+    predictor = _opened(opening, run_dir, shared)
+    if balance == "cost":
+        # Imported here: most commands have one worker, and it loads Numba.
+        from sagann.train.learned import learned_costs
+
+        learned_costs(run_dir)
+    streaming = predictor.streaming
+    # Its weights take memory.
+    del predictor
+    try:
+        return launch_workers(shared.arguments, num_workers, run_dir=run_dir, again="Start the command again.")
+    finally:
+        # A worker that was killed has left its blocks.
+        if streaming is not None:
+            streaming.remove()
+
+
+def _use(
+    opening: Opening,
+    run_dir: Path,
+    shared: Shared,
+    use: Callable[[TrainedRun], None],
+    workers: Workers | None = None,
+) -> None:
+    settings = settings_of(merge(read_tables(run_dir / CONFIG_FILE), {}), stored=True)
+    predictor, terminal = _opened(opening, run_dir, shared, workers), shared.terminal()
+    data = settings.data
+    if opening.data is not None:
+        data = replace(data, data=absolute_path(opening.data), split=None)
+    if workers is not None and predictor.learned is not None and not predictor.learned.knows(workers.size):
+        terminal.say(predictor.learned.unknown_text(workers.size))
+    try:
+        use(
+            TrainedRun(
+                run_dir=run_dir,
+                settings=settings,
+                predictor=predictor,
+                data=data,
+                terminal=terminal,
+                workers=workers,
+            )
+        )
+    finally:
+        predictor.release()
+
+
+def _opened(opening: Opening, run_dir: Path, shared: Shared, workers: Workers | None = None) -> Predictor:
+    if opening.model is not None:
+        shared.add_user_file(opening.model)
+    return load_run(
+        run_dir,
+        model=opening.model,
+        device=opening.device,
+        memory=opening.memory,
+        spill=opening.spill,
+        workers=workers,
+    )
+
+
+def _run_dir(opening: Opening) -> Path:
+    """The folder of the run; an InputError or a CheckpointError where none is named, or the folder holds none."""
     if opening.run is None:
         raise InputError(
             "no run",
@@ -150,25 +291,24 @@ def opened(opening: Opening, shared: Shared) -> Iterator[TrainedRun]:
             fix="Name the folder that 'sagann train' wrote, as in: sagann evaluate runs/demo-gcn",
         )
     run_dir = Path(opening.run)
-    file = run_dir / CONFIG_FILE
-    if not file.is_file():
+    if not (run_dir / CONFIG_FILE).is_file():
         raise CheckpointError(
             "not a run folder",
             value=f"there is no {CONFIG_FILE}",
             where=str(run_dir),
             fix="Name the folder of a run that 'sagann train' wrote; open others with sagann.load_run.",
         )
-    settings = settings_of(merge(read_tables(file), {}), stored=True)
-    if opening.model is not None:
-        shared.add_user_file(opening.model)
-    predictor = load_run(
-        run_dir, model=opening.model, device=opening.device, memory=opening.memory, spill=opening.spill
-    )
-    data = settings.data
-    if opening.data is not None:
-        data = replace(data, data=absolute_path(opening.data), split=None)
-    terminal = shared.terminal()
-    try:
-        yield TrainedRun(run_dir=run_dir, settings=settings, predictor=predictor, data=data, terminal=terminal)
-    finally:
-        predictor.release()
+    return run_dir
+
+
+def _require_divisible(run_dir: Path, device: str, *, balance: str) -> None:
+    """Refuse what several workers cannot do together."""
+    contract = read_run(run_dir).contract
+    if contract.of_links or contract.of_graphs:
+        raise InputError(
+            "several workers divide one graph, and give its vertices rows",
+            value=f"the task is {contract.task}",
+            where=str(run_dir),
+            fix="Leave workers out (--workers 1).",
+        )
+    require_divisible(TrainConfig(), resolve_device(device), balance=balance)

@@ -1,4 +1,4 @@
-"""Starts the workers of ``sagann train --workers N`` on this machine, by the launcher that torchrun runs.
+"""Starts the workers of a command with ``--workers N`` on this machine, by the launcher that torchrun runs; and joins them.
 
 The rendezvous listens on the loopback alone: :mod:`torch.distributed` does not authenticate who connects. The launcher gives each
 worker its rank by environment variables, as torchrun does, passes Ctrl-C and SIGTERM on, and ends all workers when one fails.
@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sagann.byte_size import format_bytes
 from sagann.cli.failure import BAD_INPUT, INTERRUPTED, OUR_FAULT, TERMINATED
-from sagann.errors import WorkerError
+from sagann.cli.options import Given, Shared
+from sagann.errors import InputError, SagannError, WorkerError
 from sagann.free_space import require_memory
 from sagann.runtime.processor import num_cores
+
+if TYPE_CHECKING:
+    from sagann.runtime.workers import Workers
 
 _LOOPBACK = "127.0.0.1"
 _WORKER_BYTES = 320 << 20
@@ -30,11 +34,16 @@ _CODES = (OUR_FAULT, BAD_INPUT, INTERRUPTED, TERMINATED)
 "Exit codes of a worker that has said by itself why it ends."
 
 
-def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path) -> int:
+def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path, again: str) -> int:
     """Run ``sagann`` with these arguments in several processes, and return the exit code.
 
     Each worker gets an equal share of the cores, unless ``OMP_NUM_THREADS`` states its number of threads.
 
+    Args:
+        arguments: the command line, without the name of the program.
+        num_workers: number of processes.
+        run_dir: the run folder, for errors.
+        again: how to go on after a worker was killed, for the error.
     Raises:
         InputError: so many processes do not fit memory.
         WorkerError: a worker was killed by a signal.
@@ -79,10 +88,41 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path)
             f"worker {rank} of {num_workers} {'was killed' if killed else 'has failed'}",
             value=f"{value}, process {failure.pid}",
             where=str(run_dir),
-            fix="SIGKILL often comes from the system when memory is short. Continue with: sagann train --resume --out "
-            f"{shlex.quote(str(run_dir))}",
+            fix=f"SIGKILL often comes from the system when memory is short. {again}",
         ) from error
     return 0
+
+
+@contextmanager
+def joined(shared: Shared, given: Given, *, timeout_s: float, balance: str) -> Iterator[Workers]:
+    """Be one of the workers that this launcher, or torchrun, has started, inside the ``with`` block. The first one alone writes notes.
+
+    Args:
+        shared: what the command shares with the program.
+        given: settings that were given on the command line.
+        timeout_s: seconds for which a worker waits for another one.
+        balance: name of the policy that divides the vertices.
+    Raises:
+        InputError: ``--workers`` states another number.
+        WorkerError: the workers do not find each other.
+    """
+    # Imported here: it loads torch.distributed, which the launcher imports after its checks.
+    from sagann.runtime.workers import join_workers
+
+    with join_workers(timeout_s=timeout_s, balance=balance) as workers:
+        if given.get("workers", workers.size) != workers.size:
+            raise InputError(
+                "two numbers of workers",
+                value=f"--workers {given['workers']}, and torchrun has started {workers.size}",
+                where="the command line",
+                fix="Leave --workers out under torchrun.",
+            )
+        shared.quiet = shared.quiet or not workers.is_first
+        try:
+            yield workers
+        except SagannError as error:
+            error.add_note(f"said by worker {workers.rank} of {workers.size}")
+            raise
 
 
 def _loopback_store() -> Any:

@@ -10,23 +10,11 @@ from sagann.cli.prepare import open_checked, require_vertices, with_task
 from sagann.cli.run_settings import chosen_settings
 from sagann.graph.topology import Topology
 from sagann.nn import build_model
-from sagann.partition import (
-    RANGE_POLICIES,
-    CostFeatures,
-    CostModel,
-    balanced_bounds,
-    count_cost_features,
-    first_ranges,
-    part_of,
-    vertex_ranges,
-)
+from sagann.partition import RANGE_POLICIES, first_ranges, part_of, vertex_ranges
 from sagann.report.workers_text import PlannedPart, cost_model_table, parts_table, policies_text, speeds_text
+from sagann.train.learned import learned_costs
 from sagann.train.preparation import features_as, parameter_dtype, prepared_by
-from sagann.train.run import Learned, learned_costs
 from sagann.train.run_folder import is_of_run
-
-# Row accesses are counted for this width where no operation reads rows.
-_SOME_BYTES = 64
 
 
 def show_workers(given: Given, file: Path | None, shared: Shared, *, learned: Path | None) -> None:
@@ -54,11 +42,11 @@ def show_workers(given: Given, file: Path | None, shared: Shared, *, learned: Pa
         parts = planned_parts(topology, first_ranges(topology.indptr, size, balance), (None,) * size)
         terminal.show(parts_table(parts, balance=balance))
         return
-    features, fitting = _counted(topology, costs), _for_workers(costs.model, size)
+    features, fitting = costs.count(topology), costs.for_workers(size).model
     divisions: dict[str, tuple[int, ...]] = {
         name: vertex_ranges(topology.indptr, size, by=name) for name in RANGE_POLICIES
     }
-    divisions["cost"] = balanced_bounds(fitting.part_costs(features, costs.operations), fitting.speeds_of(size))
+    divisions["cost"] = costs.bounds(features, size)
     seconds = {
         name: fitting.seconds_of_parts(features, costs.operations, bounds) for name, bounds in divisions.items()
     }
@@ -66,10 +54,8 @@ def show_workers(given: Given, file: Path | None, shared: Shared, *, learned: Pa
     terminal.show(policies_text({name: max(each) for name, each in seconds.items()}))
     terminal.show(cost_model_table(costs.model, costs.operations))
     terminal.show(speeds_text(costs.model))
-    if fitting is not costs.model:
-        terminal.say(
-            f"Not {size} workers were measured, but {len(costs.model.speeds)}: each is taken to have speed 1."
-        )
+    if not costs.knows(size):
+        terminal.say(costs.unknown_text(size))
 
 
 def planned_parts(topology: Topology, bounds: Sequence[int], seconds: Sequence[float | None]) -> list[PlannedPart]:
@@ -79,13 +65,3 @@ def planned_parts(topology: Topology, bounds: Sequence[int], seconds: Sequence[f
         PlannedPart(vertices=part.num_own, edges=len(part.indices), halo=len(part.halo), seconds=predicted)
         for part, predicted in zip(parts, seconds, strict=True)
     ]
-
-
-def _counted(topology: Topology, costs: Learned) -> CostFeatures:
-    widths = set(costs.operations.values()) - {0} or {_SOME_BYTES}
-    return count_cost_features(topology, widths, device=costs.device)
-
-
-def _for_workers(model: CostModel, size: int) -> CostModel:
-    """The model, if so many workers were measured; else with workers of speed 1."""
-    return model if len(model.speeds) == size else model.with_speeds((1.0,) * size)

@@ -63,13 +63,13 @@ class RunSettings:
     """How layers are executed. compiled: hoisted, commuted and fused ('sagann plan' shows how); lean: the same in less
     memory and more time; naive: plain PyTorch, with a tensor per edge."""
     workers: int = 1
-    """Number of processes on this machine that train the model together, each with a part of the graph in its memory. Under torchrun, the
+    """Number of processes on this machine that compute together, each with a part of the graph in its memory. Under torchrun, the
     number of processes that it starts counts instead."""
     worker_timeout: float = 60.0
-    "Seconds for which a worker waits for another one in an epoch, before it ends with an error."
+    "Seconds for which a worker waits for another one while they compute, before it ends with an error."
     balance: str = "edges"
     """What the workers' parts have about equally much of. edges, vertices: as they are counted; the parts stay. cost: seconds, as a cost model
-    predicts them from the epochs so far; vertices move between workers where that pays."""
+    predicts them from the epochs of the run; in training, vertices move between workers where that pays."""
 
     def to_toml(self) -> str:
         """The settings as a TOML file, every one written out."""
@@ -192,7 +192,7 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
             where="engine",
             fix=closest(str(engine), ENGINES),
         )
-    _check_workers(of_run)
+    check_workers(of_run)
     if "data" not in tables["data"]:
         raise InputError(
             "no data",
@@ -224,7 +224,8 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
     return settings
 
 
-def _check_workers(of_run: Mapping[str, Any]) -> None:
+def check_workers(of_run: Mapping[str, Any]) -> None:
+    """Refuse values of ``worker_timeout`` and ``balance``, where they are given, that workers cannot have."""
     timeout_s = of_run.get("worker_timeout")
     if timeout_s is not None and not (is_finite(timeout_s) and timeout_s > 0):
         raise InputError(

@@ -18,7 +18,7 @@ from sagann.cli.prepare import stored_class_names, training_graph
 from sagann.cli.result_file import owner_of
 from sagann.cli.run_settings import RunSettings, chosen_settings
 from sagann.cli.signals import Signals
-from sagann.errors import CheckpointError, InputError, SagannError, Terminated
+from sagann.errors import CheckpointError, InputError, Terminated
 from sagann.graph import Graph
 from sagann.nn import MODELS
 from sagann.report.progress import ProgressReporter, short_seconds
@@ -123,65 +123,50 @@ def _train_together(
     settings: RunSettings, given: Given, out: Path | None, *, resume: bool, overwrite: bool, shared: Shared
 ) -> int:
     """Start the workers of a run; or be one of them."""
+    # Imported here: most runs have one worker.
+    from sagann.cli.launch import joined, launch_workers
+
     if not is_worker():
         run_dir = out or _free_folder(settings)
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
         _require_divisible(settings, local_rank=0, num_local=settings.workers)
-        # Imported here: most runs have one worker.
-        from sagann.cli.launch import launch_workers
-
         named = [] if out is not None else ["--out", str(run_dir)]
         streaming = _streaming(settings, run_dir)
+        again = f"Continue with: sagann train --resume --out {shlex.quote(str(run_dir))}"
         try:
-            return launch_workers([*shared.arguments, *named], settings.workers, run_dir=run_dir)
+            return launch_workers([*shared.arguments, *named], settings.workers, run_dir=run_dir, again=again)
         finally:
             # A worker that was killed has left its blocks.
             if streaming is not None:
                 streaming.remove()
-    # Imported here: most runs have one worker, and it loads torch.distributed.
-    from sagann.runtime.workers import join_workers
-
-    with join_workers(timeout_s=settings.worker_timeout, balance=settings.balance) as workers:
-        if given.get("workers", workers.size) != workers.size:
-            raise InputError(
-                "two numbers of workers",
-                value=f"--workers {given['workers']}, and torchrun has started {workers.size}",
-                where="sagann train",
-                fix="Leave --workers out under torchrun.",
-            )
+    with joined(shared, given, timeout_s=settings.worker_timeout, balance=settings.balance) as workers:
         if is_restarted():
             resume, overwrite = True, False
         settings = replace(settings, workers=workers.size)
         run_dir = out or _free_folder(settings)
         if workers.is_first:
             _check_folder(run_dir, resume=resume, overwrite=overwrite)
-        else:
-            shared.quiet = True
         terminal = shared.terminal()
-        try:
-            _require_divisible(settings, local_rank=local_rank(), num_local=num_local_workers())
-            streaming = _streaming(settings, run_dir)
-            with nullcontext() if streaming is None else streaming.large_arrays():
-                graph = training_graph(
-                    settings.data,
-                    task=settings.train.task,
-                    seed=settings.train.seed,
-                    say=terminal.say,
-                    check=workers.is_first,
-                )
-            result = _fit(
-                settings,
-                graph,
-                run_dir,
-                resume=resume,
-                overwrite=overwrite,
-                terminal=terminal,
-                signals=shared.signals,
-                workers=workers,
+        _require_divisible(settings, local_rank=local_rank(), num_local=num_local_workers())
+        streaming = _streaming(settings, run_dir)
+        with nullcontext() if streaming is None else streaming.large_arrays():
+            graph = training_graph(
+                settings.data,
+                task=settings.train.task,
+                seed=settings.train.seed,
+                say=terminal.say,
+                check=workers.is_first,
             )
-        except SagannError as error:
-            error.add_note(f"said by worker {workers.rank} of {workers.size}")
-            raise
+        result = _fit(
+            settings,
+            graph,
+            run_dir,
+            resume=resume,
+            overwrite=overwrite,
+            terminal=terminal,
+            signals=shared.signals,
+            workers=workers,
+        )
         if workers.is_first:
             return _told(result, settings, run_dir, terminal)
         return INTERRUPTED if result.interrupted else 0

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sagann.runtime.streaming.epoch import LossOf
     from sagann.runtime.streaming.streamed import StreamedModel
     from sagann.runtime.workers import WorkerPart, Workers
+    from sagann.train.learned import Learned
 
 
 class Predictor:
@@ -53,7 +54,10 @@ class Predictor:
         metrics: further metrics of evaluations, by name: see :class:`sagann.train.Trainer`.
         streaming: run the model by intervals; None for everything in memory.
         workers: the workers that divide each graph among them; None for the whole graph in this process. Every worker calls the same
-            methods with the same graphs, and gets the results of the whole graph.
+            methods with the same graphs.
+        learned: cuts the vertices for the workers by what a run has learned; None for the workers' own policy.
+        for_first: whether the first worker alone gets results; the others then get no metrics, and tensors without rows. By default every worker
+            gets the results of the whole graph.
 
     Raises:
         InputError: the model cannot be called so; a graph does not keep the contract, or its values are bad (ids, NaN, labels, splits).
@@ -72,6 +76,8 @@ class Predictor:
         metrics: OwnMetrics | None = None,
         streaming: Streaming | None = None,
         workers: Workers | None = None,
+        learned: Learned | None = None,
+        for_first: bool = False,
     ) -> None:
         require_type(model, nn.Module, where="Predictor.model", fix="Pass a torch.nn.Module.")
         require_type(contract, Contract, where="Predictor.contract", fix="Pass Contract.of(graph).")
@@ -87,6 +93,8 @@ class Predictor:
         self.num_hops = count_hops(model)
         self.streaming = streaming
         self.workers = workers
+        self.learned = learned
+        self._for_first = for_first
         self._streamed: tuple[Graph, StreamedModel] | None = None
         self._lock = threading.Lock()
 
@@ -125,7 +133,7 @@ class Predictor:
             with self.large_arrays():
                 # Blocks of a part that is streamed are copied to the device when they are needed.
                 device = self.device if self.streaming is None else torch.device("cpu")
-                return _divided(prepared, graph, self.workers, device)
+                return _divided(prepared, graph, self.workers, device, self.learned)
         if self.streaming is None:
             return PreparedGraph(graph=prepared.in_memory().to(self.device))
         # Blocks are copied to the device when they are needed.
@@ -145,6 +153,8 @@ class Predictor:
             self.contract.check_labels(graph_of(graph))
             prepared = self._prepared(graph)
             outputs, measured = self._finite_logits(prepared), prepared.answers
+            if self.workers is not None and self._for_first and not self.workers.is_first:
+                return {}
             found = finite(evaluate_splits(outputs, measured, task=self.contract.kind, loss=self.mean_loss))
             for name, mask in measured_splits(measured).items() if self.own_metrics else ():
                 rows, answers = labelled_rows(measured, mask)
@@ -240,10 +250,11 @@ class Predictor:
             return logits if part is None else self._gathered(part, logits, "gathering the model's output")
 
     def _gathered(self, part: WorkerPart, own: Tensor, doing: str) -> Tensor:
-        """The rows of all vertices on the CPU; where the part is streamed, in a file."""
+        """The rows of all vertices at the workers that get results, on the CPU; where the part is streamed, in a file."""
         with self.large_arrays():
             # A device may be too small for the rows of all vertices.
-            return part.gather(own.cpu(), doing)
+            own = own.cpu()
+            return part.gather_at_first(own, doing) if self._for_first else part.gather(own, doing)
 
     def _together(self, doing: str, part: WorkerPart | None) -> AbstractContextManager[None]:
         """Inside the ``with`` block, an error at one worker ends all of them."""
@@ -259,7 +270,7 @@ class Predictor:
             self.logits(prepared)
             if prepared.part is not None:
                 self.model.train()
-                _require_row_wise(self.model, prepared.part, self.num_hops)
+                self.require_row_wise(prepared)
             return
         self.model.train()
         part = prepared.part
@@ -283,6 +294,15 @@ class Predictor:
         num_vertices = prepared.graph.num_vertices
         with self._together("finding room to spill", part):
             self.streaming.require_room(evaluation, self.device, workers=part.workers, num_vertices=num_vertices)
+
+    def require_row_wise(self, prepared: PreparedGraph) -> None:
+        """Refuse a model that mixes vertices between its layers: a worker would mix its own vertices alone. A streamed model is refused anyway."""
+        if prepared.part is None or self.streaming is not None:
+            return
+        # Imported here: most runs have no workers, and it loads the compiler of whole models.
+        from sagann.compiler.capture import capture
+
+        capture(self.model, prepared.part.hops(self.num_hops), prepared.part.features)
 
     def _check_result(self, planned: Planned, graph: Graph) -> None:
         form = planned.program.forms[planned.program.output]
@@ -419,7 +439,11 @@ class Predictor:
             self.streaming.remove()
 
     def _prepared(self, graph: Graph | PreparedGraph) -> PreparedGraph:
-        return graph if isinstance(graph, PreparedGraph) else self.prepare(graph)
+        if isinstance(graph, PreparedGraph):
+            return graph
+        prepared = self.prepare(graph)
+        self.require_row_wise(prepared)
+        return prepared
 
     def _finite_logits(self, prepared: PreparedGraph) -> Tensor:
         logits = self.logits(prepared)
@@ -461,22 +485,17 @@ def evaluating(model: nn.Module) -> Iterator[None]:
                     module.training = mode
 
 
-def _divided(prepared: Graph, opened: Graph, workers: Workers, device: torch.device) -> PreparedGraph:
+def _divided(
+    prepared: Graph, opened: Graph, workers: Workers, device: torch.device, learned: Learned | None
+) -> PreparedGraph:
     """A worker's part of a prepared graph. What the model has made of the whole graph's edges and features is freed."""
     # Imported here: most runs have no workers, and it loads torch.distributed.
     from sagann.runtime.workers import worker_part
 
-    require_features(prepared, "workers", fix="Train with one worker, or give the graph features.")
-    part = worker_part(prepared, workers, opened=opened, device=device)
+    require_features(prepared, "workers", fix="Use one worker, or give the graph features.")
+    bounds = None if learned is None else learned.cut(prepared.topology, workers)
+    part = worker_part(prepared, workers, opened=opened, device=device, bounds=bounds)
     return PreparedGraph(graph=replace(prepared, topology=opened.topology, features=opened.features), part=part)
-
-
-def _require_row_wise(model: nn.Module, part: WorkerPart, num_hops: int) -> None:
-    """Refuse a model that mixes vertices between its layers: a worker would mix its own vertices alone."""
-    # Imported here: most runs have no workers, and it loads the compiler of whole models.
-    from sagann.compiler.capture import capture
-
-    capture(model, part.hops(num_hops), part.features)
 
 
 def graph_of(graph: Graph | PreparedGraph) -> Graph:

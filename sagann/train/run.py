@@ -17,7 +17,6 @@ from sagann.errors import CheckpointError, InputError, SagannError, require_type
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.nn.user_model import class_in_file, require_named
 from sagann.storage.json_fields import as_mapping, as_text, as_texts
-from sagann.train.checkpoint import Checkpoint
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
 from sagann.train.expectation import require_weights
@@ -30,7 +29,7 @@ from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.streaming import Streaming
 
 if TYPE_CHECKING:
-    from sagann.partition import CostModel
+    from sagann.runtime.workers import Workers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +112,7 @@ def load_run(
     device: str = "auto",
     memory: str | None = None,
     spill: str | os.PathLike[str] | None = None,
+    workers: Workers | None = None,
 ) -> Predictor:
     """Reopen a trained model, with the weights that its run ended with, or of its newest checkpoint if it has not ended.
 
@@ -128,10 +128,14 @@ def load_run(
         device: 'cpu', 'cuda', 'cuda:N' or 'auto'.
         memory: budget to stream the model within, such as '2GiB'; None for the budget of the run, if any.
         spill: spill folder; None for the one that the run's options name, else the system's folder for temporary files.
+        workers: the workers that use the model together (:func:`sagann.runtime.workers.join_workers`), each of which opens the run, and calls the
+            same methods with the same graphs; the first one gets the results. ``memory`` is the budget of each. If they are balanced by cost, graphs
+            are cut by what the run has learned of its workers' seconds.
     Returns:
         A predictor with ``evaluate``, ``predict`` and ``embed``, each of which takes a graph.
     Raises:
-        CheckpointError: no run folder, no weights yet, weights of another model, or ``model`` is needed.
+        CheckpointError: no run folder, no weights yet, weights of another model, ``model`` is needed, or workers are to be balanced by costs that
+            the run has not learned.
         InputError: the run's model was a module of the user's own, and ``model`` is None; or ``memory`` is no size.
     """
     require_type(
@@ -153,8 +157,8 @@ def load_run(
         memory=trained.memory if memory is None else memory,
         spill=trained.spill if spill is None else os.fspath(spill),
     )
-    # An automatic budget comes from the host's free memory.
-    automatic_bytes = run.automatic_bytes if where.type == "cpu" else None
+    # An automatic budget comes from the host's free memory, for one process.
+    automatic_bytes = run.automatic_bytes if where.type == "cpu" and workers is None else None
     streaming = Streaming.of(config, None, device=where, automatic_bytes=automatic_bytes, trains=False)
     if streaming is not None and memory is not None:
         # Nothing else needs a part of it, whatever the run was.
@@ -170,51 +174,23 @@ def load_run(
             fix="Leave loss out.",
         )
     mean_loss = run.loss if run.loss.is_known else replace(run.loss, function=loss)
-    return predictor_of(model, run.contract, device=where, loss=mean_loss, metrics=metrics, streaming=streaming)
+    learned = None
+    if workers is not None and workers.balance == "cost":
+        # Imported here: most runs have no workers, and it loads torch.distributed.
+        from sagann.train.learned import learned_costs
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Learned:
-    """What a run has learned of the seconds of its workers."""
-
-    model: CostModel
-    "Weights of the kinds of operations, and speeds of the workers."
-    operations: Mapping[str, int]
-    "Kinds of the operations of an epoch, with the bytes of a source's row in each; 0 for work on vertices alone."
-    device: str
-    "Type of the devices that the workers computed on."
-
-
-def learned_costs(run_dir: str | os.PathLike[str]) -> Learned:
-    """The cost model in the newest checkpoint of a run whose workers are balanced by cost.
-
-    Raises:
-        CheckpointError: ``run_dir`` is no run folder, has no checkpoint, learned no cost model, or its run.json is damaged.
-    """
-    # Imported here: most runs have no workers, and it loads Numba.
-    from sagann.train.balancer import Balancer, read_learned
-
-    folder = RunFolder(Path(run_dir))
-    try:
-        device = as_text(folder.read_run()["identity"]["train"]["device"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise folder.damaged_description(f"{type(error).__name__}: {error}") from error
-
-    def require(checkpoint: Checkpoint) -> None:
-        if "balance" in checkpoint.state:
-            Balancer.require_state(checkpoint.state["balance"], num_vertices=None, name="balance")
-
-    checkpoint = folder.checkpoints.newest(on_damaged=lambda text: None, require=require)
-    state = None if checkpoint is None else checkpoint.state.get("balance")
-    if state is None or not state["operations"]:
-        raise CheckpointError(
-            "the run has learned no cost model",
-            value="no checkpoint" if checkpoint is None else f"none in the checkpoint of {checkpoint.position}",
-            where=str(folder.path),
-            fix="Name a run of several workers that trained some epochs with --balance cost.",
-        )
-    operations, model = read_learned(state)
-    return Learned(model=model, operations=operations, device=device)
+        learned = learned_costs(run_dir).forward
+    return predictor_of(
+        model,
+        run.contract,
+        device=where,
+        loss=mean_loss,
+        metrics=metrics,
+        streaming=streaming,
+        workers=workers,
+        learned=learned,
+        for_first=True,
+    )
 
 
 def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:

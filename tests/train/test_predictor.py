@@ -273,6 +273,23 @@ def test_several_workers_get_the_results_of_the_whole_graph():
         assert metrics["test"]["accuracy"] == alone.evaluate(graph)["test"]["accuracy"]
 
 
+def test_the_first_worker_alone_may_get_the_results():
+    graph = community_graph()
+    alone = predictor_of(seeded_model(), graph)
+
+    def work(workers):
+        model = copy.deepcopy(alone.model)
+        predictor = Predictor(model, alone.contract, device=CPU, workers=workers, for_first=True)
+        return predictor.predict(graph), predictor.embed(graph), predictor.evaluate(graph)
+
+    (classes, embeddings, metrics), *others = in_threads(work, 3)
+    assert torch.equal(classes, alone.predict(graph))
+    assert_close(embeddings, alone.embed(graph))
+    assert metrics["test"]["accuracy"] == alone.evaluate(graph)["test"]["accuracy"]
+    for none, rows, nothing in others:
+        assert (none.shape, rows.shape, nothing) == ((0,), (0, embeddings.shape[1]), {})
+
+
 def test_what_a_model_makes_of_the_whole_graph_is_freed():
     graph = community_graph()
 
@@ -298,6 +315,9 @@ def test_workers_refuse_a_model_that_mixes_vertices_between_its_layers():
         predictor = Predictor(seeded_model(Mixing), Contract.of(graph), device=CPU, workers=workers)
         with pytest.raises(LayerError, match="must treat vertices independently between its layers: operator mean"):
             predictor.try_out(predictor.prepare(graph))
+        # A model that is opened, and not trained, is not tried out.
+        with pytest.raises(LayerError, match="must treat vertices independently between its layers"):
+            predictor.predict(graph)
 
     in_threads(work, 2)
 

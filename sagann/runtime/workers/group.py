@@ -142,7 +142,7 @@ class Workers:
                 f"worker {ranks} is gone" if len(peers) == 1 else f"one of the workers {ranks} is gone",
                 value=f"{why} while {doing}",
                 where=f"worker {self.rank} of {self.size}",
-                fix="Look for the first error of that worker, and continue with --resume."
+                fix="Look for the first error of that worker, and start again; in training, continue with --resume."
                 + (" A worker that is only slow wants a longer --worker-timeout." if silent else ""),
             ) from error
 
@@ -180,9 +180,9 @@ class Workers:
     def rows_at_first(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor | None:
         """The rows of all vertices [num_vertices, ...] at the first worker, from each worker's own rows; None at the others."""
         if not self.is_first:
-            self.transfer({0: own}, {}, doing)
+            self.transfer({0: own.contiguous()}, {}, doing)
             return None
-        rows = own.new_empty(bounds[-1], *own.shape[1:])
+        rows = empty_array((bounds[-1], *own.shape[1:]), own.dtype, own.device)
         slices = [slice(*ends) for ends in pairwise(bounds)]
         rows[slices[0]] = own
         self.transfer({}, {rank: rows[slices[rank]] for rank in self.others}, doing)

@@ -80,6 +80,11 @@ class WorkerPart:
         """The rows of all vertices, from each worker's own."""
         return self.workers.gather_rows(own, self.bounds, doing)
 
+    def gather_at_first(self, own: Tensor, doing: str) -> Tensor:
+        """The rows of all vertices at the first worker, from each worker's own; at the others a tensor without rows."""
+        rows = self.workers.rows_at_first(own, self.bounds, doing)
+        return own[:0] if rows is None else rows
+
     def move(self, bounds: Sequence[int]) -> None:
         """Give the part other vertices. All workers call this at the same time, with the same bounds.
 
@@ -103,7 +108,14 @@ class WorkerPart:
         self.made_s = time.perf_counter() - began_s
 
 
-def worker_part(graph: Graph, workers: Workers, *, opened: Graph, device: torch.device | str = "cpu") -> WorkerPart:
+def worker_part(
+    graph: Graph,
+    workers: Workers,
+    *,
+    opened: Graph,
+    device: torch.device | str = "cpu",
+    bounds: Sequence[int] | None = None,
+) -> WorkerPart:
     """A worker's part of a prepared graph with features. All workers call this at the same time.
 
     Of edges, edge data and features, the worker's slices alone are read.
@@ -114,12 +126,14 @@ def worker_part(graph: Graph, workers: Workers, *, opened: Graph, device: torch.
         opened: the same graph before it was prepared, which may be mapped from files. Slices of its arrays are not copied; slices of
             arrays that the model has made are, so that these arrays can be freed.
         device: device that all arrays of the part are on.
+        bounds: bounds of the ranges of vertices that the workers own; None for those of the workers' policy.
     """
     began_s = time.perf_counter()
     device = torch.device(device)
     topology, features = graph.topology, graph.features
     assert features is not None
-    part = part_of(topology, workers.bounds(topology.indptr), workers.rank).to(device)
+    bounds = workers.bounds(topology.indptr) if bounds is None else bounds
+    part = part_of(topology, bounds, workers.rank).to(device)
     kept = {id(rows) for rows in opened.topology.edge_data.values()}
     data = {name: _alone(rows[part.edges], id(rows) in kept, device) for name, rows in topology.edge_data.items()}
     is_opened = features is opened.features

@@ -1,0 +1,194 @@
+"""`sagann evaluate`, `predict` and `embed` by several workers: what one process writes, from the first worker alone, whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.workers import free_port
+from sagann.storage import load_graph
+from sagann.train.checkpoint import Checkpoint
+from sagann.train.run_folder import RunFolder
+from tests.cli.conftest import Invoke
+from tests.cli.test_launch import ENVIRONMENT, by_hand
+from tests.cli.test_plan_workers import learned_state
+from tests.cli.test_process import DEADLINE_S, run
+from tests.cli.warm import Warm
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
+BUDGET = ("--memory", "3MiB")
+"What an exchange of two workers needs at least, and some blocks."
+DYING = """
+import os, signal
+from torch import nn
+import sagann
+
+class Dying(sagann.SagaLayer):
+    accumulator = "mean"
+
+    def __init__(self, in_dim, out_dim):
+        super().__init__()
+        self.linear = nn.Linear(in_dim, out_dim)
+
+    def apply_vertex(self, vertex, accum):
+        if os.environ.get("RANK") == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.linear(accum)
+"""
+
+
+def rows_of(path: Path) -> tuple[list[list[str]], np.ndarray]:
+    """The columns of a table of predictions without the last one, and the last one, which has probabilities."""
+    with path.open() as file:
+        rows = list(csv.reader(file))[1:]
+    return [row[:-1] for row in rows], np.array([float(row[-1]) for row in rows])
+
+
+def together(warm: Warm, size: int, *arguments: object) -> list[str]:
+    """What each worker has written to stdout; all succeed."""
+    ended = by_hand(warm, commands=[arguments] * size)
+    assert [code for code, _, _ in ended] == [0] * size, ended
+    return [out for _, out, _ in ended]
+
+
+@pytest.mark.parametrize(("size", "options"), [(2, ()), (3, ()), (2, BUDGET)], ids=["2", "3", "2 that stream"])
+def test_workers_write_what_one_process_writes(
+    trained: Path, tmp_path: Path, invoke: Invoke, warm: Warm, size: int, options: Sequence[str]
+) -> None:
+    alone, files = tmp_path / "alone", tmp_path / "files"
+    alone.mkdir()
+    files.mkdir()
+    assert invoke("predict", "--run", trained, "--out", alone / "p.csv").code == 0
+    assert invoke("embed", "--run", trained, "--out", alone / "e.npy").code == 0
+    first, *others = together(warm, size, "predict", "--run", trained, "--out", files / "p.csv", *options)
+    assert first == f"Predictions of 120 vertices written to {files / 'p.csv'}\n"
+    first, *silent = together(warm, size, "embed", "--run", trained, "--out", files / "e.npy", *options)
+    assert first == f"Embeddings of 120 vertices, 8 wide, written to {files / 'e.npy'}\n"
+    (classes, probabilities), (expected, of_one) = rows_of(files / "p.csv"), rows_of(alone / "p.csv")
+    assert classes == expected
+    np.testing.assert_allclose(probabilities, of_one, rtol=1e-5)
+    np.testing.assert_allclose(np.load(files / "e.npy"), np.load(alone / "e.npy"), rtol=1e-5, atol=1e-6)
+    first, *quiet = together(warm, size, "evaluate", "--run", trained, *options)
+    assert first == invoke("evaluate", "--run", trained).out
+    assert [*others, *silent, *quiet] == [""] * 3 * (size - 1)
+    assert sorted(path.name for path in files.iterdir()) == ["e.npy", "p.csv"]
+
+
+def test_another_graph_is_cut_by_what_the_run_has_learned(
+    trained: Path, tmp_path: Path, invoke: Invoke, warm: Warm, blocks: Path
+) -> None:
+    """The second worker takes twice as long, so it gets fewer vertices; a worker tells whose rows it has by its embeddings."""
+    folder, data = tmp_path / "run", tmp_path / "other"
+    shutil.copytree(trained, folder)
+    run_folder = RunFolder(folder)
+    newest = run_folder.checkpoints.newest(on_damaged=pytest.fail)
+    assert newest is not None
+    # The embedded graph taught the model; the run's own graph is cut.
+    state = {**newest.state, "balance": learned_state()}
+    with run_folder.locked():
+        run_folder.checkpoints.write(Checkpoint(position=newest.position, state=state))
+    assert invoke("data", "reorder", blocks, data, "--by", "metis", "--parts", 4).code == 0
+    use = ("predict", "--run", folder, "--data", data)
+    assert invoke(*use, "--out", tmp_path / "alone.csv").code == 0
+    together(warm, 2, *use, "--out", tmp_path / "cost.csv", "--balance", "cost")
+    assert rows_of(tmp_path / "cost.csv")[0] == rows_of(tmp_path / "alone.csv")[0]
+    ended = by_hand(warm, commands=[(*use, "--out", tmp_path / "three.csv", "--balance", "cost")] * 3)
+    text = "Not 3 workers were measured, but 2: each is taken to have speed 1."
+    assert [(code, text in err) for code, _, err in ended] == [(0, True), (0, False), (0, False)]
+    refused = invoke("predict", "--run", trained, "--out", tmp_path / "p.csv", "--workers", 2, "--balance", "cost")
+    assert refused.code == 2
+    assert "the run has learned no cost model" in refused.err
+
+
+def test_the_launcher_and_torchrun_start_workers(
+    trained: Path, tmp_path: Path, invoke: Invoke, blocks: Path
+) -> None:
+    # torchrun would take --run for an abbreviation of an option of its own.
+    use = ("predict", trained, "--data", blocks, "--out")
+    assert invoke(*use, tmp_path / "alone.csv").code == 0
+    code, out, err = run(*use, tmp_path / "launched.csv", "--workers", 2, env=ENVIRONMENT)
+    assert (code, err) == (0, "")
+    assert (
+        out == f"Predictions of {load_graph(blocks).num_vertices} vertices written to {tmp_path / 'launched.csv'}\n"
+    )
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port")
+    command = [*torchrun, free_port(), "-m", "sagann", *use, tmp_path / "torchrun.csv"]
+    ended = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        env={**os.environ, **ENVIRONMENT},
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("Predictions of") == 1
+    for name in ("launched", "torchrun"):
+        assert rows_of(tmp_path / f"{name}.csv")[0] == rows_of(tmp_path / "alone.csv")[0]
+
+
+def test_a_killed_worker_ends_the_others_and_leaves_no_file(
+    tmp_path: Path, invoke: Invoke, warm: Warm, blocks: Path
+) -> None:
+    model, folder, files = tmp_path / "dying.py", tmp_path / "run", tmp_path / "files"
+    model.write_text(DYING)
+    files.mkdir()
+    named = ("--model", f"{model}:Dying")
+    trained = invoke("train", "--data", blocks, *named, "--hidden", 8, "--epochs", 1, "--out", folder)
+    assert trained.code == 0, trained.err
+    use = ("predict", "--run", folder, *named, "--out", files / "p.csv")
+    (code, out, err), (killed, _, _) = by_hand(warm, commands=[use, use])
+    assert (code, out, killed) == (2, "", -9)
+    assert "Error: worker 1 is gone: its connection was lost" in err
+    assert "said by worker 0 of 2" in err
+    assert list(files.iterdir()) == []
+    code, out, err = run(*use, "--workers", 2, env=ENVIRONMENT)
+    assert (code, out) == (2, "")
+    assert "Error: worker 1 of 2 was killed: SIGKILL" in err
+    assert "Start the command again." in err
+    assert list(files.iterdir()) == []
+
+
+def test_workers_that_do_not_do_the_same_are_refused(trained: Path, tmp_path: Path, warm: Warm) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(trained, other)
+    evaluate, embed = ("evaluate", "--run", trained), ("embed", "--run", trained, "--out", tmp_path / "e.npy")
+    for code, out, err in by_hand(warm, commands=[evaluate, embed]):
+        assert (code, out) == (2, "")
+        assert "the workers disagree: command is evaluate at worker 0, and embed at worker 1" in err
+    assert not (tmp_path / "e.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--workers", 0), "workers is out of range: 0, expected an integer from 1 to 8192"),
+        (("--workers", 2, "--balance", "time"), "unknown balance: 'time', expected one of edges, vertices, cost"),
+        (("--workers", 2, "--worker-timeout", 0), "worker_timeout is refused: 0.0"),
+        (("--workers", 2, "--memory", "much"), "'much'"),
+        (("--workers", 2, "--run", "nowhere"), "not a run folder"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_workers_start(
+    trained: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, options: tuple[object, ...], message: str
+) -> None:
+    monkeypatch.setattr("sagann.cli.launch.launch_workers", lambda *_, **__: pytest.fail("workers were started"))
+    ended = invoke("evaluate", *(() if "--run" in options else ("--run", trained)), *options)
+    assert ended.code == 2
+    assert message in ended.err
+
+
+def test_links_have_no_workers(invoke: Invoke, tmp_path: Path, blocks: Path) -> None:
+    options = ("--model", "sage", "--hidden", 8, "--task", "link-prediction", "--epochs", 1, "--device", "cpu")
+    assert invoke("train", "--data", blocks, *options, "--out", tmp_path / "run").code == 0
+    ended = invoke("evaluate", "--run", tmp_path / "run", "--workers", 2)
+    assert ended.code == 2
+    assert "several workers divide one graph, and give its vertices rows: the task is link-prediction" in ended.err
