@@ -85,13 +85,13 @@ def test_workers_write_what_one_process_writes(
 def test_another_graph_is_cut_by_what_the_run_has_learned(
     trained: Path, tmp_path: Path, invoke: Invoke, warm: Warm, blocks: Path
 ) -> None:
-    """The second worker takes twice as long, so it gets fewer vertices; a worker tells whose rows it has by its embeddings."""
+    """Rows come in the order that the graph had before it was renumbered, whatever the cut."""
     folder, data = tmp_path / "run", tmp_path / "other"
     shutil.copytree(trained, folder)
     run_folder = RunFolder(folder)
     newest = run_folder.checkpoints.newest(on_damaged=pytest.fail)
     assert newest is not None
-    # The embedded graph taught the model; the run's own graph is cut.
+    # The embedded graph taught the costs; another one is cut.
     state = {**newest.state, "balance": learned_state()}
     with run_folder.locked():
         run_folder.checkpoints.write(Checkpoint(position=newest.position, state=state))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from sagann.nn import ModelConfig, build_model
+from sagann.partition import first_ranges
 from sagann.runtime.workers import Workers
 from sagann.storage import load_graph
+from sagann.train import Contract, Predictor
 from sagann.train.balancer import read_learned
 from sagann.train.learned import Learned
 from tests.cli.test_plan_workers import learned_state
 from tests.graphs import labelled_graph
 from tests.runtime.workers.threads import in_threads
+from tests.train.runs import CPU
 
 
 def learned(**operations: int) -> Learned:
@@ -31,6 +35,21 @@ def test_the_first_worker_cuts_a_graph_for_all_workers() -> None:
     assert in_threads(work, 2) == [expected, expected]
     assert costs.knows(2)
     assert costs.for_workers(2) is costs
+
+
+def test_a_predictor_of_workers_is_cut_by_it() -> None:
+    graph, costs = labelled_graph(), learned()
+    expected = costs.bounds(costs.count(graph.topology), 2)
+    assert expected != first_ranges(graph.topology.indptr, 2, "edges")
+
+    def work(workers: Workers) -> tuple[int, ...]:
+        model = build_model(ModelConfig(model="sage", hidden=8), graph)
+        predictor = Predictor(model, Contract.of(graph), device=CPU, workers=workers, learned=costs)
+        part = predictor.prepare(graph).part
+        assert part is not None
+        return part.bounds
+
+    assert in_threads(work, 2) == [expected, expected]
 
 
 def test_workers_that_were_not_measured_have_speed_one() -> None:
