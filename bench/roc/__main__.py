@@ -1,7 +1,7 @@
 """ROC's experiments on its cluster by simulation, beside its paper: ``python -m bench.roc``.
 
-Prints Markdown: throughput on 1 to 16 GPUs (figure 5), policies of partitioning (figure 8) and of memory (figure 10), and where 1 to 1024 workers
-stop to scale on a graph of 10 billion edges. Nothing is trained. Graphs are generated at a scale, plans have the sizes of the paper's Table 4.
+Prints Markdown: throughput on 1 to 16 GPUs (figure 5), policies of partitioning in training (figure 8) and inference (figure 9), policies of memory
+(figure 10), and where 1 to 1024 workers stop to scale on a graph of 10 billion edges. Nothing is trained. Graphs are generated at a scale, plans have the sizes of the paper's Table 4.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from statistics import mean
 
 from bench.memory_policies import SHAPES, cases_of, spread
 from bench.orders.__main__ import line
@@ -24,12 +25,14 @@ from bench.roc.epochs import (
     MACHINE,
     Epoch,
     Job,
+    equal_seconds,
+    learned_costs,
     learned_ranges,
     simulated,
 )
 from bench.roc.graphs import MOST_EDGES, QUADRANTS, Generated
 from bench.roc.limit import COUNTS, LEAST_GAIN, SHAPE, halo_of, lines, loads_of, stop_of
-from sagann.partition import vertex_ranges
+from sagann.partition import CostModel, vertex_ranges
 from sagann.plan.machine import Machine
 from sagann.plan.steps import MemoryPolicy
 
@@ -37,6 +40,8 @@ RIVALS: Mapping[MemoryPolicy, str] = {"none": "streaming (`none`)", "lru": "`lru
 "Memory policies of figure 10 beside the dynamic program, with their names."
 MODELS = ("gcn", "gin", "commnet")
 "Models of ROC, Sec. 7.1."
+INFERRED_MODEL = "gin"
+"Model of figure 9."
 DEVICES = (1, 2, 4, 8, 16)
 "Numbers of GPUs of figure 5; a node has four."
 CHECKED = 64
@@ -61,6 +66,19 @@ PARTITION_COLUMNS = (
     "cost / vertices",
     "cost / edges",
 )
+LATENCY_COLUMNS = (
+    "ids",
+    "GPUs (nodes)",
+    "vertices, ms",
+    "edges, ms",
+    "cost, ms",
+    "vertices / cost",
+    "edges / cost",
+    "slowest device computes, ms",
+    "busiest",
+)
+TRAINED_GRAPHS, TEST_GRAPHS = 20, 4
+"Numbers of graphs of ROC, Sec. 7.6: PPI has 24."
 MEMORY_COLUMNS = ("budget", "rival", "bytes, times", "seconds, times")
 WHY_SCALING = """\
 - Figure 5 is a picture, and the paper's text states no number for 1 to 16 GPUs: nothing stands beside these figures.
@@ -77,6 +95,13 @@ WHY_PARTITIONS = """\
   vertices by degree the first part of equal vertices has the most edges.
 - Where the network is busiest, balanced computing gains little. The cost model predicts computing alone, as in the paper. With vertices by degree, parts of
   equal vertices send equally many rows, and of parts of equal seconds the last ones send more."""
+WHY_LATENCY = """\
+- The cost model has seen the graphs of the training alone, and their forward steps. It cuts each new graph by counting its edges, before anything ran
+  on it.
+- Milliseconds that the slowest device computes, on the first new graph, are those of equal vertices, equal edges and `cost`. With ids by degree,
+  learned parts balance computing on graphs that they have not seen. Little is gained by that: the graphs are so small that most of it is the time of
+  launching kernels, which no cut changes. A device also loads the features of its vertices before it computes, and the cost model does not count that.
+- The graphs are small: on several nodes a prediction takes longer than on one, as the paper says of its own."""
 WHY_MEMORY = """\
 - Bytes against `lru`: most of them are the first load of each block. A backward reads first what the forward used last, and that is what a cache
   keeps (`bench/results/memory_policies.md`).
@@ -102,6 +127,7 @@ def main(given: Sequence[str] | None = None) -> int:
         scaling(machine, arguments.datasets),
         rivals(machine, arguments.datasets),
         partitioners(machine, arguments.partitioned),
+        inference(machine, arguments.inferred),
         memory(machine, arguments.partitioned),
         limit(machine, arguments.workers),
     ):
@@ -214,6 +240,63 @@ def partitioners(machine: Machine, dataset: str) -> Iterator[str]:
     yield from rows
 
 
+def inference(machine: Machine, dataset: str) -> Iterator[str]:
+    """Latency of inference on graphs that were not trained on, by policy of partitioning."""
+    whole, model = SHAPES[dataset], INFERRED_MODEL
+    count = TRAINED_GRAPHS + TEST_GRAPHS
+    shape = replace(whole, vertices=whole.vertices // count, edges=whole.edges // count)
+    trained_shape = replace(shape, vertices=TRAINED_GRAPHS * shape.vertices, edges=TRAINED_GRAPHS * shape.edges)
+    training = Job(shape=trained_shape, model=model)
+    using = Job(shape=shape, model=model, trains=False)
+    yield "## Inference on new graphs (figure 9)\n"
+    yield (
+        f"{model.upper()} on {dataset}: {TRAINED_GRAPHS} graphs are trained on, and the milliseconds are the mean of a forward pass on each of {TEST_GRAPHS} others. Each graph has a "
+        f"{count}th of the shape: {shape.vertices:,} vertices and {shape.edges:,} edges. The paper states up to 1.2 times less time by learned parts.\n"
+    )
+    rows, times = _header(LATENCY_COLUMNS, 2), []
+    for ids, hubs_first in (("random", False), ("by degree", True)):
+        graphs = [Generated.of(shape, hubs_first=hubs_first, seed=seed) for seed in range(count)]
+        trained = Generated.side_by_side(graphs[:TRAINED_GRAPHS])
+        for devices in DEVICES[1:]:
+            learned = learned_costs(training, machine, trained, devices)[1]
+            new = graphs[TRAINED_GRAPHS:]
+            found = {
+                each: predictions(using, machine, new, devices, each, learned)
+                for each in ("vertices", "edges", "cost")
+            }
+            seconds = {name: mean(each.seconds for each in passes) for name, passes in found.items()}
+            times.append(seconds["vertices"] / seconds["cost"])
+            rows.append(
+                line(
+                    [
+                        ids,
+                        f"{devices} ({-(-devices // DEVICES_PER_NODE)})",
+                        *(f"{1e3 * each:.3g}" for each in seconds.values()),
+                        f"{times[-1]:.2f}",
+                        f"{seconds['edges'] / seconds['cost']:.2f}",
+                        ", ".join(f"{1e3 * passes[0].busy_s['compute']:.3g}" for passes in found.values()),
+                        found["cost"][0].busiest,
+                    ]
+                )
+            )
+    yield f"- Here equal vertices take {spread(times)} times as long as `cost`.\n{WHY_LATENCY}\n"
+    yield from rows
+
+
+def predictions(
+    job: Job, machine: Machine, graphs: Sequence[Generated], devices: int, balance: str, learned: CostModel
+) -> list[Epoch]:
+    """A prediction on each of some graphs, with parts by a policy."""
+    found = []
+    for graph in graphs:
+        if balance == "cost":
+            ranges = equal_seconds(learned, job, graph, devices)
+        else:
+            ranges = vertex_ranges(graph.topology.indptr, devices, by=balance)
+        found.append(simulated(job, machine, graph, ranges))
+    return found
+
+
 def memory(machine: Machine, dataset: str) -> Iterator[str]:
     """Memory policies on one device."""
     yield "## Memory policies (figure 10)\n"
@@ -265,6 +348,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", nargs="+", choices=list(SHAPES), default=list(SHAPES), metavar="SHAPE")
     parser.add_argument("--partitioned", choices=list(SHAPES), default="reddit", help="shape of figures 8 and 10")
+    parser.add_argument("--inferred", choices=list(SHAPES), default="ppi", help="shape of figure 9")
     parser.add_argument("--workers", nargs="+", type=int, default=list(COUNTS), help="workers on 10 billion edges")
     parser.add_argument(
         "--machine", type=Path, default=MACHINE, help="nodes of four devices, with links between them"

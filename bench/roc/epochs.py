@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from bench.memory_policies import Shape, captured_for
 from bench.roc.graphs import Cut, Generated, Share
@@ -31,7 +31,7 @@ from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.simulate import simulate
 from sagann.plan.spec import verify
-from sagann.plan.steps import MemoryPolicy, Step
+from sagann.plan.steps import MemoryPolicy, Step, StepKind
 from sagann.plan.timeline import Timeline
 from sagann.plan.work import StepWork
 
@@ -46,6 +46,8 @@ DROPOUT = 0.5
 MOST_INTERVALS = 256
 LEARNING_EPOCHS = 4
 "Epochs from which the cost model learns, each with the parts that it found before."
+FORWARD: tuple[StepKind, ...] = ("transform", "transform_loss", "gather", "finish")
+"Steps of a forward pass, between exchanges."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,8 @@ class Job:
     "Sizes of the graph."
     model: str
     "Name of the model."
+    trains: bool = True
+    "Whether the model is trained; else a pass is a prediction: forward, without dropout."
 
     @cached_property
     def program(self) -> ModelProgram:
@@ -69,11 +73,13 @@ class Job:
 
     @cached_property
     def _captured(self) -> tuple[ModelProgram, Sequence[Topology]]:
-        return captured_for(self.shape, self.model, HIDDEN, DROPOUT)
+        return captured_for(self.shape, self.model, HIDDEN, DROPOUT if self.trains else 0.0)
 
     @cached_property
     def parameter_bytes(self) -> int:
-        """Bytes of the gradients of all parameters."""
+        """Bytes of the gradients of all parameters; 0 where there are none."""
+        if not self.trains:
+            return 0
         names = {name for name, _ in self.program.parameters}
         found = {}
         for stage in (self.program.param, *self.program.stages):
@@ -169,7 +175,7 @@ def simulated(
     memory_policy: MemoryPolicy = "belady",
     device_bytes: int = DEVICE_BYTES,
 ) -> Epoch:
-    """Plan and simulate an epoch, with the fewest intervals for each worker, a power of two, that fit the devices' memory.
+    """Plan and simulate an epoch, or a prediction, with the fewest intervals for each worker, a power of two, that fit the devices' memory.
 
     Args:
         job: the model.
@@ -226,7 +232,8 @@ def planned(
         intervals.bounds,
         budget_bytes,
         gradients=job.gradients,
-        folded=True,
+        trains=job.trains,
+        folded=job.trains,
         memory_policy=memory_policy,
         same_memory=False,
         part=intervals if intervals.exchanges else None,
@@ -235,23 +242,48 @@ def planned(
 
 def learned_ranges(job: Job, machine: Machine, graph: Generated, num_workers: int) -> tuple[int, ...]:
     """Ranges of equal seconds by a cost model that learns from simulated epochs, which begin with equal edges."""
+    return equal_seconds(learned_costs(job, machine, graph, num_workers)[0], job, graph, num_workers)
+
+
+def learned_costs(job: Job, machine: Machine, graph: Generated, num_workers: int) -> tuple[CostModel, CostModel]:
+    """What simulated epochs teach: a cost model of an epoch, by which their parts are cut, and one of their forward steps."""
     ranges = vertex_ranges(graph.topology.indptr, num_workers)
-    operations = {"edges": max(1, job.exchanged_row_bytes), "vertices": 0}
-    features = count_cost_features(graph.topology, [operations["edges"]], device="cuda")
-    model = CostModel()
+    features = _features(job, graph)
+    model, forward = CostModel(), CostModel()
     for _ in range(LEARNING_EPOCHS):
         epoch = simulated(job, machine, graph, ranges)
-        model = model.updated(_measured(epoch, features, operations, ranges))
-        ranges = balanced_bounds(model.part_costs(features, operations), model.speeds_of(num_workers))
-    return ranges
+        model = model.updated(_measured(epoch, features, _operations(job), ranges))
+        forward = forward.updated(_measured(epoch, features, _operations(job), ranges, FORWARD))
+        ranges = equal_seconds(model, job, graph, num_workers)
+    return model, forward
+
+
+def equal_seconds(model: CostModel, job: Job, graph: Generated, num_workers: int) -> tuple[int, ...]:
+    """Ranges of equal seconds of a graph, which may be another one than the model learned from."""
+    costs = model.part_costs(_features(job, graph), _operations(job))
+    return balanced_bounds(costs, model.speeds_of(num_workers))
+
+
+def _operations(job: Job) -> dict[str, int]:
+    return {"edges": max(1, job.exchanged_row_bytes), "vertices": 0}
+
+
+def _features(job: Job, graph: Generated) -> CostFeatures:
+    return count_cost_features(graph.topology, [_operations(job)["edges"]], device="cuda")
 
 
 def _measured(
-    epoch: Epoch, features: CostFeatures, operations: Mapping[str, int], ranges: Sequence[int]
+    epoch: Epoch,
+    features: CostFeatures,
+    operations: Mapping[str, int],
+    ranges: Sequence[int],
+    kinds: Collection[StepKind] = get_args(StepKind),
 ) -> list[Measurement]:
-    """The seconds of each worker's steps over edges, and of its other steps."""
+    """The seconds of each worker's steps over edges, and of its other steps; of ``kinds`` of steps alone."""
     seconds: defaultdict[tuple[int, str], float] = defaultdict(float)
     for step, (rank, _) in epoch.joined.origins.items():
+        if step.kind not in kinds:
+            continue
         seconds[rank, "edges" if step.kind in ("gather", "gather_grad") else "vertices"] += epoch.step_s[step]
     return [
         Measurement(

@@ -41,18 +41,32 @@ class Generated:
     "Vertices, edges and rows of the shape for each one of the graph."
 
     @classmethod
-    def of(cls, shape: Shape, *, hubs_first: bool = False, most_edges: int = MOST_EDGES) -> Generated:
+    def of(
+        cls, shape: Shape, *, hubs_first: bool = False, most_edges: int = MOST_EDGES, seed: int = SEED
+    ) -> Generated:
         """An R-MAT graph, by default with ids that say nothing about degrees.
 
         Args:
             shape: sizes of the whole graph.
             hubs_first: whether vertices of high degree have low ids.
             most_edges: edges of the graph, at most.
+            seed: of the generator.
         """
         scale = -(-shape.edges // most_edges)
         vertices, edges = shape.vertices // scale, shape.edges // scale
-        src, dst = rmat_edges(vertices, edges, seed=SEED, quadrants=QUADRANTS, scramble=not hubs_first)
+        src, dst = rmat_edges(vertices, edges, seed=seed, quadrants=QUADRANTS, scramble=not hubs_first)
         return cls(topology=Topology.from_coo(src=src, dst=dst, num_src=vertices), scale=scale)
+
+    @classmethod
+    def side_by_side(cls, graphs: Sequence[Generated]) -> Generated:
+        """One graph of several, all of one scale, without edges between them; their vertices follow one another."""
+        first = list(accumulate((each.topology.num_dst for each in graphs), initial=0))
+        indptr = [graphs[0].topology.indptr[:1]]
+        for each in graphs:
+            indptr.append(each.topology.indptr[1:] + indptr[-1][-1])
+        indices = [each.topology.indices + start for each, start in zip(graphs, first[:-1], strict=True)]
+        topology = Topology(indptr=torch.cat(indptr), indices=torch.cat(indices), num_src=first[-1])
+        return cls(topology=topology, scale=graphs[0].scale)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -67,7 +67,7 @@ def joined(
         route: names links.
         bounds: bounds of all workers' intervals.
         budget_bytes: bytes of a device's memory.
-        parameter_bytes: bytes of the gradients of all parameters.
+        parameter_bytes: bytes of the gradients of all parameters; 0 where nothing is trained, and no gradients are summed.
     """
     operations: list[Step | Move] = []
     origins: dict[Step, tuple[int, Step]] = {}
@@ -79,7 +79,7 @@ def joined(
                 assert isinstance(origin, Step)
                 origins[operation] = rank, origin
             operations.append(operation)
-        if len(workers) > 1:
+        if len(workers) > 1 and parameter_bytes:
             last = max(number for number, each in enumerate(operations) if isinstance(each, Step))
             summed = Block("grad", "parameters", 0, owner=worker.device)
             step = operations[last]

@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import permutations
 
 import pytest
+import torch
 
 from bench import memory_policies
 from bench.memory_policies import Shape
@@ -15,6 +16,8 @@ from bench.roc.epochs import (
     MACHINE,
     Epoch,
     Job,
+    equal_seconds,
+    learned_costs,
     learned_ranges,
     planned,
     route,
@@ -148,6 +151,30 @@ def test_learned_parts_are_faster_than_equal_vertices_where_degrees_go_by_ids() 
     assert simulated(job, CLUSTER, graph, learned_ranges(job, CLUSTER, graph, 4)).seconds < 0.9 * equal.seconds
 
 
+def test_what_training_taught_cuts_a_new_graph_for_inference() -> None:
+    shape = Shape(vertices=4_000, edges=400_000, features=16, classes=4)
+    trained, new = (Generated.of(shape, hubs_first=True, most_edges=100_000, seed=seed) for seed in (1, 2))
+    training = Job(shape=shape, model="gin")
+    using = Job(shape=shape, model="gin", trains=False)
+    _, forward = learned_costs(training, CLUSTER, trained, 4)
+    learned = simulated(using, CLUSTER, new, equal_seconds(forward, using, new, 4))
+    equal = simulated(using, CLUSTER, new, vertex_ranges(new.topology.indptr, 4, by="vertices"))
+    assert learned.seconds < equal.seconds
+    assert not moves_of(learned, "all-reduce")
+    assert not [step for step, _ in learned.joined.origins.items() if step.kind.endswith("_grad")]
+
+
+def test_graphs_side_by_side_have_no_edges_between_them() -> None:
+    graphs = [Generated.of(SMALL, most_edges=4_000, seed=seed) for seed in (1, 2)]
+    both = Generated.side_by_side(graphs).topology
+    count = graphs[0].topology.num_dst
+    assert both.num_edges == sum(each.topology.num_edges for each in graphs)
+    for number, each in enumerate(graphs):
+        assert torch.equal(both.in_degrees()[number * count :][:count], each.topology.in_degrees())
+    first = int(both.indptr[count])
+    assert int(both.indices[:first].max()) < count <= int(both.indices[first:].min())
+
+
 def test_the_parameters_of_a_gcn_are_its_two_maps_and_biases() -> None:
     assert JOB.parameter_bytes == 4 * (200 * 128 + 128 + 128 * 5 + 5)
 
@@ -183,17 +210,30 @@ def _cells(block: str) -> list[list[str]]:
 @pytest.mark.slow
 def test_the_page_has_every_section(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(memory_policies.SHAPES, "pubmed", SMALL)
-    monkeypatch.setattr(roc, "MODELS", ("gcn",))
     monkeypatch.setattr(roc, "SHAPE", SMALL)
     monkeypatch.setattr(roc, "CHECKED", 4)
     assert SMALL.edges < graphs.MOST_EDGES
-    assert roc.main(["--datasets", "pubmed", "--partitioned", "pubmed", "--workers", "1", "2", "4"]) == 0
+    options = [
+        "--datasets",
+        "pubmed",
+        "--partitioned",
+        "pubmed",
+        "--inferred",
+        "pubmed",
+        "--workers",
+        "1",
+        "2",
+        "4",
+    ]
+    monkeypatch.setattr(roc, "MODELS", ("gcn",))
+    assert roc.main(options) == 0
     text = capsys.readouterr().out
     tables = {tuple(rows[0]): rows for rows in map(_cells, text.split("\n\n")) if rows}
     for columns, count in (
         (roc.SCALING_COLUMNS, 1),
         (roc.RIVAL_COLUMNS, 3),
         (roc.PARTITION_COLUMNS, 6),
+        (roc.LATENCY_COLUMNS, 8),
         (roc.MEMORY_COLUMNS, 6),
         (COLUMNS, 3),
     ):
