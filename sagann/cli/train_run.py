@@ -140,7 +140,8 @@ def _train_together(
             if streaming is not None:
                 streaming.remove()
     with joined(shared, given, timeout_s=settings.worker_timeout, balance=settings.balance) as workers:
-        if is_restarted():
+        # torchrun counts restarts on each machine, and not those in which a machine follows another one.
+        if workers.any(is_restarted(), "agreeing on whether to resume"):
             resume, overwrite = True, False
         settings = replace(settings, workers=workers.size)
         run_dir = out or _free_folder(settings)

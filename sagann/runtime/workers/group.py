@@ -28,12 +28,15 @@ from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
 from sagann.partition import first_ranges
 from sagann.runtime.workers.carriers import Carrier, HostCarrier, Parcel, connected_devices
+from sagann.runtime.workers.meeting import meet
 from sagann.runtime.workers.stopwatch import Stopwatch
 
 TIMEOUT_S = 60.0
 "Seconds for which a worker waits for another one while they train, by default."
 START_TIMEOUT_S = 1800.0
 "Seconds for which workers wait for each other before they train: one may check a large dataset meanwhile."
+JOIN_TIMEOUT_S = 300.0
+"Seconds for which workers that join wait for the others, which the launcher has started with them."
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -348,8 +351,8 @@ def _bytes_as_tensor(content: bytes) -> Tensor:
 def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Iterator[Workers]:
     """Join the other workers that torchrun started, inside the ``with`` block.
 
-    Workers whose rendezvous is on the loopback talk over the loopback alone, unless ``GLOO_SOCKET_IFNAME`` and, for CUDA devices,
-    ``NCCL_SOCKET_IFNAME`` name an interface.
+    Workers whose rendezvous is on the loopback talk over the loopback alone, and those of several machines over the interface that
+    leads to the others, unless ``GLOO_SOCKET_IFNAME`` and, for CUDA devices, ``NCCL_SOCKET_IFNAME`` name an interface.
 
     Args:
         timeout_s: seconds for which a worker waits for another one while they train, above 0.
@@ -370,7 +373,14 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, "lo0" if sys.platform == "darwin" else "lo")
     try:
-        dist.init_process_group("gloo", timeout=timedelta(seconds=START_TIMEOUT_S))
+        store, interface = meet(rank, size, timeout_s=JOIN_TIMEOUT_S)
+        if interface is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        dist.init_process_group(
+            "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=JOIN_TIMEOUT_S)
+        )
+    except WorkerError:
+        raise
     except (RuntimeError, ValueError) as error:
         raise WorkerError(
             "the workers do not find each other",

@@ -1,0 +1,134 @@
+"""How workers find each other: by keys of the launcher's store that no earlier start has used, and by the interface that leads to the others.
+
+torchrun keeps one store for all starts of its workers (``--max-restarts``), and in it the addresses of workers that have ended. So
+the first worker makes a new name at every start, and tells it to the workers of this start alone. All workers of an earlier start
+have ended before torchrun starts one anew.
+
+``torch.distributed`` talks over the interface to whose address the machine's own name resolves. Where that is the loopback (127.0.1.1
+on Debian), no other machine reaches it. So workers of several machines take the interface that leads to another machine.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from sagann.errors import WorkerError
+
+_POLL_S = 0.02
+"Seconds between two looks into the store."
+_LOOPBACK = "127."
+"How addresses of the loopback begin."
+_GET_ADDRESS = 0x8915
+"Linux's request for the IPv4 address of an interface (SIOCGIFADDR)."
+
+
+def meet(rank: int, size: int, *, timeout_s: float) -> tuple[Any, str | None]:
+    """Meet the other workers of this start. All of them call this.
+
+    Args:
+        rank: number of this worker, from 0.
+        size: number of workers.
+        timeout_s: seconds to wait for the others.
+    Returns:
+        A store whose keys the workers of this start alone have written, and the name of the interface that leads to another machine;
+        None if all workers are on one machine, or if the interface is not found.
+    Raises:
+        WorkerError: a worker does not come in time.
+        RuntimeError: the launcher's store does not answer.
+    """
+    store, *_ = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout_s)))  # type: ignore[attr-defined]
+    patience = _Patience(rank, size, timeout_s)
+    token = secrets.token_hex(16)
+    if rank == 0:
+        start = _named(store, token)
+        start.set("address/0", address_toward(os.environ["MASTER_ADDR"]))
+        patience.wait(
+            start, {f"address/{other}": other for other in range(size)}, lambda: _tell(store, size, token)
+        )
+    else:
+        store.set(f"sagann/comes/{rank}", token)
+        patience.wait(store, {f"sagann/told/{token}": 0})
+        start = _named(store, store.get(f"sagann/told/{token}").decode())
+        start.set(f"address/{rank}", address_toward(os.environ["MASTER_ADDR"]))
+    return start, _interface(start, rank, size, patience)
+
+
+class _Patience:
+    """Waits for what other workers write."""
+
+    def __init__(self, rank: int, size: int, timeout_s: float) -> None:
+        self._rank, self._size, self._timeout_s = rank, size, timeout_s
+        self._ends_s = time.monotonic() + timeout_s
+
+    def wait(self, store: Any, keys: Mapping[str, int], meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Wait until a store has keys, each of which the worker of a rank writes; ``meanwhile`` is called at every look."""
+        while missing := [rank for key, rank in keys.items() if not store.check([key])]:
+            if time.monotonic() > self._ends_s:
+                raise WorkerError(
+                    "the workers do not find each other",
+                    value=f"worker {missing[0]} has not come within {self._timeout_s:g} s",
+                    where=f"worker {self._rank} of {self._size}",
+                    fix="Look for the first error of that worker, and check that it was started.",
+                )
+            meanwhile()
+            time.sleep(_POLL_S)
+
+
+def _named(store: Any, name: str) -> Any:
+    return dist.PrefixStore(f"sagann/start/{name}", store)  # type: ignore[attr-defined]
+
+
+def _tell(store: Any, size: int, name: str) -> None:
+    """Tell the name to whoever has come. A worker of an earlier start, which has ended, is told too: it does no harm."""
+    for rank in range(1, size):
+        if store.check([f"sagann/comes/{rank}"]):
+            store.set(f"sagann/told/{store.get(f'sagann/comes/{rank}').decode()}", name)
+
+
+def _interface(start: Any, rank: int, size: int, patience: _Patience) -> str | None:
+    """Name of the interface that leads from this worker to another machine."""
+    # The first worker may be at the rendezvous, or know its own machine by an address of the loopback: it looks to the last worker,
+    # which is on another machine if any is.
+    for other in (rank, size - 1):
+        patience.wait(start, {f"address/{other}": other})
+        address = start.get(f"address/{other}").decode()
+        if not address.startswith(_LOOPBACK):
+            return interface_of(address_toward(address))
+    return None
+
+
+def address_toward(host: str) -> str:
+    """The IPv4 address from which this machine talks to a host; that of the loopback if there is no way to the host."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        # Nothing is sent: the system looks for the way.
+        sender.connect((host, 9))
+        return str(sender.getsockname()[0])
+    return "127.0.0.1"
+
+
+def interface_of(address: str) -> str | None:
+    """Name of the interface that has an IPv4 address; None if it is not found, or if the system is not Linux."""
+    if sys.platform != "linux":
+        return None
+    # Imported here: only Unix has it.
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asks:
+        for _, name in socket.if_nameindex():
+            # An interface may have no address.
+            with suppress(OSError):
+                found = fcntl.ioctl(asks, _GET_ADDRESS, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(found[20:24]) == address:
+                    return name
+    return None
