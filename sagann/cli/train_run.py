@@ -140,11 +140,14 @@ def _train_together(
             if streaming is not None:
                 streaming.remove()
     with joined(shared, given, timeout_s=settings.worker_timeout, balance=settings.balance) as workers:
-        # torchrun counts restarts on each machine, and not those in which a machine follows another one.
-        if workers.any(is_restarted(), "agreeing on whether to resume"):
-            resume, overwrite = True, False
         settings = replace(settings, workers=workers.size)
         run_dir = out or _free_folder(settings)
+        # torchrun counts restarts on each machine, and not those in which a machine follows another one.
+        if workers.any(is_restarted(), "agreeing on whether to resume"):
+            overwrite = False
+            # A worker may have been lost before there was a run. Only the first one reads the folder.
+            has_run = workers.is_first and RunFolder(run_dir).is_described
+            resume = workers.any(has_run, "agreeing on whether to resume") or resume
         if workers.is_first:
             _check_folder(run_dir, resume=resume, overwrite=overwrite)
         terminal = shared.terminal()
