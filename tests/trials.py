@@ -67,6 +67,10 @@ KINDS = {
         "a run folder that names a Python file as its model",
         "the file is not executed unless the user names it too",
     ),
+    "network": (
+        "the connection of two hosts cut, slowed, and cut for a while; a worker of one host killed, stopped, or out of memory",
+        "all workers end in time with an error that names the lost one, or go on; then the run ends bitwise as an undisturbed one",
+    ),
     "limit": (
         "a hard limit of memory, little above the budget or what the machine has",
         "training, evaluation, predictions and embeddings survive; the same work without a budget is killed",

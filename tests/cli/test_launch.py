@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from bench.workers import free_port
 from sagann.free_space import Memory
 from tests.cli.conftest import Invoke
 from tests.cli.test_process import DEADLINE_S, run, start
-from tests.cli.warm import Warm
+from tests.cli.warm import Warm, WarmProcess
+from tests.hosts import Host, listening
 from tests.shared import SharedFolder
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -49,7 +50,7 @@ def workers_of(launcher: subprocess.Popen[str]) -> list[int]:
     return [found[rank] for rank in sorted(found)]
 
 
-def wait_for_epochs(folder: Path, num_epochs: int, process: subprocess.Popen[str]) -> None:
+def wait_for_epochs(folder: Path, num_epochs: int, process: subprocess.Popen[str] | WarmProcess) -> None:
     limit_s = time.monotonic() + DEADLINE_S
     path = folder / "metrics.jsonl"
     while not (path.exists() and path.read_bytes().count(b"\n") >= num_epochs):
@@ -96,6 +97,8 @@ def test_a_killed_worker_ends_the_run_which_resumes(
         wait_for_epochs(folder, 4, process)
         pids = workers_of(process)
         assert len(pids) == 2
+        # Nobody from outside can take part: the launcher's store and the sockets of both workers listen on the loopback alone.
+        assert all(listening([pid]) == {"127.0.0.1"} for pid in (process.pid, *pids))
         os.kill(pids[1], signal.SIGKILL)
         since_s = time.monotonic()
         out, err = process.communicate(timeout=DEADLINE_S)
@@ -167,29 +170,46 @@ def test_a_run_goes_on_with_another_number_of_workers(together: Path, tmp_path: 
     assert len(history(folder)) == EPOCHS + 3
 
 
-def by_hand(warm: Warm, *, commands: Sequence[Sequence[object]], restarts: int = 0) -> list[tuple[int, str, str]]:
-    """The outcomes of workers with arguments of their own, started as torchrun starts them."""
-    port = free_port()
-    variables = [
-        {
-            "TORCHELASTIC_RESTART_COUNT": restarts,
-            "RANK": rank,
-            "WORLD_SIZE": len(commands),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }
-        for rank in range(len(commands))
-    ]
-    processes = [
-        warm.start(*command, env={name: str(value) for name, value in each.items()})
-        for command, each in zip(commands, variables, strict=True)
-    ]
+def start_by_hand(
+    warm: Warm,
+    *,
+    commands: Sequence[Sequence[object]],
+    restarts: int = 0,
+    hosts: Sequence[Host] = (),
+    env: Mapping[int, Mapping[str, str]] | None = None,
+    modules: Mapping[int, str] | None = None,
+) -> list[WarmProcess]:
+    """Workers with arguments of their own, started as torchrun starts them; each on its own host, where hosts are given.
+
+    ``env`` are variables of single workers, and ``modules`` what they run instead of the program, by rank.
+    """
+    address = hosts[0].name if hosts else "127.0.0.1"
+    # Nobody else listens on hosts of their own.
+    port = 29500 if hosts else free_port()
+    common = {"WORLD_SIZE": len(commands), "MASTER_ADDR": address, "MASTER_PORT": port}
+    started = []
+    for rank, command in enumerate(commands):
+        variables = {"TORCHELASTIC_RESTART_COUNT": restarts, "RANK": rank, **common, **((env or {}).get(rank, {}))}
+        host = hosts[rank] if hosts else None
+        env_of = {name: str(value) for name, value in variables.items()}
+        module = (modules or {}).get(rank, "sagann.__main__")
+        started.append(warm.start(*command, env=env_of, module=module, host=host))
+    return started
+
+
+def ended(processes: Sequence[WarmProcess]) -> list[tuple[int, str, str]]:
+    """Exit codes and outputs of processes that end by themselves."""
     said = []
     for process in processes:
         with process:
             out, err = process.communicate(timeout=DEADLINE_S)
             said.append((process.wait(DEADLINE_S), out, err))
     return said
+
+
+def by_hand(warm: Warm, *, commands: Sequence[Sequence[object]], restarts: int = 0) -> list[tuple[int, str, str]]:
+    """The outcomes of workers with arguments of their own, started as torchrun starts them."""
+    return ended(start_by_hand(warm, commands=commands, restarts=restarts))
 
 
 def test_workers_that_torchrun_restarts_resume_by_themselves(
@@ -202,6 +222,17 @@ def test_workers_that_torchrun_restarts_resume_by_themselves(
         assert code == 0, err
     assert history(folder)[:EPOCHS] == history(together)
     assert len(history(folder)) == EPOCHS + 2
+
+
+def test_workers_that_torchrun_restarts_before_there_is_a_run_start_it(
+    together: Path, blocks: Path, tmp_path: Path, warm: Warm
+) -> None:
+    command = ("train", "--data", blocks, *OPTIONS, "--epochs", 3, "--out", tmp_path / "run")
+    # torchrun counts a restart only on the machine whose worker was lost.
+    processes = start_by_hand(warm, commands=[command, command], env={1: {"TORCHELASTIC_RESTART_COUNT": "1"}})
+    for code, _, err in ended(processes):
+        assert code == 0, err
+    assert history(tmp_path / "run") == history(together)[:3]
 
 
 def test_workers_that_disagree_are_refused(blocks: Path, tmp_path: Path, warm: Warm) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tests.forks import fork
+from tests.hosts import Host, enter
 
 _ROOT = Path(__file__).parents[2]
 _ONE_THREAD = {
@@ -118,13 +119,15 @@ class Warm:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         module: str = "sagann.__main__",
+        host: Host | None = None,
     ) -> WarmProcess:
-        """Start ``sagann ARGUMENT ...`` in a fork, or the ``main`` of another module."""
+        """Start ``sagann ARGUMENT ...`` in a fork, or the ``main`` of another module; on a host of its own if one is given."""
         request = {
             "module": module,
             "arguments": [str(argument) for argument in arguments],
             "cwd": str(cwd or Path.cwd()),
             "env": dict(env or {}),
+            "host": None if host is None else host.keeper,
         }
         pipes = [os.pipe() for _ in range(3)]
         theirs = [write for _, write in pipes]
@@ -182,6 +185,8 @@ def _serve(requests: socket.socket) -> str:
     os.close(err)
     # As Python opens them for pipes.
     sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    if request["host"] is not None:
+        enter(request["host"])
     os.chdir(request["cwd"])
     os.environ.update(request["env"])
     sys.argv = ["sagann", *request["arguments"]]

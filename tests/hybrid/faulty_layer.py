@@ -1,4 +1,4 @@
-"""A layer that does in an accelerator's process what the environment variable FAULT says, after some of its passes."""
+"""A layer that does in an accelerator's process, or in a worker, what the environment variable FAULT says, after some of its passes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import torch
 from torch import Tensor
 
-from sagann import SagaLayer
+from sagann import SagaLayer, torchrun
 from sagann.saga import Edge
 
 _HEALTHY = 40
@@ -29,7 +29,8 @@ class Faulty(SagaLayer):
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
         rows: Tensor = self.map(torch.cat([vertex, accum], dim=1))
-        return _harmed(rows) if multiprocessing.current_process().name.startswith("sagann-accelerator") else rows
+        is_accelerator = multiprocessing.current_process().name.startswith("sagann-accelerator")
+        return _harmed(rows) if is_accelerator or torchrun.is_worker() else rows
 
 
 def _harmed(rows: Tensor) -> Tensor:
