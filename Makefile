@@ -10,6 +10,8 @@ WORK ?= runs/streaming
 RESULTS ?= bench/results
 # For `make fuzz`.
 SECONDS ?= 60
+# Processes that tests start read compiled modules. A shell that forbids to write them would have each one compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Test processes: one more than there are cores, because some tests wait, or so many (JOBS=1). They share what they compile.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
