@@ -11,18 +11,21 @@ import pytest
 
 from sagann.storage import save_graph
 from tests.cli.conftest import Invoke
-from tests.train.runs import sparse_graph
+from tests.shared import SharedFolder
+from tests.train.runs import community_graph, sparse_graph
 
 TRAIN = ("train", "--data", "demo", "--model", "sage", "--hidden", 16, "--task", "link-prediction", "--epochs", 5)
 
 
 @pytest.fixture(name="run_dir")
-def trained(invoke: Invoke, tmp_path: Path) -> Path:
-    ended = invoke(*TRAIN, "--out", tmp_path / "run")
-    assert ended.code == 0, ended.err
-    assert "85 % of the edges are learned, 5 % validate, 10 % test (seed 0)" in ended.err
-    assert "the task 'link-prediction' does not use them" in ended.err
-    return tmp_path / "run"
+def trained(invoke: Invoke, shared_folder: SharedFolder) -> Path:
+    def train(folder: Path) -> None:
+        ended = invoke(*TRAIN, "--out", folder / "run")
+        assert ended.code == 0, ended.err
+        assert "85 % of the edges are learned, 5 % validate, 10 % test (seed 0)" in ended.err
+        assert "the task 'link-prediction' does not use them" in ended.err
+
+    return shared_folder("links", train) / "run"
 
 
 def test_a_run_is_evaluated_as_it_was_trained(invoke: Invoke, run_dir: Path) -> None:
@@ -130,8 +133,10 @@ def test_another_graph_is_split_as_the_run_was(invoke: Invoke, tmp_path: Path) -
 
 
 def test_a_sampled_run_goes_on(invoke: Invoke, tmp_path: Path) -> None:
+    save_graph(community_graph(), tmp_path / "data")
     options = ("--sample", "5,5", "--batch-size", 200, "--negatives", 2)
-    assert invoke(*TRAIN, *options, "--out", tmp_path / "run").code == 0
+    ended = invoke(*TRAIN[:2], tmp_path / "data", *TRAIN[3:], *options, "--out", tmp_path / "run")
+    assert ended.code == 0, ended.err
     ended = invoke("train", "--resume", "--epochs", 7, "--out", tmp_path / "run")
     assert ended.code == 0, ended.err
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 7
