@@ -12,7 +12,7 @@ from sagann.errors import CheckpointError
 from sagann.partition import CostModel, Measurement, count_cost_features
 from sagann.storage import load_graph
 from sagann.train.checkpoint import Checkpoint, Position
-from sagann.train.run import learned_costs
+from sagann.train.learned import learned_costs
 from sagann.train.run_folder import RunFolder
 from tests.cli.conftest import Invoke
 
