@@ -153,8 +153,8 @@ class RecordedWorkers(ThreadedWorkers):
         return noted
 
 
-def recorded_passes(monkeypatch: pytest.MonkeyPatch) -> dict[int, RecordedWorkers]:
-    """Note each pass over edges at the worker that runs it, by the topology of the edges; workers are entered by the test."""
+def recorded_passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[RecordedWorkers, PartTopology], None]:
+    """Note each pass over edges among the events of the worker that runs it. The result enters a worker and its part."""
     of_part: dict[int, RecordedWorkers] = {}
     names: dict[int, str] = {}
     run = apart.run_pass
