@@ -35,11 +35,11 @@ from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.storage.whole_files import whole_files
 from sagann.torchrun import is_worker
-from sagann.train import Predictor, TrainConfig, load_run, read_run
-from sagann.train.agreement import require_agreement, require_divisible, require_same
+from sagann.train import Predictor, load_run, read_run
+from sagann.train.agreement import require_agreement, require_processors, require_same
 from sagann.train.identity import graph_difference
 from sagann.train.preparation import PreparedGraph
-from sagann.train.resources import resolve_device
+from sagann.train.resources import chosen_device
 from sagann.train.run_folder import CONFIG_FILE
 
 if TYPE_CHECKING:
@@ -213,16 +213,19 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
     if not is_worker() and num_workers == 1:
         _use(opening, run_dir, shared, use)
         return 0
-    _require_divisible(run_dir, opening.device, balance=balance)
+    _require_divisible(run_dir)
     # Imported here: most commands have one worker.
     from sagann.cli.launch import joined, launch_workers
+    from sagann.runtime.workers.devices import device_of_worker
 
     if is_worker():
         with joined(shared, given, timeout_s=timeout_s, balance=balance) as workers:
             _use(opening, run_dir, shared, use, workers)
         return 0
     # What any worker would refuse is refused here, once.
-    predictor = _opened(opening, run_dir, shared)
+    device = device_of_worker(chosen_device(opening.device), local_rank=0, num_local=num_workers)
+    require_processors(device, opening.memory or read_run(run_dir).train_config.memory)
+    predictor = _opened(replace(opening, device="cpu"), run_dir, shared)
     if balance == "cost":
         # Imported here: most commands have one worker, and it loads Numba.
         from sagann.train.learned import learned_costs
@@ -301,7 +304,7 @@ def _run_dir(opening: Opening) -> Path:
     return run_dir
 
 
-def _require_divisible(run_dir: Path, device: str, *, balance: str) -> None:
+def _require_divisible(run_dir: Path) -> None:
     """Refuse what several workers cannot do together."""
     contract = read_run(run_dir).contract
     if contract.of_links or contract.of_graphs:
@@ -311,4 +314,3 @@ def _require_divisible(run_dir: Path, device: str, *, balance: str) -> None:
             where=str(run_dir),
             fix="Leave workers out (--workers 1).",
         )
-    require_divisible(TrainConfig(), resolve_device(device), balance=balance)

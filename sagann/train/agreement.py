@@ -52,13 +52,7 @@ def require_divisible(config: TrainConfig, device: torch.device, *, balance: str
             where="TrainConfig.memory",
             fix="Balance by edges or vertices (--balance edges), or leave memory out.",
         )
-    if device.type != "cpu" and config.memory is not None:
-        raise InputError(
-            "workers that stream compute on processors",
-            value=f"device is '{device}', memory is {config.memory!r}",
-            where="TrainConfig.memory",
-            fix="Leave memory out, or train on processors (--device cpu).",
-        )
+    require_processors(device, config.memory)
     refused = {"sample": config.sample is not None, "profile": config.profile}
     for name, is_refused in refused.items():
         if is_refused:
@@ -69,6 +63,17 @@ def require_divisible(config: TrainConfig, device: torch.device, *, balance: str
                 where=f"TrainConfig.{name}",
                 fix=f"Set {name} to {expected}, or train with one worker.",
             )
+
+
+def require_processors(device: torch.device, memory: str | None) -> None:
+    """Refuse workers that stream within a budget ``memory`` on another device than the processor."""
+    if device.type != "cpu" and memory is not None:
+        raise InputError(
+            "workers that stream compute on processors",
+            value=f"device is '{device}', memory is {memory!r}",
+            where="memory",
+            fix="Leave memory out, or use processors (--device cpu).",
+        )
 
 
 def device_together(name: str, workers: Workers) -> torch.device:

@@ -151,12 +151,20 @@ def load_run(
         parse_bytes(memory, where="load_run.memory")
     run = read_run(run_dir)
     model = _with_weights(run, model)
-    where, trained = resolve_device(device), run.train_config
+    trained = run.train_config
     config = replace(
         trained,
         memory=trained.memory if memory is None else memory,
         spill=trained.spill if spill is None else os.fspath(spill),
     )
+    if workers is None:
+        where = resolve_device(device)
+    else:
+        # Imported here: most runs have no workers.
+        from sagann.train.agreement import device_together, require_processors
+
+        where = device_together(device, workers)
+        require_processors(where, config.memory)
     # An automatic budget comes from the host's free memory, for one process.
     automatic_bytes = run.automatic_bytes if where.type == "cpu" and workers is None else None
     streaming = Streaming.of(config, None, device=where, automatic_bytes=automatic_bytes, trains=False)

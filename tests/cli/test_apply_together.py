@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bench.workers import free_port
 from sagann.storage import load_graph
@@ -184,6 +185,25 @@ def test_what_cannot_be_done_is_refused_before_workers_start(
     ended = invoke("evaluate", *(() if "--run" in options else ("--run", trained)), *options)
     assert ended.code == 2
     assert message in ended.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--workers", 3), "PyTorch sees 2, and the machine has 3 workers"),
+        (("--workers", 2, "--memory", "3MiB"), "workers that stream compute on processors: device is 'cuda:0'"),
+    ],
+)
+def test_what_devices_cannot_do_is_refused_before_workers_start(
+    trained: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, options: tuple[object, ...], message: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr("sagann.cli.launch.launch_workers", lambda *_, **__: pytest.fail("workers were started"))
+    ended = invoke("evaluate", "--run", trained, "--device", "cuda", *options)
+    assert ended.code == 2
+    assert message in " ".join(ended.err.split())
 
 
 def test_links_have_no_workers(invoke: Invoke, tmp_path: Path, blocks: Path) -> None:
