@@ -109,7 +109,7 @@ class Topology:
         self._csr: Csr | None = None
         self._edge_dst: Tensor | None = None
         self._derived: dict[object, Any] = {}
-        self._versions = version_of(indptr), version_of(indices)
+        self._versions: tuple[int, int] | None = (version_of(indptr), version_of(indices))
         _check_shapes(self)
         if validate:
             self.validate()
@@ -205,9 +205,12 @@ class Topology:
         Raises:
             LayerError: offsets or ids were changed.
         """
-        if (version_of(self.indptr), version_of(self.indices)) == self._versions:
+        found = version_of(self.indptr), version_of(self.indices)
+        if self._versions is None:
+            self._versions = found
+        if found == self._versions:
             return
-        name = "indices" if version_of(self.indptr) == self._versions[0] else "indptr"
+        name = "indices" if found[0] == self._versions[0] else "indptr"
         raise LayerError(
             "the edges of a topology were overwritten",
             value="the array was changed in place after the topology was made from it",
@@ -349,7 +352,7 @@ class Topology:
         Out-edges are moved too if they are known; derived values are not.
         """
         csr = self._csr
-        return _restored(
+        moved = _restored(
             move(self.indptr),
             move(self.indices),
             self.num_src,
@@ -359,6 +362,9 @@ class Topology:
             if csr is None
             else Csr(indptr=move(csr.indptr), indices=move(csr.indices), edge_ids=move(csr.edge_ids)),
         )
+        # A copy to a device may be filled later: the first layer that reads it sees it whole.
+        moved._versions = None
+        return moved
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles keep the arrays that :meth:`mapped` keeps."""
