@@ -28,14 +28,13 @@ _LISTENS = "0A"
 _KEEP = """
 hostname "$0" && mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv.conf" /etc/resolv.conf || exit
 mount --bind "$1/shm" /dev/shm && ip link set lo up && echo ready && read -r end
-mine=$(readlink /proc/$$/ns/net)
-others=some
-until [ -z "$others" ]; do
-    others=
-    for process in /proc/[0-9]*; do
-        [ "$(readlink $process/ns/net)" = "$mine" ] && [ $process != /proc/$$ ] && others="$others ${process#/proc/}"
+mine=$(stat -L -c %i /proc/$$/ns/net) lives=some
+while [ "$lives" ]; do
+    lives=
+    for found in $(stat -L -c %i:%n /proc/[0-9]*/ns/net); do
+        pid=${found#*:/proc/} pid=${pid%/ns/net}
+        [ "${found%%:*}" = "$mine" ] && [ $pid != $$ ] && kill -9 $pid && lives=some
     done
-    kill -9 $others
 done 2>/dev/null
 """
 _KEEP_SWITCH = "ip link add name br0 type bridge && ip link set br0 up && echo ready && read -r end"
