@@ -9,7 +9,7 @@ from typing import Annotated
 
 from sagann.cli.options import Given, Shared, command, option, switch
 from sagann.cli.settings import SETTINGS
-from sagann.torchrun import rank
+from sagann.torchrun import is_worker, rank
 
 # Settings of `sagann train` by which several processes divide a graph.
 _WORKERS = tuple(setting for setting in SETTINGS if setting.panel == "Workers")
@@ -130,5 +130,5 @@ def _check_out(out: Path, suffixes: Sequence[str], *, overwrite: bool) -> None:
     """Refuse a file that cannot or should not be written. Of several workers, the first one alone writes it."""
     from sagann.cli.result_file import check_target
 
-    if rank() == 0:
+    if not is_worker() or rank() == 0:
         check_target(out, suffixes, overwrite=overwrite)

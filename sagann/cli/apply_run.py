@@ -38,6 +38,7 @@ from sagann.torchrun import is_worker
 from sagann.train import Predictor, load_run, read_run
 from sagann.train.agreement import require_agreement, require_processors, require_same
 from sagann.train.identity import graph_difference
+from sagann.train.predictor import evaluating
 from sagann.train.preparation import PreparedGraph
 from sagann.train.resources import chosen_device
 from sagann.train.run_folder import CONFIG_FILE
@@ -189,7 +190,8 @@ class TrainedRun:
             require_agreement(workers, read_run(self.run_dir).train_config, graph, self.predictor, None)
         # The first worker has checked the values.
         prepared = self.predictor.prepare(graph, validate=False)
-        self.predictor.require_row_wise(prepared)
+        with evaluating(self.predictor.model):
+            self.predictor.require_row_wise(prepared)
         return prepared
 
 
@@ -211,6 +213,7 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
         given.get(name, defaults[name]) for name in ("workers", "worker_timeout", "balance")
     )
     if not is_worker() and num_workers == 1:
+        _require_nothing_of_workers(given)
         _use(opening, run_dir, shared, use)
         return 0
     _require_divisible(run_dir)
@@ -302,6 +305,19 @@ def _run_dir(opening: Opening) -> Path:
             fix="Name the folder of a run that 'sagann train' wrote; open others with sagann.load_run.",
         )
     return run_dir
+
+
+def _require_nothing_of_workers(given: Given) -> None:
+    """Refuse settings that have an effect on several workers alone."""
+    for name in ("balance", "worker_timeout"):
+        if name in given:
+            flag = f"--{name.replace('_', '-')}"
+            raise InputError(
+                "nothing is divided without workers",
+                value=f"{flag} {given[name]}, and there is one process",
+                where="the command line",
+                fix=f"Leave {flag} out, or start workers (--workers 2).",
+            )
 
 
 def _require_divisible(run_dir: Path) -> None:

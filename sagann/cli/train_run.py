@@ -151,7 +151,8 @@ def _train_together(
         if workers.is_first:
             _check_folder(run_dir, resume=resume, overwrite=overwrite)
         terminal = shared.terminal()
-        _require_divisible(settings, local_rank=local_rank(), num_local=num_local_workers())
+        with workers.together("checking the options"):
+            _require_divisible(settings, local_rank=local_rank(), num_local=num_local_workers())
         streaming = _streaming(settings, run_dir)
         with nullcontext() if streaming is None else streaming.large_arrays():
             graph = training_graph(

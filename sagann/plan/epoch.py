@@ -45,6 +45,11 @@ class Planned(NamedTuple):
         steps = [each for each in self.plan.operations if isinstance(each, Step)]
         return sum(self.schedule.sizes.content_of(block) for step in steps for block in step.receives)
 
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of all blocks that are spilled: those of a call, those that other workers send, and those kept from call to call."""
+        return self.plan.spilled_bytes + self.received_bytes + self.schedule.constant_bytes
+
 
 @contextmanager
 def without_collections() -> Iterator[None]:

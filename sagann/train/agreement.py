@@ -72,7 +72,7 @@ def require_processors(device: torch.device, memory: str | None) -> None:
             "workers that stream compute on processors",
             value=f"device is '{device}', memory is {memory!r}",
             where="memory",
-            fix="Leave memory out, or use processors (--device cpu).",
+            fix="Use processors (--device cpu), or no budget.",
         )
 
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -238,7 +239,7 @@ class Predictor:
                     streamed = self.streaming.stream(model, prepared.graph, self.device, trains=False, part=part)
                     stack.callback(streamed.close)
                     evaluation = streamed.plan(features)
-                self._require_room(evaluation, prepared)
+                self._require_room(evaluation, prepared.graph, part)
                 rows = streamed(features).cpu()
                 return rows if part is None else self._gathered(part, rows, "gathering embeddings")
 
@@ -277,26 +278,34 @@ class Predictor:
         streamed, features = self.streamed(graph, part), graph.features if part is None else part.features
         assert features is not None
         with self._together("planning", part):
-            if self.streaming.trains:
-                self._check_result(streamed.plan(features, folded=True), graph)
+            epoch = streamed.plan(features, folded=True) if self.streaming.trains else None
+            if epoch is not None:
+                self._check_result(epoch, graph)
             with evaluating(self.model):
                 evaluation = streamed.plan(features)
             self._check_result(evaluation, graph)
-        self._require_room(evaluation, prepared)
+        self._require_room(evaluation, graph, part, epoch=epoch)
 
-    def _require_room(self, evaluation: Planned, prepared: PreparedGraph) -> None:
-        """Refuse an evaluation for whose spilled blocks the disk has no room, at all workers if it has none at one."""
+    def _require_room(
+        self, evaluation: Planned, graph: Graph, part: WorkerPart | None, *, epoch: Planned | None = None
+    ) -> None:
+        """Refuse what spills blocks for which the disk has no room, at all workers if it has none at one."""
         assert self.streaming is not None
-        part = prepared.part
+        require_room = partial(self.streaming.require_room, evaluation, self.device, epoch=epoch)
         if part is None:
-            self.streaming.require_room(evaluation, self.device)
+            require_room(num_rows=graph.num_vertices)
             return
-        num_vertices = prepared.graph.num_vertices
+        gathers = part.workers.is_first or not self._for_first
         with self._together("finding room to spill", part):
-            self.streaming.require_room(evaluation, self.device, workers=part.workers, num_vertices=num_vertices)
+            require_room(
+                num_rows=part.topology.num_dst + (graph.num_vertices if gathers else 0), workers=part.workers
+            )
 
     def require_row_wise(self, prepared: PreparedGraph) -> None:
-        """Refuse a model that mixes vertices between its layers: a worker would mix its own vertices alone. A streamed model is refused anyway."""
+        """Refuse a model that, in its current mode, mixes vertices between its layers: a worker would mix its own vertices alone.
+
+        A streamed model is refused anyway.
+        """
         if prepared.part is None or self.streaming is not None:
             return
         # Imported here: most runs have no workers, and it loads the compiler of whole models.
@@ -379,7 +388,7 @@ class Predictor:
         """
         graph, part = prepared.graph, prepared.part
         if part is not None:
-            part.workers.share_random_numbers()
+            part.workers.share_random_numbers(self.device)
             own = self._loss_of_part(prepared, part, loss_of)
             return part.workers.total(own, "adding the loss")
         if self.streaming is None:
@@ -419,11 +428,18 @@ class Predictor:
                 self._streamed = None
                 assert self.streaming is not None
                 trains = self.streaming.trains
+                evaluation = None
                 with ExitStack() as stack:
                     with self._together("cutting the graph", part):
                         streamed = self.streaming.stream(self.model, graph, self.device, trains=trains, part=part)
                         # Another worker may have failed.
                         stack.callback(streamed.close)
+                        # What trains is planned by try_out.
+                        if part is not None and not trains:
+                            with evaluating(self.model):
+                                evaluation = streamed.plan(part.features)
+                    if evaluation is not None:
+                        self._require_room(evaluation, graph, part)
                     stack.pop_all()
                 self._streamed = graph, streamed
             return self._streamed[1]
@@ -442,7 +458,8 @@ class Predictor:
         if isinstance(graph, PreparedGraph):
             return graph
         prepared = self.prepare(graph)
-        self.require_row_wise(prepared)
+        with evaluating(self.model):
+            self.require_row_wise(prepared)
         return prepared
 
     def _finite_logits(self, prepared: PreparedGraph) -> Tensor:

@@ -129,17 +129,24 @@ class Streaming:
             ) from error
 
     def require_room(
-        self, evaluation: Planned, device: torch.device, *, workers: Workers | None = None, num_vertices: int = 0
+        self,
+        evaluation: Planned,
+        device: torch.device,
+        *,
+        epoch: Planned | None = None,
+        num_rows: int,
+        workers: Workers | None = None,
     ) -> None:
-        """Raise SpillError where the disk lacks room for the blocks that an evaluation spills, and for its result.
+        """Raise SpillError where the disk lacks room for the blocks that an evaluation, or an epoch, spills, and for the evaluation's result.
 
         Workers whose spill folders lie on one disk of one machine need room for all of them. All workers call this at the same time.
 
         Args:
-            evaluation: what this worker spills.
+            evaluation: what this process spills in an evaluation.
             device: computes.
+            epoch: what it spills in an epoch of training; None where no epoch is streamed.
+            num_rows: number of rows of the result that this process writes, those that it gathers from other workers included.
             workers: the workers; None for this process alone.
-            num_vertices: number of vertices of the whole graph, whose results each of several workers gathers; 0 without workers.
         """
         if self.spill is None or device.type != "cpu":
             return
@@ -147,20 +154,21 @@ class Streaming:
         from sagann.runtime.blocks.spill import SpillError
 
         form = evaluation.program.forms[evaluation.program.output]
-        result_bytes = (evaluation.plan.bounds[-1] + num_vertices) * math.prod(form.shape) * form.dtype.itemsize
-        needed_bytes = evaluation.plan.spilled_bytes + evaluation.schedule.constant_bytes + result_bytes
+        result_bytes = num_rows * math.prod(form.shape) * form.dtype.itemsize
+        needed_bytes = max(evaluation.disk_bytes + result_bytes, 0 if epoch is None else epoch.disk_bytes)
         free_bytes, sharing = free_disk_bytes(self.spill), ""
         if workers is not None:
-            mine = json.dumps([disk_of(self.spill), needed_bytes, free_bytes])
+            mine = json.dumps([disk_of(self.spill), needed_bytes, free_bytes, result_bytes])
             on_disk = [json.loads(text) for text in workers.texts(mine, "finding room to spill")]
             on_disk = [each for each in on_disk if each[0] == disk_of(self.spill)]
-            needed_bytes, free_bytes = sum(each[1] for each in on_disk), min(each[2] for each in on_disk)
+            needed_bytes, result_bytes = (sum(each[number] for each in on_disk) for number in (1, 3))
+            free_bytes = min(each[2] for each in on_disk)
             sharing = f" by the {len(on_disk)} workers on this disk" if len(on_disk) > 1 else ""
         if free_bytes < needed_bytes:
             raise SpillError(
-                "too little room to spill the blocks of an evaluation",
-                value=f"{with_exact(free_bytes)} are free, {with_exact(needed_bytes)} are needed{sharing}, {with_exact(result_bytes)} of them for "
-                f"{'its' if not sharing else 'one'} result",
+                "too little room to spill blocks",
+                value=f"{with_exact(free_bytes)} are free, {with_exact(needed_bytes)} are needed{sharing}; the results of an evaluation are "
+                f"{with_exact(result_bytes)}",
                 where=f"'{self.spill}'",
                 fix="Free some, spill to another disk, or raise the memory budget.",
             )

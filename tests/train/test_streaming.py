@@ -180,7 +180,7 @@ def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkey
     trainer = Trainer(MODEL, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
     # The result is 600 rows of three numbers.
     with pytest.raises(
-        SpillError, match=r"0 bytes are free, .* are needed, 7\.0 KiB \(7200 bytes\) of them"
+        SpillError, match=r"0 bytes are free, .* are needed; the results of an evaluation are 7\.0 KiB"
     ) as caught:
         trainer.fit()
     found = re.search(r"(\d+) bytes\) are needed", caught.value.value)
@@ -194,16 +194,21 @@ def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.Monke
         """Three workers with the same blocks, of which one lies on another machine."""
 
         def texts(self, text: str, doing: str) -> list[str]:
-            disk, needed_bytes, free_bytes = json.loads(text)
-            others = ([disk, needed_bytes + 1, free_bytes - 1], ["another disk", 10 * needed_bytes, 0])
+            disk, needed_bytes, free_bytes, result_bytes = json.loads(text)
+            others = (
+                [disk, needed_bytes + 1, free_bytes - 1, result_bytes],
+                ["another disk", 10 * needed_bytes, 0, result_bytes],
+            )
             return [text, *map(json.dumps, others)]
 
     graph = community_graph(600)
     streaming = Streaming.of(TrainConfig(memory=TIGHT), tmp_path, device=torch.device("cpu"))
     assert streaming is not None
     model = seeded_model().eval()
-    with torch.no_grad(), closing(streaming.stream(model, graph, torch.device("cpu"), trains=False)) as streamed:
-        evaluation = streamed.plan(tensor_of(graph.features))
+    with closing(streaming.stream(model, graph, torch.device("cpu"), trains=True)) as streamed:
+        epoch = streamed.plan(tensor_of(graph.features), folded=True)
+        with torch.no_grad():
+            evaluation = streamed.plan(tensor_of(graph.features))
     free_bytes = [0]
     monkeypatch.setattr("sagann.train.streaming.free_disk_bytes", lambda folder: free_bytes[0])
 
@@ -214,13 +219,18 @@ def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.Monke
             streaming.require_room(evaluation, torch.device("cpu"), **given)
         found = re.search(r"\((\d+) bytes\) are needed", caught.value.value)
         assert found is not None
-        assert ("by the 2 workers on this disk" in caught.value.value) == bool(given)
-        free_bytes[0] = int(found[1]) + bool(given)
+        is_shared = "workers" in given
+        assert ("by the 2 workers on this disk" in caught.value.value) == is_shared
+        # The other worker has found one byte less.
+        free_bytes[0] = int(found[1]) + is_shared
         streaming.require_room(evaluation, torch.device("cpu"), **given)
         return int(found[1])
 
-    # Each of both gathers the rows of 900 vertices, three numbers each.
-    assert needed_bytes(workers=Together(), num_vertices=900) == 2 * (needed_bytes() + 900 * 12) + 1
+    # A row of the result has three numbers.
+    assert needed_bytes(num_rows=1500) == needed_bytes(num_rows=600) + 900 * 12
+    assert needed_bytes(num_rows=1500, workers=Together()) == 2 * needed_bytes(num_rows=1500) + 1
+    # An epoch of training spills gradients too, and its blocks are gone when the result is written.
+    assert needed_bytes(num_rows=0, epoch=epoch) == epoch.disk_bytes > evaluation.disk_bytes
 
 
 def test_beside_a_device_blocks_stay_in_memory_unless_a_folder_is_named(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from sagann.runtime.in_memory.apart import can_gather_apart, gather_apart
 from sagann.runtime.in_memory.configuration import Key, configuration
 from sagann.runtime.in_memory.edge_pass import compute_rows, gather_fused
 from sagann.runtime.in_memory.invariants import Invariants
+from sagann.runtime.in_memory.pairs import check_types
 from sagann.runtime.in_memory.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.in_memory.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
 from sagann.saga.batch_norms import batch_norms_over_rows, naming_few_rows
@@ -242,7 +243,8 @@ class CompiledEngine:
         keeps = not self.lean and not program.invariant
         apart = topology.apart() if can_gather_apart(program) else None
         if apart is not None:
-            _, values = edges_of_pairs(program, topology, values, dialect)
+            if program.typed is not None:
+                check_types(topology, values[program.typed.types], program.typed.num_types)
             arrays = [values[name] for name in edges.stage.inputs]
             return gather_apart(edges, topology, apart, arrays, dialect, keeps=keeps)
         values = {

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -280,13 +281,18 @@ class Workers:
             for parameter, count, gradient in zip(of_dtype, num_workers.tolist(), summed, strict=True):
                 parameter.grad = gradient.reshape(parameter.shape).clone() if count else None
 
-    def share_random_numbers(self) -> None:
-        """Set PyTorch's generator of the CPU to the state that it has at the first worker."""
-        state = torch.get_rng_state()
+    def share_random_numbers(self, device: torch.device) -> None:
+        """Set PyTorch's generators of the CPU and of the device to the states that they have at the first worker."""
+        self._share(torch.get_rng_state, torch.set_rng_state)
+        if device.type == "cuda":
+            self._share(partial(torch.cuda.get_rng_state, device), partial(torch.cuda.set_rng_state, device=device))
+
+    def _share(self, get_state: Callable[[], Tensor], set_state: Callable[[Tensor], None]) -> None:
+        state = get_state()
         sends = dict.fromkeys(self.others, state) if self.is_first else {}
         receives = {} if self.is_first else {0: state}
         self.transfer(sends, receives, "sharing the state of the random numbers")
-        torch.set_rng_state(state)
+        set_state(state)
 
     def _parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
         """The operations of a transfer, by the carrier of its tensors."""
@@ -343,6 +349,13 @@ class _Total(torch.autograd.Function):
         return grad, None, None
 
 
+def _talk_over(interface: str) -> None:
+    """Have gloo and NCCL talk over an interface, unless the environment names others."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    # NCCL takes every interface whose name begins so, unless a sign says that it is the whole name.
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+
+
 def _bytes_as_tensor(content: bytes) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
 
@@ -370,12 +383,11 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
         )
     rank, size = torchrun.rank(), torchrun.num_workers()
     if os.environ.get("MASTER_ADDR") in _LOOPBACK:
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            os.environ.setdefault(name, "lo0" if sys.platform == "darwin" else "lo")
+        _talk_over("lo0" if sys.platform == "darwin" else "lo")
     try:
         store, interface = meet(rank, size, timeout_s=JOIN_TIMEOUT_S)
         if interface is not None:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            _talk_over(interface)
         dist.init_process_group(
             "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=JOIN_TIMEOUT_S)
         )

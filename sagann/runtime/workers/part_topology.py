@@ -1,9 +1,10 @@
 """PartTopology: a worker's part of a graph as layers walk it, and the exchange of the halo's rows.
 
 A layer is called with the rows of the worker's own vertices. Work on sources runs at their owners. When the edges read rows of
-sources, and not before, :meth:`PartTopology.complete` brings the rows of the halo: only the tensors that the message program
-reads travel, each row once, in the width that the compiler chose for them. In the backward pass the gradients of the halo's rows go
-back to the owners, who add them to their own in the order of the ranks.
+sources, and not before, the rows of the halo come: only the tensors that the message program reads travel, each row once, in the width
+that the compiler chose for them. Most gathers go over inner edges meanwhile (:meth:`PartTopology.apart`); the others wait for all rows
+(:meth:`PartTopology.complete_all`). In the backward pass the gradients of the halo's rows go back to the owners, who add them to their
+own in the order of the ranks.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def talk(workers: Workers, folder: Path) -> None:
         parameters[2].grad = torch.ones(1)
     workers.add_gradients(parameters)
     before = workers.sent_bytes
-    workers.share_random_numbers()
+    workers.share_random_numbers(torch.device("cpu"))
     found: dict[str, Any] = {
         "sum": workers.add_up(terms, "adding").tolist(),
         "rows": workers.gather_rows(own, bounds, "gathering").flatten().tolist(),
