@@ -6,6 +6,7 @@ The engine gathers the edges inside the part while the halo's rows travel (:mod:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -18,26 +19,39 @@ if TYPE_CHECKING:
     from sagann.runtime.workers.part_topology import Halo
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PartApart:
     """The edges inside a part, and those that come from the halo.
 
-    Beside the part they take 8 bytes per edge where ids have 32 bits, and the edge data once more.
-
-    Args:
-        topology: the worker's part.
-        halo: exchanges rows.
+    Beside the part they take 8 bytes per edge where ids have 32 bits, 16 bytes per own vertex, the edge data once more, and for the
+    backward pass the out-edges of both.
     """
 
-    def __init__(self, topology: Topology, halo: Halo) -> None:
-        self.halo = halo
+    halo: Halo
+    "Exchanges rows."
+    inner: Topology
+    "See :class:`sagann.graph.edges_apart.EdgesApart`."
+    outer: Topology
+    "See :class:`sagann.graph.edges_apart.EdgesApart`."
+
+    @classmethod
+    def of(cls, topology: Topology, halo: Halo) -> PartApart:
+        """The edges of a worker's part, apart."""
         is_inner = topology.indices < halo.num_own
-        self.inner = _renumbered(keep_edges(topology, is_inner, with_ids=True), 0, halo.num_own)
-        self.outer = _renumbered(
-            keep_edges(topology, ~is_inner, with_ids=True),
-            halo.num_own,
-            # A topology has at least as many sources as destinations.
-            max(halo.num_own, halo.num_src - halo.num_own),
+        return cls(
+            halo=halo,
+            inner=_renumbered(keep_edges(topology, is_inner, with_ids=True), 0, halo.num_own),
+            outer=_renumbered(
+                keep_edges(topology, ~is_inner, with_ids=True),
+                halo.num_own,
+                # A topology has at least as many sources as destinations.
+                max(halo.num_own, halo.num_src - halo.num_own),
+            ),
         )
+
+    def with_data_of(self, topology: Topology) -> PartApart:
+        """The same edges with the edge data of a topology of all of them."""
+        return replace(self, inner=_with_data(self.inner, topology), outer=_with_data(self.outer, topology))
 
     def begin(self, rows: Mapping[str, Tensor], *, keeps: bool) -> RowsOfHalo:
         """See :meth:`sagann.graph.edges_apart.EdgesApart.begin`."""
@@ -82,6 +96,12 @@ class RowsOfHalo:
     def end(self) -> None:
         """Say that all gradients have been given back."""
         self._halo.workers.stopwatch.give_back(self._number)
+
+
+def _with_data(edges: Topology, topology: Topology) -> Topology:
+    assert edges.edge_ids is not None
+    ids = edges.edge_ids
+    return edges.with_edge_data(**{name: rows.index_select(0, ids) for name, rows in topology.edge_data.items()})
 
 
 def _renumbered(topology: Topology, first: int, num_src: int) -> Topology:

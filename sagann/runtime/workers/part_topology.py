@@ -155,7 +155,8 @@ class PartTopology(Topology):
             indptr=part.indptr, indices=part.indices, num_src=part.num_src, edge_data=edge_data, validate=False
         )
         self.part, self.halo = part, halo
-        self._apart: tuple[tuple[int, ...], PartApart] | None = None
+        self._apart: tuple[tuple[int, ...] | None, PartApart] | None = None
+        "The edges apart, with the versions of their edge data; None instead of these where the data are others."
 
     @property
     def num_given(self) -> int:
@@ -179,16 +180,21 @@ class PartTopology(Topology):
         return self.halo.complete(rows, keeps=keeps)
 
     def apart(self) -> PartApart | None:
-        """The edges apart, until edge data change; None where there is no other worker."""
+        """The edges apart; None where there is no other worker."""
         if not self.halo.workers.others:
             return None
         data = self.edge_data.values()
         versions = tuple(map(version_of, data))
-        if self._apart is None or self._apart[0] != versions or any(rows.is_inference() for rows in data):
-            with for_training_as_well():
-                self._apart = versions, PartApart(self, self.halo)
+        with for_training_as_well():
+            if self._apart is None:
+                self._apart = versions, PartApart.of(self, self.halo)
+            elif self._apart[0] != versions or any(rows.is_inference() for rows in data):
+                self._apart = versions, self._apart[1].with_data_of(self)
         return self._apart[1]
 
     def with_edge_data(self, **edge_data: Tensor) -> PartTopology:
         """The same part with edge data added or replaced; arrays are shared."""
-        return PartTopology(self.part, self.halo, {**self.edge_data, **edge_data})
+        topology = PartTopology(self.part, self.halo, {**self.edge_data, **edge_data})
+        if self._apart is not None:
+            topology._apart = None, self._apart[1]
+        return topology

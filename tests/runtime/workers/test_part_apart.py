@@ -16,6 +16,7 @@ from sagann.partition import part_of
 from sagann.runtime.in_memory import apart
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.workers import Workers
+from sagann.runtime.workers.part_apart import PartApart, RowsOfHalo
 from sagann.runtime.workers.part_topology import Halo, PartTopology
 from sagann.saga.engine import using_engine
 from tests.graphs import odd_topologies, random_topology
@@ -250,21 +251,51 @@ def test_of_equal_extrema_the_first_edge_in_the_graph_gets_the_gradient(accumula
         assert_close(torch.cat([each[key] for each in found]), expected[key])
 
 
-def test_the_rows_of_the_halo_are_not_held_where_the_backward_does_not_read_them() -> None:
+def test_the_rows_of_the_halo_are_not_held_where_the_backward_does_not_read_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     topology, layer = random_topology(60, 300), Weighted()
     coming: list[Any] = []
+    begin = PartApart.begin
+
+    def watched(edges: PartApart, rows: Mapping[str, Tensor], *, keeps: bool) -> RowsOfHalo:
+        coming.append(begin(edges, rows, keeps=keeps))
+        return coming[-1]
+
+    monkeypatch.setattr(PartApart, "begin", watched)
 
     def work(workers: Workers) -> None:
         part = part_topology(topology, workers)
-        edges = part.apart()
-        assert edges is not None
-        begin = edges.begin
-        edges.begin = lambda rows, *, keeps: coming.append(begin(rows, keeps=keeps)) or coming[-1]
         layer(part, torch.ones(part.num_given, 4, requires_grad=True)).sum().backward()
 
     in_threads(work, 2)
     assert len(coming) == 2
     assert not any(each._found for each in coming)
+
+
+def test_the_structure_of_the_edges_is_kept_where_edge_data_change() -> None:
+    topology = random_topology(60, 300)
+
+    def work(workers: Workers) -> None:
+        weight = torch.rand(topology.num_edges)
+        part = part_topology(topology, workers)
+        weighted = part.with_edge_data(weight=weight[part.part.edges].clone())
+        before = weighted.apart()
+        assert before is not None
+        out_edges = before.inner.csr()
+        weighted.edge_data["weight"].mul_(2)
+        after = weighted.apart()
+        assert after is not None
+        assert after.inner.csr() is out_edges
+        for edges in (after.inner, after.outer):
+            assert edges.edge_ids is not None
+            assert torch.equal(edges.edge_data["weight"], weighted.edge_data["weight"][edges.edge_ids])
+        more = weighted.with_edge_data(other=weight[part.part.edges]).apart()
+        assert more is not None
+        assert more.outer.indices is after.outer.indices
+        assert set(more.outer.edge_data) == {"weight", "other"}
+
+    in_threads(work, 2)
 
 
 @pytest.mark.parametrize("engine", [CompiledEngine(), CompiledEngine(lean=True)])
