@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from sagann.graph.constant import is_constant
 from sagann.graph.topology import Topology
 from sagann.graph.transform import keep_edges
 
@@ -73,12 +72,8 @@ class RowsOfHalo:
         self._found: dict[str, Tensor] = {}
         self._finishes: list[Callable[[], None]] = []
         for name, own in rows.items():
-            if keeps and is_constant(own):
-                self._found[name] = halo.completed(own, self._number, keeps=True)[halo.num_own :]
-                continue
-            own = own.detach()
-            self._found[name] = own.new_empty(halo.num_src - halo.num_own, *own.shape[1:])
-            self._finishes.append(halo.begin(own, self._found[name]))
+            self._found[name], finish = halo.rows(own, keeps=keeps)
+            self._finishes.append(finish)
 
     def wait(self) -> Mapping[str, Tensor]:
         """The rows, by name: [num_halo, ...]. Called once."""

@@ -53,6 +53,8 @@ class Halo:
         "For each worker, the own rows that it needs, int64."
         self._kept = WeakTensorKeyDictionary()
         "Version of constant rows, and what they were completed to."
+        self._kept_halo = WeakTensorKeyDictionary()
+        "Version of constant own rows, and the halo's rows that belong to them."
 
     def complete(self, rows: Mapping[str, Tensor], *, keeps: bool) -> dict[str, Tensor]:
         """The rows of all sources [num_src, ...] by name, from those of the own vertices; differentiable once.
@@ -60,7 +62,7 @@ class Halo:
         With ``keeps``, what constant features were completed to is kept, so their rows travel once.
         """
         number = self.exchanged(rows)
-        return {name: self.completed(each, number, keeps and is_constant(each)) for name, each in rows.items()}
+        return {name: self._completed(each, number, keeps and is_constant(each)) for name, each in rows.items()}
 
     def exchanged(self, rows: Mapping[str, Tensor]) -> int:
         """The number of the exchange of these rows in a step, which begins now."""
@@ -79,6 +81,20 @@ class Halo:
             {rank: rows[here] for rank, here in places.items()},
             "exchanging rows of the halo",
         )
+
+    def rows(self, own: Tensor, *, keeps: bool) -> tuple[Tensor, Callable[[], None]]:
+        """The halo's rows [num_halo, ...], and a function that waits until they have come.
+
+        With ``keeps``, rows of constant features travel once for each version of ``own`` [num_own, ...].
+        """
+        # A tensor that was made in inference mode counts no versions.
+        keeps = keeps and is_constant(own) and not own.is_inference()
+        if keeps and (kept := self._kept_halo.get(own)) is not None and kept[0] == own._version:
+            return kept[1], lambda: None
+        rows = own.detach().new_empty(self.num_src - self.num_own, *own.shape[1:])
+        if keeps and not rows.is_inference():
+            self._kept_halo[own] = own._version, rows
+        return rows, self.begin(own.detach(), rows)
 
     def give_back(self, grad: Tensor) -> Callable[[Tensor], None]:
         """Begin to send the gradient of the halo's rows [num_halo, ...] to their owners.
@@ -106,8 +122,7 @@ class Halo:
         first = self.num_own
         return {rank: slice(rows.start - first, rows.stop - first) for rank, rows in self.received.items()}
 
-    def completed(self, rows: Tensor, number: int, keeps: bool) -> Tensor:
-        """The rows of all sources; with ``keeps``, they travel once for each version of the rows. See :meth:`exchanged`."""
+    def _completed(self, rows: Tensor, number: int, keeps: bool) -> Tensor:
         # A tensor that was made in inference mode counts no versions.
         keeps = keeps and not rows.is_inference()
         if keeps and (kept := self._kept.get(rows)) is not None and kept[0] == rows._version:
