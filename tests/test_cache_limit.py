@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sagann.cache_limit import limit_folder, mark_used
 
 NOW_S = 1_000_000.0
@@ -47,6 +49,49 @@ def test_files_that_were_just_used_or_made_stay(tmp_path: Path) -> None:
     files.append(write(tmp_path / "made.py", used_s=0, changed_s=NOW_S))
     limited(tmp_path)
     assert all(each.exists() for each in files)
+
+
+def test_a_kernel_of_triton_stays_or_goes_as_a_whole(tmp_path: Path) -> None:
+    # The file of the group is read last and would be removed last; without the others it is an error of Triton.
+    def kernel(name: str, used_s: float) -> list[Path]:
+        names = ("gated.cubin", "gated.json", "__grp__gated.json")
+        return [write(tmp_path / name / each, used_s=used_s + at) for at, each in enumerate(names)]
+
+    old, newer = kernel("old", 100), kernel("newer", 5000)
+    source = write(tmp_path / "edge.py", used_s=5001)
+    limited(tmp_path)
+    assert not any(each.exists() for each in old)
+    # One of its files was used before the source, and another after it.
+    assert all(each.exists() for each in newer)
+    assert not source.exists()
+
+
+def test_a_file_that_cannot_be_removed_stays_with_its_kernel_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("__grp__gated.json", "gated.cubin")
+    kernel = [write(tmp_path / "kernel" / each, used_s=1) for each in names]
+    files = [write(tmp_path / f"{number}.py", used_s=10 + number) for number in range(3)]
+    unlink = Path.unlink
+
+    def refused(path: Path, missing_ok: bool = False) -> None:
+        if path == kernel[0]:
+            raise PermissionError
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    limited(tmp_path)
+    assert all(each.exists() for each in kernel)
+    # Three quarters of the limit are left, the kernel among them.
+    assert [each.exists() for each in files] == [False, False, True]
+
+
+def test_a_folder_that_becomes_empty_stays_for_a_process_that_adds_to_it(tmp_path: Path) -> None:
+    files = [write(tmp_path / "folder" / f"{number}", used_s=number) for number in range(5)]
+    os.utime(tmp_path / "folder", (0, 0))
+    limit_folder(tmp_path, limit_bytes=100, kept_s=3600, now_s=NOW_S)
+    assert not any(each.exists() for each in files)
+    assert (tmp_path / "folder").exists()
 
 
 def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
