@@ -12,8 +12,12 @@ from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 
+from sagann.cache_limit import limit_at_exit
 from sagann.private_folder import private_folder
 from sagann.temporary import Removal
+
+_given = set[Path]()
+"Folders that :func:`cache_folder` has returned, without temporary ones."
 
 
 def cache_folder() -> Path:
@@ -23,10 +27,23 @@ def cache_folder() -> Path:
     """
     for folder in _candidates():
         try:
-            return usable_folder(folder)
+            found = usable_folder(folder)
         except OSError as error:
             warn_of_unused(folder, error)
+        else:
+            _given.add(found)
+            return found
     return _temporary_folder()
+
+
+def limit_if_added(path: Path) -> None:
+    """Have this process keep its cache folder below the limit when it ends, if a file that it has added lies there.
+
+    Args:
+        path: the file, or the folder that it was added to.
+    """
+    for folder in _given.intersection([path, *path.parents]):
+        limit_at_exit(folder)
 
 
 def usable_folder(folder: Path) -> Path:

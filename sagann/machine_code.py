@@ -25,7 +25,7 @@ from numba.core.caching import (
 from numba.core.ccallback import CFunc
 from numba.core.dispatcher import Dispatcher
 
-from sagann.cache_folder import cache_folder, usable_folder, warn_of_unused
+from sagann.cache_folder import cache_folder, limit_if_added, usable_folder, warn_of_unused
 from sagann.cache_limit import mark_used
 from sagann.private_folder import private_folder, require_private
 
@@ -153,3 +153,4 @@ class _Kept(FunctionCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         with suppress(OSError):
             super().save_overload(sig, data)
+        limit_if_added(Path(self._cache_path))

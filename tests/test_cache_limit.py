@@ -111,14 +111,34 @@ def test_a_use_leaves_the_time_of_change(tmp_path: Path) -> None:
     mark_used(tmp_path / "missing")
 
 
-def test_a_process_that_adds_a_kernel_removes_old_ones_at_its_end(tmp_path: Path) -> None:
-    kernels = tmp_path / "kernels"
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from sagann.kernels.edge.source import import_source; import_source('x = 1', 'library')",
+        "from doubling import doubled; doubled(21)",
+        "from sagann.kernels.edge.gpu.compiled_files import keep_in_private_folder; keep_in_private_folder()",
+    ],
+    ids=["source", "machine code", "kernel of Triton"],
+)
+def test_a_process_that_adds_files_removes_old_ones_at_its_end(program: str, tmp_path: Path) -> None:
+    if ".gpu." in program:
+        pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
+    kernels, package = tmp_path / "kernels", tmp_path / "package"
     kernels.mkdir(mode=0o700)
-    old = [write(kernels / f"old{number}", used_s=number) for number in range(5)]
-    script = (
-        "import sagann.cache_limit as limit; limit.limit_folder.__kwdefaults__['limit_bytes'] = 300\n"
-        "from sagann.kernels.edge.source import import_source; import_source('x = 1', 'library')"
+    package.mkdir()
+    (package / "doubling.py").write_text(
+        "from sagann.machine_code import compiled\n\n\n@compiled()\ndef doubled(x):\n    return 2 * x\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "SAGANN_CACHE": str(tmp_path)})
-    assert [each.exists() for each in old] == [False, False, False, True, True]
-    assert len(list(kernels.glob("edge_*.py"))) == 1
+    # Machine code does not fit beside its source.
+    (package / "__pycache__").write_text("no folder")
+    old = [write(kernels / f"old{number}", used_s=number, num_bytes=10_000) for number in range(5)]
+    script = (
+        f"import sagann.cache_limit as limit, sys; limit.limit_folder.__kwdefaults__['limit_bytes'] = 40_000\n"
+        f"sys.path.append({str(package)!r})\n{program}"
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("TRITON_CACHE_DIR", "NUMBA_CACHE_DIR")
+    }
+    subprocess.run([sys.executable, "-c", script], check=True, env={**environment, "SAGANN_CACHE": str(tmp_path)})
+    assert [each.exists() for each in old][:2] == [False, False]
+    assert old[4].exists()

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from uuid import uuid4
 
-from sagann.cache_folder import cache_folder
-from sagann.cache_limit import limit_at_exit, mark_used
+from sagann.cache_folder import cache_folder, limit_if_added
+from sagann.cache_limit import mark_used
 from sagann.storage.regular_file import read_file
 
 
@@ -49,7 +49,7 @@ def _store(text: str, path: Path) -> None:
     try:
         aside.write_text(text, encoding="utf-8")
         aside.replace(path)
-        limit_at_exit(path.parent)
+        limit_if_added(path)
     finally:
         aside.unlink(missing_ok=True)
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from sagann.cache_folder import cache_folder, usable_folder, warn_of_unused
+from sagann.cache_limit import limit_at_exit
 
 _VARIABLE = "TRITON_CACHE_DIR"
 
@@ -22,4 +23,7 @@ def keep_in_private_folder() -> None:
             warn_of_unused(Path(stated), error)
         else:
             return
-    os.environ[_VARIABLE] = str(cache_folder())
+    folder = cache_folder()
+    os.environ[_VARIABLE] = str(folder)
+    # Triton does not say when it adds a kernel.
+    limit_at_exit(folder)
