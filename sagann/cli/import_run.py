@@ -88,11 +88,15 @@ def import_run(
 
 
 def _counting(progress: Progress, num_read: dict[str, int]) -> Progress:
-    """The progress of an import, which also writes the numbers of rows that are read to ``num_read``, by the name of their array."""
+    """The progress of an import, which also writes the numbers of rows that are read to ``num_read``, by the name of their array.
+
+    Splits are left out: many formats list ids, and their masks have a row for each vertex, however many ids were read.
+    """
 
     def told(done: int, total: int | None, unit: str, stage: str) -> None:
-        if stage == READING or stage.startswith(WRITING):
-            num_read["edges" if stage == READING else stage.removeprefix(WRITING)] = done
+        name = "edges" if stage == READING else stage.removeprefix(WRITING)
+        if name != stage and not name.startswith(("split_", "graph_split_")):
+            num_read[name] = done
         progress(done, total, unit, stage)
 
     return told

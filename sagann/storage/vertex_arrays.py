@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
+
 from sagann.errors import DatasetError
 from sagann.graph import id_dtype
 from sagann.graph.checks import check_columns, check_labels, numbered, unknown_target
@@ -107,6 +109,9 @@ class VertexArrays:
                 check_columns(columns, features.num_features, where=where, error=DatasetError)
                 values.append(as_stored(entries, "float32", "feature", where=where))
                 indices.append(columns)
+                # The rows whose last entry has been written.
+                num_rows = int(np.searchsorted(features.indptr, indices.num_rows, side="right")) - 1
+                self._options.progress(num_rows, len(features.indptr) - 1, "vertices", f"{WRITING}features")
             if indices.num_rows != num_entries:
                 raise DatasetError(
                     "sparse features are not a CSR matrix",

@@ -109,6 +109,8 @@ def test_ogb(invoke: Invoke, tmp_path: Path) -> None:
     source = write_ogb(tmp_path / "ogbn_tiny")
     outcome = invoke("data", "import", source, tmp_path / "g", "--split-scheme", "time")
     assert outcome.code == 0, outcome.err
+    # The file of a split has one row, and its mask three.
+    assert "Rows read: 3 of features, 3 of labels, 2 of edges." in outcome.err
     assert {name: mask.tolist().index(True) for name, mask in load_graph(tmp_path / "g").splits.items()} == {
         "train": 0,
         "val": 1,
@@ -260,6 +262,20 @@ def test_arrays_of_an_archive_that_are_left_out_are_told(invoke: Invoke, tmp_pat
     np.savez(tmp_path / "g.npz", edge_index=np.array([[0], [1]]), pos=np.zeros((2, 3)))
     outcome = invoke("data", "import", tmp_path / "g.npz", tmp_path / "g")
     assert (outcome.code, "Arrays left out: pos (float64 [2, 3])." in outcome.err) == (0, True)
+
+
+def test_rows_of_sparse_features_are_counted(invoke: Invoke, tmp_path: Path) -> None:
+    sparse = {
+        "data": np.ones(2),
+        "indices": np.array([0, 1]),
+        "indptr": np.array([0, 1, 2, 2]),
+        "shape": np.array([3, 2]),
+    }
+    arrays = {f"features_{part}": array for part, array in sparse.items()}
+    np.savez(tmp_path / "g.npz", edge_index=np.array([[0], [1]]), **arrays)
+    outcome = invoke("data", "import", tmp_path / "g.npz", tmp_path / "g")
+    assert outcome.code == 0, outcome.err
+    assert "Rows read: 3 of features, 1 of edges." in outcome.err
 
 
 def test_rows_are_counted_as_they_stand_in_the_source(invoke: Invoke, tmp_path: Path) -> None:
