@@ -47,10 +47,15 @@ _AS_FLOAT = (
     'If you trust it, save such tensors as float32, which has all of their values; of x: data = torch.load(FILE, weights_only=False); data["x"] = '
     'data["x"].float(); torch.save(data, FILE)'
 )
+_AS_PLAIN = (
+    "It is a tensor of a kind or dtype that is not read. If you trust it, save integers as int64, or other numbers as float32 (with .float() in place "
+    'of .long()); of x: data = torch.load(FILE, weights_only=False); data["x"] = data["x"].detach().long(); torch.save(data, FILE)'
+)
 _OF_TENSORS = {
     "torch.BFloat16Storage": _AS_FLOAT,
-    "torch.storage.": _AS_FLOAT,
     "torch._utils._rebuild_sparse": f"It is a sparse tensor; {_PLAIN}",
+    # Among them unsigned integers of 16 bits and more, and floating point numbers of 8 bits.
+    "torch._utils._rebuild_": _AS_PLAIN,
 }
 "What to do about tensors of kinds that are not read, by how the names of their classes begin."
 _LEGACY = (b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", b"\x80\x04\x8a\x0a\x6c\xfc\x9c\x46")

@@ -483,12 +483,22 @@ def test_attributes_that_are_nested_without_end_are_left_out_or_refused(tmp_path
             read(tmp_path / "a.pt", {"x": torch.eye(2), **fields, name: value})
 
 
-def test_the_advice_for_bfloat16_makes_a_file_that_is_read(tmp_path: Path) -> None:
-    path, x = tmp_path / "graph.pt", torch.tensor([[0.5, 3.0], [1e30, -2.0], [0.0, 1.0]], dtype=torch.bfloat16)
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.tensor([[0.5, 3.0], [1e30, -2.0], [0.0, 1.0]], dtype=torch.bfloat16), r"BFloat16Storage.*float32"),
+        (torch.tensor([[0, 3], [2**32 - 1, 2], [5, 1]], dtype=torch.uint32), r"_rebuild_tensor_v3.*dtype.*int64"),
+    ],
+    ids=["bfloat16", "uint32"],
+)
+def test_the_advice_for_other_dtypes_makes_a_file_that_is_read(
+    x: torch.Tensor, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "graph.pt"
     fields = {"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": x}
     for saved in (fields, pytest.importorskip("torch_geometric.data").Data(**fields)):
         torch.save(saved, path)
-        with pytest.raises(DatasetError, match=r"BFloat16Storage.*float32") as caught:
+        with pytest.raises(DatasetError, match=message) as caught:
             read_pyg(path)
         lines = "data = " + caught.value.fix.partition("data = ")[2]
         exec(lines.replace("FILE", repr(str(path))), {"torch": torch})
