@@ -12,6 +12,7 @@ import pytest
 
 from sagann.errors import InputError
 from sagann.nn import ModelConfig
+from sagann.storage import EdgeListFormat, ImportOptions
 from sagann.train import TrainConfig
 
 
@@ -25,6 +26,8 @@ from sagann.train import TrainConfig
             {"hiden": 3},
             "ModelConfig has no such option: 'hiden' (in ModelConfig). Did you mean 'hidden'?",
         ),
+        (ImportOptions, {"symmetrize": True}, "Did you mean 'symmetrise'?"),
+        (EdgeListFormat, {"weights": "km"}, "Did you mean 'weight'?"),
     ],
 )
 def test_unknown_options_are_refused_with_the_nearest_one(kind: Any, given: dict[str, Any], said: str) -> None:

@@ -1,4 +1,4 @@
-"""Widths of layers: refused where a layer cannot make its parameters of them."""
+"""Widths of layers and numbers of their heads: refused where a layer cannot make its parameters of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from numbers import Integral
 from torch import nn
 
 from sagann.errors import InputError, shown
+
+_OF_GRAPH = {"in_dim": "graph.num_features", "edge_dim": "GINE.edge_dim_of(graph)"}
+"Where a graph states a width, by the name of the constructor's argument."
 
 
 def require_widths(layer: nn.Module, **widths: object) -> None:
@@ -22,10 +25,23 @@ def require_widths(layer: nn.Module, **widths: object) -> None:
         if isinstance(value, Integral) and int(value) >= 0:
             continue
         kind = type(layer).__name__
+        right = ", ".join(_OF_GRAPH.get(each, "64") for each in widths)
         raise InputError(
             "the width of a layer is not a number of columns",
             value=f"{name} = {shown(value)}, expected an integer of at least 0",
             where=kind,
-            fix=f"Pass both widths, as {kind}(graph.num_features, 64): a layer makes its parameters when it is made, and finds out no width "
+            fix=f"Pass every width, as {kind}({right}): a layer makes its parameters when it is made, and finds out no width "
             "later, as PyG's -1 does. Sources and destinations have one width.",
+        )
+
+
+def require_heads(layer: nn.Module, num_heads: object) -> None:
+    """Refuse a number of heads that is no integer of at least 1 with an InputError; ``layer`` is being made."""
+    if not isinstance(num_heads, Integral) or int(num_heads) < 1:
+        kind = type(layer).__name__
+        raise InputError(
+            "the layer needs heads",
+            value=f"num_heads = {shown(num_heads)}, expected an integer of at least 1",
+            where=kind,
+            fix="Leave num_heads out for one head.",
         )

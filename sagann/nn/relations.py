@@ -5,11 +5,13 @@ Each layer maps [num_src, in_dim] to [num_dst, out_dim].
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.errors import InputError
+from sagann.errors import InputError, shown
 from sagann.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.topology import Topology, destinations
@@ -30,7 +32,7 @@ class GGNN(SagaLayer):
         dim: features per vertex, and outputs per vertex.
         num_edge_types: number of edge types; 1 for a graph without types.
     Raises:
-        InputError: ``num_edge_types`` is not positive.
+        InputError: ``num_edge_types`` is no integer of at least 1.
     References:
         Li et al., ICLR 2016, Eq. 2-6; Ma et al., NGra, 2018, Fig. 12.
     """
@@ -70,7 +72,7 @@ class RGCN(SagaLayer):
         out_dim: outputs per vertex.
         num_relations: number of relations; 1 for a graph without edge types.
     Raises:
-        InputError: ``num_relations`` is not positive.
+        InputError: ``num_relations`` is no integer of at least 1.
     References:
         Schlichtkrull et al., Modeling Relational Data with Graph Convolutional Networks, ESWC 2018, Eq. 2, without a
         decomposition of the maps.
@@ -110,7 +112,7 @@ class GINE(SagaLayer):
     Args:
         in_dim: features per vertex.
         out_dim: outputs per vertex.
-        edge_dim: features per edge.
+        edge_dim: features per edge; see :meth:`edge_dim_of`.
     References:
         Hu et al., Strategies for Pre-training Graph Neural Networks, ICLR 2020, Appendix A.
     """
@@ -120,7 +122,7 @@ class GINE(SagaLayer):
 
     def __init__(self, in_dim: int, out_dim: int, edge_dim: int) -> None:
         super().__init__()
-        require_widths(self, in_dim=in_dim, out_dim=out_dim)
+        require_widths(self, in_dim=in_dim, out_dim=out_dim, edge_dim=edge_dim)
         self.eps = nn.Parameter(torch.zeros(()))
         self.of_edge = nn.Linear(edge_dim, in_dim)
         self.mlp = nn.Sequential(nn.Linear(in_dim, out_dim), nn.ReLU(), nn.Linear(out_dim, out_dim))
@@ -161,11 +163,11 @@ class GINE(SagaLayer):
 
 
 def _maps(count: int, in_dim: int, out_dim: int, *, layer: str, argument: str) -> nn.Parameter:
-    """A matrix with Glorot-uniform weights for each edge type, [count, in_dim, out_dim]; a count below 1 is an InputError."""
-    if count < 1:
+    """A matrix with Glorot-uniform weights for each edge type, [count, in_dim, out_dim]; another count than an integer from 1 is an InputError."""
+    if not isinstance(count, Integral) or count < 1:
         raise InputError(
             "the layer needs edge types",
-            value=f"{argument} = {count}, at least 1",
+            value=f"{argument} = {shown(count)}, expected an integer of at least 1",
             where=layer,
             fix="Pass 1 for a graph whose edges are all alike.",
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from sagann.errors import DatasetError, require_choice
+from sagann.option_names import with_known_names
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn
 from sagann.storage.expanded import EXPANSION
 from sagann.storage.import_source import ImportOptions, ImportSource
@@ -30,6 +31,7 @@ PathLike: TypeAlias = str | os.PathLike[str]
 _SUFFIXES = {None: CSV_SUFFIXES + PARQUET_SUFFIXES, "csv": CSV_SUFFIXES, "parquet": PARQUET_SUFFIXES}
 
 
+@with_known_names
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EdgeListFormat:
     """Columns and file format of an edge list."""

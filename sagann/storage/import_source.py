@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sagann.errors import DatasetError, InputError
+from sagann.option_names import with_known_names
 from sagann.ranges import require_integer
 from sagann.storage.edge_source import EdgeSource
 from sagann.storage.expanded import EXPANSION
@@ -42,6 +43,7 @@ def silent(done: int, total: int | None, unit: str, stage: str) -> None:
     """Ignore the progress."""
 
 
+@with_known_names
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportOptions:
     """Options of every import."""
