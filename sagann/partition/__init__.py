@@ -2,7 +2,13 @@
 cost model, which learns from measured epochs. Pure algorithms over a Topology."""
 
 from sagann.partition.balance import balanced_bounds
-from sagann.partition.cost_features import ACCESS_BYTES, FEATURES, CostFeatures, count_cost_features
+from sagann.partition.cost_features import (
+    ACCESS_BYTES,
+    FEATURES,
+    CostFeatures,
+    count_cost_features,
+    widths_to_count,
+)
 from sagann.partition.cost_model import CostModel, LearnedKind, Measurement
 from sagann.partition.halo import Part, numbered_part, part_of
 from sagann.partition.orders import DEFAULT_SCORE, VERTEX_ORDERS, VertexOrder, vertex_order
@@ -35,4 +41,5 @@ __all__ = [
     "part_of",
     "vertex_order",
     "vertex_ranges",
+    "widths_to_count",
 ]

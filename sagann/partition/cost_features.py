@@ -41,6 +41,8 @@ ACCESS_BYTES: Mapping[str, int] = MappingProxyType({"cpu": 64, "cuda": 128})
 warp. Powers of 2."""
 # Columns of the prefix sums before those of the row accesses: edges, runs and id accesses.
 _NUM_COMMON = 3
+# Row accesses are counted for this width where no operation reads rows.
+_SOME_BYTES = 64
 # Some ranges of destinations take longer than others, so each thread gets several.
 _TASKS_PER_THREAD = 4
 
@@ -84,6 +86,18 @@ class CostFeatures:
         columns = [*range(_NUM_COMMON), self.column(row_bytes)]
         found = self.sums[stop, columns] - self.sums[first, columns]
         return np.array([stop - first, *found], dtype=np.float64)
+
+
+def widths_to_count(operations: Mapping[str, int]) -> set[int]:
+    """The widths for which :func:`count_cost_features` counts row accesses, at least one, so that the times of operations can be predicted.
+
+    Args:
+        operations: kinds of the operations, with the bytes of a source's row in each; 0 for work on vertices alone.
+    Example:
+        >>> widths_to_count({"linear": 0, "sum": 256}), widths_to_count({"linear": 0})
+        ({256}, {64})
+    """
+    return set(operations.values()) - {0} or {_SOME_BYTES}
 
 
 def count_cost_features(topology: Topology, row_bytes: Iterable[int], *, device: str = "cpu") -> CostFeatures:

@@ -31,6 +31,7 @@ from sagann.partition import (
     Repartition,
     count_cost_features,
     decide_repartition,
+    widths_to_count,
 )
 from sagann.runtime.workers import WorkerPart
 from sagann.runtime.workers.group import START_TIMEOUT_S
@@ -40,8 +41,6 @@ from sagann.train.worker_balance import WorkerBalance, bounds_in
 REPAY_EPOCHS = 20
 "Number of epochs within which a move has to pay for itself."
 _PROBE_BYTES = 4 << 20
-# Row accesses are counted for this width where no operation reads rows.
-_SOME_BYTES = 64
 _TELLING, _DECIDING = "comparing the seconds of an epoch", "waiting for the decision to move vertices"
 _SENDING = "measuring how fast workers send"
 
@@ -227,7 +226,7 @@ class Balancer:
 
     def _count_features(self) -> None:
         """Count the cost features of the graph for the widths of the operations, each worker those of its part."""
-        widths = set(self.operations.values()) - {0} or {_SOME_BYTES}
+        widths = widths_to_count(self.operations)
         if widths <= self._counted:
             return
         own, workers = self.part.topology.part, self.part.workers

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sagann.errors import CheckpointError
 from sagann.graph.topology import Topology
-from sagann.partition import CostFeatures, CostModel, balanced_bounds, count_cost_features
+from sagann.partition import CostFeatures, CostModel, balanced_bounds, count_cost_features, widths_to_count
 from sagann.storage.json_fields import as_text
 from sagann.train.balancer import Balancer, read_learned
 from sagann.train.checkpoint import Checkpoint
@@ -24,8 +24,6 @@ from sagann.train.run_folder import RunFolder
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
 
-# Row accesses are counted for this width where no operation reads rows.
-_SOME_BYTES = 64
 _FORWARD = "forward"
 
 
@@ -62,8 +60,7 @@ class Learned:
 
     def count(self, topology: Topology) -> CostFeatures:
         """The cost features of a graph for the operations: about 40 bytes for each vertex."""
-        widths = set(self.operations.values()) - {0} or {_SOME_BYTES}
-        return count_cost_features(topology, widths, device=self.device)
+        return count_cost_features(topology, widths_to_count(self.operations), device=self.device)
 
     def bounds(self, features: CostFeatures, size: int) -> tuple[int, ...]:
         """Bounds of the parts of so many workers, of equal seconds as the model predicts them for a graph with these features."""
