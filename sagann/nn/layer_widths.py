@@ -1,4 +1,4 @@
-"""Widths of layers and numbers of their heads: refused where a layer cannot make its parameters of them."""
+"""Widths of layers, and numbers of heads and relations: refused where a layer cannot make its parameters of them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,22 @@ def require_widths(layer: nn.Module, **widths: object) -> None:
         )
 
 
-def require_heads(layer: nn.Module, num_heads: object) -> None:
-    """Refuse a number of heads that is no integer of at least 1 with an InputError; ``layer`` is being made."""
-    if not isinstance(num_heads, Integral) or int(num_heads) < 1:
-        kind = type(layer).__name__
-        raise InputError(
-            "the layer needs heads",
-            value=f"num_heads = {shown(num_heads)}, expected an integer of at least 1",
-            where=kind,
-            fix="Leave num_heads out for one head.",
-        )
+def require_counts(layer: nn.Module, *, of: str, fix: str, **counts: object) -> None:
+    """Refuse numbers of heads or of relations that are no integers of at least 1.
+
+    Args:
+        layer: the layer that is being made.
+        of: what is counted, for errors.
+        fix: the advice of errors.
+        counts: values by the names of the constructor's arguments.
+    Raises:
+        InputError: a count is refused.
+    """
+    for name, value in counts.items():
+        if not isinstance(value, Integral) or int(value) < 1:
+            raise InputError(
+                f"the layer needs {of}",
+                value=f"{name} = {shown(value)}, expected an integer of at least 1",
+                where=type(layer).__name__,
+                fix=fix,
+            )

@@ -5,20 +5,19 @@ Each layer maps [num_src, in_dim] to [num_dst, out_dim].
 
 from __future__ import annotations
 
-from numbers import Integral
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.errors import InputError, shown
 from sagann.graph import Graph
 from sagann.graph.large_arrays import empty_array, slabs
 from sagann.graph.topology import Topology, destinations
 from sagann.kernels.typed_linear import typed_linear
-from sagann.nn.layer_widths import require_widths
+from sagann.nn.layer_widths import require_counts, require_widths
 from sagann.nn.layers import glorot_linear
 from sagann.saga import Edge, SagaLayer
+
+_ALIKE = "Pass 1 for a graph whose edges are all alike."
 
 
 class GGNN(SagaLayer):
@@ -43,7 +42,8 @@ class GGNN(SagaLayer):
     def __init__(self, dim: int, num_edge_types: int) -> None:
         super().__init__()
         require_widths(self, dim=dim)
-        self.maps = _maps(num_edge_types, dim, dim, layer="GGNN", argument="num_edge_types")
+        require_counts(self, of="edge types", fix=_ALIKE, num_edge_types=num_edge_types)
+        self.maps = _maps(num_edge_types, dim, dim)
         self.gru = nn.GRUCell(dim, dim)
 
     @staticmethod
@@ -84,7 +84,8 @@ class RGCN(SagaLayer):
     def __init__(self, in_dim: int, out_dim: int, num_relations: int) -> None:
         super().__init__()
         require_widths(self, in_dim=in_dim, out_dim=out_dim)
-        self.maps = _maps(num_relations, in_dim, out_dim, layer="RGCN", argument="num_relations")
+        require_counts(self, of="edge types", fix=_ALIKE, num_relations=num_relations)
+        self.maps = _maps(num_relations, in_dim, out_dim)
         self.own = glorot_linear(in_dim, out_dim)
 
     @staticmethod
@@ -162,15 +163,8 @@ class GINE(SagaLayer):
         return self.mlp((1 + self.eps) * vertex + accum)
 
 
-def _maps(count: int, in_dim: int, out_dim: int, *, layer: str, argument: str) -> nn.Parameter:
-    """A matrix with Glorot-uniform weights for each edge type, [count, in_dim, out_dim]; another count than an integer from 1 is an InputError."""
-    if not isinstance(count, Integral) or count < 1:
-        raise InputError(
-            "the layer needs edge types",
-            value=f"{argument} = {shown(count)}, expected an integer of at least 1",
-            where=layer,
-            fix="Pass 1 for a graph whose edges are all alike.",
-        )
+def _maps(count: int, in_dim: int, out_dim: int) -> nn.Parameter:
+    """A matrix with Glorot-uniform weights for each edge type, [count, in_dim, out_dim]."""
     maps = nn.Parameter(torch.empty(count, in_dim, out_dim))
     for matrix in maps.detach():
         nn.init.xavier_uniform_(matrix)
