@@ -246,10 +246,12 @@ class _Views:
         self._of: dict[torch.dtype, Tensor] = {torch.uint8: memory}
 
     def at(self, offset: int, like: Tensor) -> Tensor:
-        """A contiguous tensor of the form of ``like``."""
+        """A contiguous tensor of the form of ``like``, which counts its own changes in place."""
         memory = self._of.get(like.dtype)
         if memory is None:
             memory = self._of[like.dtype] = self._of[torch.uint8].view(like.dtype)
         shape = like.shape
         strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        return memory.as_strided(shape, strides, memory.storage_offset() + offset // like.element_size())
+        view = memory.as_strided(shape, strides, memory.storage_offset() + offset // like.element_size())
+        # Views of one memory share a count: labels that are written to would count as edges that are written to.
+        return view.data

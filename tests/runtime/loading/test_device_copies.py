@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sagann.errors import LayerError
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.kernels.dialects import dialect_for
 from sagann.nn import ModelConfig, build_model
@@ -184,6 +185,24 @@ def test_cuts_of_the_passes_travel_with_a_batch() -> None:
             expected = dialect.cut_of(theirs, at)
             assert torch.equal(cut.items, expected.items)
             assert cut.used_rows == expected.used_rows
+
+
+def test_arrays_of_a_batch_are_written_to_one_by_one() -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gat", hidden=4, heads=2, dropout=0.0), graph)
+    prepared = model.prepare(graph)
+    copies = DeviceCopies(LateStreams())  # type: ignore[arg-type]
+    (batch, *_) = batches_of(topology=prepared.topology)
+    found = copies.receive(copies.send(copies.pack(batch)))
+    out = model(found.blocks, found.features)
+    # Labels and edges lie in one memory.
+    found.labels[:1] = 0
+    torch.nn.functional.cross_entropy(out, found.labels).backward()
+    for block in found.blocks:
+        block.require_unwritten()
+        block.indices[:1] = 0
+        with pytest.raises(LayerError, match="edges of a topology were overwritten"):
+            block.require_unwritten()
 
 
 @pytest.mark.gpu
