@@ -109,7 +109,7 @@ class Topology:
         self._csr: Csr | None = None
         self._edge_dst: Tensor | None = None
         self._derived: dict[object, Any] = {}
-        self._versions: tuple[int, int] | None = (version_of(indptr), version_of(indices))
+        self._versions = version_of(indptr), version_of(indices)
         _check_shapes(self)
         if validate:
             self.validate()
@@ -199,15 +199,14 @@ class Topology:
     def require_unwritten(self) -> None:
         """Refuse offsets or ids that were changed in place since this topology was made.
 
-        Kernels read memory at these positions without a check, and out-edges are kept from an earlier pass. Changes that PyTorch does not
-        count, such as those of a NumPy array that shares the memory, are not found.
+        Kernels read memory at these positions without a check, and out-edges are kept from an earlier pass. Layers call this method, and
+        so does whatever makes another topology of the arrays, for the other one counts changes from its own beginning. Changes that PyTorch
+        does not count, such as those of a NumPy array that shares the memory, are not found.
 
         Raises:
             LayerError: offsets or ids were changed.
         """
         found = version_of(self.indptr), version_of(self.indices)
-        if self._versions is None:
-            self._versions = found
         if found == self._versions:
             return
         name = "indices" if found[0] == self._versions[0] else "indptr"
@@ -326,7 +325,11 @@ class Topology:
 
         Rows are in CSC order: by destination, then by source. Pass edge data in the order of a list of edges to
         :meth:`from_coo`, which sorts the data with the edges.
+
+        Raises:
+            LayerError: offsets or ids were changed in place.
         """
+        self.require_unwritten()
         both = {**self._edge_data, **edge_data}
         topology = _restored(self.indptr, self.indices, self.num_src, both, self.edge_ids, self._csr)
         topology._edge_dst = self._edge_dst
@@ -349,10 +352,15 @@ class Topology:
     def mapped(self, move: Callable[[Tensor], Tensor]) -> Topology:
         """The same topology with every array replaced by the result of ``move``, for example a copy on a device.
 
-        Out-edges are moved too if they are known; derived values are not.
+        Out-edges are moved too if they are known; derived values are not. Where ``move`` gives a copy that is filled later, filling it must
+        not count as a change of the result in place.
+
+        Raises:
+            LayerError: offsets or ids were changed in place.
         """
+        self.require_unwritten()
         csr = self._csr
-        moved = _restored(
+        return _restored(
             move(self.indptr),
             move(self.indices),
             self.num_src,
@@ -362,12 +370,10 @@ class Topology:
             if csr is None
             else Csr(indptr=move(csr.indptr), indices=move(csr.indices), edge_ids=move(csr.edge_ids)),
         )
-        # A copy to a device may be filled later: the first layer that reads it sees it whole.
-        moved._versions = None
-        return moved
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles keep the arrays that :meth:`mapped` keeps."""
+        self.require_unwritten()
         edge_data = dict(self._edge_data)
         return _restored, (self.indptr, self.indices, self.num_src, edge_data, self.edge_ids, self._csr)
 

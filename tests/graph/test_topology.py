@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.graph import Topology, checks as checks_module, counting_sort
 from tests.graph.graphs import edges_of, graphs
 
@@ -157,6 +157,20 @@ def test_copies_and_pickles_are_the_same_topology(again, known):
     assert other.derived("used", lambda: 4) == 4
     with pytest.raises(TypeError):
         other.edge_data["weight"] = torch.zeros(3)
+
+
+@pytest.mark.parametrize("array", ["indptr", "indices"])
+@pytest.mark.parametrize(
+    "again",
+    [lambda each: each.with_edge_data(weight=torch.ones(6)), lambda each: each.to("meta"), copy.deepcopy, pickle.dumps],
+    ids=["edge data", "to", "copy", "pickle"],
+)
+def test_no_other_topology_is_made_of_overwritten_edges(again, array):
+    topology = example()
+    again(topology)
+    getattr(topology, array)[0] = 1 << 20
+    with pytest.raises(LayerError, match=rf"edges of a topology were overwritten.*\(in Topology.{array}\)"):
+        again(topology)
 
 
 def test_repr_says_the_sizes():

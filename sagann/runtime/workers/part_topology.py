@@ -209,6 +209,7 @@ class PartTopology(Topology):
 
     def with_edge_data(self, **edge_data: Tensor) -> PartTopology:
         """The same part with edge data added or replaced; arrays are shared."""
+        self.require_unwritten()
         topology = PartTopology(self.part, self.halo, {**self.edge_data, **edge_data})
         if self._apart is not None:
             topology._apart = None, self._apart[1]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
 from sagann.nn import GCN, SAGE, GatedGCN
 from sagann.partition import part_of
@@ -140,6 +140,18 @@ def test_edge_data_can_be_added_to_a_part() -> None:
         assert (changed.num_given, changed.first_edge) == (part.num_given, part.first_edge)
         assert set(changed.edge_data) == {*part.edge_data, "twice"}
         assert len(changed.complete(torch.zeros(part.num_given, 1))) == part.num_src
+
+    in_threads(work, 2)
+
+
+def test_no_edge_data_are_added_to_overwritten_edges() -> None:
+    graph = labelled_graph()
+
+    def work(workers: Workers) -> None:
+        part = worker_part(graph, workers, opened=graph).topology
+        part.indices.mul_(1 << 20)
+        with pytest.raises(LayerError, match="edges of a topology were overwritten"):
+            part.with_edge_data(twice=part.edge_data["weight"] * 2)
 
     in_threads(work, 2)
 
