@@ -162,7 +162,12 @@ def test_copies_and_pickles_are_the_same_topology(again, known):
 @pytest.mark.parametrize("array", ["indptr", "indices"])
 @pytest.mark.parametrize(
     "again",
-    [lambda each: each.with_edge_data(weight=torch.ones(6)), lambda each: each.to("meta"), copy.deepcopy, pickle.dumps],
+    [
+        lambda each: each.with_edge_data(weight=torch.ones(6)),
+        lambda each: each.to("meta"),
+        copy.deepcopy,
+        pickle.dumps,
+    ],
     ids=["edge data", "to", "copy", "pickle"],
 )
 def test_no_other_topology_is_made_of_overwritten_edges(again, array):
