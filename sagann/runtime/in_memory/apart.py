@@ -156,6 +156,8 @@ class _GatherApart(torch.autograd.Function):
     @first_order_only
     def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
         call: _Call = ctx.call
+        # A model may have written to the edges after its forward has read them.
+        call.topology.require_unwritten()
         num_kept, num_saved = len(ctx.kept), len(ctx.kept) + len(ctx.of_halo)
         given = dict(zip(ctx.kept, saved[:num_kept], strict=True))
         halo = dict(zip(ctx.of_halo, saved[num_kept:num_saved], strict=True))

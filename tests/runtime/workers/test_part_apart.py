@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import sagann
+from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.nn import GatedGCN
 from sagann.partition import part_of
@@ -127,6 +128,20 @@ def test_results_and_gradients_are_those_of_one_process(accumulator: str, name: 
         assert_close(torch.cat([each[key] for each in found]), expected[key])
     for key, _ in layer.named_parameters():
         assert_close(torch.stack([each[key] for each in found]).sum(0), expected[key])
+
+
+def test_edges_that_are_overwritten_before_the_backward_are_refused() -> None:
+    topology = random_topology(20, 100)
+    layer = Weighted()
+
+    def work(workers: Workers) -> None:
+        part = part_topology(topology, workers)
+        out = layer(part, torch.ones(part.num_dst, 4, requires_grad=True))
+        part.indices.mul_(1 << 20)
+        with pytest.raises(LayerError, match="edges of a topology were overwritten"):
+            out.sum().backward()
+
+    in_threads(work, 2)
 
 
 class RecordedWorkers(ThreadedWorkers):
