@@ -133,11 +133,16 @@ class HopSize:
 
 
 def hop_size(hop: Hop, bounds: Sequence[int]) -> HopSize:
-    """Sizes of the chunks that bounds would make. They are counted once for the same bounds."""
+    """Sizes of the chunks that bounds would make. They are counted once for the same bounds.
+
+    Raises:
+        LayerError: the edges were overwritten.
+    """
     # Imported here: it loads Numba.
     from sagann.graph.chunk_counts import chunk_counts
 
     topology = topology_of(hop)
+    topology.require_unwritten()
     of_type = (hop.data, hop.type) if isinstance(hop, EdgesOfType) else None
     kept: OrderedDict[object, HopSize] = topology.derived(("hop_sizes", of_type), OrderedDict)
     # Types may be changed in place.

@@ -17,6 +17,7 @@ from torch import Tensor
 from sagann.byte_size import with_exact
 from sagann.errors import SagannError, first_line
 from sagann.graph.feature_store import TensorRows
+from sagann.graph.topology import Topology
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.runtime.streaming.executor import Executor
 
@@ -51,7 +52,8 @@ class Call:
     Args:
         begin: makes the executor of the current plan.
         shrink: plans with less memory, or raises. Its arguments are the error, and whether the intervals must be kept.
-        read: tensors that the call reads besides features and parameters; they must not change before the backward.
+        hops: topologies that the call walks; their edges must not change before the backward.
+        read: other tensors that the call reads besides features and parameters; they must not change before the backward.
         has_own_numbers: whether some random numbers depend on how the graph is cut.
     """
 
@@ -60,11 +62,13 @@ class Call:
         begin: Callable[[], Executor],
         shrink: Callable[[BaseException, bool], None],
         *,
+        hops: Sequence[Topology],
         read: Sequence[Tensor],
         device: torch.device,
         has_own_numbers: bool,
     ) -> None:
         self.read = read
+        self._hops = hops
         self._device = device
         self._begin = begin
         self._shrink = shrink
@@ -78,6 +82,8 @@ class Call:
 
     def backward(self, grad: Tensor) -> Executor:
         """Compute the gradients; the epoch of the executor holds them."""
+        for topology in self._hops:
+            topology.require_unwritten()
         # As in the forward. The caller has seen the result, so the random numbers must be the same.
         with torch.autocast(self._device.type, enabled=False):
             return self._attempt(lambda: self._backward(grad), keeps_intervals=self._has_own_numbers)

@@ -50,7 +50,14 @@ class CutHops:
         self._versions: dict[int, int] = {}
 
     def of(self, program: ModelProgram) -> dict[int, Chunks]:
-        """The chunks that the program's gathers go over, by numbers of hops; cut now, if there is room, where they are not yet."""
+        """The chunks that the program's gathers go over, by numbers of hops; cut now, if there is room, where they are not yet.
+
+        Raises:
+            LayerError: the edges of a hop were overwritten.
+        """
+        # Chunks that are cut already would go with the numbers of other edges.
+        for topology in self._hops:
+            topology.require_unwritten()
         require_types(program, self._hops)
         hops = gathered_hops(program, self._hops)
         missing = {_key(hop): hop for hop in hops.values() if _key(hop) not in self._chunks}

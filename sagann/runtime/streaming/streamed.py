@@ -300,7 +300,14 @@ class StreamedModel(nn.Module):
 
         # The backward refuses edge data that the caller has changed.
         read = [data for data in edge_data_of(program, self.hops) if not data.is_inference()]
-        call = Call(begin, shrink, read=read, device=self._backend.device, has_own_numbers=_depends_on_cut(program))
+        call = Call(
+            begin,
+            shrink,
+            hops=self.hops,
+            read=read,
+            device=self._backend.device,
+            has_own_numbers=_depends_on_cut(program),
+        )
         out: Tensor = Streamed.apply(call, x if isinstance(x, Tensor) else None, *parameters)  # type: ignore[no-untyped-call]
         assert call.executor is not None
         if moments := call.executor.epoch.moments:

@@ -14,6 +14,7 @@ from sagann.graph import Topology
 from sagann.kernels.seeds import seeded
 from sagann.nn import GCN, SAGE
 from sagann.plan import equal_vertices
+from sagann.plan.hops import hop_size
 from sagann.plan.residency import BudgetError
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.runtime.streaming.tape import Tape
@@ -81,6 +82,27 @@ def test_edge_data_that_is_changed_before_the_backward_is_refused(count: int) ->
     topology.edge_data["gcn_weight"].mul_(3)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
+
+
+@pytest.mark.parametrize("array", ["indptr", "indices"])
+@pytest.mark.parametrize("when", ["before planning", "between calls", "before the backward"])
+def test_edges_that_are_overwritten_are_refused(when: str, array: str) -> None:
+    model, x, topology = Squashed(), torch.randn(ROWS, 6), random_topology(ROWS, 400)
+    streamed = StreamedModel(model, [topology], equal_vertices(ROWS, 3))
+    result = streamed(x)
+
+    def go_on() -> None:
+        if when == "before planning":
+            hop_size(topology, equal_vertices(ROWS, 2))
+        elif when == "between calls":
+            streamed(x)
+        else:
+            result.sum().backward()
+
+    getattr(topology, array).mul_(1 << 20)
+    message = rf"edges of a topology were overwritten.*\(in Topology.{array}\)"
+    with pytest.raises(LayerError, match=message):
+        go_on()
 
 
 def test_features_that_were_made_in_inference_mode() -> None:
