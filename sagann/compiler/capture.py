@@ -23,7 +23,7 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.model_stages import ModelCut
 from sagann.compiler.operators import BATCH_MEANS, EDGE_MEANS, GATHER, GATHERED, SAGA_LAYER
 from sagann.compiler.recording import Call, Recorder, cannot_be_captured, traced_model
-from sagann.compiler.trace import TraceError, merge_equal
+from sagann.compiler.trace import TraceError, drop_unread, merge_equal
 from sagann.graph.topology import Topology
 from sagann.saga.shared_lock import MODELS
 
@@ -57,11 +57,11 @@ def capture(
     for node in [node for node in module.graph.nodes if node.target is SAGA_LAYER]:
         _inline(module, node, recorder.calls[int(node.args[1])])
     _own_output(module)
-    module.graph.eliminate_dead_code()
-    merge_equal(module)
     # On other devices pointwise work runs operator by operator, and takes the memory of each of them.
     fuses_rows = recorder.options.fuse and x.device.type == "cpu"
     try:
+        drop_unread(module, model)
+        merge_equal(module)
         return ModelCut(module, recorder, fuses_rows=fuses_rows).run()
     except TraceError as error:
         raise cannot_be_captured(model, error) from error

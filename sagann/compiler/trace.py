@@ -80,7 +80,7 @@ def trace_layer(
     for node, given in zip(others, inputs, strict=True):
         node.meta["input"] = given
     check_trace(module)
-    _finish(module)
+    _finish(module, layer)
     return module
 
 
@@ -255,8 +255,22 @@ def check_trace(module: fx.GraphModule) -> None:
             raise TraceError("it returns several values" if several else "what it returns is a constant")
 
 
-def _finish(module: fx.GraphModule) -> None:
+def drop_unread(module: fx.GraphModule, root: nn.Module) -> None:
+    """Remove the nodes that the result does not depend on. A BatchNorm of ``root`` among them is refused if a call moves its running means."""
+    norms = {node: str(node.args[1]) for node in module.graph.nodes if node.target in MEANS}
     module.graph.eliminate_dead_code()
+    left = set(module.graph.nodes)
+    for name in [name for node, name in norms.items() if node not in left]:
+        norm = root.get_submodule(name)
+        if norm.running_mean is not None:
+            raise TraceError(
+                f"nothing reads the result of the {type(norm).__name__} '{name}', which is trained: its running means would stay as they "
+                "are; leave the call out"
+            )
+
+
+def _finish(module: fx.GraphModule, layer: SagaLayer) -> None:
+    drop_unread(module, layer)
     merge_equal(module)
     phase = "edge"
     for node in module.graph.nodes:

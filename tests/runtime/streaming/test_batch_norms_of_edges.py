@@ -321,6 +321,59 @@ def test_few_edges(num_edges: int) -> None:
         assert_alike(numbers(model, streamed.loss(x, partial_loss), x), expected)
 
 
+class Unused(sagann.SagaLayer):
+    """Calls a norm on the edges or on the vertices, and reads nothing of its result."""
+
+    accumulator = "sum"
+
+    def __init__(self, at: str, width: int) -> None:
+        super().__init__()
+        self.at, self.norm = at, nn.BatchNorm1d(width)
+
+    def apply_edge(self, edge: Any) -> Tensor:
+        if self.at == "edge":
+            self.norm(edge.src)
+        return 2 * edge.src
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        if self.at == "vertex":
+            self.norm(vertex)
+        return accum
+
+
+class OfOne(nn.Module):
+    """A model of one layer, which may call a norm, or its layer once more, and read nothing of the result."""
+
+    def __init__(self, at: str, width: int) -> None:
+        super().__init__()
+        self.at, self.norm, self.layer = at, nn.BatchNorm1d(width), Unused(at, width)
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        if self.at == "model":
+            self.norm(x)
+        out = self.layer(hops[0], x)
+        if self.at == "layer":
+            self.layer(hops[0], self.norm(x))
+        return out
+
+
+@pytest.mark.parametrize("at", ["edge", "vertex", "model", "layer"])
+def test_a_norm_whose_result_is_not_read_is_refused_where_its_means_would_move(at: str) -> None:
+    hops, x = given()
+    model = OfOne(at, x.shape[1]).double()
+    streamed = StreamedModel(model, hops[:1], (0, 11, len(x)))
+    with pytest.raises(LayerError, match="nothing reads the result of the BatchNorm1d 'norm', which is trained"):
+        streamed(x)
+    # Nothing moves in evaluation, nor where there are no running means. Inside a layer, other checks refuse these.
+    model.eval()
+    expected = model(hops[:1], x)
+    assert_alike([streamed(x).detach()], [expected.detach()])
+    model.train()
+    if at in ("model", "layer"):
+        model.norm = nn.BatchNorm1d(x.shape[1], track_running_stats=False).double()
+        assert_alike([streamed(x).detach()], [expected.detach()])
+
+
 def test_what_stays_refused() -> None:
     class OfSequences(OfEdges):
         accumulator = "concat"
