@@ -11,9 +11,9 @@ from __future__ import annotations
 import mmap
 import warnings
 from collections.abc import Iterator
-from threading import Lock
+from threading import RLock
 from typing import Protocol
-from weakref import WeakValueDictionary, finalize
+from weakref import finalize
 
 from torch import Tensor
 
@@ -49,27 +49,28 @@ class PinningError(InputError):
 
 
 class _Registration:
-    """A range of memory that a driver has pinned, until nobody needs this object."""
+    """A range of memory that a driver has pinned, as long as it has holders."""
 
     def __init__(self, memory: Tensor, addresses: list[int], driver: PinDriver) -> None:
-        # The argument keeps the memory where it is until it is unpinned.
-        # A driver that ends with the process unpins by itself, and may be gone first.
-        finalize(self, _unpin, memory, addresses, driver).atexit = False
-        self.num_pieces = len(addresses)
+        # The memory stays where it is until it is unpinned.
+        self.memory, self.addresses, self.driver = memory, addresses, driver
+        self.holders: list[None] = []
+        "An entry for each holder. The lock does not keep out a finalizer that garbage collection runs on this thread, but a list changes at once."
 
 
-_REGISTRATIONS: WeakValueDictionary[tuple[object, int, int], _Registration] = WeakValueDictionary()
+_REGISTRATIONS: dict[tuple[object, int, int], _Registration] = {}
 "Registrations in use, by the driver's scope, and by address and bytes of the memory."
-_LOCK = Lock()
+_LOCK = RLock()
+"Held while memory is pinned or unpinned. A finalizer may need it on the thread that holds it."
 
 
 class Pinned:
     """Memory that is pinned until :meth:`close`, or until nobody needs this object. Made by :func:`pin_in_pieces`."""
 
-    def __init__(self, registration: _Registration, driver: PinDriver) -> None:
-        self.num_pieces = registration.num_pieces
-        # The argument keeps the registration.
-        self._leave = finalize(self, _finish, registration, driver)
+    def __init__(self, key: tuple[object, int, int], registration: _Registration) -> None:
+        self.num_pieces = len(registration.addresses)
+        self._leave = finalize(self, _leave, key, registration)
+        # A driver that ends with the process unpins by itself, and may be gone first.
         self._leave.atexit = False
 
     def close(self) -> None:
@@ -91,9 +92,14 @@ def pin_in_pieces(memory: Tensor, driver: PinDriver, *, piece_bytes: int = PIECE
     key = driver.scope, memory.data_ptr(), len(memory)
     with _LOCK:
         registration = _REGISTRATIONS.get(key)
-        if registration is None:
-            registration = _REGISTRATIONS[key] = _registered(memory, driver, piece_bytes)
-    return Pinned(registration, driver)
+        if registration is not None:
+            registration.holders.append(None)
+        # Garbage collection on this thread may have ended the registration before it had the new holder.
+        if registration is None or _REGISTRATIONS.get(key) is not registration:
+            registration = _registered(memory, driver, piece_bytes)
+            registration.holders.append(None)
+            _REGISTRATIONS[key] = registration
+    return Pinned(key, registration)
 
 
 def _registered(memory: Tensor, driver: PinDriver, piece_bytes: int) -> _Registration:
@@ -135,14 +141,17 @@ def _unregister(addresses: list[int], driver: PinDriver) -> list[int]:
     return [code for code in codes if code]
 
 
-def _finish(registration: _Registration, driver: PinDriver) -> None:
-    if registration.num_pieces:
+def _leave(key: tuple[object, int, int], registration: _Registration) -> None:
+    """End one hold of a registration, and with the last one the registration."""
+    memory, addresses, driver = registration.memory, registration.addresses, registration.driver
+    if addresses:
         # Batches that a loop has left behind may be under way.
         driver.finish()
-
-
-def _unpin(memory: Tensor, addresses: list[int], driver: PinDriver) -> None:
-    if codes := _unregister(addresses, driver):
+    with _LOCK:
+        registration.holders.pop()
+        is_last = not registration.holders and _REGISTRATIONS.pop(key, None) is not None
+        codes = _unregister(addresses, driver) if is_last else []
+    if codes:
         warnings.warn(
             f"{len(codes)} of {len(addresses)} pieces of {format_bytes(len(memory))} of host memory stay pinned: the driver's "
             f"errors {', '.join(map(str, codes))}. Their memory is not given back before the process ends.",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import re
+from threading import Thread
 
 import pytest
 import torch
 from torch import Tensor
 
-from sagann.runtime.device.pinning import PinningError, pin_in_pieces
+from sagann.runtime.device.pinning import Pinned, PinningError, pin_in_pieces
 from tests.runtime.device.drivers import SimulatedDevices
 
 PAGE = 4096
@@ -88,6 +89,28 @@ def test_no_bytes_are_no_pieces() -> None:
     driver = SimulatedDevices()
     assert pin_in_pieces(torch.empty(0, dtype=torch.uint8), driver).num_pieces == 0
     assert not driver.registered
+
+
+def test_memory_that_is_pinned_again_while_it_is_unpinned() -> None:
+    found: list[Pinned] = []
+
+    class Meeting(SimulatedDevices):
+        """Unpins while another thread pins."""
+
+        def unregister(self, address: int) -> int:
+            if not found and not others:
+                others.append(Thread(target=lambda: found.append(pin_in_pieces(memory, self))))
+                others[0].start()
+                others[0].join(timeout=0.2)
+            return super().unregister(address)
+
+    others: list[Thread] = []
+    driver, memory = Meeting(), memory_of(3 * PAGE)
+    pin_in_pieces(memory, driver).close()
+    others[0].join()
+    assert len(driver.pinned) == 1
+    found.pop().close()
+    assert not driver.pinned
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
