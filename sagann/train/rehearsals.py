@@ -35,9 +35,11 @@ def foretell(parts: RunParts) -> SampledForecast:
         )
     with _copied(parts) as predictor:
         source = RehearsedEpochs(predictor, parts.prepared, parts.config, kept=parts.take_tiers())
-        parts.kept_tiers = source.tiers
         source.try_out()
-        return source.forecast(parts.session_of(predictor, source))
+        found = source.forecast(parts.session_of(predictor, source))
+        # After a failure, nobody may train.
+        parts.kept_tiers = source.tiers
+        return found
 
 
 def rehearse_trainers(parts: RunParts, *, longest_s: float | None = None) -> RehearsedJob:

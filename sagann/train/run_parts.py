@@ -147,6 +147,7 @@ class RunParts:
                 self.predictor.streaming.warn(self.say)
             return
         budget_bytes = None
+        self._drop_changed_tiers()
         if self.config.memory is None and self.device.type == "cpu":
             known = folder.read_run().get(AUTOMATIC) if folder is not None and folder.exists and resume else None
             budget_bytes = automatic_budget(
@@ -165,8 +166,14 @@ class RunParts:
 
     def take_tiers(self) -> KeptTiers | None:
         """The tiers that a rehearsal has left, once; None where there are none, or where their file has changed."""
+        self._drop_changed_tiers()
         kept, self.kept_tiers = self.kept_tiers, None
-        return kept if kept is not None and kept.is_unchanged() else None
+        return kept
+
+    def _drop_changed_tiers(self) -> None:
+        """Give up the tiers that a rehearsal has left if their file has changed."""
+        if self.kept_tiers is not None and not self.kept_tiers.is_unchanged():
+            self.kept_tiers = None
 
     def session(self) -> TrainSession:
         """A session that trains the model from the weights it has now."""

@@ -15,12 +15,14 @@ from torch import Tensor
 
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.graph import Graph
+from sagann.graph.feature_store import Features
 from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
 from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.runtime.tiered.hot_size import HotSize
+from sagann.storage.mapped import MappedRows, positioned
 from sagann.train.batch_memory import measure_batches
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import PredictorSource, TrainStep
@@ -43,15 +45,21 @@ class KeptTiers:
 
     graph: Graph
     "The graph as the model reads it, on the processor, with its features in tiers."
+    features: Features | None
+    "The features without tiers."
     ahead: int
     "Number of mini-batches that are made ahead."
     messages: tuple[str, ...]
     "What the user should know about the tiers."
 
     def is_unchanged(self) -> bool:
-        """Whether the file of the features is still the one that the hot rows were read from."""
-        store = self.graph.features
-        return isinstance(store, TieredFeatures) and store.is_unchanged()
+        """Whether there is a hot tier of rows that are known to be the same still: only a file that the features are mapped from tells this.
+
+        Features in memory may have been changed, and a feature store of the user's may give other rows.
+        """
+        store, features = self.graph.features, self.features
+        is_of_file = isinstance(features, Tensor) and isinstance(positioned(features), MappedRows)
+        return is_of_file and isinstance(store, TieredFeatures) and store.is_unchanged()
 
 
 class SampledEpochs(PredictorSource[Predictor]):
@@ -91,15 +99,12 @@ class SampledEpochs(PredictorSource[Predictor]):
         # After the hot tier, whose size may be stated.
         sample_on = sampling_place(graph, config, predictor.device, say=say)
         self._minibatches = self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
-        # The features of memory may be changed between two sources, and their tiers read nothing from a disk.
-        features = prepared.graph.features
-        is_kept = isinstance(self._store, TieredFeatures) and features is not None and not is_in_memory(features)
-        self.tiers = made if is_kept else None
-        "The tiers, for a later source; None where these are soon made, or may no longer be right."
+        self.tiers = made if made.is_unchanged() else None
+        "The tiers, for a later source; None where nobody could tell whether they are still right."
 
     def _tiers_of(self, graph: Graph, config: TrainConfig) -> KeptTiers:
         """Choose the tiers of the graph on the processor, and read what the hot tier begins with."""
-        predictor, messages = self._predictor, list[str]()
+        predictor, messages, features = self._predictor, list[str](), graph.features
         ahead = _stated_ahead(graph, config, predictor)
         if config.has_tiers and graph.features is not None:
             has_window = looks_ahead(graph.features, config)
@@ -125,7 +130,7 @@ class SampledEpochs(PredictorSource[Predictor]):
             if plan.hot is not None:
                 hottest = self._hottest(graph, config)
                 graph = _with_tiers(graph, plan.hot, hottest, config, messages.append, device)
-        return KeptTiers(graph=graph, ahead=ahead, messages=tuple(messages))
+        return KeptTiers(graph=graph, features=features, ahead=ahead, messages=tuple(messages))
 
     def _batches_of(
         self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"

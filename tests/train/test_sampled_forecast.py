@@ -291,24 +291,79 @@ def test_a_run_after_its_forecast_does_not_read_the_hot_rows_again(
     assert len(made) == 3
 
 
-def test_hot_rows_of_a_file_that_was_written_to_are_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph, path = community_graph(), tmp_path / "rows.npy"
+def mapped_trainer(path: Path) -> Trainer:
+    """A trainer of features that are mapped from a file, with a hot tier of all rows."""
+    graph = community_graph()
     np.save(path, graph.features.numpy())
     mapped = torch.from_numpy(np.load(path, mmap_mode="c"))
     config = TrainConfig(**SAMPLED, hot="100%", device="cpu")
-    trainer = Trainer(seeded_model(), replace(graph, features=mapped), config)
-    trainer.foretell()
-    kept = trainer._parts.kept_tiers
-    assert kept is not None
-    assert kept.is_unchanged()
+    return Trainer(seeded_model(), replace(graph, features=mapped), config)
+
+
+def write_to(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(-4, 2)
         file.write(b"\0\0\0\0")
     os.utime(path, ns=(1, 1))
+
+
+def test_hot_rows_of_a_file_that_was_written_to_are_read_again(tmp_path: Path) -> None:
+    trainer = mapped_trainer(tmp_path / "rows.npy")
+    trainer.foretell()
+    kept = trainer._parts.kept_tiers
+    assert kept is not None
+    assert kept.is_unchanged()
+    write_to(tmp_path / "rows.npy")
     assert not kept.is_unchanged()
     assert trainer._parts.take_tiers() is None
+
+
+def test_hot_rows_of_a_map_that_was_written_to_are_read_again(tmp_path: Path) -> None:
+    trainer = mapped_trainer(tmp_path / "rows.npy")
+    trainer.foretell()
+    assert trainer._parts.kept_tiers is not None
+    trainer._parts.prepared.graph.features.mul_(2)
+    assert trainer._parts.take_tiers() is None
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_memory_is_left_to_a_hot_tier_that_is_read_again(
+    is_changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FoundError(Exception):
+        pass
+
+    def noted(*_: object, hot_bytes: int, **__: object) -> None:
+        raise FoundError(hot_bytes)
+
+    trainer = mapped_trainer(tmp_path / "rows.npy")
+    trainer.foretell()
+    if is_changed:
+        write_to(tmp_path / "rows.npy")
+    monkeypatch.setattr("sagann.train.run_parts.automatic_budget", noted)
+    with pytest.raises(FoundError) as found:
+        trainer.fit()
+    assert (found.value.args[0] > 0) == is_changed
+
+
+def test_tiers_of_a_forecast_that_failed_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise InterruptedError
+
+    trainer = mapped_trainer(tmp_path / "rows.npy")
+    monkeypatch.setattr(RehearsedEpochs, "forecast", failing)
+    with pytest.raises(InterruptedError):
+        trainer.foretell()
+    assert trainer._parts.kept_tiers is None
+
+
+def test_tiers_of_a_store_whose_rows_nobody_compares_do_not_stay() -> None:
+    graph = community_graph()
+    store = ComputedRows(graph.num_vertices, graph.num_features)
+    config = TrainConfig(**SAMPLED, memory="1GiB", device="cpu")
+    trainer = Trainer(seeded_model(), replace(graph, features=store), config)
+    assert list(trainer.foretell().tiers) == ["hot", "cold"]
+    assert trainer._parts.kept_tiers is None
 
 
 def test_tiers_of_rows_in_memory_do_not_stay() -> None:
