@@ -17,8 +17,6 @@ from sagann.storage.row_source import Array, RowSource
 
 LEAST_MEMORY_BYTES = 2**20
 "Smallest working memory of an import, in bytes."
-
-
 READING = "reading edges"
 "Stage of an import that reads the edges of the source."
 WRITING = "writing "
