@@ -33,6 +33,7 @@ from sagann.graph import Graph, original_order
 from sagann.graph.task import without_others
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
+from sagann.runtime.places import num_cuda_devices
 from sagann.storage.whole_files import whole_files
 from sagann.torchrun import is_worker
 from sagann.train import Predictor, load_run, read_run
@@ -40,7 +41,6 @@ from sagann.train.agreement import require_agreement, require_processors, requir
 from sagann.train.identity import graph_difference
 from sagann.train.predictor import evaluating
 from sagann.train.preparation import PreparedGraph
-from sagann.train.resources import chosen_device
 from sagann.train.run_folder import CONFIG_FILE
 
 if TYPE_CHECKING:
@@ -219,15 +219,19 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
     _require_divisible(run_dir)
     # Imported here: most commands have one worker.
     from sagann.cli.launch import joined, launch_workers
-    from sagann.runtime.workers.devices import device_of_worker
+    from sagann.runtime.workers.devices import AUTO_ON_PROCESSORS, device_of_worker, name_for_workers
 
     if is_worker():
         with joined(shared, given, timeout_s=timeout_s, balance=balance) as workers:
             _use(opening, run_dir, shared, use, workers)
         return 0
     # What any worker would refuse is refused here, once.
-    device = device_of_worker(chosen_device(opening.device), local_rank=0, num_local=num_workers)
-    require_processors(device, opening.memory or read_run(run_dir).train_config.memory)
+    memory = opening.memory or read_run(run_dir).train_config.memory
+    name = name_for_workers(opening.device, num_local=num_workers, is_streamed=memory is not None)
+    device = device_of_worker(name, local_rank=0, num_local=num_workers)
+    require_processors(device, memory)
+    if opening.device == "auto" and name == "cpu" and num_cuda_devices():
+        shared.terminal().say(AUTO_ON_PROCESSORS)
     predictor = _opened(replace(opening, device="cpu"), run_dir, shared)
     if balance == "cost":
         # Imported here: most commands have one worker, and it loads Numba.

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from sagann.byte_size import format_bytes
 from sagann.cli.failure import INTERRUPTED
 from sagann.cli.fit_memory import check_memory
@@ -31,7 +33,7 @@ from sagann.train import RunInfo, Trainer, TrainResult
 from sagann.train.agreement import require_divisible
 from sagann.train.atomic import leftovers
 from sagann.train.checkpoint import Position
-from sagann.train.resources import chosen_device, resolve_device
+from sagann.train.resources import resolve_device
 from sagann.train.run_folder import (
     CONFIG_FILE,
     HISTORY_FILE,
@@ -82,7 +84,7 @@ def train_run(
         return _train_together(settings, given, out, resume=resume, overwrite=overwrite, shared=shared)
     run_dir = out or _free_folder(settings)
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
-    streaming = _streaming(settings, run_dir)
+    streaming = Streaming.of(settings.train, run_dir, device=resolve_device(settings.train.device))
     with nullcontext() if streaming is None else streaming.large_arrays():
         graph = training_graph(settings.data, task=settings.train.task, seed=settings.train.seed, say=terminal.say)
     check_memory(settings, graph)
@@ -95,18 +97,17 @@ def train_run(
     return _told(result, settings, run_dir, terminal)
 
 
-def _require_divisible(settings: RunSettings, *, local_rank: int, num_local: int) -> None:
-    """Refuse what several workers cannot train, before anything is read."""
+def _divisible(settings: RunSettings, *, local_rank: int, num_local: int) -> torch.device:
+    """The device of a worker. What several workers cannot train is refused before anything is read."""
     # Imported here: most runs have one worker.
-    from sagann.runtime.workers.devices import device_of_worker
+    from sagann.runtime.workers.devices import device_of_worker, name_for_workers
 
-    device = device_of_worker(chosen_device(settings.train.device), local_rank=local_rank, num_local=num_local)
+    name = name_for_workers(
+        settings.train.device, num_local=num_local, is_streamed=settings.train.memory is not None
+    )
+    device = device_of_worker(name, local_rank=local_rank, num_local=num_local)
     require_divisible(settings.train, device, balance=settings.balance)
-
-
-def _streaming(settings: RunSettings, run_dir: Path) -> Streaming | None:
-    """The streaming that the settings ask for."""
-    return Streaming.of(settings.train, run_dir, device=resolve_device(settings.train.device))
+    return device
 
 
 def _told(result: TrainResult, settings: RunSettings, run_dir: Path, terminal: Terminal) -> int:
@@ -129,9 +130,9 @@ def _train_together(
     if not is_worker():
         run_dir = out or _free_folder(settings)
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
-        _require_divisible(settings, local_rank=0, num_local=settings.workers)
+        device = _divisible(settings, local_rank=0, num_local=settings.workers)
         named = [] if out is not None else ["--out", str(run_dir)]
-        streaming = _streaming(settings, run_dir)
+        streaming = Streaming.of(settings.train, run_dir, device=device)
         again = f"Continue with: sagann train --resume --out {shlex.quote(str(run_dir))}"
         try:
             return launch_workers([*shared.arguments, *named], settings.workers, run_dir=run_dir, again=again)
@@ -152,8 +153,8 @@ def _train_together(
             _check_folder(run_dir, resume=resume, overwrite=overwrite)
         terminal = shared.terminal()
         with workers.together("checking the options"):
-            _require_divisible(settings, local_rank=local_rank(), num_local=num_local_workers())
-        streaming = _streaming(settings, run_dir)
+            device = _divisible(settings, local_rank=local_rank(), num_local=num_local_workers())
+        streaming = Streaming.of(settings.train, run_dir, device=device)
         with nullcontext() if streaming is None else streaming.large_arrays():
             graph = training_graph(
                 settings.data,

@@ -26,7 +26,7 @@ from sagann.train.config import TrainConfig
 from sagann.train.identity import config_identity, differences, graph_identity
 from sagann.train.predictor import Predictor
 from sagann.train.reporter import EpochRecord
-from sagann.train.resources import chosen_device, versions
+from sagann.train.resources import versions
 from sagann.train.session import TrainSession
 
 if TYPE_CHECKING:
@@ -76,22 +76,27 @@ def require_processors(device: torch.device, memory: str | None) -> None:
         )
 
 
-def device_together(name: str, workers: Workers) -> torch.device:
+def device_together(name: str, workers: Workers, *, is_streamed: bool) -> torch.device:
     """The device that this worker computes on, connected with the others' devices. All workers call this at the same time.
+
+    Where 'auto' is a processor on one machine, it is on all.
 
     Args:
         name: 'cpu', 'cuda', 'cuda:N' or 'auto', as the configuration has it.
         workers: all workers.
+        is_streamed: whether the workers stream within a memory budget.
     Raises:
         InputError: a worker has no device of that name of its own, or workers have devices of several types.
     """
     # Imported here: most runs have no workers, and it loads torch.distributed.
-    from sagann.runtime.workers.devices import device_of_worker
+    from sagann.runtime.workers.devices import device_of_worker, name_for_workers
 
+    num_local = torchrun.num_local_workers()
+    chosen = name_for_workers(name, num_local=num_local, is_streamed=is_streamed)
+    if workers.any(name == "auto" and chosen == "cpu", "choosing a device") and name == "auto":
+        chosen = "cpu"
     with workers.together("choosing a device"):
-        device = device_of_worker(
-            chosen_device(name), local_rank=torchrun.local_rank(), num_local=torchrun.num_local_workers()
-        )
+        device = device_of_worker(chosen, local_rank=torchrun.local_rank(), num_local=num_local)
     require_same(workers, {"device": device.type})
     workers.compute_on(device)
     return device

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
 from sagann.errors import MissingDependencyError
@@ -15,6 +16,7 @@ from sagann.graph.task import answered, is_of_graphs, is_of_links, left_out, tas
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.without_effect import options_without_effect
+from sagann.runtime.places import num_cuda_devices
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.train.agreement import device_together, require_agreement, require_divisible
@@ -76,7 +78,7 @@ def assemble(
     if config.tensorboard and find_spec("tensorboard") is None:
         raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
     named = "cpu" if config.devices else config.device
-    device = resolve_device(named) if workers is None else device_together(named, workers)
+    device = resolve_device(named) if workers is None else _device_of_worker(named, workers, config, say)
     contract = Contract.of(graph)
     with whole_files(graph), seeded(config.seed, device):
         mean_loss = build_loss(
@@ -119,3 +121,14 @@ def assemble(
             require_agreement(workers, config, graph, predictor, model_config)
         parts.prepare()
     return parts
+
+
+def _device_of_worker(name: str, workers: Workers, config: TrainConfig, say: Callable[[str], None]) -> torch.device:
+    """The device of this worker, which the workers choose together; why they leave CUDA devices alone is said."""
+    # Imported here: most runs have no workers, and it loads torch.distributed.
+    from sagann.runtime.workers.devices import AUTO_ON_PROCESSORS
+
+    device = device_together(name, workers, is_streamed=config.memory is not None)
+    if name == "auto" and device.type == "cpu" and num_cuda_devices():
+        say(AUTO_ON_PROCESSORS)
+    return device

@@ -73,7 +73,8 @@ class TrainConfig:
     seed: int = 0
     "Seed of all random numbers of training, and of the weights where Trainer builds the model."
     device: str = "auto"
-    "Device that computes: 'cpu', 'cuda' or 'cuda:N'; 'auto' is cuda where there is one. With 'cuda', every worker of a machine has one of its own."
+    """Device that computes: 'cpu', 'cuda' or 'cuda:N'; 'auto' is cuda where there is one. With 'cuda', every worker of a machine has one of its
+    own; 'auto' is the processor where one has none, or where workers stream within a memory budget."""
     deterministic: bool = True
     "Refuse operators that have no reproducible implementation on the device, so that the same seed gives the same bits."
     sample: tuple[int, ...] | None = None

@@ -163,7 +163,7 @@ def load_run(
         # Imported here: most runs have no workers.
         from sagann.train.agreement import device_together, require_processors
 
-        where = device_together(device, workers)
+        where = device_together(device, workers, is_streamed=config.memory is not None)
         require_processors(where, config.memory)
     # An automatic budget comes from the host's free memory, for one process.
     automatic_bytes = run.automatic_bytes if where.type == "cpu" and workers is None else None
