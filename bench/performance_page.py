@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -34,6 +35,10 @@ SHOWN = "reddit-small"
 "Generated graph of the README's table."
 ON_DISK = "budget, host on disk"
 "The way of training inside a budget that takes the least memory."
+WHOLE = "P = 1, loss folded"
+"The streamed epoch that one inside a budget is compared with."
+ORDINARY = "engine"
+"The epoch of a run without a budget."
 CONTESTS = {
     "defaults": "epochs, defaults of `sagann train`",
     "epochs": "epochs, no dropout",
@@ -50,9 +55,10 @@ On the CPU, against the faster of PyG and DGL, each with its best variant:
 {sure}
 {device}
 
-All other figures come from {processors}, {threads} threads, 24 GiB of memory and PyTorch on the CPU. `make performance` writes this page
-from the files in `bench/results`; the README there names the command behind each file. Words such as *budget* and *engine* are in
-the [glossary](glossary.md).
+Sections about a CUDA device name their own machine. All other figures come from {processors}, {threads} threads, 24 GiB of memory and
+PyTorch on the CPU. `make performance` writes this page from the files in `bench/results`; the README there names the command behind each
+file. `python -m bench.…` runs in the root of a checkout, with the extra `bench`. Words such as *budget* and *engine* are in the
+[glossary](glossary.md).
 {measured_on}"""
 FAST = """## How fast
 
@@ -64,7 +70,7 @@ the floor, because calls from Python take most of their epoch (`python -m bench.
 SMALL = """## How small
 
 Peak memory of a process above its loaded graph. In memory, sagann is compared with the thriftiest variant of PyG and DGL, be it slow,
-and ranges are over models. Inside a budget, sagann is compared with its own epoch in memory.
+and ranges are over models. Inside a budget, sagann is compared with its own streamed epoch at P = 1.
 """
 SURE = """## How sure
 
@@ -137,6 +143,8 @@ def with_table(readme: str, results: Path) -> str:
     # The defaults, where they were measured on that graph.
     name = next((name for name, rows in shown.items() if rows), "epochs")
     rows = shown.get(name, [])
+    measured = [record for record in _records(results / f"{name}.jsonl") if record["dataset"] == SHOWN]
+    processors = " and ".join(dict.fromkeys(f"an {record['processor']}" for record in measured))
     shape = SHAPES[SHOWN]
     before, mark, rest = readme.partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
@@ -154,6 +162,12 @@ def with_table(readme: str, results: Path) -> str:
         least = "-" if row.least_peer is None else f"{row.least_peer[1] / 2**20:.0f}"
         cells = [row.task, *seconds, speed, f"{row.peaks['sagann'] / 2**20:.0f}", least]
         lines.append(f"| {' | '.join(cells)} |")
+    if processors:
+        lines += [
+            "",
+            f"{_settings(results / f'{name}.jsonl')['threads']} threads of {processors}. Contestants run in alternation. The factor is the median of the "
+            "rounds' ratios, so it is not the quotient of two columns.",
+        ]
     return before + mark + "\n".join([*lines, "", ""]) + end + after
 
 
@@ -189,11 +203,11 @@ def _small_table(
                         f"{geometric_mean(shares):.2f} ({min(shares):.2f} to {max(shares):.2f}) | {times} | {_command(name)} |"
                     )
     for case, ways in _by_case(streamed):
-        dense = ways["P = 1, loss folded"]
+        dense = ways[WHOLE]
         mebibytes, whole = float(ways[ON_DISK]["measured MiB"]), float(dense["measured MiB"])
         lines.append(
             f"| {case}, budget of {ways[ON_DISK]['budget MiB']} MiB, host on disk | {mebibytes:.0f} MiB "
-            f"| the same in memory: {whole:.0f} MiB | {mebibytes / whole:.2f} | {ways[ON_DISK]['times P = 1 folded']} "
+            f"| streamed with P = 1: {whole:.0f} MiB | {mebibytes / whole:.2f} | {ways[ON_DISK]['times P = 1 folded']} "
             "| `make streaming` |"
         )
     for row in size:
@@ -228,11 +242,11 @@ def _sure_table(
     on_disk = [row for row in limited if row["epoch"] == ON_DISK]
     if on_disk:
         differing = max(float(row["loss differs by"]) for row in limited)
-        beyond = max(float(row["measured MiB"]) - float(row["budget MiB"]) for row in on_disk)
+        beyond = max(round(float(row["measured MiB"]) - float(row["budget MiB"]), 1) for row in on_disk)
         lines += [
             f"| float32 losses inside a budget differ from those in memory by at most {differing:.1e} | all {len(limited)} "
             "| `make streaming` |",
-            f"| a process with a budget holds at most {beyond:.0f} MiB beyond it (weights, gradients, Adam's moments, the C "
+            f"| a process with a budget holds at most {math.ceil(beyond)} MiB beyond it (weights, gradients, Adam's moments, the C "
             f"library), host on disk | all {len(on_disk)} | `make streaming` |",
         ]
     return lines
@@ -246,9 +260,12 @@ def _fast_sentence(name: str, rows: Sequence[Row]) -> str:
 
 
 def _small_sentence(streamed: Sequence[dict[str, str]], size: Sequence[dict[str, str]]) -> str:
-    times = [float(row["times P = 1 folded"]) for row in streamed if row["epoch"] == ON_DISK]
+    cases = [ways for _, ways in _by_case(streamed)]
+    times = [float(ways[ON_DISK]["times P = 1 folded"]) for ways in cases]
+    ordinary = [float(ways[ON_DISK]["s"]) / float(ways[ORDINARY]["s"]) for ways in cases]
     said = (
-        f"With an eighth of its memory as the budget, and the rest on disk, an epoch takes {min(times):.1f} to {max(times):.1f} times as long."
+        f"With an eighth of its memory as the budget, and the rest on disk, an epoch takes {min(times):.1f} to {max(times):.1f} times as long\n"
+        f"as streamed with P = 1, and {min(ordinary):.1f} to {max(ordinary):.1f} times as long as an ordinary epoch in memory."
         if times
         else "Nothing is measured inside a budget."
     )

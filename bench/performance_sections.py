@@ -105,11 +105,20 @@ def device_section(path: Path) -> list[str]:
 def device_sentence(path: Path) -> str:
     """How fast and how slow epochs on a device are; that nothing is measured without its results."""
     rows = read_table(path, "sagann s")
-    epochs = [float(row["is"]) for row in rows if row["what"].startswith("epoch") and row["is"] != "-"]
-    streamed = [float(row["is"]) for row in rows if row["what"].startswith("streamed") and row["is"] != "-"]
-    if not epochs or not streamed:
+    # Rows are named 'epoch, MODEL' and 'streamed within 1/8, MODEL'.
+    epochs, streamed = (
+        {(row["what"].partition(", ")[2], row["on"]): row for row in rows if row["what"].startswith(kind)}
+        for kind in ("epoch", "streamed")
+    )
+    fast = [float(row["is"]) for row in epochs.values() if row["is"] != "-"]
+    whole = [float(row["is"]) for row in streamed.values() if row["is"] != "-"]
+    ordinary = [
+        float(row["sagann s"]) / float(epochs[case]["sagann s"]) for case, row in streamed.items() if case in epochs
+    ]
+    if not fast or not whole or not ordinary:
         return "Nothing is measured on a CUDA device."
     return (
-        f"[On a CUDA device](#on-a-cuda-device) an epoch in memory is {min(epochs):.1f} to {max(epochs):.1f} times as fast as PyG's best, "
-        f"and one\nwithin an eighth of its memory takes {min(streamed):.0f} to {max(streamed):.0f} times as long."
+        f"[On a CUDA device](#on-a-cuda-device) an epoch in memory is {min(fast):.1f} to {max(fast):.1f} times as fast as PyG's best. One "
+        f"streamed within\nan eighth of the memory of P = 1 takes {min(whole):.0f} to {max(whole):.0f} times as long as streamed with P = 1, and "
+        f"{min(ordinary):.0f} to {max(ordinary):.0f} times as long as the ordinary\nepoch in memory."
     )
