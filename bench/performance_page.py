@@ -57,7 +57,7 @@ On the CPU, against the faster of PyG and DGL, each with its best variant:
 
 Sections about a CUDA device name their own machine. All other figures come from {processors}, {threads} threads, 24 GiB of memory and
 PyTorch on the CPU. `make performance` writes this page from the files in `bench/results`; the README there names the command behind each
-file. `python -m bench.…` runs in the root of a checkout, with the extra `bench`. Words such as *budget* and *engine* are in the
+file. The commands run in the root of a checkout, with the extra `bench`. Words such as *budget* and *engine* are in the
 [glossary](glossary.md).
 {measured_on}"""
 FAST = """## How fast

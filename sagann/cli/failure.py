@@ -86,7 +86,7 @@ def _explained(error: BaseException, user_files: Collection[str]) -> Failure:
             code=BAD_INPUT,
             what=f"memory ran out: {first_line(error)}",
             where="the device's memory" if "CUDA" in str(error) else "this machine's memory",
-            fix="Use a smaller --hidden, fewer --layers or --heads, a smaller --batch-size, fewer --negatives where links are learned, a smaller graph, or a machine with more memory.",
+            fix="Use --memory, which streams the run, or a smaller budget, --sample, a smaller --hidden, fewer --layers or --heads, a smaller --batch-size, fewer --negatives where links are learned, a smaller graph, or a machine with more memory.",
         )
     line = line_of_user(error, user_files)
     if line:

@@ -75,6 +75,8 @@ def test_memory(error: BaseException) -> None:
     assert failure.code == BAD_INPUT
     assert failure.what.startswith("memory ran out: ")
     assert ("device" in failure.where) == ("CUDA" in str(error))
+    assert failure.fix.startswith("Use --memory, which streams the run")
+    assert "--sample" in failure.fix
     assert "--hidden" in failure.fix
 
 
