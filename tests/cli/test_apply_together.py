@@ -208,6 +208,25 @@ def test_what_devices_cannot_do_is_refused_before_workers_start(
     assert message in " ".join(ended.err.split())
 
 
+@pytest.mark.parametrize("options", [("--workers", 3), ("--workers", 2, "--memory", "3MiB")])
+def test_workers_that_can_have_no_devices_start_on_processors(
+    trained: Path,
+    blocks: Path,
+    tmp_path: Path,
+    invoke: Invoke,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[object, ...],
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr("sagann.cli.launch.launch_workers", lambda *_, **__: 0)
+    ended = invoke("evaluate", "--run", trained, *options)
+    assert ended.code == 0, ended.err
+    assert "The workers compute on processors" in ended.err
+    assert invoke("train", "--data", blocks, "--out", tmp_path / "run", *options).code == 0
+
+
 def test_links_have_no_workers(invoke: Invoke, tmp_path: Path, blocks: Path) -> None:
     options = ("--model", "sage", "--hidden", 8, "--task", "link-prediction", "--epochs", 1, "--device", "cpu")
     assert invoke("train", "--data", blocks, *options, "--out", tmp_path / "run").code == 0
