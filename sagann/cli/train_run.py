@@ -97,7 +97,7 @@ def train_run(
     return _told(result, settings, run_dir, terminal)
 
 
-def _divisible(settings: RunSettings, *, local_rank: int, num_local: int) -> torch.device:
+def _device_of_worker(settings: RunSettings, *, local_rank: int, num_local: int) -> torch.device:
     """The device of a worker. What several workers cannot train is refused before anything is read."""
     # Imported here: most runs have one worker.
     from sagann.runtime.workers.devices import device_of_worker, name_for_workers
@@ -130,7 +130,7 @@ def _train_together(
     if not is_worker():
         run_dir = out or _free_folder(settings)
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
-        device = _divisible(settings, local_rank=0, num_local=settings.workers)
+        device = _device_of_worker(settings, local_rank=0, num_local=settings.workers)
         named = [] if out is not None else ["--out", str(run_dir)]
         streaming = Streaming.of(settings.train, run_dir, device=device)
         again = f"Continue with: sagann train --resume --out {shlex.quote(str(run_dir))}"
@@ -153,7 +153,7 @@ def _train_together(
             _check_folder(run_dir, resume=resume, overwrite=overwrite)
         terminal = shared.terminal()
         with workers.together("checking the options"):
-            device = _divisible(settings, local_rank=local_rank(), num_local=num_local_workers())
+            device = _device_of_worker(settings, local_rank=local_rank(), num_local=num_local_workers())
         streaming = Streaming.of(settings.train, run_dir, device=device)
         with nullcontext() if streaming is None else streaming.large_arrays():
             graph = training_graph(
