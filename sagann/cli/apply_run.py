@@ -16,7 +16,7 @@ import torch
 from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
 from sagann.cli.link_file import check_links, read_links
-from sagann.cli.options import Given, Shared
+from sagann.cli.options import Given, Shared, refuse_given
 from sagann.cli.prepare import LINK_SHARES, apply_split, open_checked, training_graph, with_columns, with_held_out
 from sagann.cli.result_file import write_embeddings, write_links, write_predictions, write_values
 from sagann.cli.run_settings import (
@@ -38,8 +38,8 @@ from sagann.storage.whole_files import whole_files
 from sagann.torchrun import is_worker
 from sagann.train import Predictor, load_run, read_run
 from sagann.train.agreement import require_agreement, require_processors, require_same
+from sagann.train.evaluating import evaluating
 from sagann.train.identity import graph_difference
-from sagann.train.predictor import evaluating
 from sagann.train.preparation import PreparedGraph
 from sagann.train.run_folder import CONFIG_FILE
 
@@ -213,7 +213,13 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
         given.get(name, defaults[name]) for name in ("workers", "worker_timeout", "balance")
     )
     if not is_worker() and num_workers == 1:
-        _require_nothing_of_workers(given)
+        refuse_given(
+            {"--balance": "balance" in given, "--worker-timeout": "worker_timeout" in given},
+            "nothing is divided without workers",
+            beside="and there is one process",
+            where="the command line",
+            fix="Leave {name} out, or start workers (--workers 2).",
+        )
         _use(opening, run_dir, shared, use)
         return 0
     _require_divisible(run_dir)
@@ -309,19 +315,6 @@ def _run_dir(opening: Opening) -> Path:
             fix="Name the folder of a run that 'sagann train' wrote; open others with sagann.load_run.",
         )
     return run_dir
-
-
-def _require_nothing_of_workers(given: Given) -> None:
-    """Refuse settings that have an effect on several workers alone."""
-    for name in ("balance", "worker_timeout"):
-        if name in given:
-            flag = f"--{name.replace('_', '-')}"
-            raise InputError(
-                "nothing is divided without workers",
-                value=f"{flag} {given[name]}, and there is one process",
-                where="the command line",
-                fix=f"Leave {flag} out, or start workers (--workers 2).",
-            )
 
 
 def _require_divisible(run_dir: Path) -> None:

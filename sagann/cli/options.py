@@ -218,6 +218,21 @@ def command(
 _FIRST = "first_argument"
 
 
+def refuse_given(options: Mapping[str, bool], what: str, *, beside: str, where: str, fix: str) -> None:
+    """Raise an InputError for the first of ``options`` that is given.
+
+    Args:
+        options: whether an option is given, by its name.
+        what: what is wrong about it.
+        beside: what it does not go with.
+        where: the command, or its command line.
+        fix: what to do; ``{name}`` is the option.
+    """
+    for name, is_given in options.items():
+        if is_given:
+            raise InputError(what, value=f"{name}, {beside}", where=where, fix=fix.format(name=name))
+
+
 def _argument(name: str) -> Any:
     """The argument that stands for an option without the option's name."""
     return Annotated[

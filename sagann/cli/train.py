@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from sagann.byte_size import parse_bytes
-from sagann.cli.options import Given, Shared, command, option, switch
+from sagann.cli.options import Given, Shared, command, option, refuse_given, switch
 from sagann.cli.settings import SETTINGS
 from sagann.errors import InputError, require_choice
 
@@ -52,6 +52,7 @@ def train(
 
 
 SHOWN = ("program", "kernels", "steps")
+_refuse = partial(refuse_given, where="sagann plan")
 
 
 # Options of `sagann train` by which the graph is divided among workers.
@@ -248,10 +249,3 @@ def plan(
         device_name=device,
         picture=picture,
     )
-
-
-def _refuse(options: Mapping[str, bool], what: str, *, beside: str, fix: str) -> None:
-    """Raise for the first of ``options`` that is given; ``fix`` names it as {name}."""
-    for name, is_given in options.items():
-        if is_given:
-            raise InputError(what, value=f"{name}, {beside}", where="sagann plan", fix=fix.format(name=name))

@@ -15,8 +15,9 @@ from sagann.kernels.row_dropout import rows_with
 from sagann.nn.graph_model import reads_graphs
 from sagann.nn.model_call import GRAPHS
 from sagann.train.contract import Contract
+from sagann.train.evaluating import evaluating
 from sagann.train.last_input import LastInput
-from sagann.train.predictor import Predictor, evaluating
+from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 
 if TYPE_CHECKING:

@@ -39,8 +39,9 @@ from sagann.saga.engine import current_engine, set_engine
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import PredictorSource, TrainStep
+from sagann.train.evaluating import evaluating
 from sagann.train.losses import Loss
-from sagann.train.predictor import Predictor, evaluating
+from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.trainable import copy_of_model
 from sagann.train.trainer_work import TrainerWork

@@ -21,7 +21,8 @@ from sagann.runtime.loading import MiniBatch
 from sagann.sampling.arguments import require_ids
 from sagann.storage.whole_files import whole_files
 from sagann.train.contract import Contract
-from sagann.train.predictor import Predictor, evaluating, graph_of
+from sagann.train.evaluating import evaluating
+from sagann.train.predictor import Predictor, graph_of
 from sagann.train.preparation import PreparedGraph
 
 _TRIED_LINKS = 8

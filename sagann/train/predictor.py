@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +19,16 @@ from sagann.graph.task import without_others
 from sagann.kernels.row_dropout import rows_with
 from sagann.nn.model_call import VERTICES, check_call
 from sagann.saga.layer import count_hops
-from sagann.saga.shared_lock import MODELS
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.train.contract import Contract
+from sagann.train.evaluating import evaluating
 from sagann.train.last_input import LastInput
 from sagann.train.losses import Loss, default_loss
 from sagann.train.metrics import Metrics, Rows, evaluate_splits, finite, measured_splits, predict_classes
 from sagann.train.own_metrics import OwnMetrics, check_own_metrics, measure_own
 from sagann.train.preparation import PreparedGraph, features_as, parameter_dtype, prepared_by
+from sagann.train.streamed_passes import StreamedPasses
 from sagann.train.streaming import Streaming
 from sagann.train.trainable import require_features
 
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
     from sagann.runtime.loading import MiniBatch
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.streaming.epoch import LossOf
-    from sagann.runtime.streaming.streamed import StreamedModel
     from sagann.runtime.workers import WorkerPart, Workers
     from sagann.train.learned import Learned
 
@@ -92,12 +89,23 @@ class Predictor:
         self.own_metrics = metrics or {}
         check_own_metrics(self.own_metrics, where="Predictor.metrics")
         self.num_hops = count_hops(model)
-        self.streaming = streaming
         self.workers = workers
         self.learned = learned
         self._for_first = for_first
-        self._streamed: tuple[Graph, StreamedModel] | None = None
-        self._lock = threading.Lock()
+        self.passes: StreamedPasses | None = None
+        "The passes of a model that is streamed; None for everything in memory."
+        self.stream_within(streaming)
+
+    def stream_within(self, streaming: Streaming | None) -> None:
+        """Stream the model from now on within ``streaming``; None for everything in memory."""
+        self.passes = None
+        if streaming is not None:
+            self.passes = StreamedPasses(self.model, streaming, device=self.device, for_first=self._for_first)
+
+    @property
+    def streaming(self) -> Streaming | None:
+        """The budget of a model that is streamed, and its spill folder; None for everything in memory."""
+        return None if self.passes is None else self.passes.streaming
 
     def prepare(self, graph: Graph, *, validate: bool = True) -> PreparedGraph:
         """Check ``graph``, let the model prepare it (self-loops, normalisation), and move it to the device.
@@ -224,24 +232,15 @@ class Predictor:
             return self._embed(self._prepared(graph))
 
     def _embed(self, prepared: PreparedGraph) -> Tensor:
-        model, features = LastInput(self.model, self.num_hops), prepared.graph.features
+        model, part = LastInput(self.model, self.num_hops), prepared.part
         with evaluating(self.model):
-            part = prepared.part
-            if part is not None and self.streaming is None:
-                return self._gathered(part, self._on_part(model, part), "gathering embeddings")
-            if self.streaming is None:
-                result = self._run(lambda: model(prepared.graph.hops(self.num_hops), features), features)
-                return result.to("cpu", copy=True)
-            features = features if part is None else part.features
-            assert features is not None
-            with ExitStack() as stack:
-                with self._together("planning an embedding", part):
-                    streamed = self.streaming.stream(model, prepared.graph, self.device, trains=False, part=part)
-                    stack.callback(streamed.close)
-                    evaluation = streamed.plan(features)
-                self._require_room(evaluation, prepared.graph, part)
-                rows = streamed(features).cpu()
-                return rows if part is None else self._gathered(part, rows, "gathering embeddings")
+            if self.passes is not None:
+                rows = self.passes.rows_of(model, prepared)
+            elif part is not None:
+                rows = self._on_part(model, part)
+            else:
+                rows = self._on_graph(model, prepared.graph).to("cpu", copy=True)
+            return rows if part is None else self._gathered(part, rows, "gathering embeddings")
 
     def logits(self, prepared: PreparedGraph) -> Tensor:
         """The model's output without dropout: [num_vertices, C], on the device; on the CPU, where workers divide the graph."""
@@ -257,49 +256,19 @@ class Predictor:
             own = own.cpu()
             return part.gather_at_first(own, doing) if self._for_first else part.gather(own, doing)
 
-    def _together(self, doing: str, part: WorkerPart | None) -> AbstractContextManager[None]:
-        """Inside the ``with`` block, an error at one worker ends all of them."""
-        return nullcontext() if part is None else part.workers.together(doing)
-
     def try_out(self, prepared: PreparedGraph) -> None:
         """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained.
 
         In memory that takes one pass. For a streamed model, an evaluation is planned, and an epoch if it is streamed too.
         """
-        graph = prepared.graph
-        if self.streaming is None:
-            self.logits(prepared)
-            if prepared.part is not None:
-                self.model.train()
-                self.require_row_wise(prepared)
+        if self.passes is not None:
+            self.model.train()
+            self.passes.plan(prepared, lambda planned: self._check_result(planned, prepared.graph))
             return
-        self.model.train()
-        part = prepared.part
-        streamed, features = self.streamed(graph, part), graph.features if part is None else part.features
-        assert features is not None
-        with self._together("planning", part):
-            epoch = streamed.plan(features, folded=True) if self.streaming.trains else None
-            if epoch is not None:
-                self._check_result(epoch, graph)
-            with evaluating(self.model):
-                evaluation = streamed.plan(features)
-            self._check_result(evaluation, graph)
-        self._require_room(evaluation, graph, part, epoch=epoch)
-
-    def _require_room(
-        self, evaluation: Planned, graph: Graph, part: WorkerPart | None, *, epoch: Planned | None = None
-    ) -> None:
-        """Refuse what spills blocks for which the disk has no room, at all workers if it has none at one."""
-        assert self.streaming is not None
-        require_room = partial(self.streaming.require_room, evaluation, self.device, epoch=epoch)
-        if part is None:
-            require_room(num_rows=graph.num_vertices)
-            return
-        gathers = part.workers.is_first or not self._for_first
-        with self._together("finding room to spill", part):
-            require_room(
-                num_rows=part.topology.num_dst + (graph.num_vertices if gathers else 0), workers=part.workers
-            )
+        self.logits(prepared)
+        if prepared.part is not None:
+            self.model.train()
+            self.require_row_wise(prepared)
 
     def require_row_wise(self, prepared: PreparedGraph) -> None:
         """Refuse a model that, in its current mode, mixes vertices between its layers: a worker would mix its own vertices alone.
@@ -319,22 +288,21 @@ class Predictor:
 
     def forward(self, prepared: PreparedGraph) -> Tensor:
         """The model's output in its current mode, with its gradient: [num_vertices, C]; of a worker's part, for its own vertices."""
-        graph = prepared.graph
-        if prepared.part is not None:
-            part = prepared.part
-            if self.streaming is None:
-                logits = self._on_part(self.model, part)
-            else:
-                logits = self._run(lambda: self.streamed(graph, part)(part.features), part.features)
-            num_own = prepared.part.topology.num_dst
-            return self.contract.check_logits(logits, num_own, self.device, type(self.model).__name__)
-        if self.streaming is None:
-            logits = self._run(lambda: self.model(graph.hops(self.num_hops), graph.features), graph.features)
+        graph, part, passes = prepared.graph, prepared.part, self.passes
+        if passes is not None:
+            logits = self._run(lambda: passes.rows(prepared), prepared.features)
+        elif part is not None:
+            logits = self._on_part(self.model, part)
         else:
-            logits = self._run(lambda: self.streamed(graph)(graph.features), graph.features)
-            # Labels lie on the host, and the device may be too small for all logits.
-            logits = logits.to(graph.topology.device)
-        return self._checked(logits, graph)
+            logits = self._on_graph(self.model, graph)
+        if part is not None:
+            return self.contract.check_logits(logits, part.topology.num_dst, self.device, type(self.model).__name__)
+        # Labels of a streamed graph lie on the host, and the device may be too small for all logits.
+        return self._checked(logits if passes is None else logits.to(graph.topology.device), graph)
+
+    def _on_graph(self, model: nn.Module, graph: Graph) -> Tensor:
+        """The result of a model for all vertices of a prepared graph."""
+        return self._run(lambda: model(graph.hops(self.num_hops), graph.features), graph.features)
 
     def _on_part(self, model: nn.Module, part: WorkerPart) -> Tensor:
         """The result of a model for the own vertices of a worker's part."""
@@ -391,29 +359,23 @@ class Predictor:
             part.workers.share_random_numbers(self.device)
             own = self._loss_of_part(prepared, part, loss_of)
             return part.workers.total(own, "adding the loss")
-        if self.streaming is None:
-            return loss_of(self.forward(prepared), slice(0, graph.num_vertices))
-        streamed = self.streamed(graph)
-        assert graph.features is not None
-        streamed.timeline = timeline
-        try:
-            return streamed.loss(graph.features, loss_of)
-        finally:
-            streamed.timeline = None
+        if self.passes is not None:
+            return self.passes.loss(prepared, loss_of, timeline=timeline)
+        return loss_of(self.forward(prepared), slice(0, graph.num_vertices))
 
     def _loss_of_part(self, prepared: PreparedGraph, part: WorkerPart, loss_of: LossOf) -> Tensor:
         """The loss of a worker's own vertices."""
-        if self.streaming is None:
-            part.workers.stopwatch.start()
-            logits = self.forward(prepared)
-            # A worker without training vertices takes part in the backward pass of the others.
-            own = loss_of(logits, part.vertices) + logits[:0].sum()
-            part.workers.stopwatch.turn()
-            return own
-        first, streamed = part.vertices.start, self.streamed(prepared.graph, part)
-        return streamed.loss(
-            part.features, lambda rows, own: loss_of(rows, slice(first + own.start, first + own.stop))
-        )
+        if self.passes is not None:
+            first = part.vertices.start
+            return self.passes.loss(
+                prepared, lambda rows, own: loss_of(rows, slice(first + own.start, first + own.stop))
+            )
+        part.workers.stopwatch.start()
+        logits = self.forward(prepared)
+        # A worker without training vertices takes part in the backward pass of the others.
+        own = loss_of(logits, part.vertices) + logits[:0].sum()
+        part.workers.stopwatch.turn()
+        return own
 
     def add_gradients(self) -> None:
         """Add the gradients that other workers have found for the model's parameters; nothing without workers."""
@@ -421,38 +383,10 @@ class Predictor:
             self.workers.stopwatch.stop()
             self.workers.add_gradients(list(self.model.parameters()))
 
-    def streamed(self, graph: Graph, part: WorkerPart | None = None) -> StreamedModel:
-        """The model, streamed over a prepared graph or a worker's part of it. The last one is kept, and all threads share it."""
-        with self._lock:
-            if self._streamed is None or self._streamed[0] is not graph:
-                self._streamed = None
-                assert self.streaming is not None
-                trains = self.streaming.trains
-                evaluation = None
-                with ExitStack() as stack:
-                    with self._together("cutting the graph", part):
-                        streamed = self.streaming.stream(self.model, graph, self.device, trains=trains, part=part)
-                        # Another worker may have failed.
-                        stack.callback(streamed.close)
-                        # What trains is planned by try_out.
-                        if part is not None and not trains:
-                            with evaluating(self.model):
-                                evaluation = streamed.plan(part.features)
-                    if evaluation is not None:
-                        self._require_room(evaluation, graph, part)
-                    stack.pop_all()
-                self._streamed = graph, streamed
-            return self._streamed[1]
-
     def release(self) -> None:
         """Remove spilled blocks. The next call makes them again."""
-        with self._lock:
-            if self._streamed is not None:
-                # Closed here: the traceback of an error may keep the object from being collected.
-                self._streamed[1].close()
-            self._streamed = None
-        if self.streaming is not None:
-            self.streaming.remove()
+        if self.passes is not None:
+            self.passes.release()
 
     def _prepared(self, graph: Graph | PreparedGraph) -> PreparedGraph:
         if isinstance(graph, PreparedGraph):
@@ -474,32 +408,6 @@ class Predictor:
                 fix="Look for features far larger than in training; a model that diverged wants a lower lr.",
             )
         return logits
-
-
-_EVALUATIONS: WeakKeyDictionary[nn.Module, list[dict[nn.Module, bool]]] = WeakKeyDictionary()
-"For each model, one entry per running evaluation: the modes of the model's modules before the first evaluation."
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside the ``with`` block, the model is in evaluation mode and no gradient is recorded.
-
-    Where several threads evaluate the model, the last one to end restores the modes.
-    """
-    # Not while another thread traces the model.
-    with MODELS.changing():
-        running = _EVALUATIONS.setdefault(model, [])
-        running.append(running[0] if running else {module: module.training for module in model.modules()})
-        model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        with MODELS.changing():
-            modes = running.pop()
-            if not running:
-                for module, mode in modes.items():
-                    module.training = mode
 
 
 def _divided(

@@ -12,7 +12,7 @@ from torch import nn
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology
 from sagann.graph.checks import slices
-from sagann.graph.feature_store import feature_store, read_slice
+from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_tensor, is_sparse, made_dense
 from sagann.graph.task import answered
@@ -31,6 +31,11 @@ class PreparedGraph:
     "The worker's part of the prepared graph, which the layers walk instead; None without workers."
     learned: Topology | None = None
     "The edges to learn, without those that the model has added; None where links are not learned."
+
+    @property
+    def features(self) -> Features | None:
+        """The features that the layers read: the graph's, or those of the worker's part."""
+        return self.graph.features if self.part is None else self.part.features
 
     @property
     def answers(self) -> Graph:

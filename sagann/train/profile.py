@@ -8,7 +8,6 @@ from pathlib import Path
 
 from sagann.byte_size import format_bytes
 from sagann.errors import SagannError
-from sagann.graph import Graph
 from sagann.plan.timeline import Timeline
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import probe
@@ -16,19 +15,25 @@ from sagann.runtime.forecasting.timeline_files import write_picture, write_trace
 from sagann.runtime.recorder import Recorder
 from sagann.storage.picture import can_draw
 from sagann.train.predictor import Predictor
+from sagann.train.preparation import PreparedGraph
 from sagann.train.run_folder import PICTURE_FILE, PROFILE_FILE
 
 
 def write_profile(
-    folder: Path, predictor: Predictor, graph: Graph, measured: Recorder, on_message: Callable[[str], None]
+    folder: Path,
+    predictor: Predictor,
+    prepared: PreparedGraph,
+    measured: Recorder,
+    on_message: Callable[[str], None],
 ) -> None:
     """Write a trace of the last epoch into the run folder, and a picture where matplotlib is installed.
 
-    ``predictor`` has streamed its model over ``graph``. ``measured`` is the last epoch.
+    ``predictor`` has streamed its model over ``prepared``. ``measured`` is the last epoch.
     """
-    streamed, streaming = predictor.streamed(graph), predictor.streaming
+    passes, graph = predictor.passes, prepared.graph
     assert graph.features is not None
-    assert streaming is not None
+    assert passes is not None
+    streamed, streaming = passes.over(prepared), passes.streaming
     timelines: dict[str, Timeline] = {"measured": measured}
     title = f"{type(predictor.model).__name__} on {graph.name}: budget {format_bytes(streaming.memory_bytes)}"
     try:

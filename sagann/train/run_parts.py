@@ -162,7 +162,7 @@ class RunParts:
         streaming = streaming_of(self.config, self.spill_dir, self.device, automatic_bytes=budget_bytes)
         if streaming is not None:
             streaming.warn(self.say)
-        self.predictor.streaming = streaming
+        self.predictor.stream_within(streaming)
 
     def take_tiers(self) -> KeptTiers | None:
         """The tiers that a rehearsal has left, once; None where there are none, or where their file has changed."""

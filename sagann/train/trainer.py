@@ -416,5 +416,5 @@ class Trainer:
                 from sagann.train.profile import write_profile
 
                 parts, measured = self._parts, session.source.timeline
-                write_profile(folder.path, parts.predictor, parts.prepared.graph, measured, self._say)
+                write_profile(folder.path, parts.predictor, parts.prepared, measured, self._say)
         return result

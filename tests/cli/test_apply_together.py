@@ -175,8 +175,8 @@ def test_workers_that_do_not_do_the_same_are_refused(trained: Path, tmp_path: Pa
         (("--workers", 2, "--balance", "time"), "unknown balance: 'time', expected one of edges, vertices, cost"),
         (("--workers", 2, "--worker-timeout", 0), "worker_timeout is refused: 0.0"),
         (("--workers", 2, "--memory", "much"), "'much'"),
-        (("--balance", "cost"), "nothing is divided without workers: --balance cost"),
-        (("--worker-timeout", 9), "nothing is divided without workers: --worker-timeout 9"),
+        (("--balance", "cost"), "nothing is divided without workers: --balance, and"),
+        (("--worker-timeout", 9), "nothing is divided without workers: --worker-timeout, and"),
         (("--workers", 2, "--run", "nowhere"), "not a run folder"),
     ],
 )

@@ -90,7 +90,7 @@ def test_first_threads_share_one_streamed_model(tmp_path, monkeypatch):
         device=CPU,
         streaming=Streaming(memory_bytes=60_000, spill=tmp_path),
     )
-    prepared = predictor.prepare(graph).graph
+    prepared = predictor.prepare(graph)
     stream = streaming_room.stream
 
     def counted(*given, **named):
@@ -103,7 +103,7 @@ def test_first_threads_share_one_streamed_model(tmp_path, monkeypatch):
 
     def first():
         both.wait(60)
-        return predictor.streamed(prepared)
+        return predictor.passes.over(prepared)
 
     with ThreadPoolExecutor(2) as threads:
         found = [each.result() for each in [threads.submit(first), threads.submit(first)]]

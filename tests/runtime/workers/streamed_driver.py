@@ -117,7 +117,7 @@ def numbers_of(predictor: Predictor, graph: Graph, spill: Path | None) -> Number
     prepared = predictor.prepare(in_double(graph))
     if spill is not None:
         assert prepared.part is not None
-        predictor.streaming = Streaming(memory_bytes=budget_of(predictor, prepared.part), spill=spill)
+        predictor.stream_within(Streaming(memory_bytes=budget_of(predictor, prepared.part), spill=spill))
     source = WholeGraph(predictor, prepared)
     torch.manual_seed(11)
     predictor.try_out(prepared)
@@ -125,7 +125,7 @@ def numbers_of(predictor: Predictor, graph: Graph, spill: Path | None) -> Number
     found, _ = trained(model, source)
     found["embeddings"] = predictor.embed(prepared)
     if spill is not None:
-        streamed = predictor.streamed(prepared.graph, prepared.part)
+        streamed = predictor.passes.over(prepared)
         found["intervals"] = torch.tensor(len(streamed.bounds) - 1)
         predictor.release()
     return found
@@ -159,7 +159,7 @@ def refuse(workers: Workers, folder: Path) -> None:
     predictor = prepared_by(build, graph, workers)
     prepared = predictor.prepare(in_double(graph))
     memory_bytes = 100 if workers.rank == 1 else 1 << 30
-    predictor.streaming = Streaming(memory_bytes=memory_bytes, spill=folder / "spill")
+    predictor.stream_within(Streaming(memory_bytes=memory_bytes, spill=folder / "spill"))
     with pytest.raises(SagannError) as refused:
         predictor.try_out(prepared)
     assert isinstance(refused.value, InputError)
@@ -173,7 +173,7 @@ def die(workers: Workers, folder: Path) -> None:
     predictor = prepared_by(build, graph, workers)
     prepared = predictor.prepare(in_double(graph))
     streaming = Streaming(memory_bytes=1 << 30, spill=folder / "run" / "spill", is_own=True)
-    predictor.streaming = streaming
+    predictor.stream_within(streaming)
     source = WholeGraph(predictor, prepared)
     predictor.try_out(prepared)
     (step,) = source.steps(1)
