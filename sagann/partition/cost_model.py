@@ -3,8 +3,8 @@
 An operation of kind k on a part with features x (:data:`sagann.partition.FEATURES`) takes ``weights[k] @ x / speed`` seconds, where
 no weight is negative and the speed is that of the worker. Weights and speeds minimise the sum over all measurements of
 (predicted - measured)^2 / measured: a longer measurement counts more, but not by so much that one outlier decides. A measurement
-counts less with every later epoch, by a constant factor, and by a smaller one after an epoch that the model predicted badly. So the
-model follows a machine that changes, and averages noise while the machine stays the same.
+counts less with every later epoch, by a constant factor, and by a smaller one after an epoch that the model predicted badly, by the
+measure of how badly it fits those before. So the model follows a machine that changes, and averages noise while the machine stays the same.
 
 Only sums over the measurements are kept (normal equations, for each kind and worker), so an update takes the same time after any
 number of epochs. For given speeds the best weights are a problem of non-negative least squares for each kind; for given weights the best
@@ -46,9 +46,9 @@ from sagann.storage.json_fields import as_list, as_mapping, as_number
 
 # Size of the penalty relative to the measurements: far below their noise, far above rounding errors.
 _PENALTY = 1e-4
-# Relative error of an epoch's prediction that halves the factor of forgetting: well above the noise of measurements. The fourth power
-# hardly changes the factor for half this error, and forgets nearly everything for three times this error.
-_SURPRISE = 0.15
+# Relative error of an epoch's prediction that halves the factor of forgetting, at least, and in errors of the fit: well above the noise of
+# measurements. The fourth power hardly changes the factor for half this error, and forgets nearly everything for three times this error.
+_SURPRISE, _SURPRISING_ERRORS = 0.15, 3.0
 # Power that the speed of a worker is raised to in an epoch in which it is not measured: of a tenth, a fifth is left after 7 epochs, half after 24.
 _FADING = 0.95
 # Most alternations in an update, which ends once no speed changes by more than this share. The next update continues where this one ends.
@@ -158,11 +158,13 @@ class CostModel:
 
     forgetting: float = 0.8
     """Factor by which measurements count less with every later epoch that is predicted well, in (0, 1]. The factor is smaller by
-    1 / (1 + (error / 0.15)^4) where the prediction of an epoch has that relative error."""
+    1 / (1 + (error / s)^4) where the prediction of an epoch has that relative error; s is 3 times that of the fit, and at least 0.15."""
     speeds: tuple[float, ...] = ()
     "Speed of each worker that was measured, mean 1; 1 for a worker that was not."
     kinds: Mapping[str, LearnedKind] = field(default_factory=dict)
     "What is known of each kind, by name. Callers must not modify it."
+    counts: tuple[float, float] = (0.0, 0.0)
+    "How much all epochs together count, where the last one counts 1; and the sum of their squares."
 
     def __post_init__(self) -> None:
         """Refuse a factor that is out of range."""
@@ -185,7 +187,8 @@ class CostModel:
         if not found:
             return self
         num_workers = max(len(self.speeds), 1 + max(measurement.worker for measurement in found))
-        forgetting = self.forgetting / (1 + (self._error_of(found) / _SURPRISE) ** 4)
+        surprise = max(_SURPRISE, _SURPRISING_ERRORS * self.relative_error)
+        forgetting = self.forgetting / (1 + (self._error_of(found) / surprise) ** 4)
         is_measured = np.isin(np.arange(num_workers), [measurement.worker for measurement in found])
         kinds = {}
         for name in dict.fromkeys([*self.kinds, *(measurement.kind for measurement in found)]):
@@ -195,7 +198,8 @@ class CostModel:
         speeds = np.array(self.speeds_of(num_workers))
         weights, speeds = _fitted(kinds, np.where(is_measured, speeds, speeds**_FADING))
         kinds = {name: replace(kind, weights=weights[name]) for name, kind in kinds.items()}
-        return replace(self, speeds=tuple(speeds.tolist()), kinds=kinds)
+        counts = 1 + forgetting * self.counts[0], 1 + forgetting**2 * self.counts[1]
+        return replace(self, speeds=tuple(speeds.tolist()), kinds=kinds, counts=counts)
 
     def speeds_of(self, num_workers: int) -> tuple[float, ...]:
         """Speed of each of so many workers; 1 for those that were never measured."""
@@ -204,7 +208,7 @@ class CostModel:
     def with_speeds(self, speeds: Sequence[float]) -> CostModel:
         """The weights of this model, for other workers: nothing of what was measured of these is left."""
         kinds = {name: replace(LearnedKind.unknown(), weights=kind.weights) for name, kind in self.kinds.items()}
-        return replace(self, speeds=tuple(speeds), kinds=kinds)
+        return replace(self, speeds=tuple(speeds), kinds=kinds, counts=(0.0, 0.0))
 
     def predict(self, kind: str, features: Sequence[float], *, speed: float = 1.0) -> float:
         """Seconds of an operation on a part, measured or not, of any graph.
@@ -269,6 +273,12 @@ class CostModel:
         # An exact fit may be below 0 by rounding.
         return sqrt(max(squared, 0.0) / total) if total else 0.0
 
+    @property
+    def error_of_mean(self) -> float:
+        """The relative error that is left in the average of all epochs, where their errors are noise; 0 without any."""
+        total, squared = self.counts
+        return self.relative_error * sqrt(squared) / total if total else 0.0
+
     def to_plain(self) -> dict[str, Any]:
         """The model as dictionaries, lists and numbers, which JSON writes without loss."""
         fields = ("weights", "products", "features", "seconds")
@@ -276,6 +286,7 @@ class CostModel:
             "forgetting": self.forgetting,
             "features": list(FEATURES),
             "speeds": list(self.speeds),
+            "counts": list(self.counts),
             "kinds": {
                 name: {field_: getattr(kind, field_).tolist() for field_ in fields}
                 for name, kind in self.kinds.items()
@@ -300,6 +311,7 @@ class CostModel:
                 name: _read_kind(as_mapping(kind), len(speeds)) for name, kind in as_mapping(given["kinds"]).items()
             }
             forgetting = as_number(given["forgetting"], "forgetting")
+            total, squared = _numbers(given["counts"], (2,)).tolist()
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 "no cost model",
@@ -307,7 +319,7 @@ class CostModel:
                 where="CostModel.from_plain",
                 fix="Pass what CostModel.to_plain returned, or learn a new model.",
             ) from error
-        return cls(forgetting=forgetting, speeds=tuple(speeds.tolist()), kinds=kinds)
+        return cls(forgetting=forgetting, speeds=tuple(speeds.tolist()), kinds=kinds, counts=(total, squared))
 
     def _error_of(self, measurements: Iterable[Measurement]) -> float:
         """Root of the mean squared relative error of new measurements, weighted by their seconds; 0 where no kind is known."""

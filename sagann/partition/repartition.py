@@ -3,8 +3,9 @@
 Other parts pay when two conditions hold:
 
 - The seconds that they save in the epochs to come exceed the seconds of the move.
-- The share of an epoch that they save exceeds both a stated share and 1.5 times the relative error of the cost model. Noise in the
-  measurements moves the predicted optimum a little in every epoch; without this margin, parts would move to and fro.
+- The share of an epoch that they save exceeds both a stated share and twice the relative error that the noise of the measurements leaves in
+  what the cost model has learned from all epochs. Noise moves the predicted optimum a little in every epoch; without this margin, parts would
+  move to and fro.
 
 Vertices move when other parts pay in two epochs in a row, so one disturbed epoch moves nothing.
 
@@ -24,8 +25,8 @@ from sagann.partition.cost_features import CostFeatures
 from sagann.partition.cost_model import CostModel
 from sagann.partition.part_costs import PartCosts
 
-# A gain that noise alone predicts is several times smaller than so many errors of the cost model.
-_ERRORS = 1.5
+# A gain that noise alone predicts is seldom as large as so many errors of an average over all epochs.
+_ERRORS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +133,7 @@ def decide_repartition(
     epoch_s, balanced_epoch_s = (_slowest_s(learned, speeds, parts) for parts in (bounds, balanced))
     moved_bytes, most_bytes = _bytes_to_move(bounds, balanced, features, costs)
     needed_gain, move_s = (
-        max(costs.least_gain, _ERRORS * model.relative_error),
+        max(costs.least_gain, _ERRORS * model.error_of_mean),
         costs.fixed_s + most_bytes / costs.bytes_per_s,
     )
     saved_s = epoch_s - balanced_epoch_s

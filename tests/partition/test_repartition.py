@@ -108,7 +108,7 @@ def test_a_gain_below_the_margin_does_not_pay(path: CostFeatures) -> None:
             for worker in range(2)
         )
     found = decide_repartition(bounds, path, OPERATIONS, noisy, MOVE)
-    assert found.needed_gain == 1.5 * noisy.relative_error > 0.05
+    assert found.needed_gain == 2 * noisy.error_of_mean > 0.05
 
 
 def test_balanced_parts_stay(path: CostFeatures) -> None:
@@ -182,6 +182,16 @@ def test_two_unequal_workers_settle_within_ten_epochs(
     assert workers.over_best() <= 1.05
     workers.train(40)
     assert max(workers.epochs_of_moves, default=0) < 10
+
+
+def test_noise_moves_no_vertices_to_and_fro(power_law: CostFeatures) -> None:
+    # A quota takes its moments away from one operation or from another, by chance.
+    runs = [Workers(power_law, [[1.0, 1.0, 0.0, 0.0, 1.0]] * 2, [1.0, 0.4], 0.2, seed) for seed in range(8)]
+    for workers in runs:
+        workers.train(60)
+    late = [epoch for workers in runs for epoch in workers.epochs_of_moves if epoch >= 12]
+    assert len(late) <= 2 * len(runs)
+    assert np.median([workers.over_best() for workers in runs]) <= 1.05
 
 
 def test_workers_follow_a_machine_that_changes(power_law: CostFeatures) -> None:
