@@ -31,7 +31,7 @@ class EpochProgress:
     batch: int = 0
     "Number of batches that are trained."
     loss: float = 0.0
-    "Mean loss of their labelled vertices, in training mode (with dropout)."
+    "Mean loss of their labelled vertices, in training mode (with dropout). A loss of the user's may be negative."
     num_labelled: int = 0
     "Number of their labelled vertices: the seeds."
     num_edges: int = 0
@@ -84,6 +84,7 @@ class EpochProgress:
         ):
             if found[key] not in range_:
                 raise ValueError(f"{name}.{key} is {found[key]!r:.80}, expected {range_}")
-        for key in ("loss", "train_s"):
-            if not is_finite(found[key]) or found[key] < 0:
-                raise ValueError(f"{name}.{key} is {found[key]!r:.80}, expected a finite number of at least 0")
+        if not is_finite(found["loss"]):
+            raise ValueError(f"{name}.loss is {found['loss']!r:.80}, expected a finite number")
+        if not is_finite(found["train_s"]) or found["train_s"] < 0:
+            raise ValueError(f"{name}.train_s is {found['train_s']!r:.80}, expected a finite number of at least 0")
