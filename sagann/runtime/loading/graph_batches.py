@@ -19,7 +19,7 @@ from sagann.graph.split import known_graphs
 from sagann.graph.validate import validate_graphs
 from sagann.ranges import require_integer
 from sagann.runtime.loading.graph_batch import GraphBatch, side_by_side
-from sagann.runtime.loading.minibatches import not_numbered, useful_ahead
+from sagann.runtime.loading.minibatches import most_ahead, not_numbered, useful_ahead
 from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
 from sagann.sampling.batches import cut_seeds
 
@@ -42,7 +42,7 @@ class GraphBatches:
         seed: seed of the order.
         drop_last: leave out a last batch that is smaller than the others.
         ahead: most batches that are made before they are asked for; 0 makes each one on the calling thread. None chooses
-            (:func:`sagann.runtime.loading.minibatches.useful_ahead`). Does not change the batches.
+            (:func:`sagann.runtime.loading.minibatches.useful_ahead`). Does not change the batches. Where edge data learn, no batch is made ahead.
     Raises:
         InputError: an argument has the wrong form, the graph has no ``graph_ptr`` or an edge that joins two graphs, or there is no graph to
             take.
@@ -83,7 +83,7 @@ class GraphBatches:
         self.shuffle = shuffle
         self.seed = seed
         self.drop_last = drop_last
-        self.ahead = ahead
+        self.ahead = most_ahead(graph, ahead)
         self._features = None if graph.features is None else feature_store(graph.features)
         self._next_epoch = 0
         if not len(self):

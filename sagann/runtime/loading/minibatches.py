@@ -78,7 +78,7 @@ class MiniBatches:
             announced, one thread loads.
         ahead: most batches that are made before they are asked for; 0 makes each one on the calling thread. None chooses
             (:func:`useful_ahead`). Does not change the batches. Where batches are announced, as many further ones are sampled ahead of
-            those, without their features.
+            those, without their features. Where edge data learn, no batch is made ahead.
         device: where batches go: 'cpu', 'cuda' or 'cuda:N'. The graph stays on the CPU.
         sample_on: who samples: "cpu", the processor; or "device", the CUDA device that batches go to. Then the edges lie in the device's memory as far as half of
             what is free has room for them, and the others are read in place. A :class:`sagann.runtime.tiered.DeviceTopology` of the graph's
@@ -138,7 +138,7 @@ class MiniBatches:
         self.shuffle = shuffle
         self.drop_last = drop_last
         self.threads = threads
-        self.ahead = ahead
+        self.ahead = most_ahead(graph, ahead)
         self._features = None if graph.features is None else feature_store(graph.features)
         if isinstance(self._features, DeviceFeatures):
             require_same_device(self._features, self.device, "MiniBatches.device")
@@ -337,6 +337,11 @@ def useful_ahead(graph: Graph, device: torch.device) -> int:
         return AHEAD
     arrays = [graph.topology.indptr, graph.topology.indices, graph.features]
     return 0 if all(array is None or is_at_hand(array) for array in arrays) else AHEAD
+
+
+def most_ahead(graph: Graph, ahead: int) -> int:
+    """``ahead``; or 0 where edge data learn: a batch must have the numbers that the optimizer's last step leaves."""
+    return 0 if any(rows.requires_grad for rows in graph.topology.edge_data.values()) else ahead
 
 
 def _seeds_of(graph: Graph, seeds: str | Tensor | Sequence[int]) -> Tensor:

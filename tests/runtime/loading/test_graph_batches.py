@@ -67,6 +67,16 @@ def test_a_batch_is_the_subgraph_of_its_graphs() -> None:
         batch.topology.validate()
 
 
+def test_edge_data_that_learn_are_read_after_the_step_before() -> None:
+    graph = many_graphs()
+    learned = torch.zeros(graph.num_edges, requires_grad=True)
+    graph = graph.with_topology(graph.topology.with_edge_data(w=learned))
+    for number, batch in enumerate(of(graph, ahead=4)):
+        assert bool((batch.topology.edge_data["w"] == number).all())
+        with torch.no_grad():
+            learned += 1
+
+
 def test_a_model_gives_the_rows_of_all_graphs_at_once() -> None:
     graph = many_graphs()
     torch.manual_seed(0)

@@ -96,6 +96,16 @@ def test_what_waits_is_made_ahead_on_few_cores_too(monkeypatch: pytest.MonkeyPat
         assert of(stored, ahead=None).ahead == expected
 
 
+def test_edge_data_that_learn_are_read_after_the_step_before() -> None:
+    graph = labelled_graph()
+    learned = torch.zeros(graph.num_edges, requires_grad=True)
+    graph = graph.with_topology(graph.topology.with_edge_data(w=learned))
+    for number, batch in enumerate(of(graph, threads=2)):
+        assert bool((batch.blocks[0].edge_data["w"] == number).all())
+        with torch.no_grad():
+            learned += 1
+
+
 def test_epochs_differ_and_come_again() -> None:
     minibatches = of()
     first, second = list(minibatches), list(minibatches)
