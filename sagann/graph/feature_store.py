@@ -122,6 +122,18 @@ def feature_store(features: Features) -> FeatureStore:
     return SparseRows(features) if is_sparse(features) else TensorRows(features)
 
 
+def require_no_gradient(features: Features | None, *, where: str) -> None:
+    """Refuse features that learn, for a reader of some rows at a time: it copies them without their gradient."""
+    if isinstance(features, Tensor) and features.requires_grad:
+        raise InputError(
+            "features that learn would get no gradient",
+            value="they require a gradient, and some rows at a time are copied without it",
+            where=where,
+            fix="Train on the whole graph; or pass features.detach(), and keep rows that learn in the model: a torch.nn.Embedding of the ids "
+            "of a batch's vertices.",
+        )
+
+
 def read_slice(store: FeatureStore, start: int, stop: int) -> Tensor:
     """:meth:`FeatureStore.slice`, checked.
 

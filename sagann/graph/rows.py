@@ -45,13 +45,13 @@ def take_rows(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def pick_rows(tensor: Tensor, rows: Tensor, into: Tensor) -> Tensor:
-    """Copy rows of a dense tensor into the contiguous tensor ``into``, and return it.
+    """Copy rows of a dense tensor into the contiguous tensor ``into``, and return it. The copy has no gradient.
 
     The calling thread copies rows of a contiguous tensor on the CPU alone. If the tensor is mapped from a file, only
     the pages of these rows are read.
     """
     if not tensor.is_contiguous() or tensor.device.type != "cpu":
-        return torch.index_select(tensor, 0, rows.long(), out=into)
+        return torch.index_select(tensor.detach(), 0, rows.long(), out=into)
     if into.numel():
         # PyTorch would copy with other threads, which are computing. NumPy checks no index in mode "clip".
         np.take(as_bytes(tensor), rows.numpy(), axis=0, out=as_bytes(into), mode="clip")

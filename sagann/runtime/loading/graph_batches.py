@@ -14,7 +14,7 @@ from torch import Tensor
 from sagann.errors import InputError, require_type
 from sagann.graph import Graph
 from sagann.graph.checks import wrong_form
-from sagann.graph.feature_store import feature_store, read_rows
+from sagann.graph.feature_store import feature_store, read_rows, require_no_gradient
 from sagann.graph.split import known_graphs
 from sagann.graph.validate import validate_graphs
 from sagann.ranges import require_integer
@@ -44,8 +44,8 @@ class GraphBatches:
         ahead: most batches that are made before they are asked for; 0 makes each one on the calling thread. None chooses
             (:func:`sagann.runtime.loading.minibatches.useful_ahead`). Does not change the batches. Where edge data learn, no batch is made ahead.
     Raises:
-        InputError: an argument has the wrong form, the graph has no ``graph_ptr`` or an edge that joins two graphs, or there is no graph to
-            take.
+        InputError: an argument has the wrong form, the graph has no ``graph_ptr`` or an edge that joins two graphs, there is no graph to
+            take, or features require a gradient.
     Example:
         >>> from sagann.graph import Topology
         >>> topology = Topology.from_coo(src=torch.tensor([0, 3]), dst=torch.tensor([1, 2]), num_src=5)
@@ -70,6 +70,7 @@ class GraphBatches:
         fix = "Open it with sagann.load_graph, or make a sagann.Graph."
         require_type(graph, Graph, where="GraphBatches.graph", fix=fix)
         _require_graphs(graph)
+        require_no_gradient(graph.features, where="GraphBatches.graph, features")
         if ahead is None:
             ahead = useful_ahead(graph, torch.device("cpu"))
         for name, value in (("batch_size", batch_size), ("ahead", ahead), ("seed", seed)):

@@ -19,7 +19,13 @@ from torch import Tensor
 from sagann.errors import InputError, require_type
 from sagann.graph import Graph
 from sagann.graph.checks import wrong_form
-from sagann.graph.feature_store import AnnouncedFeatures, feature_store, read_announced, read_rows
+from sagann.graph.feature_store import (
+    AnnouncedFeatures,
+    feature_store,
+    read_announced,
+    read_rows,
+    require_no_gradient,
+)
 from sagann.graph.split import labelled_rows
 from sagann.ranges import require_integer
 from sagann.runtime.device.pinned import PinnedPool
@@ -84,7 +90,7 @@ class MiniBatches:
             what is free has room for them, and the others are read in place. A :class:`sagann.runtime.tiered.DeviceTopology` of the graph's
             topology states its room. Does not change the batches.
     Raises:
-        InputError: an argument has the wrong form, or there is no seed.
+        InputError: an argument has the wrong form, there is no seed, or features require a gradient.
     Example:
         >>> from sagann.graph import demo_graph
         >>> minibatches = MiniBatches(demo_graph(), fanouts=[10, 5], batch_size=32)
@@ -114,6 +120,7 @@ class MiniBatches:
         require_type(
             graph, Graph, where="MiniBatches.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph."
         )
+        require_no_gradient(graph.features, where="MiniBatches.graph, features")
         self.device = device_named(device, where="MiniBatches.device")
         if ahead is None:
             ahead = useful_ahead(graph, self.device)

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_type
 from sagann.graph.checks import check_ids, numbered, wrong_form
-from sagann.graph.feature_store import Features
+from sagann.graph.feature_store import Features, require_no_gradient
 from sagann.graph.rows import is_sparse
 from sagann.tiering.cache import Array
 
 
 def require_on_host(features: Features, where: str) -> None:
-    """Refuse features that have no tiers: sparse ones, and those that lie on a device."""
+    """Refuse features that have no tiers: sparse ones, those that lie on a device, and those that learn."""
     if is_sparse(features):
         raise InputError(
             "sparse features have no tiers",
@@ -29,6 +29,7 @@ def require_on_host(features: Features, where: str) -> None:
             where=where,
             fix="Index the tensor itself, or move it with .to('cpu').",
         )
+    require_no_gradient(features, where=where)
 
 
 def checked_ids(ids: Tensor, num_rows: int, where: str) -> Array:

@@ -79,7 +79,7 @@ class DeviceFeatures:
     Warns:
         RuntimeWarning: the driver does not pin the memory, so its rows are far rows.
     Raises:
-        InputError: an argument is wrong, the features are sparse or on a device, or the memory is not free.
+        InputError: an argument is wrong, the features are sparse, on a device or require a gradient, or the memory is not free.
         DatasetError: the file cannot be read.
     References:
         Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4.

@@ -59,7 +59,7 @@ class TieredFeatures:
         hottest: int64 [n], distinct ids of vertices, the hottest first. The hot tier begins with the first of them. None
             stands for the order of the ids with "static", as after a reordering by score, and for an empty hot tier otherwise.
     Raises:
-        InputError: an argument is wrong, the features are sparse or on a device, or the memory is not free.
+        InputError: an argument is wrong, the features are sparse, on a device or require a gradient, or the memory is not free.
         DatasetError: the file cannot be read.
     References:
         Min et al., Graph Neural Network Training with Data Tiering, 2021, Sec. 4. We differ in that the tiers here are memory and

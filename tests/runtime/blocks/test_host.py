@@ -83,3 +83,11 @@ def test_rows_of_arrays_that_are_not_contiguous(dtype: torch.dtype) -> None:
     tensor = torch.arange(12).reshape(3, 4).T
     into = torch.empty(2, 3, dtype=tensor.dtype)
     assert pick_rows(tensor, torch.tensor([1, 3], dtype=dtype), into).tolist() == [[1, 5, 9], [3, 7, 11]]
+
+
+def test_rows_that_learn_are_copied_without_their_gradient() -> None:
+    learned = torch.arange(12.0).reshape(3, 4).requires_grad_()
+    for tensor in (learned, learned.T):
+        rows = pick_rows(tensor, torch.tensor([2, 0]), torch.empty(2, tensor.shape[1]))
+        assert torch.equal(rows, tensor[[2, 0]])
+        assert not rows.requires_grad

@@ -77,6 +77,14 @@ def test_edge_data_that_learn_are_read_after_the_step_before() -> None:
             learned += 1
 
 
+def test_features_that_learn_are_refused() -> None:
+    graph = many_graphs()
+    with pytest.raises(
+        InputError, match=r"features that learn would get no gradient: .* \(in GraphBatches.graph, f"
+    ):
+        of(graph.with_features(graph.features.clone().requires_grad_()))
+
+
 def test_a_model_gives_the_rows_of_all_graphs_at_once() -> None:
     graph = many_graphs()
     torch.manual_seed(0)

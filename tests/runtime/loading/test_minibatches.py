@@ -181,6 +181,24 @@ def test_features_come_from_a_store_and_may_be_sparse_or_missing() -> None:
     assert all(batch.labels is None for batch in of(replace(graph, labels=None, num_classes=0)))
 
 
+@pytest.mark.parametrize("is_contiguous", [True, False])
+def test_features_that_learn_are_refused(is_contiguous: bool) -> None:
+    graph = labelled_graph()
+    assert isinstance(graph.features, Tensor)
+    rows = graph.features if is_contiguous else graph.features.T.contiguous().T
+    assert_same(list(of(graph.with_features(rows))), list(of(graph)))
+    learned = torch.nn.Parameter(rows)
+    assert learned.is_contiguous() == is_contiguous
+    with pytest.raises(InputError) as caught:
+        of(graph.with_features(learned))
+    assert str(caught.value) == (
+        "features that learn would get no gradient: they require a gradient, and some rows at a time are copied without it (in "
+        "MiniBatches.graph, features). Train on the whole graph; or pass features.detach(), and keep rows that learn in the model: a "
+        "torch.nn.Embedding of the ids of a batch's vertices."
+    )
+    assert_same(list(of(graph.with_features(learned.detach()))), list(of(graph)))
+
+
 def test_multi_label_graphs_have_a_row_of_labels_for_each_seed() -> None:
     graph = labelled_graph()
     labels = torch.randint(2, (graph.num_vertices, 3), dtype=torch.uint8)

@@ -33,3 +33,5 @@ def test_features_without_tiers() -> None:
         require_on_host(sparse, "store, features")
     with pytest.raises(InputError, match=r"features are not in memory of the processor: a tensor on .* 'meta'"):
         require_on_host(torch.empty(2, 3, device="meta"), "store, features")
+    with pytest.raises(InputError, match=r"features that learn would get no gradient: .* \(in store, features\)"):
+        require_on_host(torch.ones(2, 3, requires_grad=True), "store, features")
