@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sagann.errors import DatasetError
 from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_rows
+from sagann.graph.large_arrays import made_by
 from sagann.graph.rows import as_bytes
 from sagann.storage.array_map import maps_of
 from sagann.storage.file_cache import is_cached
@@ -123,7 +124,10 @@ class StoreRows:
     def read(self, ids: Array, target: Array, places: Array) -> Reads:
         """Ask the store for the rows."""
         if len(ids) and target.size:
-            target[places] = as_bytes(read_rows(self._store, torch.from_numpy(ids)).contiguous())
+            # These rows are copied at once. Memory that the caller has for its own rows, as pinned memory, is not theirs.
+            with made_by(lambda shape, dtype: torch.empty(shape, dtype=dtype)):
+                rows = read_rows(self._store, torch.from_numpy(ids))
+            target[places] = as_bytes(rows.contiguous())
         return Reads(num_reads=0, num_bytes=0)
 
     def read_once(self, ids: Array, target: Array, places: Array) -> Reads:

@@ -17,7 +17,7 @@ from sagann.nn import ModelConfig, build_model
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from sagann.runtime.loading.device_copies import DeviceCopies
-from sagann.runtime.tiered import DeviceFeatures
+from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from tests.cuda import waits_refused
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
@@ -124,6 +124,35 @@ def test_rows_made_in_pinned_memory_are_copied_from_there_and_the_memory_is_used
         again = minibatches.load(minibatches.sampler.sample(minibatches.seeds_of(0)[0]))
     assert again.features is not None
     assert again.features.data_ptr() == address
+
+
+@pytest.mark.parametrize("cache", ["static", "s3-fifo"])
+def test_cold_rows_of_a_store_take_no_pinned_memory_of_their_own(cache: str) -> None:
+    graph = labelled_graph()
+    assert graph.features is not None
+    store = TieredFeatures(graph.features, "10%", cache=cache)
+    minibatches = MiniBatches(graph.with_features(store), fanouts=[3, 2], batch_size=4, ahead=0)
+    copies = DeviceCopies(LateStreams())  # type: ignore[arg-type]
+    sampled = minibatches.sampler.sample(minibatches.seeds_of(0)[0])
+    with copies.making_rows():
+        batch = minibatches.load(sampled)
+    copies.pack(batch)
+    assert store.traffic().cold.rows > 0
+    assert not copies._lent
+
+
+@pytest.mark.filterwarnings("ignore:The features cannot be read in place:RuntimeWarning")
+def test_far_rows_take_no_pinned_memory_but_their_own() -> None:
+    graph = labelled_graph()
+    assert graph.features is not None
+    store = DeviceFeatures(graph.features, "10%", devices=SimulatedDevices(refuse_at=0))
+    (batch, *_) = batches_of(features=None)
+    copies = DeviceCopies(LateStreams(), store)  # type: ignore[arg-type]
+    with copies.making_rows():
+        far = store.pick(batch.src_ids)
+    copies.pack(batch, far)
+    assert len(far.positions)
+    assert not copies._lent
 
 
 def test_blocks_that_the_device_has_sampled_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
