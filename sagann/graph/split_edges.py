@@ -77,6 +77,7 @@ def edge_split(
             (``Graph.original_ids``), so that the same edges are drawn. None for their present ids.
     Raises:
         InputError: shares that are negative or exceed 1 together, or an argument of a wrong type.
+        LayerError: edges were overwritten.
     References:
         Kipf and Welling, Variational Graph Auto-Encoders, NeurIPS workshop on Bayesian Deep Learning 2016, Sec. 3 (85, 5 and 10 %).
     Example:
@@ -87,6 +88,7 @@ def edge_split(
     """
     fix = "Pass a topology: that of a graph is graph.topology."
     require_type(topology, Topology, where="edge_split, topology", fix=fix)
+    topology.require_unwritten()
     require_shares(train, val, where="edge_split")
     require_type(seed, int, where="edge_split, seed", fix="Pass a whole number.")
     require_type(undirected, bool, where="edge_split, undirected", fix="Pass True or False.")

@@ -68,7 +68,7 @@ def require_drawable(num_picks: int, num_dst: int, fanout: int, *, where: str) -
 
 
 def require_square(topology: Topology, *, where: str) -> None:
-    """Refuse what is not a topology in memory of the processor, whose sources are its destinations."""
+    """Refuse what is not a topology in memory of the processor, whose sources are its destinations; a LayerError where its edges were overwritten."""
     fix = "Pass a topology: that of a graph is graph.topology."
     require_type(topology, Topology, where=where, fix=fix)
     if topology.device.type != "cpu":
@@ -85,6 +85,7 @@ def require_square(topology: Topology, *, where: str) -> None:
             where=where,
             fix="Pass the topology of a whole graph, whose vertices are both.",
         )
+    topology.require_unwritten()
 
 
 def as_ids(ids: Tensor | Sequence[int] | np.ndarray[Any, Any], *, where: str) -> Tensor:

@@ -132,6 +132,7 @@ class LinkSampler:
             batch: number of the batch in its epoch.
         Raises:
             InputError: an end is no vertex, or no negative link is found.
+            LayerError: edges were overwritten.
         """
         for name, ends in (("src", src), ("dst", dst)):
             require_ids(ends, self.topology.num_dst, where=f"LinkSampler.sample, {name}")
@@ -298,8 +299,9 @@ def are_edges(topology: Topology, src: Tensor, dst: Tensor, types: Tensor | None
 def _ordered_edges(topology: Topology) -> tuple[Tensor, Tensor | None]:
     """Sources of all edges by destination, those of a destination ascending, and the edges' types, or None.
 
-    These are the topology's own arrays, or sorted copies.
+    These are the topology's own arrays, or sorted copies. A LayerError where edges were overwritten.
     """
+    topology.require_unwritten()
 
     def ordered() -> tuple[Tensor, Tensor | None]:
         sources, types = topology.indices.contiguous(), topology.edge_data.get("type")

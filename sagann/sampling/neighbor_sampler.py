@@ -73,6 +73,7 @@ class NeighborSampler:
         seed: seed of the run.
     Raises:
         InputError: an argument has the wrong form, or a weight is negative or NaN.
+        LayerError: edges were overwritten.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 3, 2]), dst=torch.tensor([0, 0, 0, 1]), num_src=4)
         >>> sampled = NeighborSampler(topology, [2, -1]).sample(torch.tensor([0]))
@@ -117,7 +118,9 @@ class NeighborSampler:
         Raises:
             InputError: a seed is no vertex or stands twice, or there is none; or edges that are picked with replacement are more than
                 2**28 in a hop.
+            LayerError: edges were overwritten.
         """
+        self.topology.require_unwritten()
         seeds = as_ids(seeds, where="seeds")
         require_ids(seeds, self.topology.num_dst, where="seeds")
         require_counters(epoch, batch, where="NeighborSampler.sample")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.graph import EdgeSplit, Topology, edge_split, rmat_graph, symmetrise
 from sagann.graph.random_numbers import GOLDEN, key_of
 from sagann.graph.split_edges import EDGE_SPLIT
@@ -140,6 +140,13 @@ def test_drawing_takes_one_number_per_edge() -> None:
     finally:
         tracemalloc.stop()
     assert 8 <= peak / topology.num_edges < 12
+
+
+def test_edges_that_were_overwritten_are_refused() -> None:
+    topology = random_topology(53, 401)
+    topology.indices.zero_()
+    with pytest.raises(LayerError, match="the edges of a topology were overwritten"):
+        edge_split(topology, seed=0)
 
 
 def test_a_part_can_be_split_again() -> None:

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.graph import Topology, edge_split
 from sagann.graph.random_numbers import GOLDEN, key_of, mix, stream_of, unit
 from sagann.graph.row_sort import rows_ascend
@@ -151,6 +151,19 @@ def test_every_pair_that_is_no_edge_is_equally_likely() -> None:
     free[np.arange(40) * 41] = False
     assert counts[~free].sum() == 0
     assert chisquare(counts[free]).pvalue > 1e-3
+
+
+def test_edges_that_were_overwritten_are_refused() -> None:
+    topology = random_topology(53, 401).mapped(torch.clone)
+    sampler, ends = LinkSampler(topology), torch.arange(3)
+    topology.indices.zero_()
+    for use in (
+        lambda: sampler.sample(ends, ends),
+        lambda: LinkSampler(topology),
+        lambda: negative_destinations(topology, ends, 2),
+    ):
+        with pytest.raises(LayerError, match="the edges of a topology were overwritten"):
+            use()
 
 
 def test_draws_depend_on_seed_epoch_and_batch_alone() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology, rmat_graph
 from sagann.nn import ModelConfig, build_model
 from sagann.sampling import NeighborSampler, Sampled
@@ -281,6 +281,18 @@ def test_wrong_seeds_are_named(seeds: list[Any], given: dict[str, Any], named: s
         sampler.sample(torch.tensor(seeds, dtype=torch.int64), **given)
     assert named in str(error.value)
     assert sampler.sample(torch.tensor([5])).seeds.tolist() == [5]
+
+
+@pytest.mark.parametrize("name", ["indptr", "indices"])
+def test_edges_that_were_overwritten_are_refused(name: str) -> None:
+    topology = SEVERAL.mapped(torch.clone)
+    sampler = NeighborSampler(topology, [-1])
+    getattr(topology, name).zero_()
+    for use in (lambda: sampler.sample(torch.arange(5)), lambda: NeighborSampler(topology, [-1])):
+        with pytest.raises(
+            LayerError, match=f"the edges of a topology were overwritten: .* \\(in Topology.{name}\\)"
+        ):
+            use()
 
 
 def test_a_mask_is_no_seeds() -> None:

@@ -87,7 +87,10 @@ def side_by_side(graph: Graph, graphs: Tensor) -> tuple[Topology, Tensor, Tensor
         graphs: int64 [B], numbers of graphs.
     Returns:
         the topology, its graphs' offsets int64 [B + 1], and its vertices' ids in ``graph``.
+    Raises:
+        LayerError: edges were overwritten.
     """
+    graph.topology.require_unwritten()
     topology, all_graphs = graph.topology, graph.graph_ptr
     assert all_graphs is not None
     graph_ptr, vertices = gather_ranges(all_graphs, graphs)

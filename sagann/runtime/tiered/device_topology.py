@@ -108,6 +108,8 @@ class DeviceTopology:
         return {name: self._rows(f"edge data '{name}'", edges) for name in self.topology.edge_data}
 
     def _rows(self, name: str, ids: Tensor) -> Tensor:
+        # Arrays on the device are copies, and those that are read in place are not.
+        self.topology.require_unwritten()
         sources, like = self._read[name]
         out = torch.empty((len(ids), *like.shape[1:]), dtype=like.dtype, device=ids.device)
         gather_rows(sources, ids, as_byte_tensor(out).view(len(ids), _row_bytes(like)))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import sagann
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology, subgraph
 from sagann.graph.rows import csr_tensor
 from sagann.interop import to_pyg
@@ -75,6 +75,14 @@ def test_edge_data_that_learn_are_read_after_the_step_before() -> None:
         assert bool((batch.topology.edge_data["w"] == number).all())
         with torch.no_grad():
             learned += 1
+
+
+def test_edges_that_were_overwritten_are_refused() -> None:
+    graph = many_graphs()
+    batches = of(graph)
+    graph.topology.indices.zero_()
+    with pytest.raises(LayerError, match="the edges of a topology were overwritten"):
+        batches.load(torch.arange(3))
 
 
 def test_features_that_learn_are_refused() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sagann.errors import InputError
+from sagann.errors import InputError, LayerError
 from sagann.graph import Topology
 from sagann.runtime.tiered import DeviceTopology
 from tests.graphs import labelled_graph, random_topology
@@ -51,6 +51,20 @@ def test_arrays_lie_on_the_device_as_far_as_there_is_room(memory: Any, free_byte
     assert found.keys() == EDGES.edge_data.keys()
     for name, rows in found.items():
         assert torch.equal(rows, EDGES.edge_data[name][ids])
+
+
+@pytest.mark.parametrize("memory", ["0%", "100%"])
+def test_edges_that_were_overwritten_are_refused(memory: str) -> None:
+    topology = EDGES.mapped(torch.clone)
+    edges, _ = of(memory, topology)
+    topology.indices.zero_()
+    for use in (
+        lambda: edges.sources(torch.tensor([0])),
+        lambda: edges.offsets(torch.tensor([0])),
+        lambda: of(memory, topology),
+    ):
+        with pytest.raises(LayerError, match="the edges of a topology were overwritten"):
+            use()
 
 
 def test_an_array_that_has_no_room_leaves_room_for_smaller_ones() -> None:
