@@ -55,7 +55,7 @@ class BatchMemory:
 
 
 def measure_batches(predictor: Predictor, minibatches: MiniBatches, *, has_window: bool = False) -> BatchMemory:
-    """Sample the first mini-batches of epoch 1, and run the model forward on the largest one.
+    """Sample the first mini-batches of epoch 1, and run model and loss forward on the largest one.
 
     The model runs as in training, dropout included. Its buffers and modes and the random generators are as before afterwards.
 
@@ -94,7 +94,7 @@ def _batch_bytes(batch: MiniBatch) -> int:
 
 
 def _step_bytes(predictor: Predictor, batch: MiniBatch) -> int:
-    """Bytes that autograd keeps for the backward pass, and twice the largest tensor for gradients of rows."""
+    """Bytes that autograd keeps for the backward pass of the loss, and twice the largest tensor for gradients of rows."""
     model, device = predictor.model, predictor.device
     kept: dict[int, int] = {}
 
@@ -110,8 +110,8 @@ def _step_bytes(predictor: Predictor, batch: MiniBatch) -> int:
         saved_tensors_hooks(note, lambda tensor: tensor),
     ):
         # Without the result, memory of kept tensors could be given to others.
-        logits = predictor.forward_batch(batch)
-    note(logits)
+        loss = predictor.loss_of_batch(batch)
+    note(loss)
     # Lazy parameters have memory only now.
     for array in (*_arrays_of(batch), *model.parameters(), *model.buffers()):
         kept.pop(_address(array), None)

@@ -15,11 +15,13 @@ from sagann.errors import CheckpointError, InputError, LayerError
 from sagann.free_space import Room
 from sagann.graph import LINK_TASK, Graph, sbm_graph
 from sagann.nn import GNN, SAGE, LinkModel, ModelConfig, build_model
+from sagann.runtime.loading.link_batches import LinkBatches
 from sagann.runtime.tiered import TieredFeatures
 from sagann.saga.layer import count_hops
 from sagann.sampling import LinkSampler, hold_out_links
 from sagann.tiering import SCORES, hottest, score_vertices
 from sagann.train import EpochProgress, Reporter, TrainConfig, Trainer, link_metrics, load_run
+from sagann.train.batch_memory import measure_batches
 from sagann.train.contract import Contract
 from sagann.train.link_epochs import LinkEpochs, SampledLinkEpochs
 from sagann.train.link_predictor import LinkPredictor
@@ -155,6 +157,16 @@ def test_mini_batches_of_all_neighbours_have_the_losses_and_gradients_of_the_who
         ]
         for one, other in zip(*gradients, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_the_memory_of_a_step_has_that_of_its_links() -> None:
+    graph = communities()
+    predictor = predictor_of(model_of(graph), graph)
+    batches = LinkBatches(
+        predictor.prepare(graph).graph, graph.topology, fanouts=[4, 3], batch_size=16, negatives=4096, ahead=0
+    )
+    # For each link, the positions of its two ends.
+    assert measure_batches(predictor, batches).step_bytes >= 16 * 16 * 4097
 
 
 def test_scores_of_many_links_are_computed_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
