@@ -47,8 +47,11 @@ class Cache(Protocol):
         """Decide for the rows of a batch, int64 [n], each below ``num_rows``."""
 
     @staticmethod
-    def state_bytes(num_rows: int, num_slots: int) -> int:
-        """Bytes of memory of the cache's own tables, without the rows in the slots."""
+    def state_bytes(num_rows: int, num_slots: int, *, has_order: bool) -> int:
+        """Bytes of memory of the cache's own tables, without the rows in the slots.
+
+        ``has_order``: whether the cache is given an order of the rows, the hottest first.
+        """
 
 
 @runtime_checkable

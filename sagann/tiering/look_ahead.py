@@ -148,7 +148,7 @@ class LookAhead:
         _forget_batches(self.owners, self._levels, self._lists, self._counters)
 
     @staticmethod
-    def state_bytes(num_rows: int, num_slots: int) -> int:
+    def state_bytes(num_rows: int, num_slots: int, *, has_order: bool) -> int:
         """Bytes of memory of the tables by row and by slot, and of the lists. The announced ids are not among them."""
         lists = 8 * (num_slots + LEVELS + MOST_BATCHES)
         return 9 * num_rows + id_type(num_rows).itemsize * num_slots + lists + 8 * _COUNTERS

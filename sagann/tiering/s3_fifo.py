@@ -73,7 +73,7 @@ class S3Fifo:
         return Decision(slots=slots, is_resident=is_resident)
 
     @staticmethod
-    def state_bytes(num_rows: int, num_slots: int) -> int:
+    def state_bytes(num_rows: int, num_slots: int, *, has_order: bool) -> int:
         """Bytes of memory of the tables by row and by slot, and of the three queues."""
         id_bytes = id_type(num_rows).itemsize
         return 4 * num_rows + (9 + id_bytes) * num_slots + id_bytes * _num_ghosts(num_slots) + 8 * _COUNTERS

@@ -43,6 +43,6 @@ class Static:
         return Decision(slots=slots, is_resident=slots >= 0)
 
     @staticmethod
-    def state_bytes(num_rows: int, num_slots: int) -> int:
-        """Bytes of memory of the table of slots by row, and of the table of rows by slot."""
-        return 4 * num_rows + id_type(num_rows).itemsize * num_slots
+    def state_bytes(num_rows: int, num_slots: int, *, has_order: bool) -> int:
+        """Bytes of memory of the table of slots by row, if the rows have an order of their own, and of the table of rows by slot."""
+        return (4 * num_rows if has_order else 0) + id_type(num_rows).itemsize * num_slots

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -88,7 +89,9 @@ class TieredFeatures:
         self._row_bytes = _row_bytes(store)
         order = None if hottest is None else checked_order(hottest, self.num_rows, "TieredFeatures, hottest")
         kind = CACHES[cache]
-        num_slots = _num_slots(store, hot, kind)
+        tables = partial(_table_bytes, kind, self.num_rows, order is not None)
+        num_slots = _num_slots(store, hot, tables)
+        self._table_bytes = tables(num_slots)
         self._cache: Cache = kind(self.num_rows, num_slots, order)
         self._hot = np.empty((num_slots, self._row_bytes), np.uint8)
         self._arrived = self._cache.owners.copy()
@@ -109,7 +112,7 @@ class TieredFeatures:
     @property
     def hot_bytes(self) -> int:
         """Bytes of the hot tier: of the rows, and of the tables that find them."""
-        return self._hot.nbytes + _table_bytes(type(self._cache), self.num_rows, self.num_hot_rows)
+        return self._hot.nbytes + self._table_bytes
 
     def rows(self, ids: Tensor) -> Tensor:
         """Copy the rows of some vertices: [n, *row_shape], for int64 ids [n], in their order.
@@ -210,32 +213,28 @@ class TieredFeatures:
 
 
 def hot_tier_bytes(features: Features, hot: HotSize, *, cache: str) -> int:
-    """Bytes of the hot tier that a :class:`TieredFeatures` with these arguments would have: of the rows, and of the tables.
+    """Bytes of the hot tier that a :class:`TieredFeatures` with these arguments and an order of the rows would have: of the rows, and of the tables.
 
     Raises:
         InputError: the size is not understood, or the memory is not free.
     """
-    store, kind = feature_store(features), CACHES[cache]
-    num_slots = _num_slots(store, hot, kind)
-    return num_slots * _row_bytes(store) + _table_bytes(kind, store.num_rows, num_slots)
+    store = feature_store(features)
+    tables = partial(_table_bytes, CACHES[cache], store.num_rows, True)
+    num_slots = _num_slots(store, hot, tables)
+    return num_slots * _row_bytes(store) + tables(num_slots)
 
 
-def _num_slots(store: FeatureStore, hot: HotSize, kind: type[Cache]) -> int:
-    return hot_rows(
-        hot,
-        num_rows=store.num_rows,
-        row_bytes=_row_bytes(store),
-        state_bytes=lambda slots: _table_bytes(kind, store.num_rows, slots),
-    )
+def _num_slots(store: FeatureStore, hot: HotSize, tables: Callable[[int], int]) -> int:
+    return hot_rows(hot, num_rows=store.num_rows, row_bytes=_row_bytes(store), state_bytes=tables)
 
 
 def _row_bytes(store: FeatureStore) -> int:
     return math.prod(store.row_shape) * store.dtype.itemsize
 
 
-def _table_bytes(kind: type[Cache], num_rows: int, num_slots: int) -> int:
+def _table_bytes(kind: type[Cache], num_rows: int, has_order: bool, num_slots: int) -> int:
     """Bytes of a cache's tables, and of the table of rows that have arrived."""
-    return kind.state_bytes(num_rows, num_slots) + id_type(num_rows).itemsize * num_slots
+    return kind.state_bytes(num_rows, num_slots, has_order=has_order) + id_type(num_rows).itemsize * num_slots
 
 
 @compiled()

@@ -223,9 +223,19 @@ def test_a_size_in_bytes_is_all_memory_of_the_hot_tier(cache: str) -> None:
     assert store.hot_bytes <= 2 << 20
     tables = [array for array in vars(store._cache).values() if isinstance(array, np.ndarray)]
     held = sum(array.nbytes for array in (*tables, store._hot, store._arrived))
-    # Static without an order has no table; the ring of accesses grows with what is announced.
+    # The ring of accesses grows with what is announced.
     assert held <= store.hot_bytes + (1 << 14)
     assert store.num_hot_rows * 128 > (1 << 20) - 9 * 50_000
+
+
+def test_rows_in_the_order_of_their_ids_need_no_table_by_row() -> None:
+    features = torch.rand(1000, 1)
+    store = TieredFeatures(features, hot=2000)
+    # A row of 4 bytes, and two ids of 4 bytes: of the row that a slot is for, and of the row that lies there.
+    assert store.num_hot_rows == 2000 // 12
+    assert store.hot_bytes == 12 * store.num_hot_rows
+    with pytest.raises(InputError, match="hot tier is smaller than its tables"):
+        TieredFeatures(features, hot=2000, hottest=torch.arange(1000))
 
 
 @pytest.mark.parametrize("cache", CACHE_NAMES)
