@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, shown
+from sagann.graph.generator import generator_of
 from sagann.graph.graph import Graph
 from sagann.graph.subgraph import original_order
 from sagann.graph.task import answers_of, is_of_graphs
@@ -251,7 +252,7 @@ def _refused(graph: Graph, what: str, value: str, fix: str) -> InputError:
 
 
 def _shuffled(count: int, seed: int) -> Tensor:
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    return torch.randperm(count, generator=generator_of(seed))
 
 
 def _shares(ids: Tensor, train: float, val: float, seed: int) -> tuple[Tensor, Tensor, Tensor]:

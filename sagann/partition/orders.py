@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, MissingDependencyError, require_choice
+from sagann.graph.generator import generator_of
 from sagann.graph.graph import Graph
 from sagann.graph.topology import Topology
 from sagann.graph.transform import remove_self_loops, symmetrise
@@ -63,7 +64,7 @@ def vertex_order(
     elif by == "score":
         order = hottest(score_vertices(graph, score))
     else:
-        order = torch.randperm(graph.num_vertices, generator=torch.Generator().manual_seed(seed))
+        order = torch.randperm(graph.num_vertices, generator=generator_of(seed))
     if graph.graph_ptr is None:
         return order
     owner = torch.bucketize(order, graph.graph_ptr, right=True)

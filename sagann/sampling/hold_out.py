@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
+from sagann.graph.generator import generator_of
 from sagann.graph.graph import Graph
 from sagann.graph.measured_links import MeasuredLinks
 from sagann.graph.split_edges import edge_split
 from sagann.graph.task import LEARNED, VALIDATED
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
+from sagann.sampling.arguments import require_square
 from sagann.sampling.links import found_destinations
 
 NEGATIVES = 50
@@ -54,7 +56,9 @@ def hold_out_links(
     Returns:
         the graph with the kept edges, and with ``links``.
     Raises:
-        InputError: shares that are negative or exceed 1 together, no edge that is kept or held out, or no link that can be measured.
+        InputError: shares that are negative or exceed 1 together, no edge that is kept or held out, no link that can be measured, or a graph on
+            another device.
+        LayerError: edges were overwritten.
     Example:
         >>> from sagann.graph import demo_graph
         >>> held = hold_out_links(demo_graph(), seed=0)
@@ -64,6 +68,7 @@ def hold_out_links(
     require_type(
         graph, Graph, where="hold_out_links, graph", fix="Open it with sagann.load_graph, or make a sagann.Graph."
     )
+    require_square(graph.topology, where="hold_out_links, graph.topology")
     for name, share in (("train", train), ("val", val)):
         require_type(share, (int, float), where=f"hold_out_links, {name}", fix="Pass a share, as 0.85.")
     require_integer(negatives, "drawn_negatives", where="hold_out_links, negatives")
@@ -75,7 +80,7 @@ def hold_out_links(
     whole = graph.topology
     parts = edge_split(whole, train=train, val=val, seed=seed, undirected=undirected, ids=graph.original_ids)
     sizes = {"val": parts.val.num_edges, "test": parts.test.num_edges}
-    generator = torch.Generator().manual_seed(seed)
+    generator = generator_of(seed)
     kept = proper_edges(parts.train)
     measured = {
         "train": _edges(parts.train, _drawn(kept, min(most, max(sizes.values())), generator)),

@@ -75,9 +75,11 @@ class Links:
 
 
 def beside(ends: Tensor, num_positive: int) -> Tensor:
-    """Ends of positive links, and after them of the negative ones by positive link, as rows [num_positive, 1 + negatives]."""
+    """Ends of positive links, and after them of the negative ones by positive link, as rows [num_positive, 1 + negatives]; [0, 1] without links."""
     positive, negative = ends.split([num_positive, len(ends) - num_positive])
-    return torch.cat([positive.unsqueeze(1), negative.view(num_positive, -1)], dim=1)
+    # Written out: PyTorch infers no width of a matrix without rows.
+    width = len(negative) // max(1, num_positive)
+    return torch.cat([positive.unsqueeze(1), negative.view(num_positive, width)], dim=1)
 
 
 class LinkSampler:

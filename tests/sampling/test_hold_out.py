@@ -142,6 +142,13 @@ def test_a_graph_of_all_edges_has_no_links_to_measure() -> None:
         hold_out_links(graph, train=0.5, val=0.2, seed=0)
 
 
+def test_a_graph_on_another_device_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"edges are not in the processor's memory: .* 'meta' \(in hold_out_links, g"
+    ):
+        hold_out_links(communities().to("meta"), seed=0)
+
+
 def test_types_of_edges_are_those_of_links() -> None:
     graph = labelled_graph(types=3)
     held = hold_out_links(graph, train=0.5, val=0.2, negatives=2, seed=0)

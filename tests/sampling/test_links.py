@@ -179,6 +179,7 @@ def test_draws_depend_on_seed_epoch_and_batch_alone() -> None:
 def test_no_links_are_no_seeds() -> None:
     links = LinkSampler(TOPOLOGY).sample(SRC[:0], DST[:0])
     assert (len(links.seeds), len(links.src), len(links.labels)) == (0, 0, 0)
+    assert [ends.shape for ends in links.side_by_side()] == [(0, 1), (0, 1)]
 
 
 @pytest.mark.parametrize(
