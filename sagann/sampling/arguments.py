@@ -89,7 +89,7 @@ def require_square(topology: Topology, *, where: str) -> None:
 
 
 def as_ids(ids: Tensor | Sequence[int] | np.ndarray[Any, Any], *, where: str) -> Tensor:
-    """Ids or a mask as a tensor; a list, a tuple or a NumPy array is copied. What is in it is not checked."""
+    """Ids or a mask as a tensor; a list, a tuple or a NumPy array is copied, and its integers become int64. What is in it is not checked."""
     if isinstance(ids, Tensor):
         return ids
     fix = "Pass ids as a tensor, a list or a NumPy array."
@@ -98,7 +98,8 @@ def as_ids(ids: Tensor | Sequence[int] | np.ndarray[Any, Any], *, where: str) ->
         found = torch.tensor(ids) if len(ids) else torch.empty(0, dtype=torch.int64)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError("these are no ids", value=in_one_line(error), where=where, fix=fix) from error
-    return found if found.dtype in (torch.bool, torch.float32, torch.float64) else found.to(torch.int64)
+    is_integer = not (found.dtype == torch.bool or found.is_floating_point() or found.is_complex())
+    return found.to(torch.int64) if is_integer else found
 
 
 def require_fanouts(

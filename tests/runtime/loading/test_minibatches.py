@@ -338,6 +338,11 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
         "argument has the wrong type: a int, expected Tensor or list or tuple or ndarray (in MiniBatches.seeds).",
     ),
     ({"seeds": [1.5]}, "array has the wrong form: torch.float32 [1], expected torch.int64 [n]"),
+    (
+        {"seeds": np.array([1.7, 2.2], np.float16)},
+        "array has the wrong form: torch.float16 [2], expected torch.int64 [n]",
+    ),
+    ({"seeds": [1j]}, "array has the wrong form: torch.complex64 [1], expected torch.int64 [n]"),
     ({"seeds": [[1], [2, 3]]}, "these are no ids: "),
     ({"seeds": ["a"]}, "these are no ids: "),
     ({"seeds": [2**70]}, "these are no ids: "),
@@ -392,7 +397,13 @@ def test_numbers_of_epochs_and_batches_are_checked() -> None:
 def test_seeds_may_be_a_list_or_an_array_and_fanouts_numbers_of_numpy() -> None:
     expected = list(of(seeds=torch.tensor([7, 1, 3])))
     mask = [number in (1, 3, 7) for number in range(labelled_graph().num_vertices)]
-    for seeds in ([7, 1, 3], (7, 1, 3), np.array([7, 1, 3]), np.array([7, 1, 3], dtype=np.int32)):
+    for seeds in (
+        [7, 1, 3],
+        (7, 1, 3),
+        np.array([7, 1, 3]),
+        np.array([7, 1, 3], dtype=np.int32),
+        np.array([7, 1, 3], dtype=np.uint16),
+    ):
         assert_same(list(of(seeds=seeds, fanouts=[np.int64(3), np.int32(2)])), expected)
     assert_same(list(of(seeds=mask)), list(of(seeds=torch.tensor(mask))))
     assert of(fanouts=[np.int64(3), -1]).sampler.fanouts == (3, -1)
