@@ -72,7 +72,7 @@ class NeighborSampler:
             once, when the sampler is made.
         seed: seed of the run.
     Raises:
-        InputError: an argument has the wrong form, or a weight is negative or NaN.
+        InputError: an argument has the wrong form, or a weight is negative or NaN or requires a gradient.
         LayerError: edges were overwritten.
     Example:
         >>> topology = Topology.from_coo(src=torch.tensor([1, 2, 3, 2]), dst=torch.tensor([0, 0, 0, 1]), num_src=4)
@@ -239,6 +239,13 @@ def _checked_weights(topology: Topology, name: str) -> Tensor:
     if weights.dtype not in (torch.float32, torch.float64) or weights.ndim != 1:
         expected, fix = "torch.float32 or torch.float64 [num_edges]", "Convert the weights with .to(torch.float32)."
         raise wrong_form(weights, expected, where=where, fix=fix)
+    if weights.requires_grad:
+        raise InputError(
+            "weights that learn do not pick edges",
+            value="they require a gradient, and are read once",
+            where=where,
+            fix="Pick by a copy of another name, made by .detach().clone().",
+        )
     for part in slices(len(weights)):
         # Written so that NaN is found too.
         wrong = ~((weights[part] >= 0) & (weights[part] <= LARGEST_WEIGHT))

@@ -283,6 +283,12 @@ def test_wrong_seeds_are_named(seeds: list[Any], given: dict[str, Any], named: s
     assert sampler.sample(torch.tensor([5])).seeds.tolist() == [5]
 
 
+def test_weights_that_learn_are_refused() -> None:
+    topology = SEVERAL.with_edge_data(w=torch.ones(SEVERAL.num_edges, requires_grad=True))
+    with pytest.raises(InputError, match=r"weights that learn do not pick edges: .* \(in edge data 'w'\)"):
+        NeighborSampler(topology, [3], weights="w")
+
+
 @pytest.mark.parametrize("name", ["indptr", "indices"])
 def test_edges_that_were_overwritten_are_refused(name: str) -> None:
     topology = SEVERAL.mapped(torch.clone)
