@@ -13,8 +13,9 @@ from sagann.documents import parse_toml
 from sagann.errors import InputError, require_choice
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import require_named
+from sagann.ranges import require_wait
 from sagann.saga.engine import Engine, NaiveEngine
-from sagann.storage.json_fields import is_finite, is_unicode
+from sagann.storage.json_fields import is_unicode
 from sagann.storage.load import EMBEDDED
 from sagann.storage.regular_file import read_file
 from sagann.toml_text import format_toml
@@ -226,14 +227,8 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
 
 def check_workers(of_run: Mapping[str, Any]) -> None:
     """Refuse values of ``worker_timeout`` and ``balance``, where they are given, that workers cannot have."""
-    timeout_s = of_run.get("worker_timeout")
-    if timeout_s is not None and not (is_finite(timeout_s) and timeout_s > 0):
-        raise InputError(
-            "worker_timeout is refused",
-            value=f"{timeout_s}, expected a finite number above 0",
-            where="worker_timeout",
-            fix="Set the seconds for which a worker waits for another one.",
-        )
+    if (timeout_s := of_run.get("worker_timeout")) is not None:
+        require_wait(timeout_s, "worker_timeout")
     if "balance" in of_run:
         # Imported here: it loads Numba, which many commands do not need.
         from sagann.partition import BALANCES

@@ -159,7 +159,10 @@ def _train_together(
         with workers.together("checking the options"):
             device = _device_of_worker(settings, local_rank=local_rank(), num_local=num_local_workers())
         streaming = Streaming.of(settings.train, run_dir, device=device)
-        with nullcontext() if streaming is None else streaming.large_arrays():
+        with (
+            workers.together("opening the dataset"),
+            nullcontext() if streaming is None else streaming.large_arrays(),
+        ):
             graph = training_graph(
                 settings.data,
                 task=settings.train.task,

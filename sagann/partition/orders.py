@@ -9,8 +9,10 @@ References:
 
 from __future__ import annotations
 
+from operator import index
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -99,6 +101,6 @@ def metis_order(topology: Topology, *, num_parts: int, seed: int) -> Tensor:
         num_parts,
         pymetis.CSRAdjacency(both.indptr.numpy().astype(dtype), both.indices.numpy().astype(dtype)),
         recursive=True,
-        options=pymetis.Options(seed=seed),
+        options=pymetis.Options(seed=index(seed) % (int(np.iinfo(dtype).max) + 1)),
     )
     return torch.sort(torch.as_tensor(parts.vertex_part), stable=True).indices

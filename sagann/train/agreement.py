@@ -90,12 +90,15 @@ def device_together(name: str, workers: Workers, *, is_streamed: bool) -> torch.
     """
     # Imported here: most runs have no workers, and it loads torch.distributed.
     from sagann.runtime.workers.devices import device_of_worker, name_for_workers
+    from sagann.runtime.workers.group import START_TIMEOUT_S
 
     num_local = torchrun.num_local_workers()
     chosen = name_for_workers(name, num_local=num_local, is_streamed=is_streamed)
-    if workers.any(name == "auto" and chosen == "cpu", "choosing a device") and name == "auto":
+    doing = "choosing a device"
+    # The first worker may be checking a large graph.
+    if workers.any(name == "auto" and chosen == "cpu", doing, timeout_s=START_TIMEOUT_S) and name == "auto":
         chosen = "cpu"
-    with workers.together("choosing a device"):
+    with workers.together(doing):
         device = device_of_worker(chosen, local_rank=torchrun.local_rank(), num_local=num_local)
     require_same(workers, {"device": device.type})
     workers.compute_on(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -65,7 +66,8 @@ def assemble(
     names = require_names(class_names, num_classes, where="Trainer.class_names")
     if optimizer is None and scheduler is None:
         try_policies(config)
-    with whole_files(graph):
+    # The first of several workers checks every value, and the others wait for what it finds.
+    with whole_files(graph), nullcontext() if workers is None else workers.together("checking the graph"):
         if validate:
             check_graph(graph)
         else:

@@ -203,6 +203,7 @@ class RunParts:
             optimizer=optimizer,
             scheduler=scheduler,
             tracker=tracker,
+            workers=self.workers,
             balancer=self._balancer(),
         )
 

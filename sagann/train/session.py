@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from sagann.train.reporter import EpochRecord
 from sagann.train.resources import capture_rng, require_rng, restore_rng
 
 if TYPE_CHECKING:
+    from sagann.runtime.workers import Workers
     from sagann.train.balancer import Balancer
 
 
@@ -55,6 +57,8 @@ class TrainSession:
     "Sets the optimizer's learning rates; None keeps them."
     tracker: BestTracker
     "Remembers the best epoch."
+    workers: Workers | None = None
+    "The workers that train together; None for this process alone."
     balancer: Balancer | None = None
     "Moves vertices between the workers; None where parts stay."
     epoch: int = field(default=0, init=False)
@@ -197,8 +201,16 @@ class TrainSession:
             raise
         if self.config.clip_norm is not None:
             trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            nn.utils.clip_grad_norm_(trained, self.config.clip_norm)
+            norm = nn.utils.get_total_norm([each.grad for each in trained if each.grad is not None])
+            if self.workers is not None:
+                norm = norm.new_tensor(self._of_first(float(norm), self.workers))
+            nn.utils.clip_grads_with_norm_(trained, self.config.clip_norm, norm)
         return loss.detach(), value
+
+    def _of_first(self, numbers: Any, workers: Workers) -> Any:
+        """JSON numbers as the first worker has found them: sums of other machines, or of other threads, may differ in their last bits."""
+        content = json.dumps(numbers).encode() if workers.is_first else None
+        return json.loads(workers.from_first(content, "sharing the first worker's numbers", timeout_s=None))
 
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
         # Only the cheap metrics and the monitored one: all metrics are measured at the end of the run.
@@ -207,6 +219,8 @@ class TrainSession:
         metrics = evaluate_splits(
             outputs, self.graph, task=self.task, loss=self.loss, splits=("train", "val"), names=names
         )
+        if self.workers is not None:
+            metrics = self._of_first(metrics, self.workers)
         for split, found in metrics.items():
             for name, value in found.items():
                 _check_finite(value, f"{split}/{name} of epoch {epoch}", self.config)

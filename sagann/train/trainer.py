@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -226,10 +226,11 @@ class Trainer:
                 session = parts.session()
                 description = {} if folder is None else description_of(parts, session)
             run = ""
-            if folder is not None and resume:
-                run = continue_run(session, folder, description, self._say)
-            elif folder is not None:
-                run = start_run(folder, description, overwrite=overwrite)
+            with nullcontext() if workers is None else workers.together("opening the run folder"):
+                if folder is not None and resume:
+                    run = continue_run(session, folder, description, self._say)
+                elif folder is not None:
+                    run = start_run(folder, description, overwrite=overwrite)
             if resume and workers is not None:
                 continue_together(session, workers)
             self._records = session.history

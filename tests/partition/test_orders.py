@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -102,3 +103,9 @@ def test_what_cannot_be_done_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         MissingDependencyError, match=r"pymetis cannot be imported .* pip install 'sagann\[metis\]'"
     ):
         vertex_order(graph, "metis")
+
+
+@pytest.mark.parametrize("seed", [np.int64(3), 2**64 + 7])
+def test_metis_takes_any_seed(seed: int) -> None:
+    graph = labelled_graph()
+    assert len(vertex_order(graph, "metis", seed=seed)) == graph.num_vertices

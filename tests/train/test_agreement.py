@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +15,13 @@ from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.workers import Workers
+from sagann.runtime.workers.group import START_TIMEOUT_S
 from sagann.storage import load_graph, save_graph
 from sagann.train import Contract, Predictor, TrainConfig
-from sagann.train.agreement import require_agreement, require_divisible
+from sagann.train.agreement import device_together, require_agreement, require_divisible
 from sagann.train.identity import graph_identity
 from sagann.train.losses import Loss
-from tests.runtime.workers.threads import in_threads
+from tests.runtime.workers.threads import ThreadedWorkers, in_threads
 from tests.train.runs import CPU, community_graph
 
 CONFIG = TrainConfig(epochs=3, device="cpu")
@@ -44,6 +47,23 @@ def agree(
         return ""
 
     return in_threads(work, len(starts))
+
+
+class Patient(ThreadedWorkers):
+    """Notes for how long it would wait."""
+
+    def begin(self, *given: Any, timeout_s: float | None = None) -> Callable[[], None]:
+        self.waits_s = [*getattr(self, "waits_s", []), timeout_s]
+        return super().begin(*given, timeout_s=timeout_s)
+
+
+def test_workers_wait_long_for_the_first_one_which_may_check_a_large_graph() -> None:
+    def work(workers: Patient) -> list[float | None]:
+        assert device_together("cpu", workers, is_streamed=False) == CPU
+        return workers.waits_s
+
+    for waits_s in in_threads(work, 2, Patient):
+        assert set(waits_s) == {START_TIMEOUT_S}
 
 
 def test_equal_workers_agree() -> None:

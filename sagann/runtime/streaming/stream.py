@@ -202,7 +202,7 @@ def stream_part(
             "features of a worker's part get no gradient where the part is streamed",
             value="they require one",
             where="stream_part",
-            fix="Detach them, or run the part in memory.",
+            fix="Detach them.",
         )
     hops, program = _captured_on(model, part, backend.device, trains=trains)
     if num_intervals is None:

@@ -28,6 +28,7 @@ from sagann import torchrun
 from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
 from sagann.partition import first_ranges
+from sagann.ranges import require_wait
 from sagann.runtime.workers.carriers import Carrier, HostCarrier, Parcel, connected_devices
 from sagann.runtime.workers.meeting import meet
 from sagann.runtime.workers.stopwatch import Stopwatch
@@ -150,26 +151,25 @@ class Workers:
                 + (" A worker that is only slow wants a longer --worker-timeout." if silent else ""),
             ) from error
 
-    def add_up(self, tensor: Tensor, doing: str) -> Tensor:
+    def add_up(self, tensor: Tensor, doing: str, *, timeout_s: float | None = None) -> Tensor:
         """The sum of one tensor [n] of each worker, added in the order of the ranks: the same bits at every worker.
 
-        Each worker adds a slice, and sends its sum to all.
+        Each worker adds a slice, and sends its sum to all. ``timeout_s`` is that of :meth:`transfer`.
         """
         cuts = [len(tensor) * number // self.size for number in range(self.size + 1)]
         slices = [slice(*ends) for ends in pairwise(cuts)]
         tensor = tensor.contiguous()
         mine = tensor[slices[self.rank]]
         parts = {rank: torch.empty_like(mine) for rank in self.others}
-        self.transfer({rank: tensor[slices[rank]] for rank in self.others}, parts, doing)
+        self.transfer({rank: tensor[slices[rank]] for rank in self.others}, parts, doing, timeout_s=timeout_s)
         total = torch.empty_like(tensor)
         summed = total[slices[self.rank]]
         in_order = [mine if rank == self.rank else parts[rank] for rank in range(self.size)]
         summed.copy_(in_order[0])
         for part in in_order[1:]:
             summed += part
-        self.transfer(
-            dict.fromkeys(self.others, summed), {rank: total[slices[rank]] for rank in self.others}, doing
-        )
+        sums = {rank: total[slices[rank]] for rank in self.others}
+        self.transfer(dict.fromkeys(self.others, summed), sums, doing, timeout_s=timeout_s)
         return total
 
     def gather_rows(self, own: Tensor, bounds: Sequence[int], doing: str) -> Tensor:
@@ -254,9 +254,9 @@ class Workers:
                     fix=f"Do what the error of worker {rank} says.",
                 )
 
-    def any(self, flag: bool, doing: str) -> bool:
-        """Whether ``flag`` is set at any worker."""
-        return bool(self.add_up(torch.tensor([int(flag)]), doing))
+    def any(self, flag: bool, doing: str, *, timeout_s: float | None = None) -> bool:
+        """Whether ``flag`` is set at any worker. ``timeout_s`` is that of :meth:`transfer`."""
+        return bool(self.add_up(torch.tensor([int(flag)]), doing, timeout_s=timeout_s))
 
     def total(self, part: Tensor, doing: str) -> Tensor:
         """The sum of one number of each worker. A worker's gradient goes to its own number alone."""
@@ -266,14 +266,14 @@ class Workers:
     def add_gradients(self, parameters: Sequence[Parameter]) -> None:
         """Replace each parameter's gradient by the sum over all workers.
 
-        A parameter that has a gradient at no worker keeps none.
+        A parameter that has a gradient at no worker keeps none. Gradients become dense.
         """
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         for dtype in dict.fromkeys(parameter.dtype for parameter in trained):
             of_dtype = [parameter for parameter in trained if parameter.dtype == dtype]
             # A number per parameter says how many workers have a gradient of it.
             counts = [parameter.grad is not None for parameter in of_dtype]
-            found = [torch.zeros_like(each) if each.grad is None else each.grad for each in of_dtype]
+            found = [torch.zeros_like(each) if each.grad is None else each.grad.to_dense() for each in of_dtype]
             flat = torch.cat([found[0].new_tensor(counts), *(gradient.reshape(-1) for gradient in found)])
             total = self.add_up(flat, "adding gradients")
             num_workers, *summed = total.split([len(counts), *map(Tensor.numel, found)])
@@ -368,10 +368,10 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
     leads to the others, unless ``GLOO_SOCKET_IFNAME`` and, for CUDA devices, ``NCCL_SOCKET_IFNAME`` name an interface.
 
     Args:
-        timeout_s: seconds for which a worker waits for another one while they train, above 0.
+        timeout_s: seconds for which a worker waits for another one while they train, from 0.001 to 1,000,000.
         balance: name of the policy that divides the vertices (:data:`sagann.partition.BALANCES`).
     Raises:
-        InputError: torchrun did not start this process.
+        InputError: torchrun did not start this process, or nobody waits so long.
         WorkerError: the workers do not find each other.
     """
     if not torchrun.is_worker():
@@ -381,6 +381,7 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
             where="join_workers",
             fix="Start the program with torchrun --nproc-per-node=2 program.py.",
         )
+    require_wait(timeout_s, "join_workers.timeout_s")
     rank, size = torchrun.rank(), torchrun.num_workers()
     if os.environ.get("MASTER_ADDR") in _LOOPBACK:
         _talk_over("lo0" if sys.platform == "darwin" else "lo")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import Features, feature_store, read_slice
@@ -127,11 +128,14 @@ def worker_part(
             arrays that the model has made are, so that these arrays can be freed.
         device: device that all arrays of the part are on.
         bounds: bounds of the ranges of vertices that the workers own; None for those of the workers' policy.
+    Raises:
+        InputError: features or edge data require a gradient.
     """
     began_s = time.perf_counter()
     device = torch.device(device)
     topology, features = graph.topology, graph.features
     assert features is not None
+    _require_constant(graph)
     bounds = workers.bounds(topology.indptr) if bounds is None else bounds
     part = part_of(topology, bounds, workers.rank).to(device)
     kept = {id(rows) for rows in opened.topology.edge_data.values()}
@@ -148,6 +152,18 @@ def worker_part(
         opened_features=features if is_opened else None,
         made_s=time.perf_counter() - began_s,
     )
+
+
+def _require_constant(graph: Graph) -> None:
+    """Refuse rows that learn: each worker would train its own, and no other one would see them."""
+    for name, rows in {"features": graph.features, **graph.topology.edge_data}.items():
+        if isinstance(rows, Tensor) and rows.requires_grad:
+            raise InputError(
+                "features and edge data that learn are not divided among workers",
+                value=f"'{name}' requires a gradient",
+                where=f"graph '{graph.name}'",
+                fix="Train in one process, or detach it, and keep what learns among the model's parameters.",
+            )
 
 
 def _own_features(features: Features, vertices: slice) -> tuple[Tensor, int]:

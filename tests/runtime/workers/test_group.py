@@ -1,6 +1,7 @@
 """Three processes over gloo: what they send is added in the order of the ranks, and a lost worker ends the others."""
 
 import json
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 import torch
 
 from sagann.errors import InputError
-from sagann.runtime.workers import join_workers
+from sagann.runtime.workers import Workers, join_workers
 from tests.runtime.workers.group_driver import LONG_S, SIZE, TIMEOUT_S
 from tests.runtime.workers.processes import run_driver
+from tests.runtime.workers.threads import in_threads
 from tests.shared import SharedFolder
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(900)]
@@ -87,3 +89,22 @@ def test_a_process_that_torchrun_did_not_start_has_nobody_to_join(monkeypatch: p
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(InputError, match="there are no workers to join: RANK is not set"), join_workers():
         pass
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 1e-5, 1e10, math.nan, "60", True])
+def test_nobody_waits_so_long(seconds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused = pytest.raises(InputError, match=r"join_workers.timeout_s is refused: .* from 0.001 to 1e\+06")
+    with refused, join_workers(timeout_s=seconds):
+        pass
+
+
+def test_sparse_gradients_are_added() -> None:
+    def work(workers: Workers) -> list[float]:
+        embedding = torch.nn.Embedding(3, 2, sparse=True)
+        embedding(torch.tensor([workers.rank])).sum().backward()
+        workers.add_gradients([embedding.weight])
+        return embedding.weight.grad.sum(1).tolist()
+
+    assert in_threads(work, 2) == [[2.0, 2.0, 0.0]] * 2

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sagann.errors import InputError
 from sagann.graph import Graph, Topology
 from sagann.graph.rows import is_sparse
 from sagann.partition import part_of
@@ -124,3 +125,19 @@ def test_a_move_sends_what_others_get_and_no_more() -> None:
 
     for found, expected in in_threads(work, 2):
         assert found == expected
+
+
+@pytest.mark.parametrize("name", ["features", "weight"])
+def test_rows_that_learn_are_refused(name: str) -> None:
+    graph = graph_of(random_topology(60, 300, types=3))
+    if name == "features":
+        graph = replace(graph, features=graph.features.clone().requires_grad_())
+    else:
+        weight = torch.ones(graph.num_edges, requires_grad=True)
+        graph = replace(graph, topology=graph.topology.with_edge_data(weight=weight))
+
+    def work(workers: Workers) -> None:
+        with pytest.raises(InputError, match=f"not divided among workers: '{name}' requires a gradient"):
+            worker_part(graph, workers, opened=graph)
+
+    in_threads(work, 2)
