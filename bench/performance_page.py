@@ -18,11 +18,12 @@ from bench.epochs.graphs import SHAPES
 from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
 from bench.performance_sections import (
     DEVICE_PAGES,
+    WORKER_PAGES,
     damage_section,
-    device_section,
     device_sentence,
     harm_section,
     minibatch_section,
+    page_section,
 )
 from bench.result_tables import read_table
 from bench.workers import RESULTS, ROOT
@@ -122,7 +123,7 @@ def render(results: Path) -> str:
         *minibatch_section(results),
         *damage_section(results / "fuzz.json"),
         *harm_section(results / "trials.json"),
-        *(line for name in DEVICE_PAGES for line in device_section(results / name)),
+        *(line for name in (*WORKER_PAGES, *DEVICE_PAGES) for line in page_section(results / name)),
     ]
     return "\n".join(parts) + "\n"
 

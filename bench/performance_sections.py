@@ -1,4 +1,4 @@
-"""Sections of the page of performance that repeat what files of results say: mini-batches, damaged files, faults, and devices."""
+"""Sections of the page of performance that repeat what files of results say: mini-batches, damaged files, faults, workers, and devices."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ SAMPLED = (
     ),
 )
 "Files of results, the column of ratios, what is measured, and the command."
+WORKER_PAGES = ("balance.md", "overlap.md", "partition.md", "size_together.md")
+"Files of results on several workers, each a section."
 DEVICE_PAGES = ("device.md", "minibatches_cuda.md", "cold_bytes_device.md", "hybrid_device.md")
 "Files of results that were measured on a CUDA device, each a section."
 DAMAGED = """## What damaged files do
@@ -94,8 +96,8 @@ def harm_section(path: Path) -> list[str]:
     ]
 
 
-def device_section(path: Path) -> list[str]:
-    """A page of a device's figures as a section; none without it."""
+def page_section(path: Path) -> list[str]:
+    """A page of figures as a section; none without it."""
     if not path.exists():
         return []
     # Headings stand one level deeper.
