@@ -28,7 +28,7 @@ from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
-from sagann.torchrun import is_restarted, is_worker, local_rank, num_local_workers, rank
+from sagann.torchrun import is_restarted, is_worker, local_rank, num_local_workers
 from sagann.train import RunInfo, Trainer, TrainResult
 from sagann.train.agreement import require_divisible
 from sagann.train.atomic import leftovers
@@ -140,18 +140,14 @@ def _train_together(
             # A worker that was killed has left its blocks.
             if streaming is not None:
                 streaming.remove()
-    if overwrite and out is not None and rank() == 0 and not is_restarted():
-        # torchrun starts lost workers anew with the same options.
-        RunFolder(out).ask_to_replace()
     with joined(shared, given, timeout_s=settings.worker_timeout, balance=settings.balance) as workers:
         settings = replace(settings, workers=workers.size)
         run_dir = out or _free_folder(settings)
         # torchrun counts restarts on each machine, and not those in which a machine follows another one.
         if workers.any(is_restarted(), "agreeing on whether to resume"):
-            # A worker may have been lost before there was a run, or before it replaced another one. Only the first one reads the folder.
-            is_old = overwrite and RunFolder(run_dir).is_to_be_replaced
-            overwrite = workers.any(workers.is_first and is_old, "agreeing on whether to replace a run")
-            has_run = workers.is_first and not overwrite and RunFolder(run_dir).is_described
+            overwrite = False
+            # A worker may have been lost before there was a run. Only the first one reads the folder.
+            has_run = workers.is_first and RunFolder(run_dir).is_described
             resume = workers.any(has_run, "agreeing on whether to resume") or resume
         if workers.is_first:
             _check_folder(run_dir, resume=resume, overwrite=overwrite)

@@ -12,7 +12,6 @@ Every file is whole or absent, except ``metrics.jsonl`` and ``events/``, which g
 ``profile.json``     the steps and copies of the last streamed epoch, as planned and as they ran, where asked for
 ``profile.png``      the same as a picture
 ``events/``          TensorBoard events, where asked for
-``.replace``         says that the run here is to be replaced, and not resumed; goes with the run
 ===================  ============================================================================
 
 A lock on the folder keeps two processes from training into it at once; the system drops the lock with the process.
@@ -58,7 +57,7 @@ AUTOMATIC = "automatic_memory_bytes"
 "Key in run.json: memory budget that the run chose by itself, in bytes; null for none."
 CONFIG_FILE = "config.toml"
 "Settings of the command line: ``sagann train --config RUN/config.toml`` does the same run again."
-HISTORY_FILE, LOCK_FILE, _REPLACE_FILE = "metrics.jsonl", ".lock", ".replace"
+HISTORY_FILE, LOCK_FILE = "metrics.jsonl", ".lock"
 PROFILE_FILE, PICTURE_FILE = "profile.json", "profile.png"
 EVENTS, _CHECKPOINTS = "events", "checkpoints"
 _SUMMARY_FILE, _WEIGHTS_FILE = "metrics.json", "model.safetensors"
@@ -158,18 +157,7 @@ class RunFolder:
         """Remove the files of a run. Checkpoints go first, so that after a kill no wrong run is resumed."""
         remove_folder(self.checkpoints.path)
         remove_folder(self.path / EVENTS)
-        self._remove(*_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, HISTORY_FILE, RUN_FILE, _REPLACE_FILE)
-
-    def ask_to_replace(self) -> None:
-        """Note that the run here is to be replaced, for processes that are started anew before another run has replaced it."""
-        if self.is_described or self.has_work:
-            with disk_errors(self.path):
-                (self.path / _REPLACE_FILE).touch()
-
-    @property
-    def is_to_be_replaced(self) -> bool:
-        """Whether another run was to replace the one here, and did not begin."""
-        return (self.path / _REPLACE_FILE).exists()
+        self._remove(*_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, HISTORY_FILE, RUN_FILE)
 
     def clear_result(self) -> None:
         """Remove metrics.json, then the final weights: where the run goes on, both would be of an earlier epoch."""

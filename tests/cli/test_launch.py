@@ -235,29 +235,6 @@ def test_workers_that_torchrun_restarts_before_there_is_a_run_start_it(
     assert history(tmp_path / "run") == history(together)[:3]
 
 
-def test_workers_that_torchrun_restarts_before_they_replaced_a_run_replace_it(
-    together: Path, blocks: Path, tmp_path: Path, warm: Warm
-) -> None:
-    folder = tmp_path / "replaced"
-    subprocess.run(["cp", "-r", together, folder], check=True)
-    command = ("train", "--data", blocks, *OPTIONS, "--epochs", 3, "--out", folder, "--overwrite")
-    # The second worker ends at once, and the first one waits for it: the old run is there when it is killed.
-    first, second = start_by_hand(warm, commands=[command, command], modules={1: "time"})
-    with first, second:
-        limit_s = time.monotonic() + DEADLINE_S
-        while not (folder / ".replace").exists():
-            assert time.monotonic() < limit_s
-            time.sleep(0.005)
-        first.kill()
-    assert history(folder) == history(together)
-    for _ in range(2):
-        # The second time, the new run has begun: it is resumed.
-        for code, _, err in by_hand(warm, commands=[command, command], restarts=1):
-            assert code == 0, err
-        assert history(folder) == history(together)[:3]
-    assert not (folder / ".replace").exists()
-
-
 def test_workers_that_disagree_are_refused(blocks: Path, tmp_path: Path, warm: Warm) -> None:
     common = ("train", "--data", blocks, *OPTIONS, "--epochs", 2, "--out", tmp_path / "run")
     for code, out, err in by_hand(warm, commands=[(*common, "--seed", 3), (*common, "--seed", 4)]):
