@@ -12,8 +12,8 @@ RESULTS ?= bench/results
 SECONDS ?= 60
 # Processes that tests start read compiled modules. A shell that forbids to write them would have each one compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
-# Test processes: one more than there are cores, because some tests wait, or so many (JOBS=1). They share what they compile.
-JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Test processes: two more than there are cores, because some tests wait, or so many (JOBS=1). They share what they compile.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
 # Threads of OpenMP that wait leave their core to the other test processes.
 TOGETHER := OMP_WAIT_POLICY=passive $(BIN)/python -m tests.again -q $(SHARED)

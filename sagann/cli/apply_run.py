@@ -16,7 +16,7 @@ import torch
 from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
 from sagann.cli.link_file import check_links, read_links
-from sagann.cli.options import Given, Shared, refuse_given
+from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import LINK_SHARES, apply_split, open_checked, training_graph, with_columns, with_held_out
 from sagann.cli.result_file import write_embeddings, write_links, write_predictions, write_values
 from sagann.cli.run_settings import (
@@ -26,6 +26,7 @@ from sagann.cli.run_settings import (
     check_workers,
     merge,
     read_tables,
+    require_nothing_of_workers,
     settings_of,
 )
 from sagann.errors import CheckpointError, InputError
@@ -213,13 +214,7 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
         given.get(name, defaults[name]) for name in ("workers", "worker_timeout", "balance")
     )
     if not is_worker() and num_workers == 1:
-        refuse_given(
-            {"--balance": "balance" in given, "--worker-timeout": "worker_timeout" in given},
-            "nothing is divided without workers",
-            beside="and there is one process",
-            where="the command line",
-            fix="Leave {name} out, or start workers (--workers 2).",
-        )
+        require_nothing_of_workers(given)
         _use(opening, run_dir, shared, use)
         return 0
     _require_divisible(run_dir)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _WORKER_BYTES = 320 << 20
 "Memory of a worker's process before it holds anything of the graph, in bytes."
+_NO_LIMIT_S = 10**8
 _CODES = (OUR_FAULT, BAD_INPUT, INTERRUPTED, TERMINATED)
 "Exit codes of a worker that has said by itself why it ends."
 
@@ -64,6 +65,9 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path,
         # A worker says by itself why it ends.
         logging.getLogger(f"torch.distributed.elastic.{name}").setLevel(logging.CRITICAL)
     store = _loopback_store()
+    # After Ctrl-C, workers finish their epoch and save it. torchrun would kill them after half a minute, as older versions always do.
+    name = "shutdown_timeout"
+    patience: dict[str, Any] = {name: _NO_LIMIT_S} if name in LaunchConfig.__dataclass_fields__ else {}
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -73,6 +77,7 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path,
         rdzv_endpoint=f"{_LOOPBACK}:{store.port}",
         rdzv_configs={"rank": 0},
         max_restarts=0,
+        **patience,
     )
     try:
         elastic_launch(config, sys.executable)("-m", "sagann", *arguments)

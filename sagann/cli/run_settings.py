@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from sagann.cli.options import refuse_given
 from sagann.cli.settings import NONE, SECTIONS, SETTINGS
 from sagann.did_you_mean import closest
 from sagann.documents import parse_toml
@@ -234,6 +235,17 @@ def check_workers(of_run: Mapping[str, Any]) -> None:
         from sagann.partition import BALANCES
 
         require_choice(of_run["balance"], BALANCES, what="unknown balance", where="balance")
+
+
+def require_nothing_of_workers(given: Mapping[str, Any]) -> None:
+    """Refuse settings on the command line that have an effect on several workers alone."""
+    refuse_given(
+        {"--balance": "balance" in given, "--worker-timeout": "worker_timeout" in given},
+        "nothing is divided without workers",
+        beside="and there is one process",
+        where="the command line",
+        fix="Leave {name} out, or start workers (--workers 2).",
+    )
 
 
 def absolute_path(source: str) -> str:

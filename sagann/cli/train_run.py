@@ -18,7 +18,7 @@ from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import stored_class_names, training_graph
 from sagann.cli.result_file import owner_of
-from sagann.cli.run_settings import RunSettings, chosen_settings
+from sagann.cli.run_settings import RunSettings, chosen_settings, require_nothing_of_workers
 from sagann.cli.signals import Signals
 from sagann.errors import CheckpointError, InputError, Terminated
 from sagann.graph import Graph
@@ -80,7 +80,9 @@ def train_run(
         file = _file_of_resumed(out, file, overwrite=overwrite)
     settings = chosen_settings(given, file, of_run=from_run)
     shared.add_user_file(settings.model.model)
-    if settings.workers > 1 or is_worker():
+    if settings.workers == 1 and not is_worker():
+        require_nothing_of_workers(given)
+    else:
         return _train_together(settings, given, out, resume=resume, overwrite=overwrite, shared=shared)
     run_dir = out or _free_folder(settings)
     _check_folder(run_dir, resume=resume, overwrite=overwrite)

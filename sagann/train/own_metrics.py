@@ -71,8 +71,15 @@ def measure_own(metrics: OwnMetrics, rows: Rows, answers: Tensor) -> Metrics:
     return found
 
 
+def _never() -> bool:
+    return False
+
+
 def _value(metric: MetricFunction | GatheredMetric, rows: Rows, answers: Tensor) -> Any:
     if isinstance(metric, GatheredMetric):
+        if hasattr(metric, "distributed_available_fn"):
+            # Every worker has the rows of all. torchmetrics would add them up once more.
+            metric.distributed_available_fn = _never
         metric.reset()
         for part, outputs in rows.slabs():
             metric.update(outputs.cpu(), answers[part].cpu())

@@ -212,6 +212,18 @@ def by_hand(warm: Warm, *, commands: Sequence[Sequence[object]], restarts: int =
     return ended(start_by_hand(warm, commands=commands, restarts=restarts))
 
 
+def test_ctrl_c_waits_for_an_epoch_however_long_it_takes(blocks: Path, tmp_path: Path) -> None:
+    # torchrun would kill workers half a minute after Ctrl-C, or after no time where this variable says so.
+    env = {**ENVIRONMENT, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "0"}
+    options = (*OPTIONS, "--workers", 2, "--epochs", 100000, "--out", tmp_path / "run")
+    with start("train", "--data", blocks, *options, env=env) as process:
+        wait_for_epochs(tmp_path / "run", 4, process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130
+    assert "sagann train --resume" in err
+
+
 def test_workers_that_torchrun_restarts_resume_by_themselves(
     together: Path, blocks: Path, tmp_path: Path, warm: Warm
 ) -> None:

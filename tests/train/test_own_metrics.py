@@ -97,3 +97,24 @@ def test_objects_get_slabs_and_functions_all_rows(monkeypatch: pytest.MonkeyPatc
 def test_what_is_no_metric_is_refused(metrics: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_own_metrics(metrics, where="here")
+
+
+class Synced:
+    """Adds what all processes have counted, as torchmetrics does where torch.distributed is set up."""
+
+    distributed_available_fn = staticmethod(lambda: True)
+
+    def reset(self) -> None:
+        self.count = 0
+
+    def update(self, outputs: Tensor, answers: Tensor) -> None:
+        self.count += len(answers)
+
+    def compute(self) -> float:
+        assert not self.distributed_available_fn(), "it would wait for workers that measure nothing"
+        return float(self.count)
+
+
+def test_a_metric_of_torchmetrics_waits_for_no_other_process() -> None:
+    answers = torch.zeros(7, dtype=torch.int64)
+    assert measure_own({"count": Synced()}, Rows(torch.rand(7, 3), None, 7), answers) == {"count": 7.0}
