@@ -34,7 +34,6 @@ from sagann.graph import Graph, original_order
 from sagann.graph.task import without_others
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
-from sagann.runtime.places import num_cuda_devices
 from sagann.storage.whole_files import whole_files
 from sagann.torchrun import is_worker
 from sagann.train import Predictor, load_run, read_run
@@ -220,7 +219,7 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
     _require_divisible(run_dir)
     # Imported here: most commands have one worker.
     from sagann.cli.launch import joined, launch_workers
-    from sagann.runtime.workers.devices import AUTO_ON_PROCESSORS, device_of_worker, name_for_workers
+    from sagann.runtime.workers.devices import device_of_worker, left_alone, name_for_workers
 
     if is_worker():
         with joined(shared, given, timeout_s=timeout_s, balance=balance) as workers:
@@ -231,8 +230,8 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
     name = name_for_workers(opening.device, num_local=num_workers, is_streamed=memory is not None)
     device = device_of_worker(name, local_rank=0, num_local=num_workers)
     require_processors(device, memory)
-    if opening.device == "auto" and name == "cpu" and num_cuda_devices():
-        shared.terminal().say(AUTO_ON_PROCESSORS)
+    if said := left_alone(opening.device, device):
+        shared.terminal().say(said)
     predictor = _opened(replace(opening, device="cpu"), run_dir, shared)
     if balance == "cost":
         # Imported here: most commands have one worker, and it loads Numba.

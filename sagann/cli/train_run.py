@@ -80,10 +80,9 @@ def train_run(
         file = _file_of_resumed(out, file, overwrite=overwrite)
     settings = chosen_settings(given, file, of_run=from_run)
     shared.add_user_file(settings.model.model)
-    if settings.workers == 1 and not is_worker():
-        require_nothing_of_workers(given)
-    else:
+    if settings.workers > 1 or is_worker():
         return _train_together(settings, given, out, resume=resume, overwrite=overwrite, shared=shared)
+    require_nothing_of_workers(given)
     run_dir = out or _free_folder(settings)
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
     streaming = Streaming.of(settings.train, run_dir, device=resolve_device(settings.train.device))

@@ -17,7 +17,6 @@ from sagann.graph.task import answered, is_of_graphs, is_of_links, left_out, tas
 from sagann.graph.validate import validate_labels
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.without_effect import options_without_effect
-from sagann.runtime.places import num_cuda_devices
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 from sagann.train.agreement import device_together, require_agreement, require_divisible
@@ -128,9 +127,9 @@ def assemble(
 def _device_of_worker(name: str, workers: Workers, config: TrainConfig, say: Callable[[str], None]) -> torch.device:
     """The device of this worker, which the workers choose together; why they leave CUDA devices alone is said."""
     # Imported here: most runs have no workers, and it loads torch.distributed.
-    from sagann.runtime.workers.devices import AUTO_ON_PROCESSORS
+    from sagann.runtime.workers.devices import left_alone
 
     device = device_together(name, workers, is_streamed=config.memory is not None)
-    if name == "auto" and device.type == "cpu" and num_cuda_devices():
-        say(AUTO_ON_PROCESSORS)
+    if said := left_alone(name, device):
+        say(said)
     return device

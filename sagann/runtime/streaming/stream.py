@@ -193,17 +193,10 @@ def stream_part(
     All workers do so, each with a budget and a number of intervals of its own, and call the model at the same time.
 
     Args:
-        part: the worker's part; its features get no gradient.
+        part: the worker's part.
         exchange: sends and receives rows of the halo.
     """
     backend = backend_of(torch.device("cpu"))
-    if needs_gradient(part.features):
-        raise InputError(
-            "features of a worker's part get no gradient where the part is streamed",
-            value="they require one",
-            where="stream_part",
-            fix="Detach them.",
-        )
     hops, program = _captured_on(model, part, backend.device, trains=trains)
     if num_intervals is None:
         intervals = fitted_part(

@@ -13,7 +13,7 @@ AUTO_ON_PROCESSORS = (
     "The workers compute on processors: device 'auto' takes CUDA devices only where every worker has one of its own, PyTorch has NCCL, and no "
     "memory budget is set."
 )
-"What is said where there are CUDA devices, and :func:`name_for_workers` does not take them."
+"What :func:`name_for_workers` does where there are CUDA devices that it leaves alone."
 
 
 def name_for_workers(name: str, *, num_local: int, is_streamed: bool) -> str:
@@ -28,6 +28,11 @@ def name_for_workers(name: str, *, num_local: int, is_streamed: bool) -> str:
         return name
     can_have_devices = num_local <= num_cuda_devices() and dist.is_nccl_available()
     return "cuda" if can_have_devices and not is_streamed else "cpu"
+
+
+def left_alone(name: str, device: torch.device) -> str | None:
+    """What is to be said where the device was called ``name`` and became a processor beside CUDA devices; else None."""
+    return AUTO_ON_PROCESSORS if name == "auto" and device.type == "cpu" and num_cuda_devices() else None
 
 
 def device_of_worker(name: str, *, local_rank: int, num_local: int) -> torch.device:
