@@ -22,6 +22,7 @@ from sagann.cli.failure import BAD_INPUT, INTERRUPTED, OUR_FAULT, TERMINATED
 from sagann.cli.options import Given, Shared
 from sagann.errors import InputError, SagannError, WorkerError
 from sagann.free_space import require_memory
+from sagann.parent_process import end_with
 from sagann.runtime.processor import num_cores
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ _LOOPBACK = "127.0.0.1"
 _WORKER_BYTES = 320 << 20
 "Memory of a worker's process before it holds anything of the graph, in bytes."
 _NO_LIMIT_S = 10**8
+_LAUNCHER = "SAGANN_LAUNCHER"
+"Variable of the environment that tells workers the number of the launcher's process."
 _CODES = (OUR_FAULT, BAD_INPUT, INTERRUPTED, TERMINATED)
 "Exit codes of a worker that has said by itself why it ends."
 
@@ -56,7 +59,7 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path,
         fix=f"Start fewer workers: each takes {format_bytes(_WORKER_BYTES)} before it holds anything of the graph.",
     )
     # Imported here: it takes longer than most commands.
-    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -77,14 +80,20 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path,
         rdzv_endpoint=f"{_LOOPBACK}:{store.port}",
         rdzv_configs={"rank": 0},
         max_restarts=0,
+        # Workers write to the launcher's own output; torchrun would make a folder for each run, and leave it.
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
         **patience,
     )
+    os.environ[_LAUNCHER] = str(os.getpid())
     try:
         elastic_launch(config, sys.executable)("-m", "sagann", *arguments)
     except SignalException as error:
         return INTERRUPTED if error.sigval is signal.SIGINT else TERMINATED
     except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
+        # Times are whole seconds: of workers that ended in the same one, those that another one has ended say so by their codes.
+        rank, failure = min(
+            error.failures.items(), key=lambda each: (each[1].timestamp, each[1].exitcode in _CODES)
+        )
         if failure.exitcode in _CODES:
             return failure.exitcode
         killed = failure.exitcode < 0
@@ -95,6 +104,8 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path,
             where=str(run_dir),
             fix=f"SIGKILL often comes from the system when memory is short. {again}",
         ) from error
+    finally:
+        del os.environ[_LAUNCHER]
     return 0
 
 
@@ -114,6 +125,9 @@ def joined(shared: Shared, given: Given, *, timeout_s: float, balance: str) -> I
     # Imported here: it loads torch.distributed, which the launcher imports after its checks.
     from sagann.runtime.workers import join_workers
 
+    if launcher := os.environ.pop(_LAUNCHER, None):
+        # A launcher that is killed ends no worker, and under torchrun there is none.
+        end_with(int(launcher))
     with join_workers(timeout_s=timeout_s, balance=balance) as workers:
         if given.get("workers", workers.size) != workers.size:
             raise InputError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import open_checked, require_vertices, with_task
 from sagann.cli.run_settings import chosen_settings
+from sagann.errors import CheckpointError, first_line
 from sagann.graph.topology import Topology
 from sagann.nn import build_model
 from sagann.partition import RANGE_POLICIES, first_ranges, part_of, vertex_ranges
@@ -26,7 +27,10 @@ def show_workers(given: Given, file: Path | None, shared: Shared, *, learned: Pa
     costs = None if learned is None else learned_costs(learned)
     if costs is None and of_run and settings.balance == "cost":
         assert file is not None
-        costs = learned_costs(file.parent)
+        try:
+            costs = learned_costs(file.parent)
+        except CheckpointError as error:
+            terminal.say(f"The run gives no cost model: {first_line(error)}")
     graph = with_task(
         open_checked(settings.data, keep_splits=False), settings.data, settings.train.task, terminal.say
     )

@@ -220,7 +220,10 @@ def _fit(
     is_resumed = resume and (folder.exists or folder.has_work)
     if workers is not None:
         # The first worker alone needs to see the folder.
-        is_resumed = workers.any(is_resumed and is_first, "agreeing on a checkpoint")
+        from sagann.runtime.workers.group import START_TIMEOUT_S
+
+        # A worker may have a larger part to copy.
+        is_resumed = workers.any(is_resumed and is_first, "agreeing on a checkpoint", timeout_s=START_TIMEOUT_S)
     try:
         with using_engine(settings.new_engine()), signals.finishing(trainer.stop):
             return trainer.fit(resume=is_resumed, overwrite=overwrite)

@@ -5,11 +5,9 @@ It answers one message at a time: a share in, a gradient out. It ends with its p
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,12 +21,12 @@ from sagann.hybrid.flat_memory import flat_views
 from sagann.hybrid.parcel import checksum, share_in
 from sagann.hybrid.shared_memory import received
 from sagann.hybrid.trainer import LossOf, propagate
+from sagann.parent_process import end_with
 from sagann.runtime.loading import MiniBatch
 from sagann.sampling.sampled import Sampled
 
 _SAVING_S = 10
 "Seconds that a process goes on after SIGTERM, if its parent does not end it before."
-_PR_SET_PDEATHSIG = 1
 Replica = Callable[[], tuple[nn.Module, LossOf]]
 "Gives the model of a process, and the loss that runs it."
 
@@ -79,7 +77,8 @@ class Start:
 
 def serve(pipe: Connection, start: Start) -> None:
     """Train what comes through a pipe until it ends."""
-    _end_with(start.parent)
+    # Elsewhere than on Linux, the end of the pipe ends it.
+    end_with(start.parent)
     # Ctrl-C in a terminal and SIGTERM of a scheduler reach all processes; the first one saves the run, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(_SAVING_S))
@@ -95,16 +94,6 @@ def serve(pipe: Connection, start: Start) -> None:
             if order.new_bytes:
                 trained.pieces[order.piece] = received(pipe, order.new_bytes)
             pipe.send(trained.answer(order))
-
-
-def _end_with(parent: int) -> None:
-    """Have Linux kill this process when its parent ends, also while it computes or is stopped. Elsewhere the end of the pipe ends it."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        # It has ended before that.
-        os._exit(1)
 
 
 class _Trained:

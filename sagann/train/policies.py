@@ -19,6 +19,23 @@ from sagann.saga import SagaLayer
 if TYPE_CHECKING:
     from sagann.train.config import TrainConfig
 
+ELEMENTWISE = tuple(
+    getattr(torch.optim, name)
+    for name in (
+        "ASGD",
+        "Adadelta",
+        "Adagrad",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Rprop",
+        "SGD",
+    )
+)
+"Optimizers that step each number by itself. Others add numbers up, which machines may round differently."
 REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, LookupError, ArithmeticError, AssertionError)
 "Errors that torch raises for options of a wrong type or value."
 

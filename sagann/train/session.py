@@ -24,7 +24,7 @@ from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.expectation import require_optimizer, require_scheduler, require_weights
 from sagann.train.losses import Loss
 from sagann.train.metrics import QUICK_METRICS, Metrics, evaluate_splits
-from sagann.train.policies import REFUSALS, check_rates, step_scheduler, torch_refuses
+from sagann.train.policies import ELEMENTWISE, REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.reporter import EpochRecord
 from sagann.train.resources import capture_rng, require_rng, restore_rng
 
@@ -161,6 +161,9 @@ class TrainSession:
             if in_model:
                 raise
             raise torch_refuses("optimizer", type(self.optimizer).__name__, error) from error
+        if self.workers is not None and type(self.optimizer) not in ELEMENTWISE:
+            trained = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            self.workers.share(trained, "sharing the weights")
         return losses[0]
 
     def _loss_and_gradients(self, step: TrainStep, epoch: int) -> tuple[Tensor, float]:

@@ -12,17 +12,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from bench.workers import free_port
+from sagann.cli.launch import launch_workers
+from sagann.errors import WorkerError
 from sagann.free_space import Memory
 from tests.cli.conftest import Invoke
 from tests.cli.test_process import DEADLINE_S, run, start
 from tests.cli.warm import Warm, WarmProcess
 from tests.hosts import Host, listening
+from tests.hybrid.processes import is_running
 from tests.shared import SharedFolder
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -210,6 +215,42 @@ def ended(processes: Sequence[WarmProcess]) -> list[tuple[int, str, str]]:
 def by_hand(warm: Warm, *, commands: Sequence[Sequence[object]], restarts: int = 0) -> list[tuple[int, str, str]]:
     """The outcomes of workers with arguments of their own, started as torchrun starts them."""
     return ended(start_by_hand(warm, commands=commands, restarts=restarts))
+
+
+def test_workers_end_with_a_launcher_that_is_killed_and_no_folder_is_left(blocks: Path, tmp_path: Path) -> None:
+    folder, temporary = tmp_path / "run", tmp_path / "temporary"
+    temporary.mkdir()
+    options = (*OPTIONS, "--epochs", 100000, "--workers", 2, "--out", folder)
+    with start("train", "--data", blocks, *options, env={**ENVIRONMENT, "TMPDIR": str(temporary)}) as process:
+        wait_for_epochs(folder, 4, process)
+        pids = workers_of(process)
+        process.kill()
+        limit_s = time.monotonic() + 20
+        try:
+            # Not zombies: who adopts them may take its time.
+            while any(is_running(pid) for pid in pids):
+                assert time.monotonic() < limit_s
+                time.sleep(0.05)
+        finally:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    assert list(temporary.glob("torchelastic_*")) == []
+
+
+def test_a_killed_worker_is_named_before_those_that_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = {0: ProcessFailure(0, 10, 2, os.devnull), 1: ProcessFailure(1, 11, -signal.SIGKILL, os.devnull)}
+    failures[1].timestamp = failures[0].timestamp
+
+    def launch(*_: str) -> None:
+        raise ChildFailedError("sagann", failures)
+
+    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", lambda *_: launch)
+    with pytest.raises(WorkerError, match="worker 1 of 2 was killed: SIGKILL"):
+        launch_workers([], 2, run_dir=tmp_path, again="")
+    assert "SAGANN_LAUNCHER" not in os.environ
 
 
 def test_ctrl_c_waits_for_an_epoch_however_long_it_takes(blocks: Path, tmp_path: Path) -> None:

@@ -108,6 +108,15 @@ def test_without_a_model_the_first_parts_are_shown(invoke: Invoke) -> None:
     assert "No cost model is given (--learned): parts begin with equal edges" in ended.err
 
 
+def test_the_settings_of_a_run_that_learned_nothing_give_the_first_parts(tmp_path: Path, invoke: Invoke) -> None:
+    run = run_folder(tmp_path / "run", {})
+    (run / "config.toml").write_text('[data]\ndata = "demo"\n[train]\nworkers = 2\nbalance = "cost"\n')
+    ended = invoke("plan", "--workers", 2, "--config", run / "config.toml")
+    assert ended.code == 0, ended.err
+    assert "The run gives no cost model: the run has learned no cost model" in ended.err
+    assert "parts begin with equal edges" in ended.err
+
+
 @pytest.mark.parametrize(
     ("state", "message"),
     [

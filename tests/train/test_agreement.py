@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,13 @@ from torch import nn
 from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
+from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.workers import Workers
 from sagann.runtime.workers.group import START_TIMEOUT_S
+from sagann.saga.engine import using_engine
 from sagann.storage import load_graph, save_graph
-from sagann.train import Contract, Predictor, TrainConfig
-from sagann.train.agreement import device_together, require_agreement, require_divisible
+from sagann.train import Contract, Predictor, TrainConfig, agreement
+from sagann.train.agreement import device_together, require_agreement, require_divisible, require_same_run
 from sagann.train.identity import graph_identity
 from sagann.train.losses import Loss
 from tests.runtime.workers.threads import ThreadedWorkers, in_threads
@@ -64,6 +68,36 @@ def test_workers_wait_long_for_the_first_one_which_may_check_a_large_graph() -> 
 
     for waits_s in in_threads(work, 2, Patient):
         assert set(waits_s) == {START_TIMEOUT_S}
+
+
+def test_an_engine_that_keeps_nothing_is_another_engine() -> None:
+    def work(workers: Workers) -> None:
+        refused = pytest.raises(
+            InputError, match=r"the workers disagree: engine\.lean is False at worker 0, and True"
+        )
+        # An engine belongs to a thread.
+        with using_engine(CompiledEngine(lean=workers.rank == 1)), refused:
+            require_same_run(workers, resume=False)
+
+    in_threads(work, 2)
+
+
+def test_lbfgs_wants_workers_of_equally_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = threading.local()
+    monkeypatch.setattr(agreement, "versions", lambda: {"threads": threads.count})
+    graph, model = community_graph(), model_of()
+
+    def work(workers: Workers, config: TrainConfig) -> str:
+        threads.count = 1 + workers.rank
+        try:
+            require_agreement(workers, config, graph, Predictor(model, Contract.of(graph), device=CPU), None)
+        except InputError as error:
+            return str(error)
+        return ""
+
+    assert in_threads(partial(work, config=CONFIG), 2) == ["", ""]
+    said = in_threads(partial(work, config=replace(CONFIG, optimizer="LBFGS", weight_decay=0.0)), 2)
+    assert all("versions.threads is 1 at worker 0, and 2 at worker 1" in text for text in said)
 
 
 def test_equal_workers_agree() -> None:

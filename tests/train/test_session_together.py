@@ -48,3 +48,18 @@ def test_gradients_are_clipped_by_the_norm_of_the_first_worker() -> None:
     first, second = in_threads(moved, 2)
     assert first.abs().max() > 0
     torch.testing.assert_close(second, 1.5 * first, rtol=1e-2, atol=0.0)
+
+
+def test_weights_are_those_of_the_first_worker_where_an_optimizer_adds_numbers_up() -> None:
+    def stepped(workers: Workers, optimizer: type[torch.optim.Optimizer]) -> torch.Tensor:
+        session = session_at(workers)
+        session.optimizer = optimizer(session.model.parameters(), lr=0.1)
+        (step, *_) = session.source.steps(1)
+        session._step(step, 1)
+        return session.model.weight.detach()
+
+    first, second = in_threads(lambda workers: stepped(workers, torch.optim.LBFGS), 2)
+    assert torch.equal(first, second)
+    # Steps of each number by itself are left alone.
+    first, second = in_threads(lambda workers: stepped(workers, torch.optim.SGD), 2)
+    assert not torch.equal(first, second)

@@ -147,7 +147,8 @@ def _evaluate(call: _Call, tile: _Tile, rows: list[Tensor]) -> tuple[Tensor, ...
     """Messages of the tile's edges; for softmax their scores and values."""
     if not call.edges.random:
         return tuple(call.edges.stage.module.forward(*rows))
-    with seeded(call.seed + tile.first_edge, call.topology.device):
+    # Parts of workers begin at edges of their own.
+    with seeded(call.seed + call.topology.first_edge + tile.first_edge, call.topology.device):
         return tuple(call.edges.stage.module.forward(*rows))
 
 

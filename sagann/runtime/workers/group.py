@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
@@ -287,11 +287,19 @@ class Workers:
         if device.type == "cuda":
             self._share(partial(torch.cuda.get_rng_state, device), partial(torch.cuda.set_rng_state, device=device))
 
+    def share(self, tensors: Iterable[Tensor], doing: str) -> None:
+        """Give every worker the values that tensors have at the first one. All workers call this with tensors of the same forms."""
+        for tensor in tensors:
+            values = tensor.detach().contiguous()
+            if self.is_first:
+                self.transfer(dict.fromkeys(self.others, values), {}, doing)
+            else:
+                self.transfer({}, {0: values}, doing)
+                tensor.detach().copy_(values)
+
     def _share(self, get_state: Callable[[], Tensor], set_state: Callable[[Tensor], None]) -> None:
         state = get_state()
-        sends = dict.fromkeys(self.others, state) if self.is_first else {}
-        receives = {} if self.is_first else {0: state}
-        self.transfer(sends, receives, "sharing the state of the random numbers")
+        self.share([state], "sharing the state of the random numbers")
         set_state(state)
 
     def _parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:

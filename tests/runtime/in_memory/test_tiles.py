@@ -136,3 +136,18 @@ def test_random_numbers_come_again_in_the_backward() -> None:
 
         assert torch.equal(run(x), run(x))
         assert torch.autograd.gradcheck(run, x)
+
+
+def test_parts_that_begin_at_other_edges_draw_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = torch.arange(400)
+    topology = Topology.from_coo(src=ids, dst=ids, num_src=400).with_edge_data(weight=torch.ones(400))
+    layer = Layer(lambda m, e: F.dropout(e.src, 0.5).cumsum(-1).diff(prepend=e.src[:, :1] * 0))
+
+    def drawn(first_edge: int) -> torch.Tensor:
+        monkeypatch.setattr(Topology, "first_edge", first_edge)
+        torch.manual_seed(0)
+        with using_engine(CompiledEngine(tile_edges=50)):
+            return layer(topology, torch.ones(400, 4)).detach()
+
+    assert torch.equal(drawn(0), drawn(0))
+    assert not torch.equal(drawn(0), drawn(1000))
