@@ -19,6 +19,8 @@ GRAPHS = (*VERTICES, "graph_ptr")
 "What a model that gives each graph a row is called with."
 LINKS = ("src", "dst", "types")
 "What the function ``score`` of a model that scores links is called with."
+# Names of the second argument of models that are written for PyTorch Geometric, which would get the rows for it.
+_EDGES_OF_PYG = ("edge_index", "adj_t", "adj")
 
 
 def check_call(model: nn.Module, arguments: tuple[str, ...], *, where: str) -> None:
@@ -27,7 +29,7 @@ def check_call(model: nn.Module, arguments: tuple[str, ...], *, where: str) -> N
     A ``forward`` whose parameters are not known, such as one of TorchScript, passes.
 
     Raises:
-        InputError: there is no function ``forward``, it takes other numbers of arguments, or some by name alone.
+        InputError: there is no function ``forward``, it takes other numbers of arguments, some by name alone, or PyG's ``edge_index``.
     """
     forward = model.forward
     if getattr(forward, "__func__", None) is nn.Module.forward or not callable(forward):
@@ -70,6 +72,15 @@ def _check_arguments(
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return
+    names = list(signature.parameters)
+    if names[1:2] and names[1] in _EDGES_OF_PYG:
+        raise InputError(
+            "the model is written for PyTorch Geometric",
+            value=f"{name}({', '.join(names)}) takes {names[1]}, and is called as {called}{call}",
+            where=where,
+            fix=f"Write its layers as sagann.SagaLayer, or take those of sagann.nn, and define forward(self, {', '.join(arguments)}): "
+            "'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
+        )
     try:
         signature.bind(*arguments)
     except TypeError as error:
