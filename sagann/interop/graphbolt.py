@@ -18,6 +18,7 @@ from sagann.documents import MOST_LEVELS
 from sagann.errors import DatasetError, MissingDependencyError, shown
 from sagann.free_space import require_memory
 from sagann.graph.checks import check_labels, numbered, wrong_form
+from sagann.storage.csv_table import CsvTable
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.import_source import ImportOptions, ImportSource
@@ -26,7 +27,6 @@ from sagann.storage.json_fields import as_integer
 from sagann.storage.manifest import SAFE_NAME
 from sagann.storage.regular_file import open_file, reading
 from sagann.storage.row_source import Array, ArrayRows, RowSource, masks_of
-from sagann.storage.tables import CsvTable
 from sagann.storage.vertex_files import array_labels, map_array, open_features
 from sagann.storage.whole_files import whole_sources
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from sagann.errors import DatasetError
 from sagann.graph import Graph
+from sagann.storage.csv_table import CsvTable
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.import_source import ImportOptions, ImportSource
@@ -29,7 +30,6 @@ from sagann.storage.npz import NpzArchive
 from sagann.storage.npz_graph import NpzRows, npz_edges, npz_features, npz_labels
 from sagann.storage.read_source import graph_of
 from sagann.storage.row_source import RowSource, masks_of
-from sagann.storage.tables import CsvTable
 from sagann.storage.vertex_files import TableRows, table_features, table_labels
 
 _SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}

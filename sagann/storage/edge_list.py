@@ -14,15 +14,7 @@ from sagann.storage.edge_source import EdgeChunk, EdgeColumn
 from sagann.storage.expanded import EXPANSION
 from sagann.storage.import_source import ImportOptions, ImportSource
 from sagann.storage.importer import import_dataset
-from sagann.storage.tables import (
-    CSV_SUFFIXES,
-    PARQUET_SUFFIXES,
-    Column,
-    CsvTable,
-    ParquetTable,
-    column_name,
-    open_table,
-)
+from sagann.storage.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, Column, Table, column_name, open_table
 from sagann.storage.vertex_files import open_features, open_labels, open_targets
 from sagann.storage.whole_files import whole_sources
 
@@ -209,7 +201,7 @@ class EdgeListSource:
                 "num_vertices (--num-vertices).",
             )
 
-    def _columns_of(self, table: CsvTable | ParquetTable) -> list[str]:
+    def _columns_of(self, table: Table) -> list[str]:
         form = self._form
         wanted = [form.src, form.dst, form.weight, form.edge_type]
         names = [column_name(table, column) for column in wanted if column is not None]
@@ -239,9 +231,7 @@ class EdgeListSource:
                 )
 
 
-def table_edges(
-    table: CsvTable | ParquetTable, columns: Sequence[str], data: Sequence[str] = ()
-) -> Iterator[EdgeChunk]:
+def table_edges(table: Table, columns: Sequence[str], data: Sequence[str] = ()) -> Iterator[EdgeChunk]:
     """The edges of a table: columns of sources, destinations, and edge data of the names ``data``."""
     dtypes = ["int64", "int64", *("float32" if name == "weight" else "int64" for name in data)]
     for batch in table.batches(columns, dtypes):

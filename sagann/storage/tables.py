@@ -1,339 +1,27 @@
-"""Columns of CSV and Parquet files, streamed in batches with row numbers for messages.
-
-pyarrow parses. If pyarrow refuses a row, Python's ``csv`` module reads the file again to find the number of the row.
-Rows of a CSV file are counted from 1, as in editors, but empty lines do not count. Rows of a Parquet file are counted
-from 0. In a CSV file of one column an empty line is a missing value. A missing value is refused, except at the end of
-the file.
-"""
+"""Tables: CSV and Parquet files, opened by their format, and their columns, chosen by name or position."""
 
 from __future__ import annotations
 
-import csv
-import io
 import os
-import re
-import zlib
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, TypeAlias
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute
-import pyarrow.csv
-import pyarrow.parquet as pq
+from typing import TypeAlias
 
 from sagann.did_you_mean import did_you_mean
 from sagann.errors import DatasetError
-from sagann.storage.expanded import EXPANSION, Expanded
-from sagann.storage.regular_file import open_file, reading
+from sagann.storage.columns import quoted
+from sagann.storage.csv_table import CsvTable
+from sagann.storage.expanded import EXPANSION
+from sagann.storage.parquet_table import ParquetTable
 
-Array = np.ndarray[Any, Any]
 Column: TypeAlias = str | int
+Table: TypeAlias = CsvTable | ParquetTable
 
 CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 _TAB_SUFFIXES = (".tsv", ".tsv.gz")
 
-BATCH_ROWS = 2**19
-MOST_COLUMNS = 2**16
-"Largest number of columns of a table. pyarrow takes 8 KiB of memory and 0.1 ms for each."
-_BLOCK_BYTES = 2**22
-_READ_BYTES = 2**20
-# pyarrow skips lines within its first block only. A character takes up to 4 bytes.
-_MOST_SKIPPED = 2**20
-_LINE_ENDS = re.compile(r"[\r\n]+")
-_INTEGER = re.compile(r"-?\d{1,19}", re.ASCII)
-_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
-_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
-_FIX_INTEGERS = (
-    "Vertex ids, types and labels are integers from 0; replace names by numbers, with pandas.factorize for example, or "
-    "choose other columns."
-)
-_UNREADABLE = (pa.ArrowException, OSError, EOFError, zlib.error, csv.Error, ValueError, KeyError)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
-    """Some rows of a table."""
-
-    columns: tuple[Array, ...]
-    "One array [n] for each requested column."
-    first_row: int
-    "Row number of the first row."
-
-
-class CsvTable:
-    """A CSV file, plain or compressed by gzip.
-
-    Args:
-        path: the file; a file whose name ends in '.gz' is decompressed. Lines at the top that begin with '#' are skipped.
-        separator: one character.
-        header: whether the first line holds names; None to decide by whether it holds numbers.
-        expansion: bytes to which a byte of a compressed file may expand.
-    """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        separator: str = ",",
-        header: bool | None = None,
-        expansion: int = EXPANSION,
-    ) -> None:
-        self.path = Path(path)
-        self._separator, self._expansion = separator, expansion
-        if len(separator) != 1:
-            raise DatasetError(
-                "separator is not one character", value=repr(separator), where=str(path), fix="Pass ',' or '\\t'."
-            )
-        first, num_lines, num_rows = self._first_line()
-        _require_columns(len(first), self.path)
-        places = [str(place) for place in range(len(first))]
-        self.may_be_numbered = header is None and len(first) > 2 and [field.strip() for field in first] == places
-        """Whether the first row is read as numbers, but may be names: 0, 1, 2, ..."""
-        if header is None:
-            numbers = [bool(_NUMBER.fullmatch(field.strip())) for field in first]
-            if any(numbers) and not all(numbers):
-                raise DatasetError(
-                    "the first row is neither names nor numbers",
-                    value=separator.join(first)[:80],
-                    where=f"{path}, row 1",
-                    fix="Correct the row, or state whether it names the columns (--header, --no-header).",
-                )
-            header = not all(numbers)
-        self.has_names = header
-        """Whether the file itself names its columns."""
-        self.names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
-        _refuse_doubles(self.names, self.path)
-        # Lines of the file; rows are the lines that are not empty.
-        self._num_skipped = num_lines + header
-        self.first_row = num_rows + 1 + header
-
-    def estimate_rows(self) -> int | None:
-        """Number of rows, estimated from the size of the file and its first lines; None for a compressed file."""
-        if self.path.suffix == ".gz":
-            return None
-        size_bytes = self.path.stat().st_size
-        with open_file(self.path) as file:
-            sample = file.read(2**16)
-        return max(1, size_bytes * max(1, sample.count(b"\n")) // len(sample))
-
-    def batches(self, columns: Sequence[str], dtypes: Sequence[str]) -> Iterator[Batch]:
-        """Stream columns as "int64", "float32" or "float64"; an error names the first row with another value."""
-        wanted = list(zip(columns, dtypes, strict=True))
-        # A column may be requested twice, as ids and as weights.
-        integers = {name for name, dtype in wanted if dtype == "int64"}
-        needed = {name: "int64" if name in integers else dtype for name, dtype in wanted}
-        single = len(self.names) == 1
-        # Integers are read as text, because pyarrow takes 0x10 for 16. A single column is read as text, because its empty
-        # lines must be told from its values.
-        types = {
-            name: pa.string() if single or name in integers else pa.type_for_alias(dtype) for name, dtype in wanted
-        }
-        first_row, gap = self.first_row, None
-        with reading(self.path, _UNREADABLE), self._open() as file:
-            try:
-                for batch in self._reader(file, types, single=single):
-                    if single:
-                        batch, gap = self._before_gap(batch, first_row, gap)
-                    found = {
-                        name: _as_numbers(batch.column(name), needed[name])
-                        if kind == pa.string()
-                        else batch.column(name)
-                        for name, kind in types.items()
-                    }
-                    arrays = tuple(found[name].to_numpy().astype(dtype, copy=False) for name, dtype in wanted)
-                    if any(array.dtype == np.float32 and np.isinf(array).any() for array in arrays):
-                        raise ValueError("a number is not finite")
-                    yield Batch(columns=arrays, first_row=first_row)
-                    first_row += batch.num_rows
-            except DatasetError:
-                raise
-            except _UNREADABLE as error:
-                # An empty table is no error: open_csv refuses a file that ends after its header.
-                if "Empty CSV file" in str(error):
-                    return
-                self._refuse_bad_row(needed)
-                raise
-
-    def _reader(self, file: BinaryIO, types: Mapping[str, Any], *, single: bool) -> Any:
-        return pyarrow.csv.open_csv(
-            file,
-            read_options=pyarrow.csv.ReadOptions(
-                column_names=self.names, skip_rows=self._num_skipped, block_size=_BLOCK_BYTES
-            ),
-            parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator, ignore_empty_lines=not single),
-            convert_options=pyarrow.csv.ConvertOptions(
-                include_columns=list(types),
-                column_types=types,
-                null_values=[""] if single else [],
-                strings_can_be_null=single,
-                quoted_strings_can_be_null=False,
-            ),
-        )
-
-    def _open(self) -> BinaryIO:
-        file = open_file(self.path)
-        return (
-            io.BufferedReader(Expanded(file, self._expansion), _READ_BYTES) if self.path.suffix == ".gz" else file
-        )
-
-    def _text(self) -> IO[str]:
-        return io.TextIOWrapper(self._open(), encoding="utf-8-sig", errors="replace", newline="")
-
-    def _first_line(self) -> tuple[list[str], int, int]:
-        """The first line with fields, and the number of lines and of rows before it."""
-        num_rows = num_skipped = 0
-        with reading(self.path, _UNREADABLE), self._text() as file:
-            for number, line in enumerate(iter(lambda: file.readline(_BLOCK_BYTES), "")):
-                if len(line) == _BLOCK_BYTES:
-                    raise DatasetError(
-                        "a line is too long",
-                        value=f"at least {_BLOCK_BYTES} characters",
-                        where=str(self.path),
-                        fix="Check how the file was made; write one row in a line.",
-                    )
-                if not line.startswith("#") and line.strip():
-                    return next(csv.reader([line], delimiter=self._separator)), number, num_rows
-                num_rows += bool(line.strip())
-                num_skipped += len(line)
-                if num_skipped > _MOST_SKIPPED:
-                    raise DatasetError(
-                        "file begins without a row",
-                        value=f"{number + 1} empty lines and comments, at most {_MOST_SKIPPED} characters are skipped",
-                        where=str(self.path),
-                        fix="Check how it was made; remove these lines.",
-                    )
-        raise DatasetError(
-            "file is empty", value="there is no row in it", where=str(self.path), fix="Check how it was made."
-        )
-
-    def _refuse_bad_row(self, needed: Mapping[str, str]) -> None:
-        """Raise an error for the first row with a value that has not the dtype ``needed`` in its column, if any."""
-        places = {name: place for place, name in enumerate(self.names)}
-        with self._text() as file:
-            for _ in range(self._num_skipped):
-                file.readline()
-            rows = (row for row in csv.reader(_filled_lines(file), delimiter=self._separator) if row)
-            for number, row in enumerate(rows, start=self.first_row):
-                if problem := self._problem(row, needed, places):
-                    raise _bad_row(self.path, number, *problem)
-
-    def _problem(
-        self, row: list[str], needed: Mapping[str, str], places: Mapping[str, int]
-    ) -> tuple[str, str] | None:
-        """What is wrong with a row, and the remedy; None for a good row. ``places`` are the positions of the columns by name."""
-        if len(row) != len(self.names):
-            problem = f"{len(row)} fields, expected {len(self.names)}"
-            return problem, "Give every row the same number of fields; check the separator."
-        for name, dtype in needed.items():
-            text = row[places[name]]
-            field, fix = f"'{text:.40}' in {_quoted(name)}", "Correct the row, or choose other columns."
-            if dtype == "int64":
-                if not (_INTEGER.fullmatch(text.strip()) and -(2**63) <= int(text) < 2**63):
-                    return f"{field} is not an integer", _FIX_INTEGERS
-            elif not _NUMBER.fullmatch(text.strip()):
-                return f"{field} is not a number", fix
-            elif dtype == "float32" and abs(float(text)) > _LARGEST_FLOAT32:
-                return f"{field} is not finite in float32, which ends at {_LARGEST_FLOAT32:.3g}", fix
-        return None
-
-    def _before_gap(self, batch: Any, first_row: int, gap: int | None) -> tuple[Any, int | None]:
-        """Cut a batch of one column after its last value; return it, and the row of the first empty line or None."""
-        is_value = batch.column(0).is_valid().to_numpy(zero_copy_only=False)
-        num_rows = int(np.flatnonzero(is_value)[-1]) + 1 if is_value.any() else 0
-        if gap is None and not is_value.all():
-            gap = first_row + int(is_value.argmin())
-        if gap is not None and gap < first_row + num_rows:
-            raise _bad_row(
-                self.path,
-                gap,
-                "the line is empty, and the rows after it would move up",
-                "Write the missing value: -1 or nan for an unknown label, a number for a feature; or drop the line.",
-            )
-        return batch.slice(0, num_rows), gap
-
-
-class ParquetTable:
-    """A Parquet file, read row group by row group."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        with self._open() as file:
-            self._schema = file.schema_arrow
-            self._num_rows: int = file.metadata.num_rows
-        _require_columns(len(self._schema.names), self.path)
-        # The index that pandas writes is no column of the table.
-        self.names = [name for name in self._schema.names if not _PANDAS_INDEX.fullmatch(name)]
-        if not self.names:
-            raise DatasetError(
-                "table has no columns",
-                value=f"{self._num_rows} rows, and {', '.join(self._schema.names) or 'nothing'} in them",
-                where=str(self.path),
-                fix="Write the values as columns with names.",
-            )
-        _refuse_doubles(self.names, self.path)
-        self.has_names, self.may_be_numbered = True, False
-
-    def estimate_rows(self) -> int:
-        """Number of rows, from the file's footer."""
-        return self._num_rows
-
-    def batches(self, columns: Sequence[str], dtypes: Sequence[str]) -> Iterator[Batch]:
-        """As :meth:`CsvTable.batches`."""
-        for name, dtype in zip(columns, dtypes, strict=True):
-            kind = self._schema.field(name).type
-            fits = pa.types.is_integer(kind) or (dtype != "int64" and pa.types.is_floating(kind))
-            if not fits:
-                raise DatasetError(
-                    "column has the wrong type",
-                    value=f"{_quoted(name)} is {kind}, expected {'integers' if dtype == 'int64' else 'numbers'}",
-                    where=str(self.path),
-                    fix=_FIX_INTEGERS,
-                )
-        first_row = 0
-        # A buffered stream, so that a row group larger than memory is not read at once.
-        with self._open(buffer_size=2**20, pre_buffer=False) as file:
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=list(dict.fromkeys(columns))):
-                arrays = tuple(
-                    self._array(batch.column(name), name, dtype, first_row)
-                    for name, dtype in zip(columns, dtypes, strict=True)
-                )
-                yield Batch(columns=arrays, first_row=first_row)
-                first_row += batch.num_rows
-
-    @contextmanager
-    def _open(self, **options: Any) -> Iterator[pq.ParquetFile]:
-        with (
-            reading(self.path, _UNREADABLE),
-            open_file(self.path) as opened,
-            pq.ParquetFile(opened, **options) as file,
-        ):
-            yield file
-
-    def _array(self, column: Any, name: str, dtype: str, first_row: int) -> Array:
-        if column.null_count:
-            at = int(np.argmin(column.is_valid().to_numpy(zero_copy_only=False)))
-            raise _bad_row(
-                self.path, first_row + at, f"{_quoted(name)} is null", "Drop or fill rows with missing values."
-            )
-        array: Array = column.to_numpy()
-        if dtype != "int64":
-            return array.astype(dtype, copy=False)
-        if array.dtype == np.uint64 and len(array) and array.max() >= 2**63:
-            at = int(array.argmax())
-            problem = f"{array[at]} in {_quoted(name)} does not fit 63 bits"
-            raise _bad_row(self.path, first_row + at, problem, "Number the vertices from 0 without gaps.")
-        # Narrow integers may stay narrow: there is less to copy.
-        return array if array.dtype == np.int32 else array.astype(np.int64, copy=False)
-
-
-def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
+def column_name(table: Table, column: Column) -> str:
     """Find a column by name, or by position from 0."""
     if isinstance(column, str) and column in table.names:
         return column
@@ -342,13 +30,13 @@ def column_name(table: CsvTable | ParquetTable, column: Column) -> str:
         return require_named(table, table.names[position])
     raise DatasetError(
         "column not found",
-        value=f"no column {column!r}; there are {', '.join(_quoted(name) for name in table.names[:20])}",
+        value=f"no column {column!r}; there are {', '.join(quoted(name) for name in table.names[:20])}",
         where=str(table.path),
         fix=f"{did_you_mean(column, table.names)}Choose a column by name or by position from 0; check the separator.",
     )
 
 
-def require_named(table: CsvTable | ParquetTable, column: str) -> str:
+def require_named(table: Table, column: str) -> str:
     """The name of a column chosen by position; a column without a name is refused, because it may be an index."""
     if column:
         return column
@@ -368,7 +56,7 @@ def open_table(
     header: bool | None = None,
     kind: str | None = None,
     expansion: int = EXPANSION,
-) -> CsvTable | ParquetTable:
+) -> Table:
     """Open a table of the format ``kind``, 'csv' or 'parquet'; without ``kind``, the ending of the file's name decides.
 
     Without a ``separator``, fields are separated by tabs in a '.tsv' file, by commas in any other CSV file. ``expansion`` bounds a
@@ -379,54 +67,3 @@ def open_table(
     if separator is None:
         separator = "\t" if Path(path).name.endswith(_TAB_SUFFIXES) else ","
     return CsvTable(path, separator=separator, header=header, expansion=expansion)
-
-
-def _filled_lines(file: IO[str]) -> Iterator[str]:
-    """The lines of a file; of empty lines that follow one another at most one in a block. Ends at a line beyond a block."""
-    rest = ""
-    while len(rest) <= _BLOCK_BYTES and (text := file.read(_READ_BYTES)):
-        *lines, rest = _LINE_ENDS.split(rest + text)
-        yield from lines
-    yield rest
-
-
-def _as_numbers(column: Any, dtype: str) -> Any:
-    """Numbers of a column of text: decimal integers, or floats."""
-    kind = pa.type_for_alias(dtype)
-    letters = column.buffers()[2]
-    # Bit 32 turns X into x; NumPy compares all letters at memory speed.
-    if dtype == "int64" and letters is not None and ((np.frombuffer(letters, np.uint8) | 32) == ord("x")).any():
-        raise pa.ArrowInvalid("hexadecimal numbers are not taken")
-    try:
-        return column.cast(kind)
-    except pa.ArrowInvalid:
-        return pyarrow.compute.utf8_trim_whitespace(column).cast(kind)
-
-
-def _quoted(name: str) -> str:
-    return name if name.startswith("column ") else f"column '{name}'"
-
-
-def _require_columns(count: int, path: Path) -> None:
-    if count > MOST_COLUMNS:
-        raise DatasetError(
-            "table has too many columns",
-            value=f"{count}, at most {MOST_COLUMNS} are read",
-            where=str(path),
-            fix="Check the separator; save features of so many columns with numpy.save.",
-        )
-
-
-def _refuse_doubles(names: Sequence[str], path: Path) -> None:
-    doubles = sorted(name for name, count in Counter(names).items() if count > 1)
-    if doubles:
-        raise DatasetError(
-            "columns share a name",
-            value=", ".join(repr(name) for name in doubles[:20]),
-            where=str(path),
-            fix="Rename one of them, or say that the file has no header.",
-        )
-
-
-def _bad_row(path: Path, row: int, problem: str, fix: str) -> DatasetError:
-    return DatasetError("row cannot be used", value=problem, where=f"{path}, row {row}", fix=fix)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sagann.errors import DatasetError
+from sagann.storage.columns import BATCH_ROWS
 from sagann.storage.expanded import EXPANSION
 from sagann.storage.npz import UNREADABLE_HEADER, read_npy_header
 from sagann.storage.regular_file import open_file, reading
@@ -24,7 +25,7 @@ from sagann.storage.row_source import (
     label_rows,
     target_rows,
 )
-from sagann.storage.tables import BATCH_ROWS, CsvTable, ParquetTable, open_table, require_named
+from sagann.storage.tables import Table, open_table, require_named
 from sagann.storage.whole_files import map_source
 
 _CHUNK_BYTES = 2**24
@@ -34,7 +35,7 @@ _CHUNK_BYTES = 2**24
 class TableRows:
     """A row source over columns of a table."""
 
-    table: CsvTable | ParquetTable
+    table: Table
     "The file."
     dtype: str
     "Name of the dtype to read and to store: 'int64', 'float32' or 'float64'."
@@ -57,12 +58,12 @@ class TableRows:
                 yield RowChunk(rows=rows, first_row=batch.first_row + begin)
 
 
-def table_features(table: CsvTable | ParquetTable) -> TableRows:
+def table_features(table: Table) -> TableRows:
     """All columns of a table, as float32."""
     return TableRows(table=table, dtype="float32", row_shape=(len(table.names),))
 
 
-def table_labels(table: CsvTable | ParquetTable, dtype: str) -> RowSource:
+def table_labels(table: Table, dtype: str) -> RowSource:
     """Labels of a table: one column, read as ``dtype``, or C columns of 0 and 1."""
     if len(table.names) == 1:
         return LabelRows(rows=TableRows(table=table, dtype=dtype, row_shape=()), row_shape=())
@@ -82,9 +83,7 @@ def open_features(
     return table_features(_table_of_numbers(path, separator=separator, expansion=expansion))
 
 
-def _table_of_numbers(
-    path: str | os.PathLike[str], *, separator: str | None, expansion: int
-) -> CsvTable | ParquetTable:
+def _table_of_numbers(path: str | os.PathLike[str], *, separator: str | None, expansion: int) -> Table:
     """Open a table of numbers; refuse columns without a name, and a first row that may be a row or names."""
     table = open_table(path, separator=separator, expansion=expansion)
     for name in table.names:

@@ -12,8 +12,8 @@ import pytest
 
 from sagann.errors import DatasetError, InputError
 from sagann.storage import ImportOptions, import_edge_list, open_graph
+from sagann.storage.csv_table import CsvTable
 from sagann.storage.expanded import Expanded
-from sagann.storage.tables import CsvTable
 from tests.threads import left_threads
 
 

@@ -11,8 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from sagann.errors import DatasetError
-from sagann.storage import tables
-from sagann.storage.tables import MOST_COLUMNS, CsvTable, ParquetTable, column_name
+from sagann.storage import columns
+from sagann.storage.columns import MOST_COLUMNS
+from sagann.storage.csv_table import CsvTable
+from sagann.storage.parquet_table import ParquetTable
+from sagann.storage.tables import column_name
 from sagann.storage.vertex_files import open_features
 
 
@@ -70,7 +73,7 @@ def test_an_empty_line_in_a_single_column_is_a_missing_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, row: int, dtype: str
 ) -> None:
     # The longest of the files takes several blocks.
-    monkeypatch.setattr("sagann.storage.tables._BLOCK_BYTES", 2**14)
+    monkeypatch.setattr("sagann.storage.csv_table._BLOCK_BYTES", 2**14)
     table = CsvTable(written(tmp_path, text))
     with pytest.raises(DatasetError, match=rf"the line is empty, .* would move up \(in .*t\.csv, row {row}\)"):
         list(table.batches(table.names, [dtype]))
@@ -173,7 +176,7 @@ def test_empty_lines_in_the_middle_cost_little(tmp_path: Path, last: str) -> Non
 
 
 def test_bad_rows_are_found_across_the_blocks_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sagann.storage.tables._READ_BYTES", 7)
+    monkeypatch.setattr("sagann.storage.csv_table._READ_BYTES", 7)
     for end in ("\n", "\r\n", "\r"):
         text = end.join(["src,dst", "", "100,200", "", "", "300,400", "500,x", ""])
         with pytest.raises(DatasetError, match=r"'x' in .* row 4\)"):
@@ -181,7 +184,7 @@ def test_bad_rows_are_found_across_the_blocks_of_a_file(tmp_path: Path, monkeypa
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sagann.storage.tables._BLOCK_BYTES", 2**12)
+    monkeypatch.setattr("sagann.storage.csv_table._BLOCK_BYTES", 2**12)
     with pytest.raises(DatasetError, match="a line is too long: at least 4096 characters"):
         CsvTable(written(tmp_path, "1" * 2**14))
     with pytest.raises(DatasetError, match=r"file cannot be read|row 2\)"):
@@ -196,7 +199,7 @@ def test_a_table_of_many_columns_is_refused_before_they_are_compared(
     with pytest.raises(DatasetError, match="columns share a name: 'a'"):
         CsvTable(written(tmp_path, "a," * (MOST_COLUMNS - 1) + "b\n"))
     assert len(CsvTable(written(tmp_path, ",".join(["0"] * MOST_COLUMNS) + "\n")).names) == MOST_COLUMNS
-    monkeypatch.setattr(tables, "MOST_COLUMNS", 2)
+    monkeypatch.setattr(columns, "MOST_COLUMNS", 2)
     pq.write_table(pa.table({"a": [1], "b": [1], "c": [1]}), tmp_path / "t.parquet")
     with pytest.raises(DatasetError, match="too many columns: 3, at most 2 are read"):
         ParquetTable(tmp_path / "t.parquet")
