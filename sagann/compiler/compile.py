@@ -12,7 +12,8 @@ from sagann.compiler.classify import classify, has_rows, has_tensor, is_random, 
 from sagann.compiler.commute import commute, scale_last
 from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.hoist import hoist, transpose_matrices
-from sagann.compiler.lower import NotFusedError, lower
+from sagann.compiler.lower import lower
+from sagann.compiler.lowering import NotFusedError
 from sagann.compiler.operators import GATHER, TYPED_LINEAR
 from sagann.compiler.program import EdgeWork, LayerProgram, Note, Typed
 from sagann.compiler.rewrite import gather_of, gathered, gathering_of, leading_to, name_of

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, fx
 
 from sagann.compiler.classify import has_rows, row_bytes
-from sagann.compiler.lower import VIEWS, NotFusedError, as_traced, is_pointwise, lower
+from sagann.compiler.lower import as_traced, is_pointwise, lower
+from sagann.compiler.lowering import NotFusedError
+from sagann.compiler.lowering_rules import VIEWS
 from sagann.compiler.program import EdgeWork, Note, Stage
 from sagann.compiler.rewrite import name_of
 from sagann.compiler.stages import fused_rows
