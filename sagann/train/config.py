@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
-from sagann.byte_size import parse_bytes
-from sagann.constructor_options import check_options, require_options
-from sagann.did_you_mean import closest
-from sagann.errors import InputError, shown
-from sagann.graph.task import ALL_TASKS, GRAPH_TASKS, LINK_TASK
+from sagann.graph.task import GRAPH_TASKS, LINK_TASK
 from sagann.option_names import with_known_names
-from sagann.ranges import RANGES, Range
-from sagann.storage.json_fields import is_finite
-from sagann.train.losses import BALANCED, LOSS_ALIASES, LOSSES
-from sagann.train.metrics import METRICS
-from sagann.train.policies import DECAY_POLICIES
+from sagann.train.config_checks import (
+    check_devices,
+    check_loss,
+    check_options_of,
+    check_tiers,
+    check_values,
+    class_of_torch,
+    has_default,
+    refused,
+    require_defaults,
+)
+
+_SEEDS, _GRAPHS = 1024, 64
+"Training vertices in a mini-batch, and graphs in a batch, where no number is given."
+_OF_DEVICES = ("mapping", "sharing", "link_rate")
+"Fields that only several trainers read."
+_OF_TIERS = ("hot", "score", "cache")
+"Fields that only mini-batches with a hot tier read."
+READ_BESIDE: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    (("devices",), _OF_DEVICES),
+    (("hot", "memory"), _OF_TIERS[1:]),
+    (("devices", "memory"), ("profile",)),
+)
+"Fields that may be None, and the fields that are refused where all of those are None."
 
 
 @with_known_names
@@ -149,49 +161,46 @@ class TrainConfig:
     "Write TensorBoard events into the run folder (extra 'tensorboard')."
 
     def __post_init__(self) -> None:
-        _check_loss(self)
-        optimizer = _torch_class(torch.optim, torch.optim.Optimizer, self.optimizer, "optimizer")
+        check_loss(self)
+        optimizer = class_of_torch(torch.optim, torch.optim.Optimizer, self.optimizer, "optimizer")
         has_decay = "weight_decay" in inspect.signature(optimizer).parameters
         if self.weight_decay is None:
             object.__setattr__(self, "weight_decay", 5e-4 if has_decay else 0.0)
-        for names, fits, expected in _CHECKS:
-            for name in names:
-                if not fits(getattr(self, name)):
-                    raise _refused(name, getattr(self, name), expected)
-        _check_options(self, "optimizer", optimizer, {"params", "lr", "weight_decay"})
+        check_values(self)
+        check_options_of(self, "optimizer", optimizer, {"params", "lr", "weight_decay"})
         if self.weight_decay and not has_decay:
             expected = f"0 for the optimizer '{self.optimizer}', which has no weight decay"
-            raise _refused("weight_decay", self.weight_decay, expected)
+            raise refused("weight_decay", self.weight_decay, expected)
         if self.scheduler is not None:
             schedulers = torch.optim.lr_scheduler
-            scheduler = _torch_class(schedulers, schedulers.LRScheduler, self.scheduler, "scheduler")
-            _check_options(self, "scheduler", scheduler, {"optimizer"})
+            scheduler = class_of_torch(schedulers, schedulers.LRScheduler, self.scheduler, "scheduler")
+            check_options_of(self, "scheduler", scheduler, {"optimizer"})
         elif self.scheduler_options:
-            raise _refused("scheduler_options", dict(self.scheduler_options), "{} where no scheduler is set")
+            raise refused("scheduler_options", dict(self.scheduler_options), "{} where no scheduler is set")
         if self.sample is not None:
             # JSON and TOML have lists.
             object.__setattr__(self, "sample", tuple(map(int, self.sample)))
             if self.profile and self.devices is None:
-                raise _refused(
+                raise refused(
                     "profile",
                     True,
                     "false where sample is set, for only a streamed epoch, or one of several trainers, is profiled",
                 )
         if self.sample_on == "device" and self.device == "cpu":
-            raise _refused("sample_on", self.sample_on, "cpu where device is 'cpu'")
+            raise refused("sample_on", self.sample_on, "cpu where device is 'cpu'")
         if self.sample is None:
-            _require_defaults(self, ("sampling_threads", "sample_on", *_OF_TIERS, "devices"), "sample is not set")
+            require_defaults(self, ("sampling_threads", "sample_on", *_OF_TIERS, "devices"), "sample is not set")
         elif self.has_tiers:
-            _check_tiers(self)
-        elif any(getattr(self, name) != _default(name) for name in _OF_TIERS):
-            _check_tiers(self)
-            _require_defaults(self, _OF_TIERS, "neither hot nor memory is set")
+            check_tiers(self)
+        elif not all(has_default(self, name) for name in _OF_TIERS):
+            check_tiers(self)
+            require_defaults(self, _OF_TIERS, "neither hot nor memory is set")
         if self.devices is None:
-            _require_defaults(self, _OF_DEVICES, "devices is not set")
+            require_defaults(self, _OF_DEVICES, "devices is not set")
         else:
-            _check_devices(self)
+            check_devices(self)
         if self.profile and self.memory is None and self.devices is None:
-            raise _refused("profile", True, "false where no memory is set, for only a streamed epoch is profiled")
+            raise refused("profile", True, "false where no memory is set, for only a streamed epoch is profiled")
         if self.task is not None:
             self.require_effect(of_graphs=self.task in GRAPH_TASKS, of_links=self.task == LINK_TASK)
         if self.spill is not None:
@@ -222,19 +231,19 @@ class TrainConfig:
             InputError: such an option is set.
         """
         if of_links:
-            _require_defaults(self, ("devices",), "links are learned, which one trainer does")
+            require_defaults(self, ("devices",), "links are learned, which one trainer does")
             if self.sample is None:
-                _require_defaults(self, ("batches_ahead", "memory"), "links are learned and sample is not set")
+                require_defaults(self, ("batches_ahead", "memory"), "links are learned and sample is not set")
             return
-        _require_defaults(self, ("negatives",), "links are not learned")
+        require_defaults(self, ("negatives",), "links are not learned")
         if of_graphs:
             what = "whole graphs are learned, which are trained in batches of graphs"
-            _require_defaults(self, ("sample", "memory"), what)
+            require_defaults(self, ("sample", "memory"), what)
         elif self.sample is None:
-            _require_defaults(self, ("batches_ahead",), "sample is not set")
+            require_defaults(self, ("batches_ahead",), "sample is not set")
             # A run that was begun when None was this number goes on.
             if self.seeds_per_batch != _SEEDS:
-                raise _refused("batch_size", self.batch_size, "None where sample is not set")
+                raise refused("batch_size", self.batch_size, "None where sample is not set")
 
     def to_json(self) -> dict[str, Any]:
         """Every field as JSON values, which make the same configuration again."""
@@ -246,190 +255,3 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return dict(value) if isinstance(value, Mapping) else value
-
-
-def _default(name: str) -> Any:
-    return next(each.default for each in fields(TrainConfig) if each.name == name)
-
-
-def _require_defaults(config: TrainConfig, names: Collection[str], where: str) -> None:
-    """Refuse fields that have no effect where they do not have their defaults."""
-    for name in names:
-        if getattr(config, name) != (default := _default(name)):
-            raise _refused(name, getattr(config, name), f"{default} where {where}")
-
-
-def _check_loss(config: TrainConfig) -> None:
-    if config.task is not None and config.task not in ALL_TASKS:
-        fix = closest(str(config.task), ALL_TASKS)
-        raise InputError("unknown task", value=shown(config.task), where="TrainConfig.task", fix=fix)
-    if config.loss is not None:
-        name = LOSS_ALIASES.get(config.loss, config.loss) if isinstance(config.loss, str) else config.loss
-        if not isinstance(name, str) or name not in LOSSES:
-            fix = (
-                closest(str(config.loss), (*LOSSES, *LOSS_ALIASES)) + " Pass a function as Trainer(..., loss=...)."
-            )
-            raise InputError("unknown loss", value=shown(config.loss), where="TrainConfig.loss", fix=fix)
-        object.__setattr__(config, "loss", name)
-    weights = config.class_weights
-    if weights is not None and weights != BALANCED:
-        is_list = isinstance(weights, list | tuple) and len(weights) > 0
-        if not is_list or not all(_is_number(weight, above=False) for weight in weights):
-            expected = "'balanced', or a finite number of at least 0 for each class"
-            raise _refused("class_weights", weights, expected)
-        # JSON and TOML have lists.
-        object.__setattr__(config, "class_weights", tuple(float(weight) for weight in weights))
-
-
-def _check_tiers(config: TrainConfig) -> None:
-    # Imported here: most runs have no tiers, and it loads Numba.
-    from sagann.runtime.tiered.hot_size import parse_hot
-    from sagann.tiering import CACHES, SCORES
-
-    if config.hot is not None:
-        parse_hot(config.hot, where="TrainConfig.hot")
-    for name, known in (("score", SCORES), ("cache", tuple(CACHES))):
-        if getattr(config, name) not in known:
-            raise _refused(name, getattr(config, name), f"one of {', '.join(known)}")
-
-
-def _check_devices(config: TrainConfig) -> None:
-    # Imported here: most runs have one trainer.
-    from sagann.hybrid.devices import Devices
-    from sagann.plan.hybrid.policies import POLICIES
-
-    Devices.parse(str(config.devices), where="TrainConfig.devices")
-    if config.sharing not in tuple(POLICIES):
-        raise _refused("sharing", config.sharing, f"one of {', '.join(POLICIES)}")
-    if config.mapping not in MAPPINGS:
-        raise _refused("mapping", config.mapping, f"one of {', '.join(MAPPINGS)}")
-    if config.device not in ("auto", "cpu"):
-        raise _refused("device", config.device, "'auto' or 'cpu' where devices is set")
-    _require_defaults(config, ("hot", "memory", "sample_on"), "devices is set")
-
-
-def _are_fanouts(value: Any) -> bool:
-    if value is None:
-        return True
-    return (
-        isinstance(value, list | tuple)
-        and len(value) > 0
-        # Integers of NumPy are integers as well.
-        and all(n == -1 or (int(n) if isinstance(n, np.integer) else n) in RANGES["fanout"] for n in value)
-    )
-
-
-def _is_absent_or_in(allowed: Range, value: Any) -> bool:
-    return value is None or value in allowed
-
-
-def _is_number(value: Any, *, above: bool) -> bool:
-    return is_finite(value) and value >= 0 and not (above and value == 0)
-
-
-def _is_size(value: Any) -> bool:
-    return value is None or (isinstance(value, str) and parse_bytes(value, where="TrainConfig.memory") > 0)
-
-
-def _is_path(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and value != "" and b"\0" not in os.fsencode(value)
-    except UnicodeEncodeError:
-        return False
-
-
-def _is_device(value: Any) -> bool:
-    return isinstance(value, str) and bool(re.fullmatch(r"auto|cpu|cuda(:\d+)?", value))
-
-
-def _is_monitor(value: Any) -> bool:
-    # Weights chosen by the test split would make its metrics worthless.
-    split, _, metric = str(value).partition("/")
-    return value is None or (split in ("train", "val") and metric in METRICS)
-
-
-_SEEDS, _GRAPHS = 1024, 64
-"Training vertices in a mini-batch, and graphs in a batch, where no number is given."
-MAPPINGS = ("cores", "model")
-"How a run of several trainers begins."
-_OF_DEVICES = ("mapping", "sharing", "link_rate")
-"Fields that only several trainers read."
-_OF_TIERS = ("hot", "score", "cache")
-"Fields that only mini-batches with a hot tier read."
-READ_BESIDE: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("devices",), _OF_DEVICES),
-    (("hot", "memory"), _OF_TIERS[1:]),
-    (("devices", "memory"), ("profile",)),
-)
-"Fields that may be None, and the fields that are refused where all of those are None."
-_CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    *(
-        ((name,), RANGES[name].__contains__, str(RANGES[name]))
-        for name in (
-            "epochs",
-            "eval_every",
-            "checkpoint_every",
-            "keep_checkpoints",
-            "seed",
-            "sampling_threads",
-        )
-    ),
-    *(
-        ((name,), partial(_is_absent_or_in, RANGES[name]), str(RANGES[name]))
-        for name in ("patience", "batches_ahead", "batch_size")
-    ),
-    (("negatives",), RANGES["drawn_negatives"].__contains__, str(RANGES["drawn_negatives"])),
-    (("lr",), lambda value: _is_number(value, above=True), "a finite number above 0"),
-    (
-        ("clip_norm", "link_rate"),
-        lambda value: value is None or _is_number(value, above=True),
-        "a finite number above 0",
-    ),
-    (("devices",), lambda value: value is None or isinstance(value, str), "a list as a string, or None"),
-    (("weight_decay",), lambda value: _is_number(value, above=False), "a finite number of at least 0"),
-    (("deterministic", "tensorboard", "profile"), lambda value: isinstance(value, bool), "true or false"),
-    (("device",), _is_device, "'cpu', 'cuda', 'cuda:N' or 'auto'"),
-    (("decay",), lambda value: value in tuple(DECAY_POLICIES), f"one of {', '.join(DECAY_POLICIES)}"),
-    (("sample_on",), lambda value: value in ("cpu", "device"), "'cpu' or 'device'"),
-    (("sample",), _are_fanouts, f"a list of numbers, each {RANGES['fanout']} or -1, or None"),
-    (
-        ("hot",),
-        lambda value: value is None or isinstance(value, str),
-        "a size or a part as a string, 'auto', or None",
-    ),
-    (("memory",), _is_size, "a size above 0 as a string, or None"),
-    (("spill",), lambda value: value is None or _is_path(value), "a folder, or None"),
-    (("monitor",), _is_monitor, f"'train' or 'val' (never 'test'), a slash, and one of {', '.join(METRICS)}"),
-    (("weights",), lambda value: value in ("best", "last", None), "'best' or 'last'"),
-)
-"The values that fields may have, as a function and in words."
-
-
-def _refused(name: str, value: object, expected: str) -> InputError:
-    return InputError(
-        f"training option {name} is refused",
-        value=f"{shown(value)}, expected {expected}",
-        where=f"TrainConfig.{name}",
-        fix=f"Set {name} to {expected}.",
-    )
-
-
-def _torch_class(module: Any, base: type, name: object, what: str) -> type:
-    classes = {
-        key: kind
-        for key, kind in sorted(vars(module).items())
-        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and not key.startswith("_")
-    }
-    if not isinstance(name, str) or name not in classes:
-        fix = f"{closest(str(name), classes)} Pass a function that makes one as Trainer(..., {what}=...)."
-        raise InputError(f"unknown {what}", value=repr(name), where=f"TrainConfig.{what}", fix=fix)
-    return classes[name]
-
-
-def _check_options(config: TrainConfig, role: str, kind: type, taken: Collection[str]) -> None:
-    """Refuse options of the optimizer or the scheduler that its class does not take, or that JSON cannot hold."""
-    what = f"{role}_options"
-    options, where = getattr(config, what), f"TrainConfig.{what}"
-    require_options(options, where=where, what=what, otherwise=f"; pass anything else through Trainer({role}=...)")
-    # PyTorch takes other types than its annotations say, and checks them itself.
-    check_options(kind, options, taken=taken, where=where, what=what, by_type=False)
