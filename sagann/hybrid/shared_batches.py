@@ -25,7 +25,7 @@ from sagann.hybrid.trainer import Share, Trainer
 from sagann.kernels.seeds import NUM_SEEDS
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads
 from sagann.runtime.loading import MiniBatch, MiniBatches, Pipeline
-from sagann.runtime.loading.pipeline import Stage
+from sagann.runtime.loading.stages import Stage
 from sagann.sampling.arguments import TRAINERS
 from sagann.sampling.sampled import Sampled
 

@@ -34,8 +34,8 @@ from sagann.plan.pipeline import (
 )
 from sagann.runtime.loading import MiniBatches
 from sagann.runtime.loading.minibatches import useful_ahead
-from sagann.runtime.loading.pipeline import Size
 from sagann.runtime.loading.rehearsal import RehearsedStage, Stopwatch, rehearsed
+from sagann.runtime.loading.stages import Size
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.storage.mapped import mapped_rows

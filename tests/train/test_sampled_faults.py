@@ -12,8 +12,8 @@ import pytest
 
 from sagann.errors import CheckpointError, DatasetError
 from sagann.nn import ModelConfig
-from sagann.runtime.loading import pipeline
-from sagann.runtime.loading.pipeline import StalledError
+from sagann.runtime.loading import stages
+from sagann.runtime.loading.stages import StalledError
 from sagann.storage import load_graph, save_graph
 from sagann.train import EpochProgress, Reporter, Trainer, saver
 from sagann.train.checkpoint import CheckpointFolder, Position
@@ -101,7 +101,7 @@ def test_features_that_are_written_to_meanwhile_end_the_run(hot: str | None, tmp
 def test_a_thread_that_dies_within_a_run_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = trainer_of(SAGE, **SAMPLED)
     expected = numbers_of(whole.fit())
-    work, dying = pipeline._State.hand_over, threading.Event()
+    work, dying = stages.Stages.hand_over, threading.Event()
 
     def hand_over(self: Any, stage: int, position: int, result: Any) -> None:
         if dying.is_set() and stage == 1:
@@ -110,7 +110,7 @@ def test_a_thread_that_dies_within_a_run_is_no_hang(tmp_path: Path, monkeypatch:
 
     options = {**SAMPLED, "checkpoint_every": 1}
     with monkeypatch.context() as patches:
-        patches.setattr(pipeline._State, "hand_over", hand_over)
+        patches.setattr(stages.Stages, "hand_over", hand_over)
         with pytest.raises(StalledError) as caught:
             trainer_of(SAGE, run_dir=tmp_path / "run", reporter=At(2, 3, dying.set), **options).fit()
     assert "will not become ready: a thread has ended by MemoryError: no room for a result" in str(caught.value)

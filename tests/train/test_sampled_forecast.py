@@ -19,8 +19,8 @@ from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.plan.pipeline import StageWork, simulate_epoch
 from sagann.runtime.loading import MiniBatch, MiniBatches
-from sagann.runtime.loading.pipeline import Size
 from sagann.runtime.loading.rehearsal import RehearsedStage
+from sagann.runtime.loading.stages import Size
 from sagann.runtime.tiered import TieredFeatures
 from sagann.runtime.tiered.counters import TierCounts
 from sagann.storage import load_graph, save_graph

@@ -20,7 +20,8 @@ from sagann.graph.validate import validate_graphs
 from sagann.ranges import require_integer
 from sagann.runtime.loading.graph_batch import GraphBatch, side_by_side
 from sagann.runtime.loading.minibatches import most_ahead, not_numbered, useful_ahead
-from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
+from sagann.runtime.loading.pipeline import Pipeline
+from sagann.runtime.loading.stages import Size, Stage
 from sagann.sampling.batches import cut_seeds
 
 _WHERE = "GraphBatches.graphs"

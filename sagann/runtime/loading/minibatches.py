@@ -32,8 +32,9 @@ from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading.device_copies import DeviceCopies, Packed, pinned_pool
 from sagann.runtime.loading.minibatch import MiniBatch
-from sagann.runtime.loading.pipeline import Pipeline, Size, Stage
+from sagann.runtime.loading.pipeline import Pipeline
 from sagann.runtime.loading.sampling_place import SampleOn, device_sampler_of
+from sagann.runtime.loading.stages import Size, Stage
 from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered.device_features import DeviceFeatures, require_same_device

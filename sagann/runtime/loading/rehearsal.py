@@ -16,8 +16,8 @@ from typing import Any
 from sagann.plan.pipeline import StageWork
 from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.minibatches import MiniBatches
-from sagann.runtime.loading.pipeline import Size, Stage
 from sagann.runtime.loading.serial_thread import work_serially
+from sagann.runtime.loading.stages import Size, Stage
 from sagann.runtime.processor import num_cores
 
 # A stage that does nothing but wait still wants a little of a core.

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from sagann.runtime.loading.pipeline import Pipeline, Size, Stage, StalledError
+from sagann.runtime.loading.pipeline import Pipeline
+from sagann.runtime.loading.stages import Size, Stage, StalledError
 from tests.threads import living_threads
 
 
@@ -311,7 +312,7 @@ def test_a_thread_that_dies_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise MemoryError("no room for a stack")
 
-    monkeypatch.setattr("sagann.runtime.loading.pipeline.work_serially", broken)
+    monkeypatch.setattr("sagann.runtime.loading.stages.work_serially", broken)
     with pytest.raises(StalledError) as caught:
         next(Pipeline(range(3), [Stage(name="load", work=late)], ahead=2))
     assert "item 0 will not become ready: a thread has ended by MemoryError: no room for a stack" in str(
@@ -378,7 +379,8 @@ def interrupted(script: str) -> subprocess.CompletedProcess[str]:
 
 PROGRAM = """
 import sys, threading, time
-from sagann.runtime.loading.pipeline import Pipeline, Stage
+from sagann.runtime.loading.pipeline import Pipeline
+from sagann.runtime.loading.stages import Stage
 def say(word):
     # In one piece: print writes the end of the line by itself, and two threads write.
     sys.stdout.write(word + "\\n")
