@@ -25,15 +25,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, LayerError, require_type
-from sagann.graph.checks import check_ids, check_offsets, numbered, slices, wrong_form
+from sagann.errors import LayerError
+from sagann.graph.checks import check_offsets
+from sagann.graph.topology_checks import check_all_ids, check_coo, check_edge_index, check_forms
 from sagann.graph.versions import version_of
 from sagann.graph.widths import id_dtype
 
 if TYPE_CHECKING:
     from sagann.graph.edges_apart import EdgesApart
-
-_AS_TENSOR = "Convert it with torch.as_tensor."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,11 +95,7 @@ class Topology:
         edge_ids: Tensor | None = None,
         validate: bool = True,
     ) -> None:
-        for name, array in (("indptr", indptr), ("indices", indices)):
-            require_type(array, Tensor, where=f"Topology.{name}", fix=_AS_TENSOR)
-        require_type(edge_ids, Tensor, where="Topology.edge_ids", fix=_AS_TENSOR, optional=True)
-        _require_edge_data(edge_data)
-        require_type(num_src, int, where="Topology.num_src", fix="Pass the number of vertices, as int(...).")
+        check_forms(indptr, indices, num_src, edge_data, edge_ids)
         self.indptr = indptr
         self.indices = indices
         self.num_src = num_src
@@ -110,7 +105,6 @@ class Topology:
         self._edge_dst: Tensor | None = None
         self._derived: dict[object, Any] = {}
         self._versions = version_of(indptr), version_of(indices)
-        _check_shapes(self)
         if validate:
             self.validate()
 
@@ -135,19 +129,13 @@ class Topology:
         Raises:
             InputError: an id is out of range, or the arrays' lengths differ.
         """
-        for side, ids in (("src", src), ("dst", dst)):
-            require_type(ids, Tensor, where=f"Topology.from_coo, {side}", fix=_AS_TENSOR)
-        _require_edge_data(edge_data)
         num_dst = num_src if num_dst is None else num_dst
-        for name, count in (("num_src", num_src), ("num_dst", num_dst)):
-            fix = "Pass the number of vertices, as int(...)."
-            require_type(count, int, where=f"Topology.from_coo, {name}", fix=fix)
-        _check_coo(src, dst, num_src, num_dst)
+        check_coo(src, dst, num_src, num_dst, edge_data)
         # Imported here: Numba takes longer to import than all else of `import sagann` together.
         from sagann.graph.counting_sort import group_by_key
         from sagann.graph.row_sort import sort_rows
 
-        edge_data = {name: _edge_rows(name, rows, len(src)) for name, rows in (edge_data or {}).items()}
+        edge_data = edge_data or {}
         grouped = group_by_key(dst, num_dst, values=src, value_dtype=id_dtype(num_src), positions=bool(edge_data))
         indices = _present(grouped.values)
         sort_rows(grouped.indptr, indices, grouped.positions)
@@ -175,14 +163,7 @@ class Topology:
             >>> Topology.from_edge_index(torch.tensor([[0, 1], [1, 2]])).num_src
             3
         """
-        require_type(edge_index, Tensor, where="Topology.from_edge_index, edge_index", fix=_AS_TENSOR)
-        if edge_index.ndim != 2 or edge_index.shape[0] != 2:
-            raise InputError(
-                "edge_index has the wrong form",
-                value=f"{list(edge_index.shape)}, expected [2, num_edges]",
-                where="Topology.from_edge_index, edge_index",
-                fix="Pass the sources in the first row and the destinations in the second; transpose edges [num_edges, 2].",
-            )
+        check_edge_index(edge_index)
         if num_vertices is None:
             num_vertices = int(edge_index.max()) + 1 if edge_index.numel() else 0
         return cls.from_coo(src=edge_index[0], dst=edge_index[1], num_src=num_vertices, edge_data=edge_data)
@@ -194,7 +175,7 @@ class Topology:
             InputError: an invariant does not hold; the message names the first offending position.
         """
         check_offsets(self.indptr, self.num_edges, "CSC offsets", where="Topology.indptr")
-        _check_ids(self.indices, self.num_src, "source", "Topology.indices")
+        check_all_ids(self.indices, self.num_src, "source", "Topology.indices")
 
     def require_unwritten(self) -> None:
         """Refuse offsets or ids that were changed in place since this topology was made.
@@ -416,67 +397,6 @@ def _restored(
     )
     topology._csr = csr
     return topology
-
-
-def _require_edge_data(edge_data: object) -> None:
-    fix = "Pass a mapping of name to tensor, with a row per edge."
-    require_type(edge_data, Mapping, where="edge data", fix=fix, optional=True)
-    if isinstance(edge_data, Mapping):
-        for name, rows in edge_data.items():
-            require_type(name, str, where="names of edge data", fix=fix)
-            require_type(rows, Tensor, where=f"edge data '{name}'", fix=_AS_TENSOR)
-
-
-def _check_shapes(topology: Topology) -> None:
-    indptr, indices = topology.indptr, topology.indices
-    if indptr.dtype != torch.int64 or indptr.ndim != 1 or len(indptr) == 0:
-        fix = "Convert the offsets with .to(torch.int64)."
-        raise wrong_form(indptr, "torch.int64 [num_dst + 1]", where="Topology.indptr", fix=fix)
-    if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
-        expected, fix = "torch.int32 or torch.int64 [num_edges]", "Convert the ids with .to(torch.int32)."
-        raise wrong_form(indices, expected, where="Topology.indices", fix=fix)
-    if topology.num_dst > topology.num_src:
-        raise InputError(
-            "more destination than source vertices",
-            value=f"num_dst {topology.num_dst}, num_src {topology.num_src}",
-            where="Topology",
-            fix="Number the vertices so that the destinations are the first of the sources.",
-        )
-    for name, rows in topology.edge_data.items():
-        _edge_rows(name, rows, topology.num_edges)
-    if topology.edge_ids is not None:
-        _edge_rows("edge_ids", topology.edge_ids, topology.num_edges)
-
-
-def _check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> None:
-    if src.ndim != 1 or src.shape != dst.shape:
-        raise InputError(
-            "source and destination ids differ in shape",
-            value=f"{list(src.shape)} and {list(dst.shape)}, expected two arrays [num_edges]",
-            where="Topology.from_coo",
-            fix="Pass one source and one destination id per edge.",
-        )
-    for name, side, ids, count in (("src", "source", src, num_src), ("dst", "destination", dst, num_dst)):
-        if ids.dtype not in (torch.int32, torch.int64):
-            fix = "Convert the ids with .to(torch.int64)."
-            raise wrong_form(ids, "torch.int32 or torch.int64 [num_edges]", where=name, fix=fix)
-        _check_ids(ids, count, side, name)
-
-
-def _check_ids(ids: Tensor, num_vertices: int, side: str, name: str) -> None:
-    for part in slices(len(ids)):
-        check_ids(ids[part], num_vertices, side, where=numbered(name, "edge", part.start))
-
-
-def _edge_rows(name: str, rows: Tensor, num_edges: int) -> Tensor:
-    if rows.ndim == 0 or len(rows) != num_edges:
-        raise InputError(
-            "edge data has the wrong number of rows",
-            value=f"{list(rows.shape)}, expected one row for each of {num_edges} edges",
-            where=f"edge data '{name}'",
-            fix="Pass one row per edge, in the topology's order (by destination, then source), or use from_coo.",
-        )
-    return rows
 
 
 def _present(tensor: Tensor | None) -> Tensor:
