@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.orders.__main__ import line
+from bench.result_tables import table_line
 from sagann.graph import Graph, Topology, relabel
 from sagann.partition import VERTEX_ORDERS, part_of, vertex_order, vertex_ranges
 from sagann.storage import load_graph
@@ -32,12 +32,12 @@ def main(given: Sequence[str] | None = None) -> None:
     """Print a row for every graph and order."""
     options = _arguments(given)
     print(" ".join(["`python -m bench.halo", *(sys.argv[1:] if given is None else given)]) + "`\n")
-    print(line(COLUMNS))
-    print(line(["---"] * 2 + ["--:"] * (len(COLUMNS) - 2)), flush=True)
+    print(table_line(COLUMNS))
+    print(table_line(["---"] * 2 + ["--:"] * (len(COLUMNS) - 2)), flush=True)
     for source in options.data:
         graph = embedded_graph(source) if source in EMBEDDED else load_graph(source)
         for row in rows_of(graph, Path(source).stem, options.width):
-            print(line(row), flush=True)
+            print(table_line(row), flush=True)
 
 
 def rows_of(graph: Graph, name: str, width: int) -> Iterator[list[str]]:

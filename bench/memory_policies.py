@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from bench.epochs.__main__ import commit
-from bench.orders.__main__ import line
+from bench.origin import commit
+from bench.result_tables import table_line
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology
 from sagann.nn import MODELS, ModelConfig, build_model
@@ -156,10 +156,10 @@ def main(given: Sequence[str] | None = None) -> int:
     print(f"\n{WHY}\n")
     print("\n".join(summary(ascending)))
     print(f"\n{notes(arguments.hidden)}\n")
-    print(line(COLUMNS))
-    print(line(["---"] * NUM_WORDS + ["--:"] * (len(COLUMNS) - NUM_WORDS)))
+    print(table_line(COLUMNS))
+    print(table_line(["---"] * NUM_WORDS + ["--:"] * (len(COLUMNS) - NUM_WORDS)))
     for case in zigzag:
-        print(line(case.cells()))
+        print(table_line(case.cells()))
     return 0
 
 

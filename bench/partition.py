@@ -24,8 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.epochs.__main__ import commit
 from bench.operations.sagann_worker import Gated, Sum
+from bench.origin import commit
+from bench.result_tables import table_line
 from sagann.graph import Topology, rmat_edges
 from sagann.nn import SAGE
 from sagann.partition import (
@@ -67,13 +68,13 @@ def main() -> None:
     print("|--:|--:|--:|--:|", flush=True)
     for num_vertices in options.vertices:
         found = [f"{1e3 * seconds:.2f}" for seconds in cut_s(num_vertices, options.parts)]
-        print("|", " | ".join([f"{num_vertices:,}", str(options.parts), *found]), "|", flush=True)
+        print(table_line([f"{num_vertices:,}", str(options.parts), *found]), flush=True)
     print(
         "\n| layer | graph | parts | median error | largest | slowest | median error by edges | largest | slowest |"
     )
     print("|:--|:--|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     for row in prediction_rows(options.edges, options.runs):
-        print("|", " | ".join(row), "|", flush=True)
+        print(table_line(row), flush=True)
 
 
 def cut_s(num_vertices: int, num_parts: int) -> tuple[float, float]:

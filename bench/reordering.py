@@ -23,7 +23,8 @@ from statistics import median
 import torch
 
 from bench.cold_bytes.sampled_epochs import vertices_and_edges
-from bench.epochs.__main__ import commit
+from bench.origin import commit
+from bench.result_tables import table_line
 from sagann.graph import Graph, Topology, rmat_edges
 from sagann.runtime.processor import processor_name
 from sagann.storage import load_graph, save_graph
@@ -42,7 +43,7 @@ def main() -> None:
     print("| vertices | edges | dataset, MiB | seconds | M edges / s | M edges / core-s | memory, MiB |")
     print("|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     for num_vertices, num_edges in options.graphs:
-        print("|", " | ".join(row_of(num_vertices, num_edges, options.work)), "|", flush=True)
+        print(table_line(row_of(num_vertices, num_edges, options.work)), flush=True)
 
 
 def row_of(num_vertices: int, num_edges: int, work: Path | None) -> list[str]:

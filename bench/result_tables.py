@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -36,3 +37,8 @@ def captioned_tables(path: Path, column: str) -> list[tuple[str, list[dict[str, 
         elif column in header and not line.startswith("|--"):
             found[-1][1].append(dict(zip(header, cells, strict=True)))
     return found
+
+
+def table_line(cells: Sequence[str]) -> str:
+    """A row of a table."""
+    return f"| {' | '.join(cells)} |"

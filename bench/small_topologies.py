@@ -16,6 +16,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
+from bench.result_tables import table_line
 from sagann.graph import Topology
 from sagann.nn import SAGE
 
@@ -39,7 +40,7 @@ def main() -> None:
     for num_vertices in SIZES:
         ours, *pyg, maps = found = measure(num_vertices, options.rounds)
         row = [f"{num_vertices:,}", *(f"{1e3 * each:.2f}" for each in found)]
-        print("|", " | ".join([*row, f"{ours / min(pyg):.2f}", f"{maps / min(pyg):.2f}"]), "|", flush=True)
+        print(table_line([*row, f"{ours / min(pyg):.2f}", f"{maps / min(pyg):.2f}"]), flush=True)
 
 
 def measure(num_vertices: int, rounds: int) -> list[float]:

@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch
 from isal import isal_zlib
 
-from bench.epochs.__main__ import commit
+from bench.origin import commit
 from sagann.graph import Graph, Topology, rmat_edges
 from sagann.runtime.processor import processor_name
 from sagann.storage import load_graph, save_graph

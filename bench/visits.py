@@ -18,9 +18,10 @@ from tempfile import TemporaryDirectory, gettempdir
 import torch
 from torch import nn
 
-from bench.epochs.__main__ import commit
 from bench.epochs.graphs import SHAPES, stored_graph
-from bench.orders.__main__ import line, mebibytes, prepared
+from bench.orders.__main__ import mebibytes, prepared
+from bench.origin import commit
+from bench.result_tables import table_line
 from bench.streaming.worker import Folded
 from bench.timing import alternate, median_ratio
 from sagann.compiler.model_program import ModelProgram
@@ -65,8 +66,8 @@ def main(given: Sequence[str] | None = None) -> int:
         f"{NOTES}\n"
     )
     columns = COLUMNS + SIMULATED + (TIMED if arguments.run else ())
-    print(line(columns))
-    print(line(["---"] * NUM_WORDS + ["--:"] * (len(columns) - NUM_WORDS)), flush=True)
+    print(table_line(columns))
+    print(table_line(["---"] * NUM_WORDS + ["--:"] * (len(columns) - NUM_WORDS)), flush=True)
     for dataset in arguments.datasets:
         stored = stored_graph(dataset)
         for name in arguments.models:
@@ -80,7 +81,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 if visits in seconds:
                     ratio = median_ratio(seconds[visits], seconds["ascending"])
                     cells += [f"{median(seconds[visits]):.4g}", f"{ratio:.2f}"]
-                print(line(cells), flush=True)
+                print(table_line(cells), flush=True)
     return 0
 
 

@@ -22,9 +22,11 @@ import numpy as np
 import torch
 
 from bench.balance.group import Group
-from bench.epochs.__main__ import command_line, commit
 from bench.epochs.graphs import SHAPES, generate, graph_of
-from sagann.graph import Graph, Topology, rmat_edges
+from bench.origin import command_line, commit
+from bench.power_law import power_law
+from bench.result_tables import table_line
+from sagann.graph import Graph
 from sagann.partition import vertex_ranges
 from sagann.runtime.processor import processor_name
 from sagann.storage import save_graph
@@ -66,7 +68,7 @@ def _print_divided(folder: Path, options: argparse.Namespace) -> None:
         save_graph(graph_of(generate(SHAPES[graph])), path)
         for model in options.models:
             row = divided({"folder": str(path), "model": model, "hidden": options.hidden}, options)
-            print("|", " | ".join([graph, model, *row]), "|", flush=True)
+            print(table_line([graph, model, *row]), flush=True)
 
 
 def divided(specification: dict[str, Any], options: argparse.Namespace) -> list[str]:
@@ -102,7 +104,7 @@ def _print_unequal(folder: Path, options: argparse.Namespace) -> None:
                     "| model | parts | share | epoch, s | against the best | moves after epochs |\n|:--|:--|--:|--:|--:|:--|"
                 )
             for row in unequal(group, graph, options):
-                print("|", " | ".join([model, *row]), "|", flush=True)
+                print(table_line([model, *row]), flush=True)
 
 
 def unequal(group: Group, graph: Graph, options: argparse.Namespace) -> list[list[str]]:
@@ -149,19 +151,6 @@ def best_share(epoch_s: Callable[[float], float]) -> float:
             if share not in found:
                 found[share] = epoch_s(share)
     return min(found, key=found.__getitem__)
-
-
-def power_law(num_vertices: int, num_edges: int, num_features: int) -> Graph:
-    """An R-MAT graph whose first vertices have most of the edges."""
-    src, dst = rmat_edges(num_vertices, num_edges, seed=0, scramble=False)
-    generator = torch.Generator().manual_seed(0)
-    return Graph(
-        topology=Topology.from_coo(src=src, dst=dst, num_src=num_vertices),
-        features=torch.randn(num_vertices, num_features, generator=generator),
-        labels=torch.randint(10, (num_vertices,), generator=generator),
-        num_classes=10,
-        splits={"train": torch.arange(num_vertices) % 2 == 0},
-    )
 
 
 def _options() -> argparse.Namespace:

@@ -19,8 +19,9 @@ import torch
 
 from bench.balance.group import Group
 from bench.balance.slow_link import slow_link
-from bench.epochs.__main__ import command_line, commit
 from bench.epochs.graphs import SHAPES, generate, graph_of
+from bench.origin import command_line, commit
+from bench.result_tables import table_line
 from sagann.runtime.processor import processor_name
 from sagann.storage import save_graph
 
@@ -44,7 +45,7 @@ def main() -> None:
         for model in options.models:
             for link in (LOOPBACK, *options.rates):
                 row = measured({"folder": str(path), "model": model, "hidden": options.hidden}, link, options)
-                print("|", " | ".join([options.graph, model, link, *row]), "|", flush=True)
+                print(table_line([options.graph, model, link, *row]), flush=True)
 
 
 def measured(specification: dict[str, Any], link: str, options: argparse.Namespace) -> list[str]:

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from bench.cold_bytes.sampled_epochs import ROW_BYTES, Case, add_arguments, cases, numbers
-from bench.epochs.__main__ import commit
+from bench.origin import commit
+from bench.result_tables import table_line
 from sagann.tiering import CACHES, AnnouncingCache, Cache, hottest
 
 Batches = Sequence[np.ndarray]
@@ -36,7 +37,7 @@ def main() -> None:
     print(f"| {' | '.join(columns)} |")
     print("|---" + "|--:" * (len(columns) - 1) + "|", flush=True)
     for case in cases(options):
-        print("|", " | ".join(row_of(case, options)), "|", flush=True)
+        print(table_line(row_of(case, options)), flush=True)
 
 
 def row_of(case: Case, options: argparse.Namespace) -> list[str]:

@@ -23,7 +23,7 @@ from bench.cold_bytes.sampled_epochs import Case, add_arguments, cases, numbers
 from bench.device.clock import alternate
 from bench.device.host_devices import HostDevices
 from bench.device.place import where
-from bench.epochs.__main__ import command_line, commit
+from bench.origin import command_line, commit
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from bench.cold_bytes.loading_worker import FLOAT_BYTES, WIDTH
-from bench.epochs.__main__ import commit
+from bench.origin import commit
 from bench.size.limit import Limit, drop_cached
 from sagann.byte_size import format_bytes
 from sagann.graph import Topology, rmat_edges

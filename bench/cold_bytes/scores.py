@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from bench.cold_bytes.sampled_epochs import ROW_BYTES, Case, add_arguments, cases, numbers
-from bench.epochs.__main__ import commit
+from bench.origin import commit
+from bench.result_tables import table_line
 from sagann.tiering import SCORES, hottest, measured_accesses
 
 COMPARED = ("wrpr", "vip")
@@ -36,7 +37,7 @@ def main() -> None:
     for case in cases(options):
         for fanouts in options.fanouts:
             for row in rows_of(case, fanouts, options.hot, options.epochs):
-                print("|", " | ".join(row), "|", flush=True)
+                print(table_line(row), flush=True)
 
 
 def rows_of(case: Case, fanouts: tuple[int, ...], parts: Iterable[float], num_epochs: int) -> Iterator[list[str]]:

@@ -19,11 +19,11 @@ import torch
 from bench.device.clock import free
 from bench.device.contests import HEADER, Line, Measure, epochs, gathers, streamed
 from bench.device.place import device_name
-from bench.epochs.__main__ import commit
 from bench.epochs.graphs import SHAPES, graph_of, stored_graph, write_graph, write_weights
 from bench.epochs.pyg_worker import VARIANTS
 from bench.epochs.report import DENSE_MODELS, EDGE_MODELS
 from bench.epochs.sagann_worker import config_of, load
+from bench.origin import commit
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 

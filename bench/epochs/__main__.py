@@ -6,7 +6,6 @@ Writes a report in Markdown, and every measurement to a file from which an inter
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -29,6 +28,7 @@ from bench.epochs.graphs import (
     write_weights,
 )
 from bench.epochs.report import DENSE_MODELS, EDGE_MODELS, render, rows_of, verdicts
+from bench.origin import command_line, commit
 from bench.workers import RESULTS, ROOT, WorkerEndedError
 from sagann.nn import ModelConfig
 from sagann.runtime.processor import processor_name
@@ -177,44 +177,12 @@ def heading(arguments: argparse.Namespace, settings: Mapping[str, Any], origins:
     ]
 
 
-def command_line(module: str, options: Sequence[str]) -> str:
-    """The command of a report: without the files that it wrote, and without the place of DGL's Python.
-
-    Args:
-        module: what was run.
-        options: what it was given.
-    """
-    shown = ["python", "-m", module]
-    rest = iter(part for option in options for part in option.split("=", 1))
-    for option in rest:
-        if option in ("--out", "--results", "--work"):
-            next(rest)
-            continue
-        shown.append(option)
-        if option == "--dgl":
-            next(rest)
-            shown.append("$DGL_PYTHON")
-    return " ".join(shown)
-
-
 def write_report(path: Path, results: Results, lines: list[str], *, of_defaults: bool) -> None:
     """Write what is known so far."""
     records = list(results.records.values())
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = rows_of(records)
     path.write_text(render(rows, records, lines, verdicts(rows, of_defaults=of_defaults)))
-
-
-def commit() -> str:
-    """The checkout's commit, marked where there are changes besides results."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-        ).stdout.strip()
-
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results")
-    return (git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")) or "unknown"
 
 
 def _prepare(folder: Path, dataset: str, arguments: argparse.Namespace) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench.contest import Record, origin_of
+from bench.result_tables import table_line
 
 DENSE_MODELS = ("commnet", "gcn", "sage", "gin")
 "Dense work dominates."
@@ -295,7 +296,7 @@ def _table(dataset: str, rows: Sequence[Row]) -> list[str]:
             _figure(row.ratio(LEAN)),
             row.origin,
         ]
-        lines.append("| " + " | ".join(cells) + " |")
+        lines.append(table_line(cells))
     speedups = [row.speedup for row in rows if row.speedup is not None and not row.wrong]
     shares, lean = (
         [share for row in rows if (share := row.memory_share(name)) is not None and not row.wrong]

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from bench.balance.__main__ import power_law
 from bench.held_back import held_back
 from bench.hybrid.profile import REST, TASKS, core_seconds
-from bench.orders.__main__ import line
+from bench.power_law import power_law
+from bench.result_tables import table_line
 from bench.timing import median_ratio
 from sagann.hybrid.host_cores import on_cores
 from sagann.hybrid.process_trainer import ProcessTrainer
@@ -107,7 +107,7 @@ class Bench:
         yield "|:--|:--|--:|--:|--:|--:|--:|--:|"
         for quota, rate in self._machines():
             for row in self._settled(quota, rate):
-                yield line([_named(quota, rate), *row])
+                yield table_line([_named(quota, rate), *row])
         yield "".join(f"\nThe accelerator's part of a core is {how}.\n" for how in self._held_back)
 
     def foretold(self) -> Iterator[str]:
@@ -123,7 +123,7 @@ class Bench:
         ratios, right = [], []
         for quota, rate in self._machines():
             for row in self._forecasts(quota, rate):
-                yield line([_named(quota, rate), *row.cells()])
+                yield table_line([_named(quota, rate), *row.cells()])
                 ratios.append(row.ratio)
                 if row.foretold != BOTH:
                     right.append(row.foretold == row.measured)
@@ -254,7 +254,7 @@ class Bench:
             later = statistics.median(times[len(times) // 2 :])
             reached = next(at for at in range(len(times)) if statistics.median(times[at : at + 5]) <= 1.1 * later)
             static_s = static_s or sum(times)
-            yield line([policy, str(reached), f"{sum(times):.2f}", f"{static_s / sum(times):.2f}"])
+            yield table_line([policy, str(reached), f"{sum(times):.2f}", f"{static_s / sum(times):.2f}"])
 
     def _best(self, run: Run, near: float) -> float:
         """The processor's part of the seeds that makes the shortest iteration."""

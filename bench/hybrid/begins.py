@@ -14,7 +14,7 @@ from contextlib import ExitStack
 
 from bench.held_back import held_back
 from bench.hybrid.__main__ import ACCELERATOR, DEVICES, Bench, Run, bench_of, options_of, pid_of
-from bench.orders.__main__ import line
+from bench.result_tables import table_line
 from sagann.plan.hybrid.assignment import HOST, Assignment
 from sagann.plan.hybrid.predict import best_split, machine_here
 from sagann.train.hybrid_epochs import HybridEpochs
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] = ()) -> None:
                 columns = zip(*(each[mapping] for each in rounds), strict=True)
                 rehearsal_s, part, settled, first_s, later_s = map(statistics.median, columns)
                 print(
-                    line(
+                    table_line(
                         [
                             f"{quota:g}",
                             policy,

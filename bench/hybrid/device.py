@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 
-from bench.balance.__main__ import power_law
 from bench.device.place import where
+from bench.power_law import power_law
+from bench.result_tables import table_line
 from sagann.graph import Graph
 from sagann.hybrid.manager import Work
 from sagann.nn import ModelConfig, build_model
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for run in runs * options.rounds:
                 run.turn(options.measured)
             for run in runs:
-                print("|", " | ".join(run.row()), "|", flush=True)
+                print(table_line(run.row()), flush=True)
 
 
 def _runs(

@@ -15,7 +15,7 @@ from itertools import permutations
 from bench.epochs.report import geometric_mean
 from bench.hyscale.cases import CASES, DATASETS, FIGURE_11, SEEDS, Case
 from bench.hyscale.contest import contest_lines
-from bench.orders.__main__ import line
+from bench.result_tables import table_line
 from sagann.machines import published_machine
 from sagann.plan.hybrid.assignment import HOST, Assignment, split_evenly
 from sagann.plan.hybrid.batches import expected_counts
@@ -94,7 +94,7 @@ def _epochs(machine: Machine) -> Iterator[str]:
     yield from _table(EPOCH_COLUMNS, 5)
     for case, prediction in found:
         share = prediction.assignment.seeds[HOST] / prediction.assignment.total
-        yield line(
+        yield table_line(
             [
                 case.rival,
                 case.dataset,
@@ -148,7 +148,7 @@ def _batches(machine: Machine) -> Iterator[str]:
             counts, copies = (
                 expected_counts(dataset.law, fanouts, SEEDS, deduplicated=each) for each in (True, False)
             )
-            yield line(
+            yield table_line(
                 [
                     name,
                     _sample(fanouts),
@@ -173,7 +173,7 @@ def _effects(machine: Machine) -> Iterator[str]:
         errors = [abs(error_of(each, case)) for each, case in zip(found, CASES, strict=True)]
         times = geometric_mean([each.epoch_s / seconds for each, seconds in zip(found, base, strict=True)])
         within = [str(sum(error <= limit for error in errors)) for limit in (CLOSE, FAR)]
-        yield line([name, f"{times:.2f}", *within])
+        yield table_line([name, f"{times:.2f}", *within])
 
 
 def steps_of(machine: Machine, case: Case, refinements: Refinements | None = None) -> Mapping[str, float]:
@@ -257,7 +257,7 @@ def _steps(machine: Machine) -> Iterator[str]:
     yield from _table(STEP_COLUMNS, 2)
     for case, steps in found:
         speeds = [f"{steps['offload'] / steps[name]:.2f}" for name in STEPS]
-        yield line([case.dataset, case.model, f"{steps['offload']:.2f}", *speeds])
+        yield table_line([case.dataset, case.model, f"{steps['offload']:.2f}", *speeds])
 
 
 def _scale(machine: Machine) -> Iterator[str]:
@@ -267,7 +267,7 @@ def _scale(machine: Machine) -> Iterator[str]:
     for case in FIGURE_11:
         found = [_best(with_accelerators(machine, count), case.job(), count) for count in COUNTS]
         speeds = [f"{found[0].epoch_s / each.epoch_s:.2f}" for each in found]
-        yield line([case.dataset, case.model, *speeds, found[-1].bottleneck])
+        yield table_line([case.dataset, case.model, *speeds, found[-1].bottleneck])
 
 
 def _best(machine: Machine, job: Job, count: int) -> Prediction:
@@ -280,7 +280,7 @@ def _sample(fanouts: Sequence[int]) -> str:
 
 def _table(columns: Sequence[str], num_words: int) -> list[str]:
     marks = ["---"] * num_words + ["--:"] * (len(columns) - num_words)
-    return [line(columns), line(marks)]
+    return [table_line(columns), table_line(marks)]
 
 
 if __name__ == "__main__":

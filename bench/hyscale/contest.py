@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 
-from bench.orders.__main__ import line
+from bench.result_tables import table_line
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads
 from sagann.plan.hybrid.degrees import log_normal_law
 from sagann.plan.hybrid.iterations import Job, stage_times
@@ -143,10 +143,10 @@ def contest_lines() -> Iterator[str]:
         f"{HORIZON} to {4 * HORIZON}. In the slow-down the accelerator is half as fast from iteration {HORIZON} of {3 * HORIZON} on."
     )
     yield ""
-    yield line(COLUMNS)
-    yield line(["---"] + ["--:"] * (len(COLUMNS) - 1))
+    yield table_line(COLUMNS)
+    yield table_line(["---"] + ["--:"] * (len(COLUMNS) - 1))
     for policy, cores, ratio in product(POLICIES, CORES, RATIOS):
-        yield line([policy, str(cores), str(ratio), *_cells(policy, ratio, cores)])
+        yield table_line([policy, str(cores), str(ratio), *_cells(policy, ratio, cores)])
 
 
 def _cells(policy: str, ratio: int, cores: int) -> list[str]:

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from bench.device.place import where
-from bench.epochs.__main__ import command_line, commit
 from bench.minibatches.device_page import Measured, page_of, summary_of, tables_of
 from bench.minibatches.tasks import Task, described, specification_of, write_graph, write_task
+from bench.origin import command_line, commit
 from bench.workers import Worker, WorkerEndedError
 from sagann.errors import InputError
 from sagann.runtime.places import device_named

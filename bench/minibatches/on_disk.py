@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.epochs.__main__ import commit
+from bench.origin import commit
 from bench.size.limit import Ended, Limit, drop_cached
 from bench.workers import ROOT, THREAD_VARIABLES
 from sagann.byte_size import format_bytes, parse_bytes

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from bench.contest import Contestant, Results, Rules, results_of, run_contest
-from bench.epochs.__main__ import PYG_VARIANTS, command_line, commit, contest_parser
+from bench.epochs.__main__ import PYG_VARIANTS, contest_parser
 from bench.epochs.graphs import stored_graph, write_graph
 from bench.epochs.report import at_least, mean_at_least, render, rows_of, sound_rows
+from bench.origin import command_line, commit
 from bench.workers import ROOT, WorkerEndedError
 from sagann.runtime.processor import processor_name
 

@@ -16,9 +16,10 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from bench.epochs.__main__ import commit
 from bench.epochs.graphs import SHAPES, graph_of, stored_graph
 from bench.orders.plans import ORDERS, Compared, compare
+from bench.origin import commit
+from bench.result_tables import table_line
 from bench.standalone.stored import Stored
 from bench.streaming.worker import Folded
 from bench.timing import alternate, median_ratio
@@ -72,8 +73,8 @@ def main(given: Sequence[str] | None = None) -> int:
         f"2 layers, hidden {arguments.hidden}; the budget is 1/{arguments.share} of what the plan of P = 1 takes."
     )
     print(f"{NOTES}\n")
-    print(line(columns))
-    print(line(["---"] * NUM_WORDS + ["--:"] * (len(columns) - NUM_WORDS)), flush=True)
+    print(table_line(columns))
+    print(table_line(["---"] * NUM_WORDS + ["--:"] * (len(columns) - NUM_WORDS)), flush=True)
     for dataset in arguments.datasets:
         stored = stored_graph(dataset)
         for name in arguments.models:
@@ -88,7 +89,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 if order in seconds:
                     times = median_ratio(seconds[order], seconds["column"])
                     cells += [f"{median(seconds[order]):.4g}", f"{times:.2f}"]
-                print(line(cells), flush=True)
+                print(table_line(cells), flush=True)
     return 0
 
 
@@ -147,10 +148,6 @@ def _seconds(
             stack.callback(streamed.close)
             epochs[order] = Folded(streamed, graph.features, graph.labels, train).run
         return alternate(epochs, repetitions=arguments.rounds)
-
-
-def line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def mebibytes(count: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean
 
 from bench.memory_policies import SHAPES, cases_of, spread
-from bench.orders.__main__ import line
+from bench.result_tables import table_line
 from bench.roc.epochs import (
     DEVICE_BYTES,
     DEVICES_PER_NODE,
@@ -176,7 +176,7 @@ def scaling(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
             first = found[1]
             times = [f"{first.seconds / found[count].seconds:.2f}" for count in DEVICES[1:]]
             busiest = [found[count].busiest for count in (1, 4, 16)]
-            yield line([name, model, f"{1 / first.seconds:.3g}", *times, str(first.num_intervals), *busiest])
+            yield table_line([name, model, f"{1 / first.seconds:.3g}", *times, str(first.num_intervals), *busiest])
     yield f"\n{WHY_SCALING}"
 
 
@@ -204,7 +204,7 @@ def rivals(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
             other = simulated(job, slow, graph, ranges, memory_policy="none")
             speeds = [f"{1 / each.seconds:.3g}" for each in (roc, other)]
             times.append(other.seconds / roc.seconds)
-            rows.append(line([name, str(count), str(roc.num_intervals), *speeds, f"{times[-1]:.2f}"]))
+            rows.append(table_line([name, str(count), str(roc.num_intervals), *speeds, f"{times[-1]:.2f}"]))
     yield f"- Here {spread(times)}.\n{WHY_RIVALS}\n"
     yield from rows
 
@@ -226,7 +226,7 @@ def partitioners(machine: Machine, dataset: str) -> Iterator[str]:
             }
             times.append(found["vertices"] / found["cost"])
             rows.append(
-                line(
+                table_line(
                     [
                         ids,
                         f"{count} ({count // DEVICES_PER_NODE})",
@@ -267,7 +267,7 @@ def inference(machine: Machine, dataset: str) -> Iterator[str]:
             seconds = {name: mean(each.seconds for each in passes) for name, passes in found.items()}
             times.append(seconds["vertices"] / seconds["cost"])
             rows.append(
-                line(
+                table_line(
                     [
                         ids,
                         f"{devices} ({-(-devices // DEVICES_PER_NODE)})",
@@ -313,7 +313,7 @@ def memory(machine: Machine, dataset: str) -> Iterator[str]:
     yield from _header(MEMORY_COLUMNS, 2)
     for case, (rival, named) in product(cases, RIVALS.items()):
         slower = case.seconds[rival] / case.seconds["dp"]
-        yield line([case.budget, named, f"{case.times(rival):.2f}", f"{slower:.2f}"])
+        yield table_line([case.budget, named, f"{case.times(rival):.2f}", f"{slower:.2f}"])
 
 
 def limit(machine: Machine, counts: Sequence[int]) -> Iterator[str]:
@@ -341,7 +341,7 @@ def limit(machine: Machine, counts: Sequence[int]) -> Iterator[str]:
 
 
 def _header(columns: Sequence[str], num_words: int) -> list[str]:
-    return [line(columns), line(["---"] * num_words + ["--:"] * (len(columns) - num_words))]
+    return [table_line(columns), table_line(["---"] * num_words + ["--:"] * (len(columns) - num_words))]
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:

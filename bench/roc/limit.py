@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from bench.memory_policies import Shape
-from bench.orders.__main__ import line
+from bench.result_tables import table_line
 from bench.roc.epochs import DEVICES_PER_NODE, Job, fewest_intervals, planned, route
 from bench.roc.graphs import Cut, Generated, Share
 from sagann.partition import part_of, vertex_ranges
@@ -133,10 +133,10 @@ def halo_of(graph: Generated, workers: int) -> float:
 
 def lines(found: Sequence[Load]) -> Iterator[str]:
     """The table, and where scaling stops."""
-    yield line(COLUMNS)
-    yield line(["--:"] * (len(COLUMNS) - 1) + ["---"])
+    yield table_line(COLUMNS)
+    yield table_line(["--:"] * (len(COLUMNS) - 1) + ["---"])
     for each in found:
-        yield line(
+        yield table_line(
             [
                 f"{each.workers:,}",
                 str(each.num_intervals),

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench.result_tables import table_line
 from bench.workers import ROOT, Worker, WorkerEndedError
 from sagann.graph import Topology, rmat_edges
 
@@ -58,7 +59,7 @@ def main() -> None:
             )
             print("|---|--:|--:|--:|--:|")
             for row in rows_of(measure(contestants, fanouts, folder, options), options.threads):
-                print("|", " | ".join(row), "|", flush=True)
+                print(table_line(row), flush=True)
             print()
 
 

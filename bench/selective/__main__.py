@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from bench.epochs.__main__ import commit
+from bench.origin import commit
 from bench.selective.graphs import AMAZON, DATASETS, graph_named, ordered
 from bench.selective.plans import Compared, compare
 from bench.streaming.worker import Folded

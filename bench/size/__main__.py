@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.epochs.__main__ import commit
+from bench.origin import commit
 from bench.size.contest import UNLIMITED, Result, Task, run_peer, run_plan, run_sagann, write_first_weights
 from bench.size.report import HEADER, NOTES, checked, plan_lines, row_of, verdict
 from sagann.byte_size import parse_bytes

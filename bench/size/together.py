@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import median
 
-from bench.epochs.__main__ import commit
+from bench.origin import commit
 from bench.size.__main__ import CHECKED_SCALE, parser_of, task_of
 from bench.size.contest import UNLIMITED, Result, Task, result_of, run_sagann, train_command
 from bench.size.limit import Ended, Limit, drop_cached

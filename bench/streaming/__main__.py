@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory, gettempdir
 
 import torch
 
-from bench.epochs.__main__ import commit
 from bench.epochs.graphs import DATASETS, SHAPES, stored_graph, write_graph, write_weights
 from bench.epochs.report import table_of
 from bench.epochs.sagann_worker import config_of
+from bench.origin import commit
 from bench.streaming.contest import Measured, measure
 from bench.streaming.report import HEADER, NOTES, PARTS_HEADER, PARTS_NOTES, parts_of, rows_of, verdicts
 from bench.workers import Worker

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.balance.__main__ import best_share, power_law, unequal
+from bench.balance.__main__ import best_share, unequal
 from bench.balance.group import Group
 from bench.balance.overlap import LOOPBACK, measured
+from bench.power_law import power_law
 from sagann.storage import save_graph
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bench.contest import Record, chosen_for_alternation
-from bench.epochs.__main__ import command_line
 from bench.epochs.report import geometric_mean, render, rows_of, verdicts
+from bench.origin import command_line
 
 
 def alone(contestant: str, *, seconds: float = 1.0, peak_bytes: int = 100, **changed: object) -> Record:
