@@ -28,7 +28,7 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology
 from sagann.nn import MODELS
 from sagann.plan.epoch import Planned, plan_epoch, revisited
-from sagann.plan.fit import cutter, fitted_bounds, hop_sizes
+from sagann.plan.fit import cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
@@ -95,7 +95,7 @@ def _planned(
     budget_bytes = plan(hop_sizes(program, hops, whole), whole, UNLIMITED).plan.peak_bytes // arguments.share
     while True:
         try:
-            bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=False)
+            bounds = fitted_intervals(program, hops, budget_bytes, gradients=gradients, same_memory=False).bounds
             sizes = hop_sizes(program, hops, bounds)
             strips = plan(sizes, bounds, budget_bytes)
             break

@@ -9,7 +9,7 @@ from typing import get_args
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Topology
 from sagann.plan.epoch import plan_epoch
-from sagann.plan.fit import fitted_bounds, hop_sizes
+from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.orders import Order
 from sagann.plan.residency import BudgetError
@@ -62,7 +62,9 @@ def compare(
     while True:
         try:
             fitted = [
-                fitted_bounds(program, hops, budget_bytes, gradients=gradients, order=order, same_memory=False)
+                fitted_intervals(
+                    program, hops, budget_bytes, gradients=gradients, order=order, same_memory=False
+                ).bounds
                 for order in ORDERS
             ]
             bounds = max(fitted, key=len)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Topology
 from sagann.plan.epoch import Planned, plan_epoch
-from sagann.plan.fit import fitted_bounds, hop_sizes
+from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
@@ -66,10 +66,10 @@ def compare(
     dense = plan((0, hops[0].num_dst), UNLIMITED, NEVER).plan
     wanted_bytes = budget_bytes = dense.peak_bytes // share
     try:
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=not on_disk)
+        bounds = fitted_intervals(program, hops, budget_bytes, gradients=gradients, same_memory=not on_disk).bounds
     except BudgetError as error:
         budget_bytes = error.needed_bytes
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=not on_disk)
+        bounds = fitted_intervals(program, hops, budget_bytes, gradients=gradients, same_memory=not on_disk).bounds
     return Compared(
         budget_bytes=budget_bytes,
         is_raised=budget_bytes != wanted_bytes,

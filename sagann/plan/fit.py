@@ -39,33 +39,7 @@ _MOST_IN_VAIN = 2
 _WORTH_IT = 0.98
 
 
-def fitted_bounds(
-    program: ModelProgram,
-    hops: Sequence[Topology],
-    budget_bytes: int,
-    *,
-    gradients: Gradients,
-    trains: bool = True,
-    cut: Cut = "bytes",
-    order: Order = "column",
-    grain: Grain | None = None,
-    same_memory: bool,
-) -> tuple[int, ...]:
-    """The bounds of the fewest intervals of a whole graph; see :func:`fitted_part`."""
-    return fitted_part(
-        program,
-        hops,
-        budget_bytes,
-        gradients=gradients,
-        trains=trains,
-        cut=cut,
-        order=order,
-        grain=grain,
-        same_memory=same_memory,
-    ).bounds
-
-
-def fitted_part(
+def fitted_intervals(
     program: ModelProgram,
     hops: Sequence[Topology],
     budget_bytes: int,

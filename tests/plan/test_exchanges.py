@@ -14,7 +14,7 @@ from sagann.graph import Graph
 from sagann.nn import GNN, ModelConfig, build_model
 from sagann.plan.epoch import Planned, plan_constants, plan_epoch
 from sagann.plan.exchanges import Exchanges
-from sagann.plan.fit import fitted_part, hop_sizes
+from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import BudgetError
@@ -172,7 +172,7 @@ def test_the_budget_counts_the_exchange() -> None:
 
     def needed(piece_bytes: int) -> int:
         with pytest.raises(BudgetError) as refused:
-            fitted_part(
+            fitted_intervals(
                 program,
                 hops,
                 1,
@@ -195,9 +195,9 @@ def test_bounds_that_are_fitted_to_a_budget_fit_it(name: str, share: int) -> Non
         program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
         options = {"gradients": Gradients(program), "same_memory": False, "cut_part": blocks.cut}
         with pytest.raises(BudgetError) as refused:
-            fitted_part(program, hops, 1, **options)
+            fitted_intervals(program, hops, 1, **options)
         budget_bytes = share * refused.value.needed_bytes
-        intervals = fitted_part(program, hops, budget_bytes, **options)
+        intervals = fitted_intervals(program, hops, budget_bytes, **options)
         for folded in (True, False):
             for found in planned(name, part, intervals, budget_bytes, folded=folded):
                 verify(found.plan)

@@ -15,7 +15,7 @@ from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
 from sagann.plan.epoch import plan_constants, plan_epoch
-from sagann.plan.fit import fitted_bounds, hop_sizes
+from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.hops import CSC
 from sagann.plan.orders import Order, require_order
 from sagann.plan.residency import BudgetError, place
@@ -159,7 +159,9 @@ def test_intervals_are_fitted_to_every_order(name: str, order: Order) -> None:
     gradients = schedule_of(name, order).gradients
     counts = []
     for budget_bytes in (1 << 30, 60_000, 30_000):
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, order=order, same_memory=False)
+        bounds = fitted_intervals(
+            program, hops, budget_bytes, gradients=gradients, order=order, same_memory=False
+        ).bounds
         sizes = hop_sizes(program, hops, bounds)
         for folded in (False, True):
             found = plan_epoch(
@@ -180,7 +182,7 @@ def test_intervals_are_fitted_to_every_order(name: str, order: Order) -> None:
     assert counts == sorted(counts)
     assert counts[0] == 1 < counts[-1]
     with pytest.raises(BudgetError, match=r"bytes\)?, at least .* are needed"):
-        fitted_bounds(program, hops, 50, gradients=gradients, order=order, same_memory=False)
+        fitted_intervals(program, hops, 50, gradients=gradients, order=order, same_memory=False)
 
 
 def test_an_unknown_order_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 from sagann.kernels.edge.work import Grain
 from sagann.plan import equal_vertices, sizes
 from sagann.plan.epoch import plan_epoch
-from sagann.plan.fit import fitted_bounds, hop_sizes
+from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import plan_bytes
@@ -56,7 +56,7 @@ def test_a_budget_that_finer_plans_exceed_is_refused_with_one_that_fits(monkeypa
     gradients = Gradients(program)
 
     def fitted(budget_bytes: int) -> int:
-        return len(fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=False)) - 1
+        return len(fitted_intervals(program, hops, budget_bytes, gradients=gradients, same_memory=False).bounds) - 1
 
     assert fitted(30_000) > 1
     monkeypatch.setattr(sizes, "FREE_BYTES", 0)
@@ -65,7 +65,7 @@ def test_a_budget_that_finer_plans_exceed_is_refused_with_one_that_fits(monkeypa
     ) as caught:
         fitted(30_000)
     needed = caught.value.needed_bytes
-    bounds = fitted_bounds(program, hops, needed, gradients=gradients, same_memory=False)
+    bounds = fitted_intervals(program, hops, needed, gradients=gradients, same_memory=False).bounds
     sized = hop_sizes(program, hops, bounds)
     plan_epoch(program, sized, bounds, needed, gradients=gradients, same_memory=False)
     with pytest.raises(BudgetError, match="for the objects of the plan"):

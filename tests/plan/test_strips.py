@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sagann.plan.epoch import plan_epoch
-from sagann.plan.fit import fitted_bounds, hop_sizes
+from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.sizes import needed_bytes
 from sagann.plan.strips import strip_widths
 from sagann.plan.sweeps import Traversal
@@ -17,7 +17,7 @@ def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
     gradients = schedule_of("gated-gcn", "column").gradients
     won = []
     for budget_bytes in (20_000, 40_000, 1 << 30):
-        bounds = fitted_bounds(program, hops, budget_bytes, gradients=gradients, same_memory=False)
+        bounds = fitted_intervals(program, hops, budget_bytes, gradients=gradients, same_memory=False).bounds
         sizes = hop_sizes(program, hops, bounds)
         moved = {}
         for traversal in (None, Traversal(), Traversal(direction="ascending")):

@@ -18,7 +18,7 @@ from sagann.graph.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
 from sagann.plan.epoch import Planned, dense_peak_bytes, plan_epoch
-from sagann.plan.fit import MOST_INTERVALS, Cut, cutter, fitted_bounds, fitted_part, hop_sizes
+from sagann.plan.fit import MOST_INTERVALS, Cut, cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.memory import MemoryChoice
 from sagann.plan.orders import Order, require_order
@@ -99,7 +99,7 @@ def stream(
     hops, program = _captured_on(model, graph, backend.device, trains=trains)
     spill = None if spill is None else Path(spill)
     if num_intervals is None:
-        bounds = fitted_bounds(
+        bounds = fitted_intervals(
             program,
             hops,
             budget_bytes,
@@ -110,7 +110,7 @@ def stream(
             order=order,
             grain=backend.grain,
             same_memory=backend.shares_memory(on_disk=spill is not None),
-        )
+        ).bounds
     elif 1 <= num_intervals <= MOST_INTERVALS:
         bounds = cutter(program, hops[0], cut)(num_intervals)
     else:
@@ -155,14 +155,14 @@ def foretell(
     backend = backend_of(device_named(device))
     hops, program = _captured_on(model, graph, backend.device)
     same_memory = backend.shares_memory(on_disk=on_disk)
-    bounds = fitted_bounds(
+    bounds = fitted_intervals(
         program,
         hops,
         budget_bytes,
         gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
         grain=backend.grain,
         same_memory=same_memory,
-    )
+    ).bounds
     selection = _selection(select, budget_bytes, bounds, backend.device, on_disk=on_disk)
     return plan_epoch(
         program,
@@ -186,7 +186,6 @@ def stream_part(
     spill: str | os.PathLike[str] | None = None,
     trains: bool = True,
     num_intervals: int | None = None,
-    memory_policy: MemoryChoice = "belady",
 ) -> StreamedModel:
     """Make a model run over a worker's part of a graph inside a memory budget; arguments and errors are those of :func:`stream`.
 
@@ -199,7 +198,7 @@ def stream_part(
     backend = backend_of(torch.device("cpu"))
     hops, program = _captured_on(model, part, backend.device, trains=trains)
     if num_intervals is None:
-        intervals = fitted_part(
+        intervals = fitted_intervals(
             program,
             hops,
             budget_bytes,
@@ -217,7 +216,6 @@ def stream_part(
         budget_bytes=budget_bytes,
         spill=None if spill is None else Path(spill),
         trains=trains,
-        memory_policy=memory_policy,
         backend=backend,
         part=intervals,
         exchange=exchange,

@@ -28,7 +28,7 @@ from sagann.kernels.dialects import check_dialect
 from sagann.kernels.seeds import drawn_seed
 from sagann.plan.epoch import Planned, plan_constants, plan_epoch
 from sagann.plan.fastest import fastest
-from sagann.plan.fit import Cut, fitted_part
+from sagann.plan.fit import Cut, fitted_intervals
 from sagann.plan.gradients import Gradients
 from sagann.plan.memory import MEMORY_CHOICES, MemoryChoice
 from sagann.plan.orders import Order, require_order
@@ -359,7 +359,7 @@ class StreamedModel(nn.Module):
             program = self._captured(x)
         # Parameters may be frozen now and trained later.
         gradients = Gradients(program, wanted_x=needs_gradient(x))
-        self._part = fitted_part(
+        self._part = fitted_intervals(
             program,
             self.hops,
             self.budget_bytes,
