@@ -30,12 +30,12 @@ from sagann.train.run_folder import is_of_run
 
 MODELS = {"gcn": False, "sage": True}
 "Models that the performance model knows, and whether their layers put a vertex's own row beside its aggregate."
-_BATCHES = 5
-"Mini-batches that are sampled for the rate of sampling; the first ones compile and are not counted."
+_UNCOUNTED, _BATCHES = 2, 5
+"Mini-batches that are sampled for the rate of sampling: the first ones compile and are not counted."
 
 
 def show_hybrid(
-    given: Given, file: Path | None, shared: Shared, *, devices: str, machine_file: Path | None, uncounted: int = 2
+    given: Given, file: Path | None, shared: Shared, *, devices: str, machine_file: Path | None
 ) -> None:
     """Print what is predicted for the best split of seeds and threads: of this machine by a rehearsal, of another one by the equations."""
     terminal = shared.terminal()
@@ -67,7 +67,7 @@ def show_hybrid(
             job = trainer.rehearse_trainers()
     else:
         terminal.say("Sampling a few mini-batches ...")
-        job = _job(settings, graph, fanouts, uncounted=uncounted)
+        job = _job(settings, graph, fanouts)
     found, more = (
         best_split(machine, job, total=total, accelerators=names, uses_host=described.uses_host)
         if machine is not None and total > len(names)
@@ -78,7 +78,7 @@ def show_hybrid(
     terminal.show(hybrid_plan_text(found, machine=described.machine.name, more=more))
 
 
-def _job(settings: RunSettings, graph: Graph, fanouts: tuple[int, ...], *, uncounted: int) -> Job:
+def _job(settings: RunSettings, graph: Graph, fanouts: tuple[int, ...]) -> Job:
     """What the equations ask of a run."""
     return Job(
         law=law_of(graph),
@@ -92,9 +92,7 @@ def _job(settings: RunSettings, graph: Graph, fanouts: tuple[int, ...], *, uncou
             concatenates=MODELS[settings.model.model],
         ),
         fanouts=fanouts,
-        sampled_edges_per_s=sampled_edges_per_s(
-            graph, fanouts, settings.train.seeds_per_batch, uncounted=uncounted
-        ),
+        sampled_edges_per_s=sampled_edges_per_s(graph, fanouts, settings.train.seeds_per_batch),
     )
 
 
@@ -181,13 +179,13 @@ def law_of(graph: Graph) -> DegreeLaw:
     return measured_law(in_degrees.numpy(), out_degrees.numpy())
 
 
-def sampled_edges_per_s(graph: Graph, fanouts: tuple[int, ...], batch_size: int, *, uncounted: int) -> float:
+def sampled_edges_per_s(graph: Graph, fanouts: tuple[int, ...], batch_size: int) -> float:
     """Edges that a thread of this machine samples per second."""
     sampler = NeighborSampler(graph.topology, fanouts)
     seeds = graph.splits["train"].nonzero().flatten()
     num_edges, started = 0, time.perf_counter()
-    for number in range(uncounted + _BATCHES):
-        if number == uncounted:
+    for number in range(_UNCOUNTED + _BATCHES):
+        if number == _UNCOUNTED:
             num_edges, started = 0, time.perf_counter()
         first = number * batch_size % len(seeds)
         sampled = sampler.sample(seeds[first : first + batch_size], batch=number)

@@ -27,7 +27,7 @@ from sagann.plan.steps import Block, Step
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-ROUNDS = 300
+_ROUNDS = 300
 "Subgradient steps that look for prices. Each takes some tens of microseconds for a thousand gaps."
 # The sums of a bound are correct to this share of it.
 _ROUNDING = 1e-9
@@ -171,13 +171,12 @@ class Prices(NamedTuple):
     "No policy moves fewer bytes than this."
 
 
-def prices_of(gaps: Gaps, goal_bytes: int, rounds: int = ROUNDS) -> Prices:
+def prices_of(gaps: Gaps, goal_bytes: int) -> Prices:
     """Look for the prices that give the best lower bound.
 
     Args:
         gaps: gaps of a schedule.
         goal_bytes: bytes that some policy moves; the lengths of the subgradient steps depend on them.
-        rounds: number of subgradient steps.
     """
     num_steps = len(gaps.room_bytes)
     price, until = np.zeros(num_steps), np.zeros(num_steps + 1)
@@ -187,7 +186,7 @@ def prices_of(gaps: Gaps, goal_bytes: int, rounds: int = ROUNDS) -> Prices:
     # What is left of a budget without a limit must not drown the rest.
     room = np.minimum(gaps.room_bytes, gaps.over(num_bytes)).astype(np.float64)
     length, in_vain, goal = 1.0, 0, float(goal_bytes - gaps.compulsory_bytes)
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         until = np.concatenate([[0.0], np.cumsum(price)])
         rent = num_bytes * (until[gaps.next] - until[gaps.first + 1])
         stay = np.bincount(gaps.content, weights=rent, minlength=num_contents)

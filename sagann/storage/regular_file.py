@@ -52,13 +52,11 @@ def open_file(
     return open(path, mode, opener=lambda name, flags: open_descriptor(name, flags | no_link, error=error))
 
 
-def open_descriptor(
-    path: str | os.PathLike[str], flags: int, mode: int = 0o666, *, error: type[SagannError] = DatasetError
-) -> int:
+def open_descriptor(path: str | os.PathLike[str], flags: int, *, error: type[SagannError] = DatasetError) -> int:
     """Open a regular file as ``os.open`` does; see :func:`open_file`."""
     # Before the file is opened, because opening a device may act on it.
     require_file(path, error=error)
-    file = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, mode)
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
     try:
         _require_regular(os.fstat(file).st_mode, path, error)
     except SagannError:

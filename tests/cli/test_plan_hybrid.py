@@ -149,4 +149,4 @@ def test_the_law_of_a_graph_and_the_rate_of_its_sampling() -> None:
     assert law.num_vertices == graph.num_vertices
     assert law.mean_out_degree == pytest.approx(graph.num_edges / graph.num_vertices)
     graph = graph.with_splits({"train": torch.ones(graph.num_vertices, dtype=torch.bool)})
-    assert sampled_edges_per_s(graph, (5, 5), 16, uncounted=1) > 0
+    assert sampled_edges_per_s(graph, (5, 5), 16) > 0

@@ -58,18 +58,17 @@ def refined(
     machine: Machine,
     *,
     on_disk: bool,
-    rehearsal: Rehearsal | None = None,
     most_simulations: int = MOST_SIMULATIONS,
 ) -> Traversal:
     """Orders of an epoch's chunks that take less time in simulation, found by swaps, from a plan in column order.
 
-    Arguments as for :func:`forecast`; the search ends after ``most_simulations``.
+    Arguments as for :func:`forecast`, without a rehearsal; the search ends after ``most_simulations``.
     """
-    tier = tier_of(planned, machine, on_disk=on_disk, is_at_hand=rehearsal is not None)
+    tier = tier_of(planned, machine, on_disk=on_disk, is_at_hand=False)
     return refine(
         lambda traversal: revisited(planned, traversal).plan,
         planned.schedule.traversal,
-        step_seconds(planned, machine, rehearsal),
+        step_seconds(planned, machine, None),
         machine,
         tier=tier,
         most_simulations=most_simulations,
