@@ -17,15 +17,14 @@ from itertools import product
 
 from sagann.compiler.model_program import BatchMeans, Gather, ModelProgram
 from sagann.compiler.vjp import BackwardPass
-from sagann.kernels.edge.function import EdgeFunction
 from sagann.plan.exchanges import Exchanges
 from sagann.plan.gradients import Gradients
-from sagann.plan.hops import CSC, CSR, NUMBERED, PICKED, HopSize
+from sagann.plan.hops import HopSize
 from sagann.plan.intervals import sizes as interval_sizes
 from sagann.plan.orders import POLICIES, Order, Pass, no_steps
 from sagann.plan.part_intervals import PartIntervals
-from sagann.plan.selection import as_read
 from sagann.plan.sizes import BlockSizes
+from sagann.plan.step_blocks import StepBlocks
 from sagann.plan.steps import Block, BlockKind, Exchanged, Step
 from sagann.plan.sweeps import PassKey, Sweeps, Traversal
 
@@ -62,7 +61,6 @@ class Schedule:
         self.gradients = gradients or Gradients(program)
         self.folded = folded
         self.saves = saves
-        self.selects = selects
         self._policy = POLICIES[order]
         self.traversal = traversal or Traversal()
         self.part = part or PartIntervals.of_graph(bounds)
@@ -73,9 +71,7 @@ class Schedule:
             self._exchanges = Exchanges.of(program, self.gradients)
             self._constant_exchanges = Exchanges.of(program, self.gradients, constant=True)
         self._last = len(program.links)
-        self._by_source = self._forms_by_source()
-        # A block is one object in all steps: a plan has millions of references to blocks.
-        self._blocks: dict[Block, Block] = {}
+        self._blocks = StepBlocks(program, hops, self.gradients, self.part, selects=selects)
 
     def changed(
         self,
@@ -87,9 +83,14 @@ class Schedule:
         """The schedule with some settings replaced; None keeps a setting."""
         found = copy(self)
         found.saves = self.saves if saves is None else saves
-        found.selects = self.selects if selects is None else selects
+        found._blocks = self._blocks if selects is None else self._blocks.selecting(selects)
         found.traversal = self.traversal if traversal is None else traversal
         return found
+
+    @property
+    def selects(self) -> bool:
+        """Whether rows are picked for chunks."""
+        return self._blocks.selects
 
     @property
     def all_saves(self) -> frozenset[tuple[int, int]]:
@@ -99,15 +100,14 @@ class Schedule:
     def initial(self) -> list[Block]:
         """The blocks that exist before an epoch: features, edges, and gathered rows that are the same in every epoch."""
         names = ["x", *(gather.result for gather in self.program.gathers if gather.constant)]
-        blocks = [self._block("value", name, interval) for name in names for interval in self.intervals]
+        blocks = [self._blocks.block("value", name, interval) for name in names for interval in self.intervals]
         for number in sorted({gather.hop for gather in self.program.gathers}):
-            for src, dst in self.hops[number].edges:
-                blocks += [self._chunk(form, src, dst, number) for form in (CSC, self._by_source[number])]
+            blocks += self._blocks.chunks(number)
         return blocks
 
     def upstream(self) -> list[Block]:
         """The gradient of the result, which the caller brings before the backward; none where the loss is folded."""
-        return [] if self.folded else [self._block("grad", self.program.output, each) for each in self.intervals]
+        return [] if self.folded else [self._blocks.grad(self.program.output, each) for each in self.intervals]
 
     @property
     def constant_bytes(self) -> int:
@@ -145,7 +145,7 @@ class Schedule:
         return Sweeps(self.traversal, len(self.intervals))
 
     def _store_constant(self, number: int, gather: Gather, interval: int) -> Iterator[Step]:
-        value = self._block("value", gather.result, interval)
+        value = self._blocks.block("value", gather.result, interval)
         yield Step("store_constant", number, interval, reads=(value,))
 
     def _forward(self, sweeps: Sweeps, *, trains: bool) -> Iterator[Step]:
@@ -170,8 +170,10 @@ class Schedule:
             if name not in exchanges.made:
                 for interval in sweeps.intervals():
                     yield from self._collect(name, interval, number)
-            sends = tuple(block for interval in self.part.own for block in self._for_peers("sent", name, interval))
-            receives = tuple(self._block("value", name, interval) for interval in self.part.halo)
+            sends = tuple(
+                block for interval in self.part.own for block in self._blocks.for_peers("sent", name, interval)
+            )
+            receives = tuple(self._blocks.block("value", name, interval) for interval in self.part.halo)
             taken = self.sizes.exchange_bytes(name, receives)
             yield Step("exchange", number, 0, temporary_bytes=taken, exchanged=Exchanged(sends, receives))
 
@@ -183,35 +185,32 @@ class Schedule:
 
     def _collect(self, name: str, interval: int, number: int) -> Iterator[Step]:
         """Copy the rows that other workers need of a value; ``number`` is that of the first gather that reads the value."""
-        if sent := self._for_peers("sent", name, interval):
-            yield Step("collect", number, interval, reads=(self._block("value", name, interval),), writes=sent)
-
-    def _for_peers(self, kind: BlockKind, name: str, interval: int) -> tuple[Block, ...]:
-        """For each worker that needs rows of an interval, the block of these rows, or of their gradients."""
-        return tuple(self._block(kind, name, interval, rank) for rank in self.part.sent_by(interval))
+        if sent := self._blocks.for_peers("sent", name, interval):
+            value = self._blocks.block("value", name, interval)
+            yield Step("collect", number, interval, reads=(value,), writes=sent)
 
     def _transform(self, number: int, interval: int, *, trains: bool) -> Iterator[Step]:
         """A stage on an interval. After the last stage: the loss with its gradient, or the output."""
         stage = self.program.stages[number]
         if not stage.outputs:
             return
-        reads = self._values(stage.inputs, interval)
+        reads = self._blocks.values(stage.inputs, interval)
         is_last = number == self._last
         if is_last and self.folded:
             given = self._inputs_with_grad(number) if trains else []
-            grads = self._grads(given, interval)
+            grads = self._blocks.grads(given, interval)
             taken = self.sizes.transform_grad_bytes(number, interval, of_loss=True)
             yield Step("transform_loss", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
             if trains:
                 yield from self._prepare_grad(number - 1, interval, given)
             return
         saved = self._saved(number, interval) if trains else ()
-        writes = (*self._values(stage.outputs, interval), *saved)
+        writes = (*self._blocks.values(stage.outputs, interval), *saved)
         taken = self.sizes.transform_bytes(number, interval)
         yield Step("transform", number, interval, reads=reads, writes=writes, temporary_bytes=taken)
         yield from self._collect_made(stage.outputs, interval, self._exchanges)
         if is_last:
-            out = self._block("value", self.program.output, interval)
+            out = self._blocks.block("value", self.program.output, interval)
             yield Step("output", number, interval, reads=(out,))
 
     def _backward(self, sweeps: Sweeps) -> Iterator[Step]:
@@ -255,7 +254,7 @@ class Schedule:
                 yield from self._transform_grads(sweeps, number, reached, pending)
         if self.gradients.wanted_x and "x" in reached:
             for interval in sweeps.intervals():
-                yield Step("output_grad", 0, interval, reads=self._grads(["x"], interval))
+                yield Step("output_grad", 0, interval, reads=self._blocks.grads(["x"], interval))
 
     def _transform_grads(self, sweeps: Sweeps, number: int, reached: set[str], pending: set[str]) -> Iterator[Step]:
         returned = self._exchanges.due(number, pending)
@@ -268,9 +267,9 @@ class Schedule:
     def _exchange_grads(self, number: int, names: Sequence[str]) -> Iterator[Step]:
         """Send the gradients of the halo's rows to their owners, and receive those of own rows, of some values."""
         for name in names:
-            sends = tuple(self._grad(name, interval) for interval in self.part.halo)
+            sends = tuple(self._blocks.grad(name, interval) for interval in self.part.halo)
             receives = tuple(
-                block for interval in self.part.own for block in self._for_peers("returned", name, interval)
+                block for interval in self.part.own for block in self._blocks.for_peers("returned", name, interval)
             )
             taken = self.sizes.exchange_bytes(name, receives)
             yield Step("exchange_grad", number, 0, temporary_bytes=taken, exchanged=Exchanged(sends, receives))
@@ -283,8 +282,8 @@ class Schedule:
         The gradients of the values ``returned`` are complete once what other workers have sent is added.
         """
         for name in returned:
-            if received := self._for_peers("returned", name, interval):
-                grad = self._grad(name, interval)
+            if received := self._blocks.for_peers("returned", name, interval):
+                grad = self._blocks.grad(name, interval)
                 taken = self.sizes.of(grad)
                 reads = (grad, *received)
                 yield Step("collect_grad", number, interval, reads=reads, writes=(grad,), temporary_bytes=taken)
@@ -292,8 +291,12 @@ class Schedule:
         if arrived := [name for name in stage.outputs if name in reached]:
             given, saved = self._inputs_with_grad(number), self._saved(number, interval)
             known = [name for name in given if name in reached]
-            reads = (*saved, *self._values(stage.inputs, interval), *self._grads([*arrived, *known], interval))
-            grads = self._grads(given, interval)
+            reads = (
+                *saved,
+                *self._blocks.values(stage.inputs, interval),
+                *self._blocks.grads([*arrived, *known], interval),
+            )
+            grads = self._blocks.grads(given, interval)
             taken = self.sizes.transform_grad_bytes(number, interval, saved=bool(saved))
             yield Step("transform_grad", number, interval, reads=reads, writes=grads, temporary_bytes=taken)
             now |= set(given)
@@ -303,7 +306,7 @@ class Schedule:
         """The block that a stage saves for its gradient, if it does."""
         if (number, interval) not in self.saves or not self.gradients.leads_from(self.program.stages[number]):
             return ()
-        return (self._block("stage_saved", "", interval, stage=number),)
+        return (self._blocks.block("stage_saved", "", interval, stage=number),)
 
     def _inputs_with_grad(self, number: int) -> list[str]:
         """Names of the values of vertices whose gradients a stage's backward gives."""
@@ -321,7 +324,7 @@ class Schedule:
 
     def _means(self, number: int, means: BatchMeans, interval: int) -> Step:
         """Add the rows of an interval, or what it has gathered, to means over all rows."""
-        reads = self._values(means.values, interval)
+        reads = self._blocks.values(means.values, interval)
         # Rows in half precision are widened; and the rows without their mean. Of moments, a sum and a spread take half of a row each.
         wide = max(self.sizes.widened_bytes(value, interval) for value in means.values)
         taken = wide + max(wide, *(self.sizes.content_of(block) for block in reads))
@@ -329,8 +332,8 @@ class Schedule:
 
     def _means_grad(self, number: int, means: BatchMeans, interval: int, reached: Collection[str]) -> Step:
         """Add the gradient through means over all rows to the gradient of what an interval has added to them."""
-        grads = self._grads(means.values, interval)
-        reads = self._values(means.values, interval) + self._grads(
+        grads = self._blocks.grads(means.values, interval)
+        reads = self._blocks.values(means.values, interval) + self._blocks.grads(
             [value for value in means.values if value in reached], interval
         )
         # Rows without their mean, which become what is added, and the sum.
@@ -348,16 +351,15 @@ class Schedule:
 
         def chunk(dst: int, src: int) -> Iterator[Step]:
             if (src, dst) in self.hops[gather.hop].edges:
-                edges = self._chunk(CSC, src, dst, gather.hop)
-                reads = (edges, *self._edge_values(gather, function, edges), *begun.get(dst, ()))
+                reads = (*self._blocks.read_by_gather(gather, function, src, dst), *begun.get(dst, ()))
                 if dst not in begun:
-                    begun[dst] = (self._block("state", gather.result, dst),)
+                    begun[dst] = (self._blocks.block("state", gather.result, dst),)
                 taken = self.sizes.gather_bytes(gather, src, dst)
                 yield Step("gather", number, src, dst, reads=reads, writes=begun[dst], temporary_bytes=taken)
 
         def finish(dst: int) -> Iterator[Step]:
             kinds: list[BlockKind] = ["value", "gather_saved"] if gather.edges.gathering.keeps else ["value"]
-            writes = tuple(self._block(kind, gather.result, dst) for kind in kinds)
+            writes = tuple(self._blocks.block(kind, gather.result, dst) for kind in kinds)
             yield Step("finish", number, dst, reads=begun.get(dst, ()), writes=writes)
             yield from self._collect_made([gather.result], dst, exchanges)
 
@@ -382,8 +384,8 @@ class Schedule:
         kinds: list[BlockKind] = ["grad"]
         kinds += ["gather_saved"] if gathering.keeps and not gathering.passes_kept else []
         kinds += ["value"] if gathering.reads_result else []
-        reads = tuple(self._block(kind, gather.result, interval) for kind in kinds)
-        writes = (self._block("grad_inputs", gather.result, interval),)
+        reads = tuple(self._blocks.block(kind, gather.result, interval) for kind in kinds)
+        writes = (self._blocks.block("grad_inputs", gather.result, interval),)
         taken = self.sizes.prepare_grad_bytes(gather, interval)
         yield Step("prepare_grad", number, interval, reads=reads, writes=writes, temporary_bytes=taken)
 
@@ -410,18 +412,18 @@ class Schedule:
             src, dst = (other, own) if at_dst else (own, other)
             if (src, dst) not in self.hops[gather.hop].edges:
                 return
-            reads = (*self._read_by_chunk(gather, work.function, src, dst), *begun.get(own, ()))
+            reads = (*self._blocks.read_by_grad(gather, work.function, src, dst), *begun.get(own, ()))
             if of_rows and own not in begun:
-                begun[own] = (self._block("state", gather.result, own, backward_pass=part + 1),)
+                begun[own] = (self._blocks.block("state", gather.result, own, backward_pass=part + 1),)
             writes = begun.get(own, ())
             if of_edges:
-                writes = (self._block("edge_grad", gather.result, src, dst), *writes)
+                writes = (self._blocks.block("edge_grad", gather.result, src, dst), *writes)
             taken = self.sizes.gather_bytes(gather, src, dst, part + 1)
             yield Step("gather_grad", number, src, dst, part, reads=reads, writes=writes, temporary_bytes=taken)
 
         def finish(own: int) -> Iterator[Step]:
-            grads = self._grads(values, own)
-            reads = (*self._grads([value for value in values if value in known], own), *begun.get(own, ()))
+            grads = self._blocks.grads(values, own)
+            reads = (*self._blocks.grads([value for value in values if value in known], own), *begun.get(own, ()))
             taken = sum(self.sizes.of(block) for block in grads)
             yield Step("finish_grad", number, own, part=part, reads=reads, writes=grads, temporary_bytes=taken)
 
@@ -436,17 +438,6 @@ class Schedule:
             others=self.part.sources if at_dst else self.part.own,
         )
 
-    def _read_by_chunk(self, gather: Gather, function: EdgeFunction, src: int, dst: int) -> tuple[Block, ...]:
-        """The blocks that a backward pass reads for a chunk, without the state."""
-        chunk = self._chunk(CSC if function.at == "dst" else self._by_source[gather.hop], src, dst, gather.hop)
-        blocks = [chunk, *self._edge_values(gather, function, chunk)]
-        blocks.append(self._rows_for(self._block("grad_inputs", gather.result, dst), chunk, "dst"))
-        if gather.edges.gathering.passes_kept:
-            blocks.append(self._rows_for(self._block("gather_saved", gather.result, dst), chunk, "dst"))
-        if any(given.name.endswith("_at_edges") for given in function.inputs):
-            blocks.append(self._block("edge_grad", gather.result, src, dst))
-        return tuple(blocks)
-
     def _values_of(self, gather: Gather, results: Sequence[str]) -> list[str]:
         """Names of the values whose gradients a backward pass gives."""
         read = self._read_as(gather, results)
@@ -456,57 +447,3 @@ class Schedule:
         """Names in the program of those inputs of a gather's edges whose gradients a backward pass gives."""
         found = dict(zip(gather.edges.stage.inputs, gather.inputs, strict=True))
         return [found[name] for name in results if name in found]
-
-    def _edge_values(self, gather: Gather, function: EdgeFunction, chunk: Block) -> list[Block]:
-        """The blocks of values that a pass over a chunk's edges reads."""
-        read = {given.name for given in function.inputs}
-        blocks = []
-        for name, side, value in zip(gather.edges.stage.inputs, gather.edges.sides, gather.inputs, strict=True):
-            if side in ("src", "dst") and name in read:
-                interval = chunk.interval if side == "src" else chunk.dst_interval
-                blocks.append(self._rows_for(self._block("value", value, interval), chunk, side))
-        return list(dict.fromkeys(blocks))
-
-    def _forms_by_source(self) -> dict[int, str]:
-        """For each hop, the one form of its chunks that all its passes over sources read, so that no chunk is loaded twice."""
-        forms = dict.fromkeys(self.hops, CSR)
-        for gather in self.program.gathers:
-            functions = [step.function for step in self.gradients.passes(gather)]
-            if any(function.at == "src" and function.asks_for_ids for function in functions):
-                forms[gather.hop] = NUMBERED
-        return forms
-
-    def _chunk(self, form: str, src: int, dst: int, hop: int) -> Block:
-        """The edges of a chunk, as a pass reads them."""
-        if self.selects:
-            picked = self._block("edges", PICKED[form], src, dst, hop=hop)
-            if self.hops[hop].may_pick(picked):
-                return picked
-        return self._block("edges", form, src, dst, hop=hop)
-
-    def _rows_for(self, block: Block, chunk: Block, side: str) -> Block:
-        read = as_read(block, chunk, side)
-        return self._blocks.setdefault(read, read)
-
-    def _values(self, names: Sequence[str], interval: int) -> tuple[Block, ...]:
-        return tuple(self._block("value", name, interval) for name in names if name not in self.gradients.shared)
-
-    def _grads(self, names: Sequence[str], interval: int) -> tuple[Block, ...]:
-        return tuple(self._grad(name, interval) for name in names)
-
-    def _grad(self, name: str, interval: int) -> Block:
-        return self._block("grad", name, interval)
-
-    def _block(
-        self,
-        kind: BlockKind,
-        name: str,
-        interval: int,
-        dst_interval: int = -1,
-        *,
-        hop: int = 0,
-        backward_pass: int = 0,
-        stage: int = -1,
-    ) -> Block:
-        block = Block(kind, name, interval, dst_interval, hop, backward_pass, stage)
-        return self._blocks.setdefault(block, block)
