@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from bench.held_back import held_back
-from bench.hybrid.__main__ import ACCELERATOR, DEVICES, Bench, Run, bench_of, options_of, pid_of
+from bench.hybrid.__main__ import options_of
+from bench.hybrid.trainers import ACCELERATOR, DEVICES, Bench, Run, bench_of, pid_of
 from bench.result_tables import table_line
 from sagann.plan.hybrid.assignment import HOST, Assignment
 from sagann.plan.hybrid.predict import best_split, machine_here
@@ -84,7 +85,7 @@ def _run(
         first = source.manager.assignment
         if quota < 1:
             stack.enter_context(held_back(pid_of(source), quota))
-        run = Run(source, bench.times, pid_of(source))
+        run = Run(source, bench.times)
         stack.callback(run.close)
         times = run(_ITERATIONS)
     later_s = statistics.median(times[_FIRST:])
