@@ -1,0 +1,252 @@
+"""Model passes: a model on prepared graphs and mini-batches, in its current mode, with gradients.
+
+The passes are the same in training and in evaluation: over a whole graph in memory, streamed by intervals, over a worker's part, or over a
+mini-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import InputError, LayerError, require_type
+from sagann.graph import Graph
+from sagann.graph.feature_store import Features
+from sagann.graph.split import as_columns
+from sagann.kernels.row_dropout import rows_with
+from sagann.nn.model_call import VERTICES, check_call
+from sagann.saga.layer import count_hops
+from sagann.train.contract import Contract
+from sagann.train.evaluating import evaluating
+from sagann.train.losses import Loss, default_loss
+from sagann.train.own_metrics import OwnMetrics, check_own_metrics
+from sagann.train.preparation import PreparedGraph
+from sagann.train.streamed_passes import StreamedPasses
+from sagann.train.streaming import Streaming
+
+if TYPE_CHECKING:
+    from sagann.plan.epoch import Planned
+    from sagann.runtime.loading import MiniBatch
+    from sagann.runtime.recorder import Recorder
+    from sagann.runtime.streaming.epoch import LossOf
+    from sagann.runtime.workers import WorkerPart, Workers
+    from sagann.train.learned import Learned
+
+
+class ModelPasses:
+    """Runs a model. The arguments are those of :class:`sagann.train.Predictor`.
+
+    Raises:
+        InputError: the model cannot be called so.
+    """
+
+    arguments: tuple[str, ...] = VERTICES
+    "What the model is called with."
+
+    def __init__(
+        self,
+        model: nn.Module,
+        contract: Contract,
+        *,
+        device: torch.device,
+        loss: Loss | None = None,
+        metrics: OwnMetrics | None = None,
+        streaming: Streaming | None = None,
+        workers: Workers | None = None,
+        learned: Learned | None = None,
+        for_first: bool = False,
+    ) -> None:
+        require_type(model, nn.Module, where="Predictor.model", fix="Pass a torch.nn.Module.")
+        require_type(contract, Contract, where="Predictor.contract", fix="Pass Contract.of(graph).")
+        require_type(device, torch.device, where="Predictor.device", fix="Pass torch.device('cpu'), for one.")
+        check_call(model, self.arguments, where=f"model {type(model).__name__}")
+        _check_has_data(model)
+        self.model = model.to(device)
+        self.contract = contract
+        self.device = device
+        self.mean_loss = loss or default_loss(contract.kind)
+        self.own_metrics = metrics or {}
+        check_own_metrics(self.own_metrics, where="Predictor.metrics")
+        self.num_hops = count_hops(model)
+        self.workers = workers
+        self.learned = learned
+        self._for_first = for_first
+        self.passes: StreamedPasses | None = None
+        "The passes of a model that is streamed; None for everything in memory."
+        self.stream_within(streaming)
+
+    def stream_within(self, streaming: Streaming | None) -> None:
+        """Stream the model from now on within ``streaming``; None for everything in memory."""
+        self.passes = None
+        if streaming is not None:
+            self.passes = StreamedPasses(self.model, streaming, device=self.device, for_first=self._for_first)
+
+    @property
+    def streaming(self) -> Streaming | None:
+        """The budget of a model that is streamed, and its spill folder; None for everything in memory."""
+        return None if self.passes is None else self.passes.streaming
+
+    def large_arrays(self) -> AbstractContextManager[None]:
+        """See :meth:`sagann.train.streaming.Streaming.large_arrays`; changes nothing where the model is not streamed."""
+        return nullcontext() if self.streaming is None else self.streaming.large_arrays()
+
+    def logits(self, prepared: PreparedGraph) -> Tensor:
+        """The model's output without dropout: [num_vertices, C], on the device; on the CPU, where workers divide the graph."""
+        with evaluating(self.model):
+            logits = self.forward(prepared)
+            part = prepared.part
+            return logits if part is None else self._gathered(part, logits, "gathering the model's output")
+
+    def _gathered(self, part: WorkerPart, own: Tensor, doing: str) -> Tensor:
+        """The rows of all vertices at the workers that get results, on the CPU; where the part is streamed, in a file."""
+        with self.large_arrays():
+            # A device may be too small for the rows of all vertices.
+            own = own.cpu()
+            return part.gather_at_first(own, doing) if self._for_first else part.gather(own, doing)
+
+    def try_out(self, prepared: PreparedGraph) -> None:
+        """Make lazy parameters, and find errors of the model, the budget and the disk before anything is trained.
+
+        In memory that takes one pass. For a streamed model, an evaluation is planned, and an epoch if it is streamed too.
+        """
+        if self.passes is not None:
+            self.model.train()
+            self.passes.plan(prepared, lambda planned: self._check_result(planned, prepared.graph))
+            return
+        self.logits(prepared)
+        if prepared.part is not None:
+            self.model.train()
+            self.require_row_wise(prepared)
+
+    def require_row_wise(self, prepared: PreparedGraph) -> None:
+        """Refuse a model that, in its current mode, mixes vertices between its layers: a worker would mix its own vertices alone.
+
+        A streamed model is refused anyway.
+        """
+        if prepared.part is None or self.streaming is not None:
+            return
+        # Imported here: most runs have no workers, and it loads the compiler of whole models.
+        from sagann.compiler.capture import capture
+
+        capture(self.model, prepared.part.hops(self.num_hops), prepared.part.features)
+
+    def _check_result(self, planned: Planned, graph: Graph) -> None:
+        form = planned.program.forms[planned.program.output]
+        self._checked(torch.zeros((), dtype=form.dtype).expand(graph.num_vertices, *form.shape), graph)
+
+    def forward(self, prepared: PreparedGraph) -> Tensor:
+        """The model's output in its current mode, with its gradient: [num_vertices, C]; of a worker's part, for its own vertices."""
+        graph, part, passes = prepared.graph, prepared.part, self.passes
+        if passes is not None:
+            logits = self._run(lambda: passes.rows(prepared), prepared.features)
+        elif part is not None:
+            logits = self._on_part(self.model, part)
+        else:
+            logits = self._on_graph(self.model, graph)
+        if part is not None:
+            return self.contract.check_logits(logits, part.topology.num_dst, self.device, type(self.model).__name__)
+        # Labels of a streamed graph lie on the host, and the device may be too small for all logits.
+        return self._checked(logits if passes is None else logits.to(graph.topology.device), graph)
+
+    def _on_graph(self, model: nn.Module, graph: Graph) -> Tensor:
+        """The result of a model for all vertices of a prepared graph."""
+        return self._run(lambda: model(graph.hops(self.num_hops), graph.features), graph.features)
+
+    def _on_part(self, model: nn.Module, part: WorkerPart) -> Tensor:
+        """The result of a model for the own vertices of a worker's part."""
+        # Imported here: most runs have no workers, and it loads torch.distributed.
+        from sagann.runtime.workers import batch_norms_over_all
+
+        with part.computing(), batch_norms_over_all(model, part.workers):
+            return self._run(lambda: model(part.hops(self.num_hops), part.features), part.features)
+
+    def _checked(self, logits: Tensor, graph: Graph) -> Tensor:
+        name = type(self.model).__name__
+        return self.contract.check_logits(logits, graph.num_vertices, graph.topology.device, name)
+
+    def forward_batch(self, batch: MiniBatch) -> Tensor:
+        """The model's output in its current mode, with its gradient, for the seeds of a mini-batch: [num_seeds, C]."""
+        with rows_with(batch.src_ids):
+            logits = self._run(lambda: self.model(batch.blocks, batch.features), batch.features)
+        device = batch.blocks[-1].device
+        return self.contract.check_logits(logits, len(batch.seeds), device, type(self.model).__name__)
+
+    def loss_of_batch(self, batch: MiniBatch) -> Tensor:
+        """The mean loss of a mini-batch's seeds, with its gradient."""
+        answers = batch.labels
+        if answers is None:
+            assert batch.targets is not None
+            answers = as_columns(batch.targets)
+        return self.mean_loss(self.forward_batch(batch), answers)
+
+    def _run(self, model: Callable[[], Tensor], features: Features | None) -> Tensor:
+        """Run the model. A model that overwrites the features is a LayerError."""
+        if not isinstance(features, Tensor) or features.is_inference():
+            # A tensor made in inference mode counts no versions, and refuses to be overwritten outside of that mode.
+            return model()
+        version = features._version
+        result = model()
+        if features._version != version:
+            raise LayerError(
+                "the model overwrites its input",
+                value=f"the features were changed in place {features._version - version} times in one pass",
+                where=f"model {type(self.model).__name__}",
+                fix="Compute a new tensor (x = x * 2, not x *= 2 or x.mul_(2)), or work on x.clone(); "
+                "then load the features again.",
+            )
+        return result
+
+    def loss(self, prepared: PreparedGraph, loss_of: LossOf, *, timeline: Recorder | None = None) -> Tensor:
+        """A loss over a prepared graph, with its gradient: the sum of what ``loss_of`` gives for ranges of vertices.
+
+        A worker's gradient is that of its own vertices' part: :meth:`add_gradients` adds the others'. ``timeline`` records a streamed
+        epoch, with its backward.
+        """
+        graph, part = prepared.graph, prepared.part
+        if part is not None:
+            part.workers.share_random_numbers(self.device)
+            own = self._loss_of_part(prepared, part, loss_of)
+            return part.workers.total(own, "adding the loss")
+        if self.passes is not None:
+            return self.passes.loss(prepared, loss_of, timeline=timeline)
+        return loss_of(self.forward(prepared), slice(0, graph.num_vertices))
+
+    def _loss_of_part(self, prepared: PreparedGraph, part: WorkerPart, loss_of: LossOf) -> Tensor:
+        """The loss of a worker's own vertices."""
+        if self.passes is not None:
+            first = part.vertices.start
+            return self.passes.loss(
+                prepared, lambda rows, own: loss_of(rows, slice(first + own.start, first + own.stop))
+            )
+        part.workers.stopwatch.start()
+        logits = self.forward(prepared)
+        # A worker without training vertices takes part in the backward pass of the others.
+        own = loss_of(logits, part.vertices) + logits[:0].sum()
+        part.workers.stopwatch.turn()
+        return own
+
+    def add_gradients(self) -> None:
+        """Add the gradients that other workers have found for the model's parameters; nothing without workers."""
+        if self.workers is not None:
+            self.workers.stopwatch.stop()
+            self.workers.add_gradients(list(self.model.parameters()))
+
+    def release(self) -> None:
+        """Remove spilled blocks. The next call makes them again."""
+        if self.passes is not None:
+            self.passes.release()
+
+
+def _check_has_data(model: nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise InputError(
+                "the model's parameters have no values",
+                value=f"'{name}' is on the device 'meta'",
+                where=f"model {type(model).__name__}",
+                fix="Build the model without device='meta', or give it memory and values: model.to_empty(device='cpu').",
+            )
