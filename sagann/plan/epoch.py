@@ -128,7 +128,7 @@ def plan_epoch(
     def placed(schedule: Schedule, by: MemoryPolicy = placed_by) -> Planned:
         steps = list(schedule.epoch() if trains else schedule.forward())
         initial = [*schedule.initial(), *(schedule.upstream() if trains else [])]
-        return _placed(schedule, steps, initial, bounds, room_bytes, by, ahead=not same_memory)
+        return _placed(schedule, steps, initial, room_bytes, by, ahead=not same_memory)
 
     @cache
     def whole() -> Planned:
@@ -214,8 +214,7 @@ def plan_constants(
         schedule = Schedule(program, hops, bounds, selects=selects, sizes=known, part=part)
         initial = [block for block in schedule.initial() if block.name not in names]
         steps = list(schedule.constants())
-        room_bytes = budget_bytes - own_bytes
-        return _placed(schedule, steps, initial, bounds, room_bytes, memory_policy, ahead=not same_memory)
+        return _placed(schedule, steps, initial, budget_bytes - own_bytes, memory_policy, ahead=not same_memory)
 
     try:
         return cheaper(partial(placed, selects=False), partial(placed, selects=True), hops, selection)
@@ -228,8 +227,8 @@ def revisited(found: Planned, traversal: Traversal) -> Planned:
     """The same epoch, which has a backward, with another order of sweeps and strips."""
     schedule, plan = found.schedule.changed(traversal=traversal), found.plan
     initial = [*schedule.initial(), *schedule.upstream()]
-    room_bytes, policy, steps = plan.budget_bytes, plan.memory_policy, list(schedule.epoch())
-    return _placed(schedule, steps, initial, plan.bounds, room_bytes, policy, ahead=plan.ahead)
+    steps = list(schedule.epoch())
+    return _placed(schedule, steps, initial, plan.budget_bytes, plan.memory_policy, ahead=plan.ahead)
 
 
 @without_collections()
@@ -237,8 +236,7 @@ def replaced(found: Planned, memory_policy: MemoryPolicy) -> Planned:
     """The same steps of an epoch that Belady's rule placed, with the blocks that another policy keeps."""
     plan = found.plan
     steps = [each for each in plan.operations if isinstance(each, Step)]
-    initial, room_bytes = list(plan.initial), plan.budget_bytes
-    return _placed(found.schedule, steps, initial, plan.bounds, room_bytes, memory_policy, ahead=plan.ahead)
+    return _placed(found.schedule, steps, list(plan.initial), plan.budget_bytes, memory_policy, ahead=plan.ahead)
 
 
 def dense_peak_bytes(
@@ -300,7 +298,6 @@ def _placed(
     schedule: Schedule,
     steps: Sequence[Step],
     initial: Sequence[Block],
-    bounds: Sequence[int],
     budget_bytes: int,
     memory_policy: MemoryPolicy,
     *,
@@ -310,7 +307,7 @@ def _placed(
         steps,
         bytes_of=schedule.sizes.of,
         initial=initial,
-        bounds=bounds,
+        bounds=schedule.part.bounds,
         budget_bytes=budget_bytes,
         lookahead=LOOKAHEAD if ahead else 0,
     )
