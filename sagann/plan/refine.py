@@ -100,5 +100,5 @@ def _owns(plan: Plan) -> Mapping[PassKey, list[int]]:
             if operation.kind == "finish":
                 found[PassKey("gather", operation.number)].append(operation.interval)
             elif operation.kind == "finish_grad":
-                found[PassKey("gather_grad", operation.number, operation.part)].append(operation.interval)
+                found[PassKey("gather_grad", operation.number, operation.backward_pass)].append(operation.interval)
     return found

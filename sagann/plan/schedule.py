@@ -231,18 +231,18 @@ class Schedule:
                 yield from self._transform_grads(sweeps, number, reached, pending)
                 continue
             passes = self.gradients.passes(gather) if gather.result in reached else ()
-            for part, step in enumerate(passes):
+            for backward_pass, step in enumerate(passes, 1):
                 values = self._values_of(gather, step.results)
                 known = reached & set(values)
                 reached |= {*values, *self.gradients.of_means(self._read_as(gather, step.results))}
                 walk = self._policy.csc_walk if step.function.at == "dst" else self._policy.walk
-                grads = partial(self._gather_grad, number, gather, part, step, values)
+                grads = partial(self._gather_grad, number, gather, backward_pass, step, values)
                 if step.function.at == "src" and self.part.exchanges:
                     # The halo comes first, so that own rows are complete when the steps that follow need them.
                     yield from walk(sweeps, grads(pending & set(values), no_steps, owns=self.part.halo))
                     pending |= set(values)
                 follow = no_steps
-                if part == len(passes) - 1:
+                if backward_pass == len(passes):
                     returned = self._exchanges.due(number, pending)
                     yield from self._exchange_grads(number, returned)
                     pending.difference_update(returned)
@@ -393,7 +393,7 @@ class Schedule:
         self,
         number: int,
         gather: Gather,
-        part: int,
+        backward_pass: int,
         work: BackwardPass,
         values: Sequence[str],
         known: set[str],
@@ -414,22 +414,31 @@ class Schedule:
                 return
             reads = (*self._blocks.read_by_grad(gather, work.function, src, dst), *begun.get(own, ()))
             if of_rows and own not in begun:
-                begun[own] = (self._blocks.block("state", gather.result, own, backward_pass=part + 1),)
+                begun[own] = (self._blocks.block("state", gather.result, own, backward_pass=backward_pass),)
             writes = begun.get(own, ())
             if of_edges:
                 writes = (self._blocks.block("edge_grad", gather.result, src, dst), *writes)
-            taken = self.sizes.gather_bytes(gather, src, dst, part + 1)
-            yield Step("gather_grad", number, src, dst, part, reads=reads, writes=writes, temporary_bytes=taken)
+            taken = self.sizes.gather_bytes(gather, src, dst, backward_pass)
+            yield Step(
+                "gather_grad", number, src, dst, backward_pass, reads=reads, writes=writes, temporary_bytes=taken
+            )
 
         def finish(own: int) -> Iterator[Step]:
             grads = self._blocks.grads(values, own)
             reads = (*self._blocks.grads([value for value in values if value in known], own), *begun.get(own, ()))
             taken = sum(self.sizes.of(block) for block in grads)
-            yield Step("finish_grad", number, own, part=part, reads=reads, writes=grads, temporary_bytes=taken)
+            yield Step(
+                "finish_grad",
+                number,
+                own,
+                backward_pass=backward_pass,
+                reads=reads,
+                writes=grads,
+                temporary_bytes=taken,
+            )
 
-        key = PassKey("gather_grad", number, part)
         return Pass(
-            key=key,
+            key=PassKey("gather_grad", number, backward_pass),
             in_order=False,
             chunk=chunk,
             finish=finish,

@@ -150,8 +150,8 @@ class Step:
     "Number of the interval that the step works on; of a chunk, number of the source interval."
     dst_interval: int = -1
     "Number of the chunk's destination interval; -1 for a step that works on no chunk."
-    part: int = 0
-    "Number of the pass within a gather's backward, counted from 0."
+    backward_pass: int = 0
+    "Number of the pass within a gather's backward, counted from 1; 0 for a step of the forward, and for other steps."
     reads: tuple[Block, ...] = ()
     "Blocks whose content the step needs."
     writes: tuple[Block, ...] = ()

@@ -91,7 +91,7 @@ def chunk_ends(step: Step) -> tuple[PassKey, int, int] | None:
         return None
     (own,) = states
     other = step.dst_interval if own == step.interval else step.interval
-    return PassKey(step.kind, step.number, step.part), own, other
+    return PassKey(step.kind, step.number, step.backward_pass), own, other
 
 
 def _passes(steps: Sequence[Step], bytes_of: Callable[[Block], int]) -> Mapping[PassKey, _PassSize]:

@@ -31,8 +31,8 @@ class PassKey(NamedTuple):
     "Kind of the pass's steps."
     number: int
     "Number of the gather."
-    part: int = 0
-    "Number of the pass within the gather's backward."
+    backward_pass: int = 0
+    "Number of the pass within the gather's backward, counted from 1; 0 for the forward."
 
 
 class Strip(NamedTuple):

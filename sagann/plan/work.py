@@ -114,8 +114,7 @@ class StepWork:
 
     def _pass(self, step: Step) -> Work:
         gather = self._program.gather(step.number)
-        backward_pass = step.part + 1 if step.kind == "gather_grad" else 0
-        function = self._schedule.gradients.function(gather, backward_pass)
+        function = self._schedule.gradients.function(gather, step.backward_pass)
         edges = self._schedule.hops[gather.hop].edges[step.interval, step.dst_interval]
         far, near = ("src", "dst") if function.at == "dst" else ("dst", "src")
         rows = {"src": self._rows[step.interval], "dst": self._rows[step.dst_interval]}

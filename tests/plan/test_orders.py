@@ -79,7 +79,7 @@ def test_chunks_come_in_the_order_of_the_name(name: str, order: Order) -> None:
     ends: dict[tuple[str, int, int, bool], list[tuple[int, int]]] = {}
     for step in schedule_of(name, order, traversal=ASCENDING).epoch():
         if step.dst_interval >= 0:
-            key = step.kind, step.number, step.part, step.reads[0].name != CSC
+            key = step.kind, step.number, step.backward_pass, step.reads[0].name != CSC
             ends.setdefault(key, []).append((step.interval, step.dst_interval))
     assert {kind for kind, *_ in ends} == {"gather", "gather_grad"}
     for (kind, _, _, over_csr), chunks in ends.items():

@@ -38,7 +38,7 @@ def seconds_of(step: Step) -> float:
 
 @pytest.mark.parametrize("name", ["gat", "gated-gcn", "maxpool-gcn"])
 def test_refinement_is_never_worse_than_where_it_began(name: str) -> None:
-    begin = Traversal(widths={PassKey("gather_grad", 0): 2})
+    begin = Traversal(widths={PassKey("gather_grad", 0, 1): 2})
     found, again = (
         refine(
             lambda traversal: plan_of(name, traversal), begin, seconds_of, SLOW, tier="disk", most_simulations=25

@@ -102,7 +102,7 @@ def test_how_few_rows_are_worth_it_does_not_decide_the_order_of_steps() -> None:
     def steps_of(selection: Selection) -> list[tuple[object, ...]]:
         operations = plan_of(graph, selection).plan.operations
         steps = [each for each in operations if isinstance(each, Step)]
-        return [(step.kind, step.number, step.interval, step.dst_interval, step.part) for step in steps]
+        return [(step.kind, step.number, step.interval, step.dst_interval, step.backward_pass) for step in steps]
 
     assert plan_of(graph, HALF).schedule.selects
     kinds = {tuple(steps_of(Selection(share=share))) for share in (0.1, 0.3, 0.5, 0.9)}

@@ -23,7 +23,7 @@ MOST_PASSES = 2
 def keys() -> list[PassKey]:
     forward = [PassKey("gather", number) for number in range(MOST_PASSES)]
     backward = [
-        PassKey("gather_grad", number, part) for number in range(MOST_PASSES) for part in range(MOST_PASSES)
+        PassKey("gather_grad", number, each + 1) for number in range(MOST_PASSES) for each in range(MOST_PASSES)
     ]
     return forward + backward
 
@@ -59,7 +59,7 @@ def test_any_order_of_visits_gives_a_valid_plan(
 def _identity(step: Step) -> tuple[object, ...]:
     """What a step does; whether its state was begun before depends on the order."""
     reads = frozenset(block for block in step.reads if block.kind != "state")
-    return step.kind, step.number, step.part, step.interval, step.dst_interval, reads, step.writes
+    return step.kind, step.number, step.backward_pass, step.interval, step.dst_interval, reads, step.writes
 
 
 @settings(max_examples=12, deadline=None)

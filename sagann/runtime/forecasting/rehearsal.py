@@ -155,7 +155,7 @@ def _steps(plan: Plan) -> list[Step]:
 
 
 def _key_of(step: Step) -> Key:
-    return step.kind, step.number, step.part
+    return step.kind, step.number, step.backward_pass
 
 
 def _by_key(plan: Plan, seconds: Sequence[float]) -> dict[Key, float]:

@@ -410,11 +410,10 @@ class Executor:
     def _backward_pass(self, step: Step) -> tuple[Gather, BackwardPass, GatherState]:
         """The gather of a step, the backward pass that it runs, and the state that collects the results of the pass."""
         gather = self.program.gather(step.number)
-        work = self.gradients.passes(gather)[step.part]
+        work = self.gradients.passes(gather)[step.backward_pass - 1]
         of_dst = step.kind == "gather_grad" and work.function.at == "dst"
-        at = Block(
-            "state", gather.result, step.dst_interval if of_dst else step.interval, backward_pass=step.part + 1
-        )
+        interval = step.dst_interval if of_dst else step.interval
+        at = Block("state", gather.result, interval, backward_pass=step.backward_pass)
         return gather, work, self._state(at, work.function, gather)
 
     def _gather_grad(self, step: Step) -> None:
@@ -438,7 +437,7 @@ class Executor:
                 self.epoch.add_shared(value, _alone(result))
             else:
                 self._add_gradient(value, step.interval, result)
-        self.resident.discard(Block("state", gather.result, step.interval, backward_pass=step.part + 1))
+        self.resident.discard(Block("state", gather.result, step.interval, backward_pass=step.backward_pass))
 
     def _add_to_means(self, step: Step) -> None:
         """Add the rows of an interval, or the moments of edges that it has gathered, to the means of all rows."""

@@ -26,7 +26,7 @@ def test_a_rehearsal_times_every_kind_of_step_and_changes_nothing() -> None:
     assert planned.plan.num_intervals > 1
     factors = rehearse(model, graph, planned, ROUND)
     steps = [each for each in planned.plan.operations if isinstance(each, Step) and each.kind != "return"]
-    assert {(step.kind, step.number, step.part) for step in steps} <= set(factors)
+    assert {(step.kind, step.number, step.backward_pass) for step in steps} <= set(factors)
     assert all(factor > 0 for factor in factors.values())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -72,5 +72,5 @@ def test_a_step_takes_its_seconds_by_the_rates_times_the_factor_of_its_kind(
     by_rates, rehearsed = step_seconds(planned, ROUND, None), step_seconds(planned, ROUND, (model, graph))
     for step in planned.plan.operations:
         if isinstance(step, Step) and step.kind != "return":
-            factor = 3.0 if (step.kind, step.number, step.part) == ("gather", 0, 0) else 1.0
+            factor = 3.0 if (step.kind, step.number, step.backward_pass) == ("gather", 0, 0) else 1.0
             assert rehearsed(step) == factor * by_rates(step) > 0

@@ -25,7 +25,7 @@ from tests.tolerances import assert_close, largest
 
 COUNT = 4
 PASSES = [PassKey("gather", number) for number in range(2)]
-PASSES += [PassKey("gather_grad", number, part) for number in range(2) for part in range(2)]
+PASSES += [PassKey("gather_grad", number, each) for number in range(2) for each in (1, 2)]
 SHUFFLED = {(key, strip): (2, 0, 3, 1) for key in PASSES for strip in range(COUNT)}
 VISITS = [
     Traversal(direction="ascending"),
