@@ -90,19 +90,26 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path,
     except SignalException as error:
         return INTERRUPTED if error.sigval is signal.SIGINT else TERMINATED
     except ChildFailedError as error:
-        # Times are whole seconds: of workers that ended in the same one, those that another one has ended say so by their codes.
+        # The launcher has ended by SIGTERM what was left. Times are whole seconds: of workers that ended in the same one, those that another
+        # one has ended say so by their codes.
         rank, failure = min(
-            error.failures.items(), key=lambda each: (each[1].timestamp, each[1].exitcode in _CODES)
+            error.failures.items(),
+            key=lambda each: (
+                each[1].timestamp,
+                each[1].exitcode == -signal.SIGTERM,
+                each[1].exitcode in _CODES,
+            ),
         )
         if failure.exitcode in _CODES:
             return failure.exitcode
         killed = failure.exitcode < 0
         value = signal.Signals(-failure.exitcode).name if killed else f"exit code {failure.exitcode}"
+        is_kill = failure.exitcode == -signal.SIGKILL
         raise WorkerError(
             f"worker {rank} of {num_workers} {'was killed' if killed else 'has failed'}",
             value=f"{value}, process {failure.pid}",
             where=str(run_dir),
-            fix=f"SIGKILL often comes from the system when memory is short. {again}",
+            fix=f"{'SIGKILL often comes from the system when memory is short. ' if is_kill else ''}{again}",
         ) from error
     finally:
         del os.environ[_LAUNCHER]

@@ -238,19 +238,38 @@ def test_workers_end_with_a_launcher_that_is_killed_and_no_folder_is_left(blocks
     assert list(temporary.glob("torchelastic_*")) == []
 
 
+def launched(failures: Mapping[int, ProcessFailure], folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """What the launcher returns or raises where workers fail so, all in the same second."""
+    for failure in failures.values():
+        failure.timestamp = 1
+
+    def launch(*_: str) -> None:
+        raise ChildFailedError("sagann", dict(failures))
+
+    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", lambda *_: launch)
+    try:
+        return launch_workers([], 2, run_dir=folder, again="Start again.")
+    finally:
+        assert "SAGANN_LAUNCHER" not in os.environ
+
+
 def test_a_killed_worker_is_named_before_those_that_it_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures = {0: ProcessFailure(0, 10, 2, os.devnull), 1: ProcessFailure(1, 11, -signal.SIGKILL, os.devnull)}
-    failures[1].timestamp = failures[0].timestamp
+    with pytest.raises(WorkerError, match=r"worker 1 of 2 was killed: SIGKILL.*when memory is short. Start again"):
+        launched(failures, tmp_path, monkeypatch)
 
-    def launch(*_: str) -> None:
-        raise ChildFailedError("sagann", failures)
 
-    monkeypatch.setattr("torch.distributed.launcher.api.elastic_launch", lambda *_: launch)
-    with pytest.raises(WorkerError, match="worker 1 of 2 was killed: SIGKILL"):
-        launch_workers([], 2, run_dir=tmp_path, again="")
-    assert "SAGANN_LAUNCHER" not in os.environ
+def test_a_worker_that_the_launcher_has_ended_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended_by_us = ProcessFailure(0, 10, -signal.SIGTERM, os.devnull)
+    said_why = ProcessFailure(1, 11, 2, os.devnull)
+    assert launched({0: ended_by_us, 1: said_why}, tmp_path, monkeypatch) == 2
+    silent = ProcessFailure(1, 11, 7, os.devnull)
+    with pytest.raises(WorkerError, match="worker 1 of 2 has failed: exit code 7") as failed:
+        launched({0: ended_by_us, 1: silent}, tmp_path, monkeypatch)
+    # Memory is a reason for SIGKILL alone.
+    assert failed.value.fix == "Start again."
 
 
 def test_ctrl_c_waits_for_an_epoch_however_long_it_takes(blocks: Path, tmp_path: Path) -> None:
