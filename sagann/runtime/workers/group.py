@@ -11,6 +11,7 @@ A worker that does not answer ends the others: their error names its rank, and w
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -134,7 +135,7 @@ class Workers:
         try:
             yield
         except RuntimeError as error:
-            text = first_line(error)
+            text = _reason(error)
             # As gloo says it, and as NCCL does.
             silent = any(words in text.lower() for words in ("timed out", "timing out"))
             why = (
@@ -355,6 +356,11 @@ class _Total(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return grad, None, None
+
+
+def _reason(error: RuntimeError) -> str:
+    """What gloo or NCCL says, without gloo's line of its source and its advice on where to report errors."""
+    return re.sub(r"^\[\S+:\d+\] ", "", first_line(error)).partition(". This is typically")[0]
 
 
 def _talk_over(interface: str) -> None:
