@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sagann.byte_size import format_bytes
 from sagann.cli.failure import BAD_INPUT, INTERRUPTED, OUR_FAULT, TERMINATED
 from sagann.cli.options import Given, Shared
-from sagann.errors import InputError, SagannError, WorkerError
+from sagann.errors import InputError, WorkerError
 from sagann.free_space import require_memory
 from sagann.parent_process import end_with
 from sagann.runtime.processor import num_cores
@@ -146,7 +146,7 @@ def joined(shared: Shared, given: Given, *, timeout_s: float, balance: str) -> I
         shared.quiet = shared.quiet or not workers.is_first
         try:
             yield workers
-        except SagannError as error:
+        except Exception as error:
             error.add_note(f"said by worker {workers.rank} of {workers.size}")
             raise
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,12 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from bench.workers import free_port
-from sagann.cli.launch import launch_workers
+from sagann.cli.failure import failure_of
+from sagann.cli.launch import joined, launch_workers
+from sagann.cli.options import Shared
 from sagann.errors import WorkerError
 from sagann.free_space import Memory
+from sagann.runtime.workers import Workers
 from tests.cli.conftest import Invoke
 from tests.cli.test_process import DEADLINE_S, run, start
 from tests.cli.warm import Warm, WarmProcess
@@ -270,6 +273,15 @@ def test_a_worker_that_the_launcher_has_ended_is_not_named(tmp_path: Path, monke
         launched({0: ended_by_us, 1: silent}, tmp_path, monkeypatch)
     # Memory is a reason for SIGKILL alone.
     assert failed.value.fix == "Start again."
+
+
+@pytest.mark.parametrize("error", [WorkerError("", value="", where="", fix=""), OSError(), ValueError()])
+def test_an_error_names_the_worker_that_says_it(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = nullcontext(Workers(rank=1, size=2))
+    monkeypatch.setattr("sagann.runtime.workers.join_workers", lambda **options: workers)
+    with pytest.raises(type(error)), joined(Shared(), {}, timeout_s=60.0, balance="edges"):
+        raise error
+    assert failure_of(error).notes == ("said by worker 1 of 2",)
 
 
 def test_ctrl_c_waits_for_an_epoch_however_long_it_takes(blocks: Path, tmp_path: Path) -> None:
