@@ -78,6 +78,11 @@ def wrong_form(
     return error("array has the wrong form", value=value, where=where, fix=fix)
 
 
+def mask_of_ids(num_rows: int) -> str:
+    """How to make a mask of ids, for errors where ids are given in the place of a mask."""
+    return f"Pass a mask of all vertices, not vertex ids: mask = torch.zeros({num_rows}, dtype=torch.bool); mask[ids] = True."
+
+
 def check_ids(
     ids: Rows, num_vertices: int | None, side: str, *, where: Where, error: type[InputError] = InputError
 ) -> None:

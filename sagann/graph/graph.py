@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
+from sagann.graph.checks import mask_of_ids
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store, tensor_of
 from sagann.graph.measured_links import MeasuredLinks
@@ -106,11 +107,12 @@ class Graph:
             is_number = isinstance(found, Tensor) and found.ndim == 0
             if found is not None and (is_number or feature_store(found).num_rows != n):
                 rows_found = "a number without" if is_number else feature_store(found).num_rows
+                is_ids = what.startswith("split") and found.dtype in (torch.int32, torch.int64)
                 raise InputError(
                     f"{what} and vertices differ in number",
                     value=f"{rows_found} rows, {n} vertices",
                     where=f"graph '{self.name}'",
-                    fix="Pass one row per vertex.",
+                    fix=mask_of_ids(n) if is_ids else "Pass one row per vertex.",
                 )
         _check_answers_of_graphs(self)
 

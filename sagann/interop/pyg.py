@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, MissingDependencyError, require_choice, require_type
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
-from sagann.graph.checks import wrong_form
+from sagann.graph.checks import mask_of_ids, wrong_form
 from sagann.graph.feature_store import tensor_of
 from sagann.graph.rows import is_sparse
 from sagann.graph.task import answers_of
@@ -105,7 +105,7 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
             src=edge_index[0], dst=edge_index[1], num_src=data.num_nodes or 0, edge_data=edge_data
         ),
         features=getattr(data, "x", None),
-        splits=_splits(data),
+        splits=_splits(data, data.num_nodes or 0),
         graph_ptr=ptr,
         **answers,
         num_edge_types=0 if types is None else _count(types),
@@ -170,7 +170,7 @@ def _edge_data(data: Any, num_edges: int) -> dict[str, Tensor]:
     return found
 
 
-def _splits(data: Any) -> dict[str, Tensor]:
+def _splits(data: Any, num_vertices: int) -> dict[str, Tensor]:
     splits = {}
     for name in SPLIT_NAMES:
         mask = getattr(data, f"{name}_mask", None)
@@ -178,11 +178,15 @@ def _splits(data: Any) -> dict[str, Tensor]:
         if mask is None:
             continue
         if mask.ndim != 1 or mask.dtype != torch.bool:
+            if mask.ndim != 1:
+                fix = f"Choose one split, for example data.{name}_mask[:, 0]."
+            else:
+                fix = "Convert the mask with .bool()." if len(mask) == num_vertices else mask_of_ids(num_vertices)
             raise InputError(
                 "mask is not a mask of one split",
                 value=f"{mask.dtype} {list(mask.shape)}, expected torch.bool [num_vertices]",
                 where=f"data.{name}_mask",
-                fix="Choose one split, for example data.train_mask[:, 0].",
+                fix=fix,
             )
         splits[name] = mask
     return splits

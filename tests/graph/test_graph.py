@@ -143,6 +143,11 @@ def test_repr_says_the_sizes():
             "split 'val' and vertices differ in number: 2 rows, 3 vertices (in graph 'graph'). "
             "Pass one row per vertex.",
         ),
+        (
+            {"splits": {"val": torch.tensor([0, 2])}},
+            "split 'val' and vertices differ in number: 2 rows, 3 vertices (in graph 'graph'). Pass a mask of all vertices, not vertex "
+            "ids: mask = torch.zeros(3, dtype=torch.bool); mask[ids] = True.",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(changes, message):

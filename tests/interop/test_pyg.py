@@ -160,7 +160,15 @@ def test_labels_and_targets_are_no_single_y() -> None:
         ({"edge_index": [[0, 1], [1, 0]]}, r"a list, expected Tensor or None \(in data\.edge_index\)"),
         ({"y": [0, 1, 2, 0]}, r"a list, expected Tensor or None \(in data\.y\)\. Pass torch.as_tensor\(y\)"),
         ({"train_mask": [True, False, False, True]}, r"a list, expected Tensor or None \(in data\.train_mask\)"),
-        ({"train_mask": torch.ones(4, 10, dtype=torch.bool)}, r"mask is not a mask of one split.*\[4, 10\]"),
+        (
+            {"val_mask": torch.ones(4, 10, dtype=torch.bool)},
+            r"mask is not a mask of one split.*\[4, 10\].*Choose one split, for example data\.val_mask\[:, 0\]\.",
+        ),
+        (
+            {"train_mask": torch.tensor([0, 3])},
+            r"torch\.int64 \[2\], expected torch\.bool \[num_vertices\].*mask = torch\.zeros\(4, dtype=torch\.bool\); mask\[ids\] = True\.",
+        ),
+        ({"train_mask": torch.ones(4, dtype=torch.uint8)}, r"Convert the mask with \.bool\(\)\."),
         ({"y": torch.tensor(1)}, r"data has no vertex labels: y \[\], but there are 4 vertices"),
         ({"y": torch.tensor([0.5])}, r"data has no vertex labels: y \[1\], but there are 4 vertices"),
         ({"y": torch.tensor([0.5, float("nan"), 2, 3])}, r"target is not finite: nan \(in targets of .*vertex 1\)"),
