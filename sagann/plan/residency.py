@@ -40,11 +40,21 @@ class BudgetError(InputError):
     def _of(
         cls, budget_bytes: int, needed_bytes: int, why: str, *, offered_bytes: int, where: str, otherwise: str
     ) -> BudgetError:
+        # An offer is made where every number of intervals was tried. Without one, the caller has stated the number.
+        if not offered_bytes:
+            fix = f"Raise the budget (budget_bytes) to {with_exact(needed_bytes)} or more, or cut into {otherwise} (num_intervals)."
+        elif offered_bytes <= needed_bytes:
+            fix = f"Raise the budget (--memory, budget_bytes) to {with_exact(needed_bytes)} or more."
+        else:
+            fix = (
+                f"Raise the budget (--memory, budget_bytes) to {with_exact(offered_bytes)} or more. The least that is accepted is "
+                f"{with_exact(needed_bytes)}, with more intervals and slower epochs."
+            )
         error = cls(
             "the memory budget cannot be met",
             value=f"{with_exact(budget_bytes)}, at least {with_exact(needed_bytes)} are needed: {why}",
             where=where,
-            fix=f"Raise the budget (--memory, budget_bytes) to {with_exact(max(needed_bytes, offered_bytes))} or more, or {otherwise}.",
+            fix=fix,
         )
         error.needed_bytes, error.offered_bytes = needed_bytes, offered_bytes
         return error
@@ -68,9 +78,8 @@ class BudgetError(InputError):
             needed_bytes,
             f"the step '{step.label}' takes {format_bytes(needed_bytes)}, {format_bytes(largest_bytes)} of them for {largest}",
             offered_bytes=offered_bytes,
-            where=f"the plan of {num_intervals} intervals",
-            otherwise="cut into more intervals where their number is yours; the least budget takes the most intervals, "
-            "and more memory is faster",
+            where=f"the plan of {num_intervals} {'interval' if num_intervals == 1 else 'intervals'}",
+            otherwise="more intervals",
         )
 
     def beside(self, plan_bytes: int, budget_bytes: int) -> BudgetError:
@@ -83,7 +92,7 @@ class BudgetError(InputError):
             f"{format_bytes(plan_bytes)} for the objects of the plan, and the others for its largest step",
             offered_bytes=self.offered_bytes,
             where=self.where,
-            otherwise="cut into fewer intervals where their number is yours",
+            otherwise="fewer intervals",
         )
 
 

@@ -63,7 +63,14 @@ def test_a_budget_that_is_offered_leads_to_few_intervals(tmp_path: Path, *, on_d
         stream(model, graph, budget_bytes=50, spill=spill)
     error = refused.value
     assert f"at least {with_exact(error.needed_bytes)} are needed" in error.value
-    assert f"to {with_exact(error.offered_bytes)} or more" in error.fix
+    assert error.fix == (
+        f"Raise the budget (--memory, budget_bytes) to {with_exact(error.offered_bytes)} or more. The least that is accepted is "
+        f"{with_exact(error.needed_bytes)}, with more intervals and slower epochs."
+    )
+    with pytest.raises(
+        BudgetError, match=r"in the plan of 2 intervals.* or cut into more intervals \(num_intervals\)\."
+    ):
+        stream(model, graph, budget_bytes=5000, num_intervals=2)(graph.features)
     counts = [
         len(stream(model, graph, budget_bytes=each, spill=spill).bounds) - 1
         for each in (error.needed_bytes, error.offered_bytes)

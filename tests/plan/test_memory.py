@@ -60,7 +60,7 @@ def test_every_policy_may_be_chosen() -> None:
 def test_without_a_cache_a_step_that_does_not_fit_is_refused() -> None:
     with pytest.raises(
         BudgetError,
-        match=r"29 bytes, at least 30 bytes are needed: the step '.*' takes 30 B, .* of them for the block '.*' \(in the plan of 1 intervals\)",
+        match=r"29 bytes, at least 30 bytes are needed: the step '.*' takes 30 B, .* of them for the block '.*' \(in the plan of 1 interval\)",
     ) as caught:
         placed("none", 29)
     assert caught.value.needed_bytes == 30
