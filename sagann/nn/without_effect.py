@@ -21,13 +21,14 @@ _READ_BY: Mapping[str, Sequence[str]] = MappingProxyType(
 "Models that read an option, of each option that few models read."
 
 
-def options_without_effect(config: ModelConfig, *, of_graphs: bool = False, of_links: bool = False) -> str:
+def options_without_effect(config: ModelConfig, *, of_graphs: bool = False) -> str:
     """A sentence about the options that differ from their defaults and that nothing reads; empty where there are none.
+
+    A decoder that nothing reads is refused when the model is built.
 
     Args:
         config: the model.
         of_graphs: whether whole graphs are learned.
-        of_links: whether links are learned.
     Example:
         >>> options_without_effect(ModelConfig(model="gcn", heads=4))
         'heads = 4 has no effect on gcn: gat, gatv2 and transformer read it.'
@@ -47,8 +48,6 @@ def options_without_effect(config: ModelConfig, *, of_graphs: bool = False, of_l
         if config.model not in MODELS:
             readers = f"options of your own model are given by --model-option {name}=VALUE, or model_options"
         said.append(f"{name} = {value} has no effect on {config.model}: {readers}.")
-    for name, is_read, learned in (("pool", of_graphs, "whole graphs"), ("decoder", of_links, "links")):
-        value = getattr(config, name)
-        if not is_read and value != defaults[name]:
-            said.append(f"{name} = {value} has no effect here: it is read where {learned} are learned.")
+    if not of_graphs and config.pool != defaults["pool"]:
+        said.append(f"pool = {config.pool} has no effect here: it is read where whole graphs are learned.")
     return " ".join(said)

@@ -90,7 +90,7 @@ def assemble(
     monitor = resolve_monitor(config, contract, answers.splits)
     model_config = model if isinstance(model, ModelConfig) else None
     if isinstance(model, ModelConfig):
-        if said := options_without_effect(model, of_graphs=contract.of_graphs, of_links=contract.of_links):
+        if said := options_without_effect(model, of_graphs=contract.of_graphs):
             say(said)
         with seeded(config.seed, device):
             model = build_model(model, graph)

@@ -36,10 +36,8 @@ def test_options_that_the_model_does_not_read_are_named(settings: dict[str, Any]
 def test_options_of_another_task_are_named() -> None:
     config = ModelConfig(pool="mean,max", decoder="mlp")
     pool = "pool = mean,max has no effect here: it is read where whole graphs are learned."
-    decoder = "decoder = mlp has no effect here: it is read where links are learned."
-    assert options_without_effect(config) == f"{pool} {decoder}"
-    assert options_without_effect(config, of_graphs=True) == decoder
-    assert options_without_effect(config, of_links=True) == pool
+    assert options_without_effect(config) == pool
+    assert options_without_effect(config, of_graphs=True) == ""
 
 
 def test_a_model_of_ones_own_is_told_how_options_are_given(tmp_path: Path) -> None:

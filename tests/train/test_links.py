@@ -439,10 +439,12 @@ def test_a_model_file_may_score_links_itself(tmp_path: Path) -> None:
         trainer_of(replace(config, decoder="mlp"), communities())
 
 
-def test_a_decoder_is_refused_where_links_are_not_learned() -> None:
+def test_a_decoder_is_refused_where_links_are_not_learned(caplog: pytest.LogCaptureFixture) -> None:
     config = ModelConfig(model="sage", hidden=8, decoder="dot")
     with pytest.raises(InputError, match=r"decoder = 'dot', and links are not learned.*ModelConfig.decoder"):
         Trainer(config, labelled_graph(), progress=False)
+    # No note says beforehand that it is ignored.
+    assert not caplog.text
 
 
 def test_an_own_loss_and_own_metrics_get_a_row_for_each_true_link() -> None:
