@@ -68,8 +68,9 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
             "argument has the wrong type",
             value=f"a {type(data).__name__}, expected a Data object of PyG",
             where="from_pyg",
-            fix="Pass torch_geometric.data.Data(x=..., edge_index=..., y=...); without PyG make sagann.Graph(topology="
-            "sagann.Topology.from_edge_index(edge_index, num_vertices), features=x, labels=y, num_classes=...).",
+            fix="Pass torch_geometric.data.Data(x=..., edge_index=..., y=...), or of several graphs Batch.from_data_list(list(dataset)); "
+            "without PyG make sagann.Graph(topology=sagann.Topology.from_edge_index(edge_index, num_vertices), features=x, labels=y, "
+            "num_classes=...).",
         )
     edge_index = getattr(data, "edge_index", None)
     _require_tensor(edge_index, "edge_index")

@@ -69,7 +69,7 @@ def check_loss(config: TrainConfig) -> None:
     if weights is not None and weights != BALANCED:
         is_list = isinstance(weights, list | tuple) and len(weights) > 0
         if not is_list or not all(_is_number(weight, above=False) for weight in weights):
-            expected = "'balanced', or a finite number of at least 0 for each class"
+            expected = "'balanced', or a list of finite numbers, each at least 0, one for each class"
             raise refused("class_weights", weights, expected)
         # JSON and TOML have lists.
         object.__setattr__(config, "class_weights", tuple(float(weight) for weight in weights))
