@@ -105,10 +105,12 @@ class TrainedRun:
         contract = self.predictor.contract
         if contract.of_links != (links is not None):
             raise InputError(
-                "pairs of vertices are for a model of links",
-                value=f"{'no --links' if links is None else '--links'}, the task is {contract.task}",
+                "there are no links to score"
+                if links is None
+                else "only a model of links scores pairs of vertices",
+                value=f"{'no --links' if links is None else '--links'}, and the task is {contract.task}",
                 where="sagann predict",
-                fix="Name a table of pairs with --links." if contract.of_links else "Leave --links out.",
+                fix="Name a table of pairs of vertices with --links." if links is None else "Leave --links out.",
             )
         graph = self._graph()
         self._say_streamed()

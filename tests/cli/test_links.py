@@ -93,7 +93,7 @@ def test_tables_that_are_none_are_refused(
 def test_commands_that_do_not_fit_the_task_are_refused(invoke: Invoke, run_dir: Path, tmp_path: Path) -> None:
     ended = invoke("predict", run_dir, "--out", tmp_path / "out.csv")
     assert ended.code == 2
-    assert "--links" in ended.err
+    assert "there are no links to score: no --links, and the task is link-prediction" in ended.err
     for split in ("random:0.6,0.2", "edges:0.9", "edges:x,y", "edges:0.9,0.9", "edges:nan,0"):
         assert invoke(*TRAIN, "--split", split, "--out", tmp_path / "other").code == 2
     assert invoke("plan", "--data", "demo", "--task", "link-prediction", "--memory", "1GiB").code == 2

@@ -78,7 +78,10 @@ from sagann.train import TrainConfig
             "unknown loss: 'cross_entropi' (in TrainConfig.loss). Did you mean 'cross_entropy'?",
         ),
         ({"loss": 3}, "unknown loss: 3 (in TrainConfig.loss)."),
-        ({"class_weights": "even"}, "class_weights is refused: 'even', expected 'balanced', or a finite number"),
+        (
+            {"class_weights": "even"},
+            "class_weights is refused: 'even', expected 'balanced', or a list of finite numbers",
+        ),
         ({"class_weights": [1, -1]}, "class_weights is refused: [1, -1]"),
         ({"class_weights": [1, float("nan")]}, "class_weights is refused: [1, nan]"),
         ({"class_weights": [1, float("inf")]}, "class_weights is refused: [1, inf]"),
