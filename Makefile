@@ -17,6 +17,8 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 SHARED := -n $(JOBS) --maxprocesses 8 --dist worksteal
 # Threads of OpenMP that wait leave their core to the other test processes.
 TOGETHER := OMP_WAIT_POLICY=passive $(BIN)/python -m tests.again -q $(SHARED)
+# The files of the tests that run alone: to import all others takes longer than some of these tests.
+ALONE = $(shell grep -rl 'mark\.alone' tests --include='test_*.py')
 
 .PHONY: help setup demo test thorough quick lint format types layers doctest docs accuracy epochs streaming performance fuzz trials clean
 
@@ -37,11 +39,11 @@ demo: $(STAMP)  ## Train a GCN on the embedded graph and show what it learned.
 
 test: $(STAMP)  ## Run the tests of every change; what measures time runs last, alone. What fails runs once more, alone.
 	$(TOGETHER) --durations=15 -m "not alone and not thorough"
-	$(BIN)/python -m tests.again -q -m "alone and not thorough"
+	$(BIN)/python -m tests.again -q -m "alone and not thorough" $(ALONE)
 
 thorough: $(STAMP)  ## Run all tests (about an hour): before a release, after changes of compiler, engines, storage.
 	$(TOGETHER) --durations=15 -m "not alone"
-	$(BIN)/python -m tests.again -q -m alone
+	$(BIN)/python -m tests.again -q -m alone $(ALONE)
 
 quick: $(STAMP)  ## Run the tests that take under a few seconds each.
 	$(TOGETHER) -m "not slow and not alone and not thorough"
