@@ -22,15 +22,20 @@ AHEAD = 8
 def emit(function: EdgeFunction, form: Form) -> str:
     """The source of a function's kernel for arrays of that form."""
     layout = choose_layout(function)
-    widths = list(dict.fromkeys(layout.tiles))
-    parts = [_Rows(function, layout, width, form) for width in widths]
-    bodies = [part.function_source() for part in parts]
+    parts = [_Rows(function, layout, width, form) for width in dict.fromkeys(layout.tiles)]
+    bodies = [part.lines() for part in parts]
     definitions = dict(line for part in parts for line in part.definitions.items())
+    if len(parts) == 1:
+        # Numba and LLVM compile one function sooner than two.
+        before, rows = [], [_in_kernel(layout, parts[0], bodies[0])]
+        arguments = parts[0].arguments(bodies[0])
+    else:
+        before = [line for part, body in zip(parts, bodies, strict=True) for line in _function(part, body)]
+        rows, arguments = [_call(layout, part) for part in parts], []
     lines = [
         '"""A pass over the edges; generated, and free to be read."""',
         "",
-        "from numba import njit",
-        "",
+        *(["from numba import njit", ""] if before else []),
         "from sagann.kernels.edge.cpu import access, block, elementwise, shuffle",
         "from sagann.machine_code import compiled_callback",
         "",
@@ -40,36 +45,55 @@ def emit(function: EdgeFunction, form: Form) -> str:
         'int64_at = access.indexer("i8")',
         *(f"{name} = {value}" for name, value in definitions.items()),
         "",
-        *(f"\n{body}\n" for body in bodies),
-        *_kernel(layout, widths),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _kernel(layout: Layout, widths: list[int]) -> list[str]:
-    calls = []
-    for width in widths:
-        count, first = layout.tiles.count(width), layout.tiles.index(width) * layout.tile
-        calls.append(f"        for first in range({first}, {first + max(1, count * width)}, {max(1, width)}):")
-        calls.append(f"            rows_{width}(p_args, item, {', '.join(ITEM)}, first)")
-    return [
+        *before,
         "",
         "@compiled_callback",
         "def kernel(p_args):",
         "    p_counter = access.argument(p_args, 0)",
         "    p_items = access.argument(p_args, 1)",
         "    num_items = access.argument(p_args, 2)",
+        *indented(1, arguments),
         "    while True:",
         "        item = access.claim(p_counter)",
         "        if item >= num_items:",
         "            break",
         *(f"        {name} = int64_at(p_items, item * 5 + {position})" for position, name in enumerate(ITEM)),
-        *calls,
+        *(line for each in rows for line in indented(2, each)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _in_kernel(layout: Layout, part: _Rows, body: list[str]) -> list[str]:
+    """The lines that do an item's rows in the kernel itself."""
+    if len(layout.tiles) == 1:
+        return [*(["first = 0"] if mention(body, "first") else []), *body]
+    return [_over_tiles(layout, part), *indented(1, body)]
+
+
+def _function(part: _Rows, body: list[str]) -> list[str]:
+    """A function that does an item's rows: values of tiles of several widths have several types."""
+    return [
+        "",
+        # Only the kernel calls it. What Python and C would call it by takes a twelfth of the time of compiling.
+        "@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, no_rewrites=True)",
+        f"def rows_{part.tile}(p_args, item, {', '.join(ITEM)}, first):",
+        *indented(1, [*part.arguments(body), *body]),
+        "",
     ]
 
 
+def _call(layout: Layout, part: _Rows) -> list[str]:
+    return [_over_tiles(layout, part), f"    rows_{part.tile}(p_args, item, {', '.join(ITEM)}, first)"]
+
+
+def _over_tiles(layout: Layout, part: _Rows) -> str:
+    """The head of the loop over the tiles of a width; ``first`` is the first feature of a tile."""
+    first = layout.tiles.index(part.tile) * layout.tile
+    return f"for first in range({first}, {first + layout.tiles.count(part.tile) * part.tile}, {part.tile}):"
+
+
 class _Rows(Expressions):
-    """Writes ``rows_<tile>``, the function that does the rows of one work item, a tile of features at a time."""
+    """Writes the lines that do the rows of one work item, a tile of features at a time."""
 
     def __init__(self, function: EdgeFunction, layout: Layout, width: int, form: Form) -> None:
         super().__init__(function, layout, width, form)
@@ -77,8 +101,8 @@ class _Rows(Expressions):
         self.at_edge: list[str] = []
         self.constant: set[str] = set()
 
-    def function_source(self) -> str:
-        """The source of the function."""
+    def lines(self) -> list[str]:
+        """The lines, after those of :meth:`arguments`."""
         self.load_inputs()
         self.compute()
         before, per_row, update, finish, after = [], [], [], [], []
@@ -91,32 +115,37 @@ class _Rows(Expressions):
             after += writer.after()
         ahead = self.prefetches()
         if ahead:
-            ahead.insert(0, f"ahead = other_end(p_indices, min(edge + {AHEAD}, last_edge - 1))")
+            ahead.insert(0, f"ahead = other_end(p_indices, access.smaller(edge + {AHEAD}, last_edge - 1))")
         reads_other = mention(self.at_edge, "other")
-        body = [
-            # Only the kernel calls it. What Python and C would call it by takes a twelfth of the time of compiling.
-            "@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, no_rewrites=True)",
-            f"def rows_{self.tile}(p_args, item, {', '.join(ITEM)}, first):",
-            *indented(1, [*self.arguments(), *before]),
-            "    edge = first_edge",
-            "    for row in range(first_row, last_row):",
-            "        begin = edge",
-            "        end = min(offset_at(p_indptr, row + 1), last_edge)",
-            # A row that no edge of a chunk reaches stays as it is.
-            *(["        if begin == end:", "            continue"] if self.form.continued else []),
-            "        at = slot if slot >= 0 else row",
-            # An array may have no rows for vertices that no edge reaches.
-            "        own = row if begin < end else 0",
-            *indented(2, [*self.at_row, *per_row]),
-            "        for edge in range(begin, end):",
-            *indented(3, ["other = other_end(p_indices, edge)"] if reads_other else []),
-            *indented(3, [*ahead, *self.edge_ids([*self.at_edge, *update]), *self.at_edge, *update]),
-            *indented(3, [] if self.at_edge or update else ["pass"]),
-            "        edge = end",
-            *indented(2, finish),
-            *indented(1, after),
+        each_row = [*self.at_row, *per_row]
+        each_edge = [
+            *(["other = other_end(p_indices, edge)"] if reads_other else []),
+            *ahead,
+            *self.edge_ids([*self.at_edge, *update]),
+            *self.at_edge,
+            *update,
         ]
-        return "\n".join(body)
+        body = [
+            *before,
+            "edge = first_edge",
+            "for row in range(first_row, last_row):",
+            "    begin = edge",
+            "    end = access.smaller(offset_at(p_indptr, row + 1), last_edge)",
+            # A row that no edge of a chunk reaches stays as it is.
+            *(["    if begin == end:", "        continue"] if self.form.continued else []),
+            *(["    at = slot if slot >= 0 else row"] if mention([*each_row, *finish], "at") else []),
+            # An array may have no rows for vertices that no edge reaches.
+            *(["    own = row if begin < end else 0"] if mention(each_row, "own") else []),
+            *indented(1, each_row),
+            "    for edge in range(begin, end):",
+            *indented(2, each_edge or ["pass"]),
+            "    edge = end",
+            *indented(1, finish),
+            *after,
+        ]
+        results = range(len(results_of(self.function)))
+        choices = {f"target_{number}": f"p_slots_{number} if slot >= 0 else p_out_{number}" for number in results}
+        return [*(f"{name} = {choice}" for name, choice in choices.items() if mention(body, name)), *body]
 
     def load_inputs(self) -> None:
         """Load rows of the own side once per row, rows of the other side and of the edge once per edge."""
@@ -166,18 +195,16 @@ class _Rows(Expressions):
             lines.append(f"{known} = {local} + edge_offset")
         return lines
 
-    def arguments(self) -> list[str]:
-        """Lines that unpack the argument array."""
+    def arguments(self, body: list[str]) -> list[str]:
+        """Lines that unpack what the lines ``body`` mention of the argument array."""
         names = [f"p_{name}" if name not in ("num_items", "seed") else name for name in HEADER]
         for given in self.function.inputs:
             names += [f"p_{given.name}", f"stride_{given.name}"]
-        results = range(len(results_of(self.function)))
-        for number in results:
+        for number in range(len(results_of(self.function))):
             names += [f"p_out_{number}", f"p_slots_{number}"]
         names += ["edge_offset"] if self.form.continued else []
-        unpacked = [f"{name} = access.argument(p_args, {position})" for position, name in enumerate(names)]
         return [
-            # The kernel itself reads counter and items.
-            *unpacked[3:],
-            *(f"target_{number} = p_slots_{number} if slot >= 0 else p_out_{number}" for number in results),
+            f"{name} = access.argument(p_args, {position})"
+            for position, name in enumerate(names)
+            if mention(body, name)
         ]

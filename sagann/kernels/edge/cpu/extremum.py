@@ -47,9 +47,9 @@ def kernel(p_args):
         item = access.claim(p_counter)
         if item >= num_items:
             break
-        last = min((item + 1) * {step}, num_features)
+        last = access.smaller((item + 1) * {step}, num_features)
         for row in range(num_rows):
-            ahead = min(row + {ahead}, num_rows - 1) * num_features + item * {step}
+            ahead = access.smaller(row + {ahead}, num_rows - 1) * num_features + item * {step}
             prefetch_ids(p_edge, ahead)
             prefetch_grad(p_grad, ahead)
             for at in range(row * num_features + item * {step}, row * num_features + last):
