@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 from uuid import uuid4
 
 from numba import njit, types
-from numba.core import config, sigutils
+from numba.core import config, sigutils, typed_passes, untyped_passes
 from numba.core.caching import (
     CompileResultCacheImpl,
     FunctionCache,
@@ -23,6 +23,8 @@ from numba.core.caching import (
     _SourceFileBackedLocatorMixin,
 )
 from numba.core.ccallback import CFunc
+from numba.core.compiler import CompilerBase
+from numba.core.compiler_machinery import PassManager
 from numba.core.dispatcher import Dispatcher
 
 from sagann.cache_folder import cache_folder, limit_if_added, usable_folder, warn_of_unused
@@ -48,12 +50,40 @@ def compiled(*, parallel: bool = False, inline: Literal["never", "always"] = "ne
     return decorated
 
 
+_PASSES = (
+    untyped_passes.TranslateByteCode,
+    untyped_passes.FixupArgs,
+    untyped_passes.IRProcessing,
+    untyped_passes.ReconstructSSA,
+    typed_passes.NopythonTypeInference,
+    typed_passes.PreLowerStripPhis,
+    typed_passes.IRLegalization,
+    typed_passes.AnnotateTypes,
+    typed_passes.NativeLowering,
+    typed_passes.NoPythonBackend,
+)
+
+
+class _Plain(CompilerBase):
+    """Compiles what has numbers and intrinsics alone: without closures, rewrites of arrays and inlined functions.
+
+    Numba's own list has twice as many passes. Most of them find nothing here, and each goes through the whole function.
+    """
+
+    def define_pipelines(self) -> list[PassManager]:
+        passes = PassManager("plain")
+        for each in _PASSES:
+            passes.add_pass(each, each.__name__)
+        passes.finalize()
+        return [passes]
+
+
 _OF_ONE_POINTER = types.void(types.voidptr)
 
 
 def compiled_callback(function: Callable[..., None], signature: Any = _OF_ONE_POINTER) -> CFunc:
-    """Compile a C function, by default of one pointer, or load its kept machine code."""
-    callback = CFunc(function, sigutils.normalize_signature(signature), {}, {})
+    """Compile a C function of numbers and intrinsics, by default of one pointer, or load its kept machine code."""
+    callback = CFunc(function, sigutils.normalize_signature(signature), {}, {}, pipeline_class=_Plain)
     _keep(callback, function)
     callback.compile()
     return callback
