@@ -310,7 +310,9 @@ def _refuse_foreign(archive: NpzArchive) -> None:
     if edge_index is None or len(edge_index.shape) != 2 or edge_index.shape[0] != 2:
         raise DatasetError(
             "archive has no edges",
-            value=f"no array 'edge_index' [2, E]; it holds {found}",
+            value=f"no array 'edge_index' [2, E]; it holds {found}"
+            if edge_index is None
+            else f"edge_index has the shape {list(edge_index.shape)}, expected [2, E]",
             where=str(archive.path),
             fix="Save the edges as edge_index, first row sources, second row destinations.",
         )
