@@ -23,7 +23,7 @@ from numba.core.caching import (
     _SourceFileBackedLocatorMixin,
 )
 from numba.core.ccallback import CFunc
-from numba.core.compiler import CompilerBase
+from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import PassManager
 from numba.core.dispatcher import Dispatcher
 
@@ -64,7 +64,7 @@ _PASSES = (
 )
 
 
-class _Plain(CompilerBase):
+class _Plain(Compiler):
     """Compiles what has numbers and intrinsics alone: without closures, rewrites of arrays and inlined functions.
 
     Numba's own list has twice as many passes. Most of them find nothing here, and each goes through the whole function.

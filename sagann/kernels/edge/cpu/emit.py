@@ -52,12 +52,12 @@ def emit(function: EdgeFunction, form: Form) -> str:
         "    p_counter = access.argument(p_args, 0)",
         "    p_items = access.argument(p_args, 1)",
         "    num_items = access.argument(p_args, 2)",
-        *indented(1, arguments),
         "    while True:",
         "        item = access.claim(p_counter)",
         "        if item >= num_items:",
         "            break",
         *(f"        {name} = int64_at(p_items, item * 5 + {position})" for position, name in enumerate(ITEM)),
+        *indented(2, arguments),
         *(line for each in rows for line in indented(2, each)),
     ]
     return "\n".join(lines) + "\n"
