@@ -87,7 +87,7 @@ class Devices:
 
     def cuda_devices(self, *, where: str) -> list[torch.device]:
         """The CUDA devices. One that PyTorch does not see is an InputError."""
-        return [device_named(name, where=where) for name in self.cuda]
+        return [device_named(name, where=where, instead="'host' and 'accelerator'") for name in self.cuda]
 
     def weights(self) -> dict[str, int]:
         """How seeds are shared out at first, by name, with the processor first: by cores. A CUDA device counts as all cores of the processor."""

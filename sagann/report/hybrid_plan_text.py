@@ -25,9 +25,10 @@ def hybrid_plan_text(prediction: Prediction, *, machine: str, more: Prediction |
         *_each("copies", times.transfer),
         *_each("propagation", times.train),
     ]
+    iterations = "1 iteration" if prediction.num_iterations == 1 else f"{prediction.num_iterations:,} iterations"
     lines = [
         f"Machine: {machine}.",
-        f"Seeds of an iteration: {_seeds(assignment.seeds)}; {assignment.total:,} in all, {prediction.num_iterations:,} iterations an epoch.",
+        f"Seeds of an iteration: {_seeds(assignment.seeds)}; {assignment.total:,} in all, {iterations} an epoch.",
         f"Threads of the processor: {threads.sample} sample, {threads.load} load, {threads.train if assignment.seeds[HOST] else 0} train.",
         f"Memory: at most {format_bytes(prediction.peak_bytes)} of mini-batches and gradients in one place.",
         f"Expected: {_told(prediction.iteration_s)} an iteration, {prediction.epoch_s:.3g} s an epoch, "

@@ -11,15 +11,18 @@ from sagann.errors import InputError, first_line
 from sagann.graph.topology import Topology
 
 
-def device_named(device: torch.device | str, *, where: str = "stream.device") -> torch.device:
-    """The device that computes, with its index, from 'cpu', 'cuda' or 'cuda:N'; ``where`` names the setting in errors.
+def device_named(
+    device: torch.device | str, *, where: str = "stream.device", instead: str = "'cpu'"
+) -> torch.device:
+    """The device that computes, with its index, from 'cpu', 'cuda' or 'cuda:N'; for errors, ``where`` names the setting, and ``instead`` what
+    it takes where there is no CUDA device.
 
     Raises:
         InputError: there is no such device, or it is neither a CPU nor a CUDA device.
     """
 
     def refused(why: str) -> InputError:
-        fix = "Pass 'cpu', or install a CUDA build of torch and its driver, and pass 'cuda' or 'cuda:N'."
+        fix = f"Pass {instead}, or install a CUDA build of torch and its driver, and pass 'cuda' or 'cuda:N'."
         return InputError("no such device", value=f"{str(device)!r}; {why}", where=where, fix=fix)
 
     try:

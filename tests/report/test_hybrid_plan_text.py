@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from sagann.plan.hybrid.predict import predict
 from sagann.report.hybrid_plan_text import hybrid_plan_text
@@ -18,6 +19,8 @@ def test_alike_accelerators_are_named_together() -> None:
         "Seeds of an iteration: 50 on the processor, 75 on accelerator0, 75 on accelerator1; 200 in all, 50 iterations an epoch.",
         "Threads of the processor: 2 sample, 2 load, 4 train.",
     ]
+    once = hybrid_plan_text(replace(found, num_iterations=1), machine="round figures", more=None)
+    assert "200 in all, 1 iteration an epoch." in once
     # 75 x 12,100 bytes at 1e8 bytes per second.
     assert re.search(r"copies 9\.0[78] ms on accelerator0 and accelerator1", text)
     assert text.endswith(f"The bottleneck is {found.bottleneck}.")
