@@ -60,11 +60,12 @@ class GraphPredictor(Predictor):
             )
         super().__init__(model, contract, **options)
         if self.streaming is not None or self.workers is not None:
+            option = "memory (--memory)" if self.workers is None else "workers (--workers)"
             raise InputError(
                 "a model of whole graphs is neither streamed nor divided among workers",
                 value="a memory budget" if self.workers is None else f"{self.workers.size} workers",
                 where=f"model {name}",
-                fix="Leave it out: the graphs are computed in batches, of which one is in memory at a time.",
+                fix=f"Leave {option} out: the graphs are computed in batches, of which one is in memory at a time.",
             )
 
     def _prepare(self, graph: Graph) -> PreparedGraph:

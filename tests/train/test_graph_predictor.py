@@ -89,7 +89,10 @@ def test_a_run_is_reopened(tmp_path: Path) -> None:
         reopened = load_run(tmp_path / name)
         assert reopened.evaluate(graph) == metrics
         assert torch.equal(reopened.predict(graph), trainer.predict())
-    with pytest.raises(InputError, match="neither streamed nor divided among workers: a memory budget"):
+    with pytest.raises(
+        InputError,
+        match=r"neither streamed nor divided among workers: a memory budget .*Leave memory \(--memory\) out",
+    ):
         load_run(tmp_path / "classes", memory="1GiB")
 
 
