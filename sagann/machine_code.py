@@ -6,7 +6,9 @@ is compiled again instead. Numba unpickles kept files wherever they lie; here th
 
 from __future__ import annotations
 
+import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -85,8 +87,46 @@ def compiled_callback(function: Callable[..., None], signature: Any = _OF_ONE_PO
     """Compile a C function of numbers and intrinsics, by default of one pointer, or load its kept machine code."""
     callback = CFunc(function, sigutils.normalize_signature(signature), {}, {}, pipeline_class=_Plain)
     _keep(callback, function)
-    callback.compile()
+    with _one_at_a_time(Path(function.__code__.co_filename)):
+        callback.compile()
     return callback
+
+
+_LONGEST_WAIT_S = 30.0
+"Longest time that a process waits for another one that compiles the same function. The other one may be stopped."
+
+
+@contextmanager
+def _one_at_a_time(source: Path) -> Iterator[None]:
+    """Let one process at a time compile what a source has, so that the next ones load what the first one keeps.
+
+    Workers of a run, and test processes, come to the same kernels at the same moment. Where a file cannot be locked, each compiles.
+    """
+    try:
+        file = source.open("rb")
+    except OSError:
+        yield
+        return
+    with file:
+        ends_s = time.monotonic() + _LONGEST_WAIT_S
+        with suppress(OSError):
+            while not _is_locked(file) and time.monotonic() < ends_s:
+                time.sleep(0.005)
+        try:
+            yield
+        finally:
+            # Forks of this process have the lock too until it is given back.
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _is_locked(file: BinaryIO) -> bool:
+    """Whether this process has now locked the file; False while another one holds the lock."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _keep(compiler: Any, function: Callable[..., Any]) -> None:

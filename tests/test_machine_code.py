@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib.util
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, NoReturn
@@ -205,3 +208,69 @@ def test_others_may_not_write_to_what_is_kept(module: Path) -> None:
     kept = list(module.parents[1].rglob("*.nb[ic]"))
     assert {path.suffix for path in kept} == {".nbi", ".nbc"}
     assert [found.stat().st_mode & 0o022 for path in kept for found in (path, path.parent)] == [0] * 4
+
+
+_CALLBACK = """
+import sys
+from sagann import machine_code
+
+machine_code._LONGEST_WAIT_S = float(sys.argv[1])
+waits, sleep = [], machine_code.time.sleep
+
+
+def waited(seconds):
+    if not waits:
+        print("waits", flush=True)
+    waits.append(seconds)
+    sleep(seconds)
+
+
+machine_code.time.sleep = waited
+from callback import nothing
+
+assert nothing.address
+print("loaded" if nothing.cache_hits else "compiled", flush=True)
+"""
+
+
+@pytest.fixture
+def callback(tmp_path: Path) -> Path:
+    """A source with a C function."""
+    text = "from sagann.machine_code import compiled_callback\n\n\n@compiled_callback\ndef nothing(p_args):\n    pass\n"
+    (tmp_path / "callback.py").write_text(text)
+    return tmp_path / "callback.py"
+
+
+def _start(callback: Path, *, longest_s: float) -> subprocess.Popen[str]:
+    """A process that loads or compiles the C function, and waits so long at most; it tells which, and that it waits."""
+    path = os.pathsep.join([str(callback.parent), str(Path(__file__).parents[1])])
+    return subprocess.Popen(
+        [sys.executable, "-c", _CALLBACK, str(longest_s)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": ""},
+    )
+
+
+def test_a_process_waits_for_one_that_compiles_the_same_and_loads_what_that_keeps(callback: Path) -> None:
+    with _start(callback, longest_s=0.0) as first:
+        assert first.communicate(timeout=240)[0] == "compiled\n"
+    kept, away = callback.parent / "__pycache__", callback.parent / "away"
+    kept.rename(away)
+    with callback.open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with _start(callback, longest_s=240.0) as second:
+            assert second.stdout is not None
+            assert second.stdout.readline() == "waits\n"
+            # As if this process had compiled it meanwhile.
+            for path in away.iterdir():
+                path.replace(kept / path.name)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert second.communicate(timeout=240)[0] == "loaded\n"
+
+
+def test_a_process_that_is_stopped_while_it_compiles_keeps_no_other_waiting_for_long(callback: Path) -> None:
+    with callback.open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with _start(callback, longest_s=0.1) as process:
+            assert process.communicate(timeout=240)[0] == "waits\ncompiled\n"

@@ -38,20 +38,29 @@ def library_hash(compiler: str, *files: Path) -> str:
 
 
 def _store(text: str, path: Path) -> None:
-    try:
-        if read_file(path).decode() == text:
-            mark_used(path)
-            return
-    except (OSError, ValueError):
-        # The file is missing, unreadable or damaged, or is no file.
-        pass
+    if _holds(path, text):
+        mark_used(path)
+        return
     aside = path.with_suffix(f".{uuid4().hex}.tmp")
     try:
         aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        try:
+            # The first one of several processes stays: machine code is found by the time of its source, and belongs to one file.
+            path.hardlink_to(aside)
+        except OSError:
+            if not _holds(path, text):
+                aside.replace(path)
         limit_if_added(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _holds(path: Path, text: str) -> bool:
+    """Whether a file has a text. A file that is missing, unreadable or damaged has not, nor has what is no file."""
+    try:
+        return read_file(path).decode() == text
+    except (OSError, ValueError):
+        return False
 
 
 def _imported(text: str, path: Path) -> ModuleType:

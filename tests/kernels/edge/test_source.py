@@ -63,6 +63,18 @@ def test_a_source_that_cannot_be_kept_is_imported(folder: Path, monkeypatch: pyt
     assert not any(folder.glob("*"))
 
 
+def test_the_first_of_two_processes_keeps_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_source(_TEXT, "library")
+    (path,) = folder.glob("*")
+    first = path.stat().st_ino
+    # This process finds no file, and the other one writes it meanwhile.
+    answers = iter([False, True])
+    monkeypatch.setattr("sagann.kernels.edge.source._holds", lambda *_: next(answers))
+    assert import_source(_TEXT, "library").one() == 1
+    assert path.stat().st_ino == first
+    assert list(folder.glob("*")) == [path]
+
+
 @pytest.fixture
 def known_anew() -> Iterator[None]:
     """Neither the library nor its kernels are known from before, nor afterwards."""
