@@ -36,8 +36,8 @@ from tests.runtime.workers.processes import join, run_workers, start_workers
 
 TIMEOUT_S = 20.0
 AGAIN = ("gcn", "gat", "extremes", "jumping", "batch norms")
-"Cases that run twice by two workers: with sums, softmax, accumulators that keep edges, connections across layers, and means over all vertices."
-RUNS = {"2, first": (2, None), "2, again": (2, AGAIN), "3": (3, None)}
+"Cases that two workers run as well, twice: with sums, softmax, accumulators that keep edges, connections across layers, and means over all vertices."
+RUNS = {"2, first": (2, AGAIN), "2, again": (2, AGAIN), "3": (3, None)}
 "Number of workers and cases of each run; None for every case."
 
 
