@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from sagann.interop.ogb import import_ogb, read_ogb
     from sagann.interop.pyg import from_pyg, to_pyg
     from sagann.interop.pyg_file import import_pyg, read_pyg
+    from sagann.interop.pyg_model import from_pyg_model
     from sagann.interop.scipy_sparse import from_scipy
 
 _HOMES = {
     "from_pyg": "sagann.interop.pyg",
+    "from_pyg_model": "sagann.interop.pyg_model",
     "from_scipy": "sagann.interop.scipy_sparse",
     "import_graphbolt": "sagann.interop.graphbolt",
     "import_ogb": "sagann.interop.ogb",
@@ -27,6 +29,7 @@ _HOMES = {
 
 __all__ = [
     "from_pyg",
+    "from_pyg_model",
     "from_scipy",
     "import_graphbolt",
     "import_ogb",

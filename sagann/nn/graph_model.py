@@ -65,9 +65,12 @@ def pooled_by(text: str, *, where: str) -> str | tuple[str, ...]:
 
 
 def reads_graphs(model: nn.Module | type[nn.Module]) -> bool:
-    """Whether a model gives a row for each graph: whether its ``forward`` takes ``graph_ptr``."""
+    """Whether a model gives a row for each graph: whether its ``forward`` takes ``graph_ptr``, or needs PyG's ``batch``."""
     try:
-        return "graph_ptr" in inspect.signature(model.forward).parameters
+        parameters = inspect.signature(model.forward).parameters
+        return "graph_ptr" in parameters or (
+            "batch" in parameters and parameters["batch"].default is inspect.Parameter.empty
+        )
     except (TypeError, ValueError):
         # It is no function, or one of a library in C, whose parameters are not known.
         return False

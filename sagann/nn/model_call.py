@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from sagann.errors import InputError
+from sagann.interop.pyg_model import EDGES
 
 VERTICES = ("hops", "x")
 "What a model that gives each vertex a row is called with."
@@ -19,8 +20,12 @@ GRAPHS = (*VERTICES, "graph_ptr")
 "What a model that gives each graph a row is called with."
 LINKS = ("src", "dst", "types")
 "What the function ``score`` of a model that scores links is called with."
-# Names of the second argument of models that are written for PyTorch Geometric, which would get the rows for it.
-_EDGES_OF_PYG = ("edge_index", "adj_t", "adj")
+
+
+def class_of(model: nn.Module) -> type[nn.Module]:
+    """The class that the user wrote: of a model of PyG, that of PyG's."""
+    found: type[nn.Module] = getattr(model, "user_class", type(model))
+    return found
 
 
 def check_call(model: nn.Module, arguments: tuple[str, ...], *, where: str) -> None:
@@ -73,9 +78,9 @@ def _check_arguments(
     except (TypeError, ValueError):
         return
     names = list(signature.parameters)
-    if names[1:2] and names[1] in _EDGES_OF_PYG:
+    if len(names) > 1 and names[1] in EDGES:
         raise InputError(
-            "the model is written for PyTorch Geometric",
+            "the model takes edges, and has no layer of PyTorch Geometric that they could be passed to",
             value=f"{name}({', '.join(names)}) takes {names[1]}, and is called as {called}{call}",
             where=where,
             fix=f"Write its layers as sagann.SagaLayer, or take those of sagann.nn, and define forward(self, {', '.join(arguments)}): "

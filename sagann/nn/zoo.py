@@ -18,6 +18,7 @@ from sagann.did_you_mean import closest, did_you_mean
 from sagann.errors import InputError, require_choice, shown
 from sagann.graph import Graph, for_task
 from sagann.graph.task import answered, answers_of, is_of_graphs, is_of_links, without_others
+from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
 from sagann.nn.attention import GAT, GATv2, TransformerConv
 from sagann.nn.graph_model import GraphModel, pooled_by, reads_graphs
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
@@ -341,8 +342,13 @@ def _build_users(config: ModelConfig, graph: Graph) -> nn.Module:
         "dropout": config.dropout,
         "num_vertices": graph.num_vertices,
         "num_edge_types": graph.num_edge_types,
+        # The same by PyG's names.
+        "in_channels": graph.num_features,
+        "hidden_channels": config.hidden,
+        "out_channels": graph.num_outputs,
     }
-    return module_from_class(cls, offered, config.model_options)
+    model = module_from_class(cls, offered, config.model_options)
+    return from_pyg_model(model, graph) if is_written_for_pyg(model) else model
 
 
 def _encoder(config: ModelConfig, graph: Graph) -> tuple[nn.Module | None, int]:

@@ -17,6 +17,7 @@ from sagann import torchrun
 from sagann.errors import InputError
 from sagann.graph import LINK_TASK, Graph
 from sagann.nn import ModelConfig
+from sagann.nn.model_call import class_of
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.train.atomic import digest
@@ -126,7 +127,7 @@ def require_agreement(
         "workers": {"timeout_s": workers.timeout_s, "balance": workers.balance},
         "graph": graph_identity(graph, as_stated=not workers.is_first),
         "model": {
-            "class": type(model).__qualname__,
+            "class": class_of(model).__qualname__,
             **config_identity(model_config),
             "weights": {name: _digest(value) for name, value in weights.items()},
         },

@@ -15,6 +15,7 @@ from sagann.errors import MissingDependencyError
 from sagann.graph import Graph, for_task
 from sagann.graph.task import answered, is_of_graphs, is_of_links, left_out, task_of
 from sagann.graph.validate import validate_labels
+from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.without_effect import options_without_effect
 from sagann.storage.verify import check_graph
@@ -94,6 +95,8 @@ def assemble(
             say(said)
         with seeded(config.seed, device):
             model = build_model(model, graph)
+    if is_written_for_pyg(model):
+        model = from_pyg_model(model, graph)
     if config.sample is not None:
         check_sampled(model, graph, config.sample)
     streaming = streaming_of(config, spill_dir, device)

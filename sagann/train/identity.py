@@ -21,6 +21,7 @@ from sagann.graph.graph import named_arrays
 from sagann.graph.task import is_of_graphs, is_of_links
 from sagann.nn import ModelConfig
 from sagann.nn.imported_files import imported_files
+from sagann.nn.model_call import class_of
 from sagann.nn.user_model import class_in_file
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
@@ -74,7 +75,7 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
         options["batch_size"] = config.batch_size
     identity = {
         "model": {
-            "class": type(model).__qualname__,
+            "class": class_of(model).__qualname__,
             **config_identity(model_config),
             "tensors": {name: f"{value.dtype} {list(value.shape)}" for name, value in tensors.items()},
         },

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from sagann.byte_size import parse_bytes
 from sagann.errors import CheckpointError, InputError, SagannError, require_type
+from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.nn.user_model import class_in_file, require_named
 from sagann.storage.json_fields import as_mapping, as_text, as_texts
@@ -172,6 +173,8 @@ def load_run(
         # Nothing else needs a part of it, whatever the run was.
         budget_bytes = parse_bytes(memory, where="load_run.memory")
         streaming = replace(streaming, memory_bytes=budget_bytes, is_half=False)
+    if is_written_for_pyg(model):
+        model = from_pyg_model(model, run.contract.shape_only_graph())
     # Predictions of several threads then find the model in this mode, and leave it so.
     model.eval()
     if run.loss.is_known and loss is not None:

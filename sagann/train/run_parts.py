@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.graph import Graph
 from sagann.nn import ModelConfig
+from sagann.nn.model_call import class_of
 from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker
 from sagann.train.config import TrainConfig
@@ -84,7 +85,7 @@ class RunParts:
     @property
     def model_name(self) -> str:
         """Name of the model in the zoo, or of its class."""
-        return type(self.model).__name__ if self.model_config is None else self.model_config.model
+        return class_of(self.model).__name__ if self.model_config is None else self.model_config.model
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,235 @@
+"""Walks: what a model of PyTorch Geometric gets for ``edge_index``, and what its layers do with it.
+
+A layer that was :func:`routed` asks its ``edge_index`` who propagates: PyG, where it is a tensor; else the walk that the stand-in is of, which
+calls the SAGA layer of this call of ``propagate``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sagann.errors import LayerError
+from sagann.graph.topology import Topology
+from sagann.interop.pyg_layer import EdgeRows, PygLayer, StoredRow, UpdatedRow, arguments_of, computes_with
+
+DEGREE_WEIGHTS = "gcn_weight"
+"Edge data with the weights by degree."
+WEIGHTS = StoredRow("weight")
+_NORMALISING = ("APPNP", "ARMAConv", "GCN2Conv", "GCNConv", "LGConv", "SGConv", "SSGConv", "TAGConv")
+"Layers that weigh edges by the degrees of their ends."
+_WITHOUT_LOOPS = ("ARMAConv", "LGConv", "TAGConv")
+"Those of them that add no self-loops before."
+
+
+class Walk(Protocol):
+    """A forward of the model."""
+
+    def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
+        """What the next call of ``propagate`` returns before ``update``, for these named arguments."""
+
+    def input_of(self, conv: nn.Module, x: Any) -> Any:
+        """The rows that a layer is called with: a pair where it has fewer destinations than sources."""
+
+
+class EdgeIndex:
+    """Stands for the edges in a model of PyG, which may only pass it on to its layers."""
+
+    def __init__(self, walk: Walk) -> None:
+        self.walk = walk
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
+        raise computes_with("edge_index", getattr(func, "__name__", str(func)))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise computes_with("edge_index", name)
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise computes_with("edge_index", "its entries")
+
+    __getitem__ = __len__ = __iter__ = _refuse
+
+
+class PlannedWalk:
+    """A forward over some hops, by what is known of the model.
+
+    Args:
+        layers: the calls of ``propagate``, in their order.
+        levels: number of the hop that each of them walks.
+        hops: topologies, one for each level.
+    """
+
+    def __init__(self, layers: Sequence[PygLayer], levels: Sequence[int], hops: Sequence[Topology]) -> None:
+        self.layers, self.levels, self.hops = layers, levels, hops
+        self.number = 0
+        "Number of the next call."
+
+    def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
+        """See :class:`Walk`."""
+        number, self.number = self.number, self.number + 1
+        layer = self.layers[number] if number < len(self.layers) else None
+        if layer is None or layer.conv is not conv:
+            raise changed(f"call {number + 1} of propagate is of {type(conv).__name__}")
+        hop = self.hops[self.levels[number]]
+        arguments, rows = arguments_of(conv, "message", given, num_src=hop.num_given)
+        if arguments != layer.called_with:
+            raise changed(f"{type(conv).__name__} propagates other arguments")
+        out: Tensor = layer(hop, rows)
+        return out
+
+    def input_of(self, conv: nn.Module, x: Any) -> Any:
+        """See :class:`Walk`."""
+        if self.number == len(self.layers) or not isinstance(x, Tensor):
+            return x
+        hop = self.hops[self.levels[self.number]]
+        return (x, x[: hop.num_dst]) if hop.num_dst < hop.num_given and _takes_pairs(conv) else x
+
+
+class ReadingWalk:
+    """A forward on made-up vertices that shows what the model propagates.
+
+    Args:
+        topology: of the made-up vertices, with edge data.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self.layers: list[PygLayer] = []
+
+    def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
+        """See :class:`Walk`."""
+        arguments, rows = arguments_of(conv, "message", given, num_src=self.topology.num_src)
+        layer = PygLayer(conv, arguments, (self.topology, rows))
+        self.layers.append(layer)
+        out: Tensor = layer(self.topology, rows)
+        return out
+
+    def input_of(self, conv: nn.Module, x: Any) -> Any:
+        """See :class:`Walk`."""
+        return x
+
+
+class SampledWalk(PlannedWalk):
+    """A forward on made-up blocks, each smaller than the one before, that shows which level each layer walks."""
+
+    def __init__(self, layers: Sequence[PygLayer], blocks: Sequence[Topology]) -> None:
+        super().__init__(layers, [0] * len(layers), blocks)
+
+    def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
+        """See :class:`Walk`."""
+        sizes = [len(each) for value in given.values() for each in _tensors(value)]
+        self._find_level(max(sizes))
+        return super().propagate(conv, given)
+
+    def input_of(self, conv: nn.Module, x: Any) -> Any:
+        """See :class:`Walk`."""
+        if isinstance(x, Tensor) and self.number < len(self.layers):
+            self._find_level(len(x))
+        return super().input_of(conv, x)
+
+    def _find_level(self, num_rows: int) -> None:
+        levels = list(self.levels)
+        levels[self.number] = [block.num_src for block in self.hops].index(num_rows)
+        self.levels = levels
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What the layers of PyG do to the edges in every forward."""
+
+    adds_loops: bool
+    "Whether every vertex gets a self-loop."
+    weighs: bool
+    "Whether edges get weights by the degrees of their ends."
+
+
+def preparation_of(conv: nn.Module) -> Preparation:
+    """What this layer does to its edges before it propagates."""
+    names = [kind.__name__ for kind in type(conv).__mro__]
+    if any(name in _NORMALISING for name in names) and getattr(conv, "normalize", True):
+        adds = not any(name in _WITHOUT_LOOPS for name in names)
+        return Preparation(adds_loops=adds and getattr(conv, "add_self_loops", True), weighs=True)
+    return Preparation(adds_loops=bool(getattr(conv, "add_self_loops", False)), weighs=False)
+
+
+class _Routed:
+    """A function of a layer, in the place of the layer's own."""
+
+    def __init__(self, conv: nn.Module) -> None:
+        self.conv = conv
+
+
+class _Forward(_Routed):
+    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        given = next((each for each in (*args, *kwargs.values()) if isinstance(each, EdgeIndex)), None)
+        return type(self.conv).forward(
+            self.conv, x if given is None else given.walk.input_of(self.conv, x), *args, **kwargs
+        )
+
+
+class _Propagate(_Routed):
+    def __call__(self, edge_index: Any, size: Any = None, **given: Any) -> Any:
+        conv: Any = self.conv
+        if not isinstance(edge_index, EdgeIndex):
+            return type(conv).propagate(conv, edge_index, size=size, **given)
+        if preparation_of(conv).weighs:
+            weights = given.get("edge_weight")
+            if weights is not None and weights.source != WEIGHTS:
+                raise computes_with("weights that are normalised by degree", type(conv).__name__)
+            given["edge_weight"] = EdgeRows(StoredRow(DEGREE_WEIGHTS), {})
+        gathered = edge_index.walk.propagate(conv, given)
+        return conv.update(gathered, **_arguments_of_update(conv, given))
+
+
+class _UpdateEdges(_Routed):
+    def __call__(self, edge_index: Any, size: Any = None, **given: Any) -> Any:
+        conv: Any = self.conv
+        if not isinstance(edge_index, EdgeIndex):
+            return type(conv).edge_updater(conv, edge_index, size=size, **given)
+        num_rows = max(len(each) for value in given.values() for each in _tensors(value))
+        arguments, rows = arguments_of(conv, "edge_update", given, num_src=num_rows)
+        return EdgeRows(UpdatedRow(arguments), rows)
+
+
+def routed(conv: nn.Module) -> None:
+    """Have a layer of PyG ask its ``edge_index`` who propagates."""
+    routes = {"forward": _Forward(conv), "propagate": _Propagate(conv), "edge_updater": _UpdateEdges(conv)}
+    conv.__dict__.update(routes)
+
+
+def changed(found: str) -> LayerError:
+    """The error of a model that does other things than it did on made-up vertices."""
+    return LayerError(
+        "a model of PyTorch Geometric propagates now this, now that",
+        value=found,
+        where="the model's forward",
+        fix="Let it call the same layers in the same order, in training and in evaluation; or write it with sagann's layers.",
+    )
+
+
+def _arguments_of_update(conv: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name in list(inspect.signature(type(conv).update).parameters)[2:]:
+        value = given.get(name[:-2] if name[-2:] in ("_i", "_j") else name)
+        found[name] = value[1] if isinstance(value, (tuple, list)) else value
+    return found
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [
+        each for each in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(each, torch.Tensor)
+    ]
+
+
+def _takes_pairs(conv: nn.Module) -> bool:
+    """Whether a layer's ``forward`` says that it takes a pair of rows, of sources and of destinations."""
+    parameters = inspect.signature(type(conv).forward).parameters
+    return "Tuple" in str(parameters["x"].annotation) if "x" in parameters else False
