@@ -45,6 +45,9 @@ class WholeOperators(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if not all(issubclass(kind, Tensor) for kind in types):
+            # A stand-in for a tensor decides for itself what is done with it.
+            return func(*args, **(kwargs or {}))
         line = users_line()
         set_stack_trace([line])
         if _modes() != self._modes:

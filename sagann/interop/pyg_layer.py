@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
@@ -39,6 +40,21 @@ _ACCUMULATORS = {
     "StdAggregation": "std",
 }
 "Accumulators, by the names of PyG's aggregations."
+_OF_SHAPE = (
+    "size",
+    "dim",
+    "numel",
+    "stride",
+    "tolist",
+    "item",
+    "numpy",
+    "backward",
+    "to",
+    "is_floating_point",
+    "nelement",
+    "ndimension",
+)
+"Functions of a tensor that are not computed for each row."
 _OF_INDEX = ("index", "edge_index_i")
 _NOT_KNOWN = ("ptr", "size", "size_i", "size_j", "dim_size", "edge_index", "edge_index_j", "adj_t")
 "Arguments that PyG offers to any function: the ids of the destinations, and what else it knows of the edges."
@@ -99,36 +115,111 @@ class UpdatedRow:
         return call.run("edge_update", self.arguments)
 
 
-Source = Value | VertexRow | StoredRow | UpdatedRow
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter or buffer of the model, by name, that rows of edges are computed with."""
+
+    name: str
+
+    def read(self, call: _Call) -> Tensor:
+        return call.parameter(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedRow:
+    """What the model, or a layer before it propagates, computes of rows of edges."""
+
+    function: Any
+    "Of PyTorch."
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def read(self, call: _Call) -> Any:
+        args, kwargs = pytree.tree_map_only(_SOURCES, lambda source: source.read(call), (self.args, self.kwargs))
+        return self.function(*args, **kwargs)
+
+
+Source = Value | VertexRow | StoredRow | UpdatedRow | ComputedRow | Parameter
+_SOURCES = (Value, VertexRow, StoredRow, UpdatedRow, ComputedRow, Parameter)
 Arguments = tuple[tuple[str, Source], ...]
 "Names of a function's arguments, and what each of them is."
+NameOf = Callable[[Tensor], str | None]
+"Gives the name of a parameter or buffer of the model."
 
 
 class EdgeRows:
-    """What a layer is given in the place of a tensor with a row per edge: it may only pass it on to ``propagate`` or ``edge_updater``.
+    """What a model is given in the place of a tensor with a row per edge. What it computes of it is written down, and done for each edge.
 
     Args:
         source: what the rows are.
         rows: the vertex rows that they are computed from.
+        name_of: of the model's parameters.
     """
 
-    def __init__(self, source: StoredRow | UpdatedRow, rows: Mapping[str, Tensor]) -> None:
-        self.source, self.rows = source, rows
+    def __init__(self, source: Source, rows: Mapping[str, Tensor], name_of: NameOf) -> None:
+        self.source, self.rows, self.name_of = source, rows, name_of
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        raise computes_with("a tensor with a row per edge", getattr(func, "__name__", str(func)))
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> EdgeRows:
+        leaves = pytree.tree_leaves((args, kwargs))
+        found = [leaf for leaf in leaves if isinstance(leaf, EdgeRows)]
+        name_of = found[0].name_of
+
+        def source_of(leaf: Any) -> Any:
+            if isinstance(leaf, EdgeRows):
+                return leaf.source
+            if not isinstance(leaf, Tensor):
+                return leaf
+            if (name := name_of(leaf)) is None:
+                raise computes_with("a row per edge and another tensor", getattr(func, "__name__", str(func)))
+            return Parameter(name)
+
+        given = pytree.tree_map(source_of, (tuple(args), dict(kwargs or {})))
+        rows = {name: each for edge_rows in found for name, each in edge_rows.rows.items()}
+        return cls(ComputedRow(func, *given), rows, name_of)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise computes_with("a tensor with a row per edge", name)
+        function = getattr(Tensor, name, None)
+        if name.startswith("_") or not callable(function) or name in _OF_SHAPE or name.endswith("_"):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            raise computes_with("a row per edge", name)
+        return self._method(function)
 
-    def _refuse(self, *_: object) -> Any:
-        raise computes_with("a tensor with a row per edge", "an operator")
+    def _method(self, function: Any) -> Callable[..., EdgeRows]:
+        return lambda *args, **kwargs: EdgeRows.__torch_function__(function, (), (self, *args), kwargs)
 
-    __getitem__ = __len__ = __iter__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
-    __truediv__ = __rtruediv__ = __neg__ = __pow__ = __matmul__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    def __len__(self) -> int:
+        raise computes_with("a row per edge", "their number")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise computes_with("a row per edge", "a loop")
+
+
+def _operator(name: str) -> Callable[..., EdgeRows]:
+    function = getattr(Tensor, name)
+    return lambda self, *args: EdgeRows.__torch_function__(function, (), (self, *args))
+
+
+for _name in (
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "truediv",
+    "rtruediv",
+    "pow",
+    "neg",
+    "getitem",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+):
+    # Python looks operators up in the class.
+    setattr(EdgeRows, f"__{_name}__", _operator(f"__{_name}__"))
 
 
 def computes_with(what: str, how: str) -> LayerError:
@@ -144,8 +235,8 @@ def computes_with(what: str, how: str) -> LayerError:
 class _Call:
     """A call of ``message`` on a batch of edges."""
 
-    def __init__(self, conv: nn.Module, edge: Edge) -> None:
-        self.conv, self.edge = conv, edge
+    def __init__(self, conv: nn.Module, edge: Edge, parameter: Callable[[str], Tensor]) -> None:
+        self.conv, self.edge, self.parameter = conv, edge, parameter
         self.scores: list[Tensor] = []
         "What softmax was called with."
 
@@ -192,15 +283,24 @@ class PygLayer(SagaLayer):
         conv: the layer of PyG, whose parameters are this one's.
         arguments: of its ``message``.
         example: a topology with edge data, and rows of its vertices, to run ``message`` on.
+        model: the model of PyG, whose modules may compute rows of edges.
     Raises:
         LayerError: the layer aggregates in a way of its own, or cannot be run edge by edge.
     """
 
     def __init__(
-        self, conv: nn.Module, arguments: Arguments, example: tuple[Topology, Mapping[str, Tensor]]
+        self,
+        conv: nn.Module,
+        arguments: Arguments,
+        example: tuple[Topology, Mapping[str, Tensor]],
+        model: nn.Module,
     ) -> None:
         super().__init__()
         self.conv = conv
+        owners = dict.fromkeys(name.rpartition(".")[0] for name in _parameters(arguments))
+        self.owners = nn.ModuleList(model.get_submodule(name) for name in owners)
+        "Modules of the model that compute rows of edges."
+        self._numbers = {name: number for number, name in enumerate(owners)}
         self.is_softmax = type(conv.aggr_module).__name__ == "SoftmaxAggregation"
         "Whether messages are weighted by the softmax of themselves, column by column."
         self.called_with = arguments
@@ -219,7 +319,7 @@ class PygLayer(SagaLayer):
 
     def apply_edge(self, edge: Edge) -> Any:
         """The messages; with a softmax, scores and messages without weights."""
-        call = _Call(self.conv, edge)
+        call = _Call(self.conv, edge, self._parameter)
         message = call.run("message", self.arguments)
         if self.is_softmax:
             return message * self.conv.aggr_module.t, message.unsqueeze(-1)
@@ -237,10 +337,10 @@ class PygLayer(SagaLayer):
             data=topology.edge_data,
             reader=type(self.conv).__name__,
         )
-        call = _Call(self.conv, edge)
+        call = _Call(self.conv, edge, self._parameter)
         message = call.run("message", self.arguments)
         for arguments in _without_one(self.arguments):
-            other = _Call(self.conv, edge)
+            other = _Call(self.conv, edge, self._parameter)
             try:
                 is_read = not _are_equal([other.run("message", arguments), *other.scores], [message, *call.scores])
             except Exception:  # noqa: BLE001  (of any kind: it computes with None)
@@ -249,6 +349,11 @@ class PygLayer(SagaLayer):
                 self.arguments = arguments
                 return self._scores_on(example)
         return call.scores
+
+    def _parameter(self, name: str) -> Tensor:
+        owner, _, local = name.rpartition(".")
+        found: Tensor = getattr(self.owners[self._numbers[owner]], local)
+        return found
 
     def _refused(self, found: str, expected: str) -> LayerError:
         return LayerError(
@@ -334,19 +439,35 @@ def _filled(rows: Tensor, num_rows: int) -> Tensor:
     return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows
 
 
-def _stored(arguments: Arguments) -> Iterator[str]:
+def _sources_in(arguments: Arguments) -> Iterator[Source]:
+    """All sources that the arguments are computed from."""
     for _, source in arguments:
-        if isinstance(source, StoredRow):
-            yield source.name
-        elif isinstance(source, UpdatedRow):
-            yield from _stored(source.arguments)
+        yield from _sources_of(source)
+
+
+def _sources_of(source: Source) -> Iterator[Source]:
+    yield source
+    if isinstance(source, UpdatedRow):
+        yield from _sources_in(source.arguments)
+    elif isinstance(source, ComputedRow):
+        for leaf in pytree.tree_leaves((source.args, source.kwargs)):
+            if isinstance(leaf, _SOURCES):
+                yield from _sources_of(leaf)
+
+
+def _stored(arguments: Arguments) -> Iterator[str]:
+    return (source.name for source in _sources_in(arguments) if isinstance(source, StoredRow))
+
+
+def _parameters(arguments: Arguments) -> Iterator[str]:
+    return (source.name for source in _sources_in(arguments) if isinstance(source, Parameter))
 
 
 def _without_one(arguments: Arguments) -> Iterator[Arguments]:
     """The arguments with None in the place of one that has a row of edge data."""
     for number, (name, source) in enumerate(arguments):
         others: Iterator[Source] = iter(())
-        if isinstance(source, StoredRow):
+        if isinstance(source, StoredRow | ComputedRow):
             others = iter([Value(None)])
         elif isinstance(source, UpdatedRow):
             others = (UpdatedRow(each) for each in _without_one(source.arguments))

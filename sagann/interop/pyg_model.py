@@ -158,10 +158,11 @@ class PygModel(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """Load what :meth:`state_dict` gives: this module's own names lead to the same tensors."""
         names = {id(module): name for name, module in self.model.named_modules()}
+        # The layers' modules are modules of the model.
         homes = [("model.", "")]
-        homes += [
-            (f"layers.{number}.conv.", f"{names[id(layer.conv)]}.") for number, layer in enumerate(self.layers)
-        ]
+        for home, module in self.layers.named_modules(remove_duplicate=False):
+            if id(module) in names:
+                homes.append((f"layers.{home}.", f"{names[id(module)]}."))
         given = {name: state_dict.pop(name) for name in list(state_dict) if name.startswith(prefix)}
         for home, of_model in homes:
             start = prefix + of_model.removeprefix(".")
@@ -174,10 +175,10 @@ class PygModel(nn.Module):
         return [layer for layer in self.layers if isinstance(layer, PygLayer)]
 
     def _walk(self, hops: Sequence[Topology]) -> PlannedWalk:
-        return PlannedWalk(self._calls, self.levels, hops)
+        return PlannedWalk(self.model, self._calls, self.levels, hops)
 
     def _run(self, walk: Walk, x: Tensor, graph_ptr: Tensor | None = None) -> Tensor:
-        stored = {name: EdgeRows(StoredRow(_EDGE_ARGUMENTS[name]), {}) for name in self.arguments}
+        stored = {name: EdgeRows(StoredRow(_EDGE_ARGUMENTS[name]), {}, walk.name_of) for name in self.arguments}
         return self._called(x, EdgeIndex(walk), stored, graph_ptr)
 
     def _called(self, x: Tensor, edges: Any, stored: Mapping[str, Any], graph_ptr: Tensor | None) -> Tensor:
@@ -205,7 +206,7 @@ class PygModel(nn.Module):
         example, x = _example_of(graph, arguments, self.model)
         known_hops = self.num_hops if self.layers else None
         with _undisturbed(self.model), using_engine(NaiveEngine()):
-            reading = ReadingWalk(_with_some_weights(example.topology, like=x))
+            reading = ReadingWalk(self.model, _with_some_weights(example.topology, like=x))
             self._run(reading, x, example.graph_ptr)
             self.layers, self.levels = nn.ModuleList(reading.layers), tuple(range(len(reading.layers)))
             self.preparation = self._common_preparation()
@@ -267,7 +268,7 @@ class PygModel(nn.Module):
         """Find out which layers walk the same hop of a mini-batch, if the model can walk mini-batches."""
         topology = self.prepare(example).topology
         blocks = [_block(topology, len(x) - level) for level in range(min(len(self.layers), len(x) - 1))]
-        walk = SampledWalk(self._calls, blocks)
+        walk = SampledWalk(self.model, self._calls, blocks)
         try:
             self._run(walk, x, example.graph_ptr)
         except Exception as error:  # noqa: BLE001  (of any kind: rows do not fit)

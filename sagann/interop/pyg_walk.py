@@ -30,6 +30,9 @@ _WITHOUT_LOOPS = ("ARMAConv", "LGConv", "TAGConv")
 class Walk(Protocol):
     """A forward of the model."""
 
+    def name_of(self, tensor: Tensor) -> str | None:
+        """The name of a parameter or buffer of the model; None for another tensor."""
+
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """What the next call of ``propagate`` returns before ``update``, for these named arguments."""
 
@@ -58,16 +61,32 @@ class EdgeIndex:
     __getitem__ = __len__ = __iter__ = _refuse
 
 
-class PlannedWalk:
+class _WalkOf:
+    """A forward of a model of PyG."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def name_of(self, tensor: Tensor) -> str | None:
+        """See :class:`Walk`."""
+        named = (*self.model.named_parameters(), *self.model.named_buffers())
+        return next((name for name, each in named if each is tensor), None)
+
+
+class PlannedWalk(_WalkOf):
     """A forward over some hops, by what is known of the model.
 
     Args:
+        model: of PyG.
         layers: the calls of ``propagate``, in their order.
         levels: number of the hop that each of them walks.
         hops: topologies, one for each level.
     """
 
-    def __init__(self, layers: Sequence[PygLayer], levels: Sequence[int], hops: Sequence[Topology]) -> None:
+    def __init__(
+        self, model: nn.Module, layers: Sequence[PygLayer], levels: Sequence[int], hops: Sequence[Topology]
+    ) -> None:
+        super().__init__(model)
         self.layers, self.levels, self.hops = layers, levels, hops
         self.number = 0
         "Number of the next call."
@@ -93,21 +112,23 @@ class PlannedWalk:
         return (x, x[: hop.num_dst]) if hop.num_dst < hop.num_given and _takes_pairs(conv) else x
 
 
-class ReadingWalk:
+class ReadingWalk(_WalkOf):
     """A forward on made-up vertices that shows what the model propagates.
 
     Args:
+        model: of PyG.
         topology: of the made-up vertices, with edge data.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, model: nn.Module, topology: Topology) -> None:
+        super().__init__(model)
         self.topology = topology
         self.layers: list[PygLayer] = []
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """See :class:`Walk`."""
         arguments, rows = arguments_of(conv, "message", given, num_src=self.topology.num_src)
-        layer = PygLayer(conv, arguments, (self.topology, rows))
+        layer = PygLayer(conv, arguments, (self.topology, rows), self.model)
         self.layers.append(layer)
         out: Tensor = layer(self.topology, rows)
         return out
@@ -120,8 +141,8 @@ class ReadingWalk:
 class SampledWalk(PlannedWalk):
     """A forward on made-up blocks, each smaller than the one before, that shows which level each layer walks."""
 
-    def __init__(self, layers: Sequence[PygLayer], blocks: Sequence[Topology]) -> None:
-        super().__init__(layers, [0] * len(layers), blocks)
+    def __init__(self, model: nn.Module, layers: Sequence[PygLayer], blocks: Sequence[Topology]) -> None:
+        super().__init__(model, layers, [0] * len(layers), blocks)
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """See :class:`Walk`."""
@@ -184,7 +205,7 @@ class _Propagate(_Routed):
             weights = given.get("edge_weight")
             if weights is not None and weights.source != WEIGHTS:
                 raise computes_with("weights that are normalised by degree", type(conv).__name__)
-            given["edge_weight"] = EdgeRows(StoredRow(DEGREE_WEIGHTS), {})
+            given["edge_weight"] = EdgeRows(StoredRow(DEGREE_WEIGHTS), {}, edge_index.walk.name_of)
         gathered = edge_index.walk.propagate(conv, given)
         return conv.update(gathered, **_arguments_of_update(conv, given))
 
@@ -196,7 +217,7 @@ class _UpdateEdges(_Routed):
             return type(conv).edge_updater(conv, edge_index, size=size, **given)
         num_rows = max(len(each) for value in given.values() for each in _tensors(value))
         arguments, rows = arguments_of(conv, "edge_update", given, num_src=num_rows)
-        return EdgeRows(UpdatedRow(arguments), rows)
+        return EdgeRows(UpdatedRow(arguments), rows, edge_index.walk.name_of)
 
 
 def routed(conv: nn.Module) -> None:
