@@ -27,19 +27,10 @@ from torch.utils import _pytree as pytree
 
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
+from sagann.interop.pyg_aggregations import aggregation_of
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.edge import scattered
 
-_ACCUMULATORS = {
-    "SumAggregation": "sum",
-    "MeanAggregation": "mean",
-    "MaxAggregation": "max",
-    "MinAggregation": "min",
-    "MulAggregation": "mul",
-    "VarAggregation": "var",
-    "StdAggregation": "std",
-}
-"Accumulators, by the names of PyG's aggregations."
 _OF_SHAPE = (
     "size",
     "dim",
@@ -301,8 +292,7 @@ class PygLayer(SagaLayer):
         self.owners = nn.ModuleList(model.get_submodule(name) for name in owners)
         "Modules of the model that compute rows of edges."
         self._numbers = {name: number for number, name in enumerate(owners)}
-        self.is_softmax = type(conv.aggr_module).__name__ == "SoftmaxAggregation"
-        "Whether messages are weighted by the softmax of themselves, column by column."
+        self.aggregation = aggregation_of(conv)
         self.called_with = arguments
         "The arguments as the layer gives them."
         self.arguments = arguments
@@ -310,7 +300,7 @@ class PygLayer(SagaLayer):
         scores = self._scores_on(example)
         if len(scores) > 1:
             raise self._refused(f"{len(scores)} softmaxes in one message", "one softmax")
-        self.accumulator = "softmax" if self.is_softmax else accumulators_of(conv)
+        self.accumulator = self.aggregation.accumulator
         if scores:
             if self.accumulator != "sum":
                 raise self._refused(f"a softmax, and then {self.accumulator}", "their sum")
@@ -321,12 +311,13 @@ class PygLayer(SagaLayer):
         """The messages; with a softmax, scores and messages without weights."""
         call = _Call(self.conv, edge, self._parameter)
         message = call.run("message", self.arguments)
-        if self.is_softmax:
-            return message * self.conv.aggr_module.t, message.unsqueeze(-1)
-        return (call.scores[0], message) if self.accumulator == "softmax" else message
+        if call.scores:
+            return call.scores[0], message
+        return self.aggregation.messages(message, self.conv.aggr_module)
 
-    def apply_vertex(self, vertex: Any, accum: Tensor) -> Tensor:
-        return accum.squeeze(-1) if self.is_softmax else accum
+    def apply_vertex(self, vertex: Any, accum: Any) -> Tensor:
+        """The rows that the layer's ``aggregate`` would return."""
+        return self.aggregation.finished(accum, self.conv.aggr_module)
 
     def _scores_on(self, example: tuple[Topology, Mapping[str, Tensor]]) -> list[Tensor]:
         """What softmax is called with on an example. Arguments with a row per edge that the message does not read are left out then."""
@@ -362,25 +353,6 @@ class PygLayer(SagaLayer):
             where=f"layer {type(self.conv).__name__}",
             fix="Write it as sagann.SagaLayer: 'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
         )
-
-
-def accumulators_of(conv: nn.Module) -> Any:
-    """The accumulators that do what the layer's aggregation does: a name, or a tuple of names.
-
-    Raises:
-        LayerError: there are none.
-    """
-    module = conv.aggr_module
-    several = list(getattr(module, "aggrs", [module]))
-    names = tuple(_ACCUMULATORS.get(type(each).__name__) for each in several)
-    if None in names or getattr(module, "mode", "cat") != "cat":
-        raise LayerError(
-            "a layer of PyTorch Geometric gathers in a way that is not known",
-            value=f"aggr = {module}, expected {', '.join(_ACCUMULATORS.values())}, or a list of these",
-            where=f"layer {type(conv).__name__}",
-            fix="Name one of these, or write the layer as sagann.SagaLayer.",
-        )
-    return names if hasattr(module, "aggrs") else names[0]
 
 
 def arguments_of(

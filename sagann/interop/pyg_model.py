@@ -113,6 +113,8 @@ class PygModel(nn.Module):
         "Number of the hop that each of them walks."
         self.arguments: tuple[str, ...] = ()
         "The arguments of the model that get edge data."
+        self._offered: tuple[str, ...] = ()
+        "Those that the graph has edge data for, or that the model needs."
         self.preparation = Preparation(adds_loops=False, weighs=False)
         self.not_sampled = ""
         "Why the model cannot walk the blocks of mini-batches; empty where it can."
@@ -179,43 +181,25 @@ class PygModel(nn.Module):
 
     def _run(self, walk: Walk, x: Tensor, graph_ptr: Tensor | None = None) -> Tensor:
         stored = {name: EdgeRows(StoredRow(_EDGE_ARGUMENTS[name]), {}, walk.name_of) for name in self.arguments}
-        return self._called(x, EdgeIndex(walk), stored, graph_ptr)
-
-    def _called(self, x: Tensor, edges: Any, stored: Mapping[str, Any], graph_ptr: Tensor | None) -> Tensor:
-        """What the model of PyG returns."""
-        more = dict(stored)
-        if graph_ptr is not None:
-            numbers = torch.arange(len(graph_ptr) - 1, device=x.device)
-            more["batch"] = torch.repeat_interleave(numbers, graph_ptr.diff(), output_size=len(x))
-        if _takes_data(self.model):
-            unknown = dict.fromkeys([*_EDGE_ARGUMENTS, "batch"])
-            data = SimpleNamespace(
-                x=x, edge_index=edges, num_nodes=len(x), num_features=x.shape[1], **unknown | more
-            )
-            result: Tensor = self.model(data)
-        else:
-            result = self.model(x, edges, **more)
-        return result
+        return _called(self.model, x, EdgeIndex(walk), stored, graph_ptr)
 
     def _read(self, graph: Graph) -> None:
         """See on made-up vertices what the model propagates, and compare its results with PyG's; again for a graph with other edge data."""
-        arguments = _arguments_for(self.model, graph)
-        if self.layers and arguments == self.arguments:
+        offered = _arguments_for(self.model, graph)
+        if self.layers and offered == self._offered:
             return
-        self.arguments = arguments
-        example, x = _example_of(graph, arguments, self.model)
+        example, x = _example_of(graph, offered, self.model)
         known_hops = self.num_hops if self.layers else None
         with _undisturbed(self.model), using_engine(NaiveEngine()):
+            expected, self.arguments = _by_pyg(self.model, example, x, offered)
             reading = ReadingWalk(self.model, _with_some_weights(example.topology, like=x))
             self._run(reading, x, example.graph_ptr)
             self.layers, self.levels = nn.ModuleList(reading.layers), tuple(range(len(reading.layers)))
-            self.preparation = self._common_preparation()
-            self._compare(example, x)
+            self._offered, self.preparation = offered, self._common_preparation()
+            self._compare(example, x, expected)
             self._find_levels(example, x)
         if known_hops not in (None, self.num_hops):
-            raise changed(
-                f"{self.num_hops} hops with edge data {', '.join(arguments) or 'none'}, {known_hops} before"
-            )
+            raise changed(f"{self.num_hops} hops with {', '.join(offered) or 'no edge data'}, {known_hops} before")
 
     def _common_preparation(self) -> Preparation:
         """What all layers want of the graph."""
@@ -239,20 +223,9 @@ class PygModel(nn.Module):
             )
         return found
 
-    def _compare(self, example: Graph, x: Tensor) -> None:
+    def _compare(self, example: Graph, x: Tensor, expected: Tensor) -> None:
         """Refuse a model whose results are not those of PyG."""
         twin = copy.deepcopy(self)
-        topology = example.topology
-        edges = torch.stack([topology.indices.long(), topology.edge_dst().long()])
-        given = {name: topology.edge_data[_EDGE_ARGUMENTS[name]] for name in self.arguments}
-        expected = twin._called(x, edges, given, example.graph_ptr)
-        if not isinstance(expected, Tensor):
-            raise LayerError(
-                "a model must return a tensor",
-                value=f"a {type(expected).__name__}",
-                where=f"model {type(self.model).__name__}",
-                fix="Return one row for each vertex.",
-            )
         prepared = twin.prepare(example)
         found = twin._run(twin._walk(prepared.hops(twin.num_hops)), x, example.graph_ptr)
         if found.shape != expected.shape or not (found - expected).abs().max() <= _TOLERANCE * expected.abs().max():
@@ -291,6 +264,54 @@ def _convs_of(model: nn.Module) -> Iterator[Any]:
         from torch_geometric.nn import MessagePassing
 
         yield from (module for module in model.modules() if isinstance(module, MessagePassing))
+
+
+def _called(model: nn.Module, x: Tensor, edges: Any, stored: Mapping[str, Any], graph_ptr: Tensor | None) -> Tensor:
+    """What the model of PyG returns."""
+    more = dict(stored)
+    if graph_ptr is not None:
+        numbers = torch.arange(len(graph_ptr) - 1, device=x.device)
+        more["batch"] = torch.repeat_interleave(numbers, graph_ptr.diff(), output_size=len(x))
+    if _takes_data(model):
+        unknown = dict.fromkeys([*_EDGE_ARGUMENTS, "batch"])
+        data = SimpleNamespace(x=x, edge_index=edges, num_nodes=len(x), num_features=x.shape[1], **unknown | more)
+        result: Tensor = model(data)
+    else:
+        result = model(x, edges, **more)
+    return result
+
+
+def _by_pyg(
+    model: nn.Module, example: Graph, x: Tensor, offered: tuple[str, ...]
+) -> tuple[Tensor, tuple[str, ...]]:
+    """What PyG computes, and the arguments that the model got: those offered, or those it needs where it does not run with all."""
+    topology, name = example.topology, type(model).__name__
+    edges = torch.stack([topology.indices.long(), topology.edge_dst().long()])
+    known = _parameters_of(model)
+    needed = tuple(each for each in offered if each in known and known[each].default is inspect.Parameter.empty)
+    for arguments in dict.fromkeys([offered, needed]):
+        given = {each: topology.edge_data[_EDGE_ARGUMENTS[each]] for each in arguments}
+        try:
+            result = _called(copy.deepcopy(model), x, edges, given, example.graph_ptr)
+        except Exception as error:
+            if arguments != needed:
+                continue
+            sizes = [f"x {list(x.shape)}", *(f"{each} {list(rows.shape)}" for each, rows in given.items())]
+            raise LayerError(
+                "a model of PyTorch Geometric does not run",
+                value=f"with {', '.join(sizes)}: {in_one_line(error)}",
+                where=f"model {name}",
+                fix="Check the widths of its layers against the graph's features and edge data.",
+            ) from error
+        if not isinstance(result, Tensor):
+            raise LayerError(
+                "a model must return a tensor",
+                value=f"a {type(result).__name__}",
+                where=f"model {name}",
+                fix="Return one row for each vertex.",
+            )
+        return result, arguments
+    raise AssertionError("the arguments that are needed are tried last")
 
 
 def _require_usual(conv: Any) -> None:
