@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-_OURS = (Path(__file__).parents[1] / package for package in ("saga", "compiler", "kernels"))
+_OURS = (Path(__file__).parents[1] / package for package in ("saga", "compiler", "kernels", "interop"))
 _NOT_THE_USERS = tuple(map(str, (Path(torch.__file__).parent, *_OURS)))
 
 

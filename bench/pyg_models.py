@@ -1,0 +1,134 @@
+"""Models of PyTorch Geometric as they are: epochs with PyG, and the same models trained by sagann.
+
+    python -m bench.pyg_models [--graphs pubmed reddit-small] [--rounds 5] [--threads 2] > bench/results/pyg_models.md
+
+Two copies of each model take turns: one is called as model(x, edge_index), the other one by sagann. An epoch is forward, cross-entropy on half
+of the vertices, backward and a step of Adam, with the model's dropout. Before, sagann reads the model, prepares the graph, compiles and trains
+an epoch, from kernels that are in its cache. Peaks of memory are not compared; the last column is the smallest budget in which the model's
+epoch can be streamed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bench.epochs.graphs import SHAPES, graph_of, stored_graph
+from bench.timing import alternate, median_ratio
+from sagann.graph import Graph
+from sagann.interop import from_pyg_model
+from sagann.runtime.processor import processor_name
+
+
+def models_for(graph: Graph, hidden: int) -> Mapping[str, Callable[[], nn.Module]]:
+    """Models of two layers by name, as PyG has them ready."""
+    from torch_geometric.nn import GAT, GCN, GIN, PNA, EdgeCNN, GraphSAGE
+
+    sizes: dict[str, Any] = {
+        "in_channels": graph.num_features,
+        "hidden_channels": hidden,
+        "num_layers": 2,
+        "out_channels": graph.num_classes,
+        "dropout": 0.5,
+    }
+    degrees = torch.bincount(graph.topology.in_degrees())
+    return {
+        "GCN": lambda: GCN(**sizes),
+        "GraphSAGE": lambda: GraphSAGE(**sizes),
+        "GIN": lambda: GIN(**sizes),
+        "GAT": lambda: GAT(**sizes, heads=8),
+        "GAT v2": lambda: GAT(**sizes, heads=8, v2=True),
+        "EdgeCNN": lambda: EdgeCNN(**sizes),
+        "PNA": lambda: PNA(
+            **sizes, aggregators=["mean", "max", "std"], scalers=["identity", "amplification"], deg=degrees
+        ),
+    }
+
+
+def epoch_of(
+    model: nn.Module, run: Callable[[], torch.Tensor], labels: torch.Tensor, mask: torch.Tensor
+) -> Callable[[], None]:
+    """A function that trains ``model``, which ``run`` calls, for an epoch."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    model.train()
+
+    def epoch() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(run()[mask], labels[mask]).backward()
+        optimizer.step()
+
+    return epoch
+
+
+def row(graph: Graph, make: Callable[[], nn.Module], rounds: int) -> list[str]:
+    """Seconds of an epoch with PyG and with sagann, their ratio, and sagann's first epoch."""
+    topology, labels = graph.topology, graph.labels
+    assert labels is not None
+    assert isinstance(graph.features, torch.Tensor)
+    mask = torch.arange(graph.num_vertices) % 2 == 0
+    edges = torch.stack([topology.indices.long(), topology.edge_dst().long()])
+    theirs = make()
+    ours = copy.deepcopy(theirs)
+    began_s = time.perf_counter()
+    model = from_pyg_model(ours, graph)
+    prepared = model.prepare(graph)
+    hops = prepared.hops(model.num_hops)
+    epochs = {
+        "PyG": epoch_of(theirs, lambda: theirs(graph.features, edges), labels, mask),
+        "sagann": epoch_of(ours, lambda: model(hops, prepared.features), labels, mask),
+    }
+    epochs["sagann"]()
+    first_s = time.perf_counter() - began_s
+    found = alternate(epochs, repetitions=rounds)
+    ratio = median_ratio(found["PyG"], found["sagann"])
+    return [f"{median(found['PyG']):.3f}", f"{median(found['sagann']):.3f}", f"{ratio:.2f}", f"{first_s:.1f}"]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--graphs", nargs="+", default=["pubmed", "reddit-small"], help=", ".join(["pubmed", *SHAPES])
+    )
+    parser.add_argument("--models", nargs="+", help="all by default")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    import torch_geometric
+
+    print("# Models of PyTorch Geometric, unmodified\n")
+    print(
+        f"`python -m bench.pyg_models`; {processor_name()}, {args.threads} threads; PyTorch {torch.__version__}, ",
+        end="",
+    )
+    print(
+        f"PyG {torch_geometric.__version__}. Models of `torch_geometric.nn` with 2 layers, hidden {args.hidden}, dropout 0.5; "
+    )
+    print(
+        "with PyG they are called with `edge_index`. Ratios are medians of the rounds'. The first epoch of sagann includes reading the model,"
+    )
+    print("preparing the graph, and loading or compiling kernels.\n")
+    print(
+        "| graph | model | PyG, s | sagann, s | times as fast | first epoch, s |\n|:--|:--|--:|--:|--:|--:|",
+        flush=True,
+    )
+    for name in args.graphs:
+        graph = graph_of(stored_graph(name))
+        for model, make in models_for(graph, args.hidden).items():
+            if args.models is None or model in args.models:
+                torch.manual_seed(0)
+                print("|", " | ".join([name, model, *row(graph, make, args.rounds)]), "|", flush=True)
+
+
+if __name__ == "__main__":
+    main()
