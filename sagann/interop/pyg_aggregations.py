@@ -2,7 +2,7 @@
 
 Aggregations by a name, or several of them side by side, are accumulators of the same name. Two need more:
 
-- ``SoftmaxAggregation`` weighs messages by the softmax of themselves, column by column: the softmax accumulator, with a head for each column;
+- ``SoftmaxAggregation`` weighs messages by the softmax of themselves, column by column: the softmax accumulator, with a score for each column;
 - ``DegreeScalerAggregation`` multiplies what several aggregations give by functions of the degree, which is the sum of a one for each edge.
 
 References:
@@ -55,17 +55,6 @@ class Aggregation:
         return result
 
 
-class _OfItself(Aggregation):
-    __slots__ = ()
-
-    def messages(self, message: Tensor, module: Any) -> Any:
-        return message * module.t, message.unsqueeze(-1)
-
-    def finished(self, accum: Any, module: Any) -> Tensor:
-        result: Tensor = accum.squeeze(-1)
-        return result
-
-
 class _Scaled(Aggregation):
     __slots__ = ()
 
@@ -88,7 +77,7 @@ def aggregation_of(conv: Any) -> Aggregation:
     module = conv.aggr_module
     kind = type(module).__name__
     if kind == "SoftmaxAggregation":
-        return _OfItself("softmax")
+        return Aggregation("softmax")
     if kind == "DegreeScalerAggregation":
         if unknown := set(module.scaler) - {"identity", *_SCALERS}:
             raise _not_known(conv, f"scalers {', '.join(sorted(unknown))}")
@@ -101,7 +90,7 @@ def _names_of(module: nn.Module, conv: nn.Module) -> Any:
     several: Any = getattr(module, "aggrs", None)
     names = tuple(_NAMES.get(type(each).__name__) for each in several or [module])
     if None in names or getattr(module, "mode", "cat") != "cat":
-        raise _not_known(conv, f"aggr = {module}")
+        raise _not_known(conv, f"aggr = {' '.join(str(module).split())}")
     return names if several else names[0]
 
 

@@ -5,8 +5,10 @@ The model runs as it is, and gets a stand-in for its ``edge_index`` which it may
 PyG the same layer does what it always did. So model, parameters and names of weights are the user's; what is propagated is compiled,
 streamed and divided among workers as that of any other model.
 
-When the adapter is made, the model runs on a few made-up vertices, which shows what its layers propagate and in which order. Then its
-results are compared with those that PyG computes of the same vertices: a model whose numbers differ is refused.
+When the adapter is made, the model runs on a few made-up vertices (:mod:`sagann.interop.pyg_example`), which shows what its layers propagate
+and in which order. Then its results and their gradients are compared with those that PyG computes of the same vertices, in evaluation, and
+in training without dropout: a model whose numbers differ is refused. A model that draws random numbers of its own in training is compared in
+evaluation alone.
 
 Self-loops, and weights by degree, are made once for the graph (:meth:`PygModel.prepare`), and not in every forward.
 
@@ -20,17 +22,28 @@ import copy
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sagann.errors import InputError, LayerError, in_one_line
 from sagann.graph import Graph, Topology, add_self_loops, normalise
-from sagann.graph.task import is_of_graphs
-from sagann.interop.pyg_layer import EdgeRows, PygLayer, StoredRow
+from sagann.interop.pyg_example import (
+    EDGE_ARGUMENTS,
+    NUM_ROWS,
+    WithoutDropout,
+    are_close,
+    block_of,
+    example_of,
+    undisturbed,
+    values_and_gradients,
+    with_some_weights,
+)
+from sagann.interop.pyg_layer import PygLayer
+from sagann.interop.pyg_rows import EdgeRows, StoredRow
 from sagann.interop.pyg_walk import (
     DEGREE_WEIGHTS,
     WEIGHTS,
@@ -46,14 +59,11 @@ from sagann.interop.pyg_walk import (
 )
 from sagann.saga.engine import NaiveEngine, using_engine
 
-EDGES = ("edge_index", "adj_t", "adj")
+EDGES = ("edge_index", "adj_t", "adj", "edges")
 "Names of the argument after the rows."
-_EDGE_ARGUMENTS = {"edge_weight": "weight", "edge_attr": "attr", "edge_type": "type"}
-"Arguments of a model's forward, and the edge data that they are."
-_NUM_ROWS, _NUM_EDGES = 13, 60
-"Numbers of made-up vertices and edges."
-_TOLERANCE = 1e-4
-"Difference from PyG's results, relative to the largest of them."
+_CACHES_OF_ROWS = ("_cached_x", "_cached_h")
+_CACHES = ("_cached_edge_index", "_cached_adj_t", *_CACHES_OF_ROWS)
+"Attributes in which layers of PyG keep what they have prepared."
 
 
 def takes_edge_index(model: nn.Module) -> bool:
@@ -86,7 +96,7 @@ def from_pyg_model(model: nn.Module, graph: Graph) -> PygModel:
     Raises:
         LayerError: the model computes with ``edge_index`` itself; a layer gathers in a way that is not known; the layers want the graph prepared
             in different ways; or the results differ from PyG's.
-        InputError: the model has no layer of PyG.
+        InputError: the model has no layer of PyG, or the graph no features.
     """
     if not is_written_for_pyg(model):
         raise InputError(
@@ -95,12 +105,21 @@ def from_pyg_model(model: nn.Module, graph: Graph) -> PygModel:
             where="from_pyg_model",
             fix="Pass a model whose forward takes (x, edge_index), or a Data object.",
         )
-    takes_graphs = _takes_data(model) or "batch" in _parameters_of(model)
-    return PygGraphModel(model, graph) if is_of_graphs(graph) and takes_graphs else PygModel(model, graph)
+    if graph.num_features == 0:
+        raise InputError(
+            "a model of PyTorch Geometric needs features",
+            value="vertices have none",
+            where=f"graph '{graph.name}', for model {type(model).__name__}",
+            fix="Give the graph features, or write the model with sagann's layers and sagann.nn.EmbeddingEncoder.",
+        )
+    return PygGraphModel(model, graph) if _gives_graphs(model, graph) else PygModel(model, graph)
 
 
 class PygModel(nn.Module):
     """A model of PyG as sagann calls it: ``model(hops, x)``, x [num_src, F] -> [num_dst, F']. Made by :func:`from_pyg_model`."""
+
+    gives_graphs = False
+    "Whether graphs get a row each, and not vertices."
 
     def __init__(self, model: nn.Module, graph: Graph) -> None:
         super().__init__()
@@ -116,6 +135,7 @@ class PygModel(nn.Module):
         self._offered: tuple[str, ...] = ()
         "Those that the graph has edge data for, or that the model needs."
         self.preparation = Preparation(adds_loops=False, weighs=False)
+        self._is_fixed = False
         self.not_sampled = ""
         "Why the model cannot walk the blocks of mini-batches; empty where it can."
         for conv in _convs_of(model):
@@ -130,18 +150,44 @@ class PygModel(nn.Module):
 
     def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
         """Run the model."""
-        if self.not_sampled and any(hop.num_dst != hop.num_given for hop in hops):
+        if any(hop.num_dst != hop.num_given for hop in hops):
+            self.require_sampled()
+        return self._run(self._walk(hops), x)
+
+    def require_sampled(self) -> None:
+        """Refuse a model that cannot walk the blocks of mini-batches."""
+        if self.not_sampled:
             raise LayerError(
                 "a model of PyTorch Geometric cannot walk mini-batches",
                 value=self.not_sampled,
                 where=f"model {type(self.model).__name__}",
                 fix="Train it on the whole graph (without --sample), or give its layers pairs, (x, x[:num_dst]).",
             )
-        return self._run(self._walk(hops), x)
 
     def prepare(self, graph: Graph) -> Graph:
-        """Add the self-loops, and the weights by degree, that the layers would make in every forward."""
-        self._read(graph)
+        """Add the self-loops, and the weights by degree, that the layers would make in every forward.
+
+        Several self-loops of a vertex all count, where PyG keeps one of them.
+
+        Args:
+            graph: the first one says which edge data the model takes; others need the same.
+        Raises:
+            InputError: the graph lacks edge data that the model takes.
+        """
+        if not self._is_fixed:
+            self._read(graph)
+            self._is_fixed = True
+        stored = [EDGE_ARGUMENTS[name] for name in self.arguments]
+        if missing := [name for name in stored if name not in graph.topology.edge_data]:
+            raise InputError(
+                "the graph lacks edge data that the model takes",
+                value=f"{', '.join(missing)}; it has {', '.join(graph.topology.edge_data) or 'none'}",
+                where=f"graph '{graph.name}', for model {type(self.model).__name__}",
+                fix="Give the graph this edge data, as the model's first graph had it.",
+            )
+        return self._prepared(graph)
+
+    def _prepared(self, graph: Graph) -> Graph:
         wanted = self.preparation
         if wanted.weighs and "edge_weight" not in self.arguments:
             # Weights that the model does not take count for nothing.
@@ -180,26 +226,43 @@ class PygModel(nn.Module):
         return PlannedWalk(self.model, self._calls, self.levels, hops)
 
     def _run(self, walk: Walk, x: Tensor, graph_ptr: Tensor | None = None) -> Tensor:
-        stored = {name: EdgeRows(StoredRow(_EDGE_ARGUMENTS[name]), {}, walk.name_of) for name in self.arguments}
-        return _called(self.model, x, EdgeIndex(walk), stored, graph_ptr)
+        stored = {name: EdgeRows(StoredRow(EDGE_ARGUMENTS[name]), {}, walk.name_of) for name in self.arguments}
+        out = _called(self.model, x, EdgeIndex(walk), stored, graph_ptr)
+        walk.end()
+        return out
 
     def _read(self, graph: Graph) -> None:
         """See on made-up vertices what the model propagates, and compare its results with PyG's; again for a graph with other edge data."""
         offered = _arguments_for(self.model, graph)
         if self.layers and offered == self._offered:
             return
-        example, x = _example_of(graph, offered, self.model)
+        self._offered, self.arguments = offered, _that_run(self.model, offered, graph, of_graphs=self.gives_graphs)
+        if any(map(is_lazy, self.model.parameters())):
+            self._give_widths(graph)
+        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.gives_graphs)
         known_hops = self.num_hops if self.layers else None
-        with _undisturbed(self.model), using_engine(NaiveEngine()):
-            expected, self.arguments = _by_pyg(self.model, example, x, offered)
-            reading = ReadingWalk(self.model, _with_some_weights(example.topology, like=x))
-            self._run(reading, x, example.graph_ptr)
-            self.layers, self.levels = nn.ModuleList(reading.layers), tuple(range(len(reading.layers)))
-            self._offered, self.preparation = offered, self._common_preparation()
-            self._compare(example, x, expected)
-            self._find_levels(example, x)
+        with undisturbed(self.model), using_engine(NaiveEngine()):
+            try:
+                reading = ReadingWalk(self.model, with_some_weights(example.topology, like=x))
+                self._run(reading, x, example.graph_ptr)
+                self.layers, self.levels = nn.ModuleList(reading.layers), tuple(range(len(reading.layers)))
+                self.preparation = self._common_preparation()
+                self._compare(example, x)
+                self._find_levels(example, x)
+            except LayerError:
+                raise
+            except Exception as error:
+                raise LayerError(
+                    "a model of PyTorch Geometric does not run without its edges",
+                    value=in_one_line(error) or type(error).__name__,
+                    where=f"model {type(self.model).__name__}, on {NUM_ROWS} made-up vertices",
+                    fix="Let it run with PyTorch Geometric first, on any number of vertices. Then let it pass edge_index on to its layers alone, and compute "
+                    "nothing with it.",
+                ) from error
         if known_hops not in (None, self.num_hops):
-            raise changed(f"{self.num_hops} hops with {', '.join(offered) or 'no edge data'}, {known_hops} before")
+            raise changed(
+                f"{self.num_hops} hops with edge data {', '.join(self.arguments) or 'none'}, {known_hops} before"
+            )
 
     def _common_preparation(self) -> Preparation:
         """What all layers want of the graph."""
@@ -223,24 +286,51 @@ class PygModel(nn.Module):
             )
         return found
 
-    def _compare(self, example: Graph, x: Tensor, expected: Tensor) -> None:
-        """Refuse a model whose results are not those of PyG."""
+    def _give_widths(self, graph: Graph) -> None:
+        """Give parameters their shapes that get these in the first forward."""
+        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.gives_graphs)
+        twin = _twin_of(self.model)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            _run_in_pyg(twin, self.arguments, example, x)
+        self.model.load_state_dict(twin.state_dict())
+
+    def _compare(self, example: Graph, x: Tensor) -> None:
+        """Refuse a model whose results, or their gradients, are not those of PyG."""
         twin = copy.deepcopy(self)
-        prepared = twin.prepare(example)
-        found = twin._run(twin._walk(prepared.hops(twin.num_hops)), x, example.graph_ptr)
-        if found.shape != expected.shape or not (found - expected).abs().max() <= _TOLERANCE * expected.abs().max():
+        _forget_edges(twin.model)
+        prepared = twin._prepared(example)
+        hops = prepared.hops(twin.num_hops)
+
+        def in_pyg(x: Tensor) -> Any:
+            return _run_in_pyg(twin.model, self.arguments, example, x)
+
+        def in_sagann(x: Tensor) -> Any:
+            return twin._run(twin._walk(hops), x, example.graph_ptr)
+
+        for training in (False, True):
+            twin.train(training)
+            with WithoutDropout():
+                expected = values_and_gradients(in_pyg, twin.model, x)
+                found = values_and_gradients(in_sagann, twin.model, x)
+                if are_close(found, expected):
+                    continue
+                # A model that draws random numbers of its own is compared in evaluation alone.
+                if training and not are_close(values_and_gradients(in_pyg, twin.model, x), expected):
+                    continue
             raise LayerError(
                 "a model gives other numbers than with PyTorch Geometric",
                 value="its layers are "
-                + ", ".join(dict.fromkeys(type(layer.conv).__name__ for layer in self._calls)),
+                + ", ".join(dict.fromkeys(type(layer.conv).__name__ for layer in self._calls))
+                + (", in training" if training else ""),
                 where=f"model {type(self.model).__name__}",
-                fix="One of them changes its edges, or weighs messages otherwise than in proportion. Write it as sagann.SagaLayer.",
+                fix="One of them changes its edges, weighs messages otherwise than in proportion, stops gradients, or gets no edge_weight where "
+                "others get it. Build it without that, or write it as sagann.SagaLayer.",
             )
 
     def _find_levels(self, example: Graph, x: Tensor) -> None:
         """Find out which layers walk the same hop of a mini-batch, if the model can walk mini-batches."""
-        topology = self.prepare(example).topology
-        blocks = [_block(topology, len(x) - level) for level in range(min(len(self.layers), len(x) - 1))]
+        topology = self._prepared(example).topology
+        blocks = [block_of(topology, len(x) - level) for level in range(min(len(self.layers), len(x) - 1))]
         walk = SampledWalk(self.model, self._calls, blocks)
         try:
             self._run(walk, x, example.graph_ptr)
@@ -252,6 +342,8 @@ class PygModel(nn.Module):
 
 class PygGraphModel(PygModel):
     """A model of PyG that gives each graph a row: ``model(hops, x, graph_ptr)`` -> [num_graphs, F']."""
+
+    gives_graphs = True
 
     def forward(self, hops: Sequence[Topology], x: Tensor, graph_ptr: Tensor) -> Tensor:  # type: ignore[override]
         """Run the model."""
@@ -266,54 +358,6 @@ def _convs_of(model: nn.Module) -> Iterator[Any]:
         yield from (module for module in model.modules() if isinstance(module, MessagePassing))
 
 
-def _called(model: nn.Module, x: Tensor, edges: Any, stored: Mapping[str, Any], graph_ptr: Tensor | None) -> Tensor:
-    """What the model of PyG returns."""
-    more = dict(stored)
-    if graph_ptr is not None:
-        numbers = torch.arange(len(graph_ptr) - 1, device=x.device)
-        more["batch"] = torch.repeat_interleave(numbers, graph_ptr.diff(), output_size=len(x))
-    if _takes_data(model):
-        unknown = dict.fromkeys([*_EDGE_ARGUMENTS, "batch"])
-        data = SimpleNamespace(x=x, edge_index=edges, num_nodes=len(x), num_features=x.shape[1], **unknown | more)
-        result: Tensor = model(data)
-    else:
-        result = model(x, edges, **more)
-    return result
-
-
-def _by_pyg(
-    model: nn.Module, example: Graph, x: Tensor, offered: tuple[str, ...]
-) -> tuple[Tensor, tuple[str, ...]]:
-    """What PyG computes, and the arguments that the model got: those offered, or those it needs where it does not run with all."""
-    topology, name = example.topology, type(model).__name__
-    edges = torch.stack([topology.indices.long(), topology.edge_dst().long()])
-    known = _parameters_of(model)
-    needed = tuple(each for each in offered if each in known and known[each].default is inspect.Parameter.empty)
-    for arguments in dict.fromkeys([offered, needed]):
-        given = {each: topology.edge_data[_EDGE_ARGUMENTS[each]] for each in arguments}
-        try:
-            result = _called(copy.deepcopy(model), x, edges, given, example.graph_ptr)
-        except Exception as error:
-            if arguments != needed:
-                continue
-            sizes = [f"x {list(x.shape)}", *(f"{each} {list(rows.shape)}" for each, rows in given.items())]
-            raise LayerError(
-                "a model of PyTorch Geometric does not run",
-                value=f"with {', '.join(sizes)}: {in_one_line(error)}",
-                where=f"model {name}",
-                fix="Check the widths of its layers against the graph's features and edge data.",
-            ) from error
-        if not isinstance(result, Tensor):
-            raise LayerError(
-                "a model must return a tensor",
-                value=f"a {type(result).__name__}",
-                where=f"model {name}",
-                fix="Return one row for each vertex.",
-            )
-        return result, arguments
-    raise AssertionError("the arguments that are needed are tried last")
-
-
 def _require_usual(conv: Any) -> None:
     """Refuse a layer of PyG that does what a SAGA layer does not."""
     from torch_geometric.nn import MessagePassing
@@ -325,7 +369,7 @@ def _require_usual(conv: Any) -> None:
         found = f"flow = {conv.flow!r}"
     elif getattr(conv, "improved", False):
         found = "improved = True"
-    elif getattr(conv, "cached", False) and hasattr(conv, "_cached_x"):
+    elif getattr(conv, "cached", False) and any(hasattr(conv, name) for name in _CACHES_OF_ROWS):
         found = "cached = True"
     elif conv.explain or any(
         hooks
@@ -347,12 +391,74 @@ def _arguments_for(model: nn.Module, graph: Graph) -> tuple[str, ...]:
     known = _parameters_of(model)
     takes_all = _takes_data(model)
     found = []
-    for name, stored in _EDGE_ARGUMENTS.items():
+    for name, stored in EDGE_ARGUMENTS.items():
         is_there = stored in graph.topology.edge_data
         is_needed = name in known and known[name].default is inspect.Parameter.empty
         if is_needed or (is_there and (name in known or takes_all)):
             found.append(name)
     return tuple(found)
+
+
+def _that_run(model: nn.Module, offered: tuple[str, ...], graph: Graph, *, of_graphs: bool) -> tuple[str, ...]:
+    """The arguments with which the model runs in PyG: those offered, or where it does not run with all, those that it needs."""
+    known = _parameters_of(model)
+    needed = tuple(each for each in offered if each in known and known[each].default is inspect.Parameter.empty)
+    for arguments in dict.fromkeys([offered, needed]):
+        example, x = example_of(graph, arguments, model, of_graphs=of_graphs)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            try:
+                _run_in_pyg(_twin_of(model), arguments, example, x)
+            except Exception:  # noqa: BLE001  (of any kind: the error comes again when the model is read)
+                continue
+        return arguments
+    return offered
+
+
+def _twin_of(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode that has prepared no edges yet."""
+    twin = copy.deepcopy(model).eval()
+    _forget_edges(twin)
+    return twin
+
+
+def _forget_edges(model: nn.Module) -> None:
+    for conv in _convs_of(model):
+        conv.__dict__.update((name, None) for name in _CACHES if name in conv.__dict__)
+
+
+def _gives_graphs(model: nn.Module, graph: Graph) -> bool:
+    """Whether a model that may be told which vertices make up a graph gives each graph a row."""
+    if "batch" not in _parameters_of(model) and not _takes_data(model):
+        return False
+    arguments = _arguments_for(model, graph)
+    example, x = example_of(graph, arguments, model, of_graphs=True)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            out = _run_in_pyg(_twin_of(model), arguments, example, x)
+        except Exception:  # noqa: BLE001  (of any kind: the error comes again when the model is read)
+            return "batch" in _parameters_of(model)
+    return isinstance(out, Tensor) and len(out) != len(x)
+
+
+def _run_in_pyg(model: nn.Module, arguments: Sequence[str], example: Graph, x: Tensor) -> Any:
+    topology = example.topology
+    edges = torch.stack([topology.indices.long(), topology.edge_dst().long()])
+    given = {name: topology.edge_data[EDGE_ARGUMENTS[name]] for name in arguments}
+    return _called(model, x, edges, given, example.graph_ptr)
+
+
+def _called(model: nn.Module, x: Tensor, edges: Any, stored: Mapping[str, Any], graph_ptr: Tensor | None) -> Any:
+    """What a model of PyG returns."""
+    more = dict(stored)
+    if graph_ptr is not None:
+        numbers = torch.arange(len(graph_ptr) - 1, device=x.device)
+        more["batch"] = torch.repeat_interleave(numbers, graph_ptr.diff(), output_size=len(x))
+    if not _takes_data(model):
+        return model(x, edges, **more)
+    unknown = dict.fromkeys([*EDGE_ARGUMENTS, "batch"])
+    return model(
+        SimpleNamespace(x=x, edge_index=edges, num_nodes=len(x), num_features=x.shape[1], **unknown | more)
+    )
 
 
 def _parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
@@ -368,47 +474,6 @@ def _takes_data(model: nn.Module) -> bool:
     return len(needed) == 1 and needed[0].kind is needed[0].POSITIONAL_OR_KEYWORD and not takes_edge_index(model)
 
 
-def _example_of(graph: Graph, arguments: Sequence[str], model: nn.Module) -> tuple[Graph, Tensor]:
-    """A graph of made-up vertices and edges with edge data like those of a graph, and its features."""
-    generator = torch.Generator().manual_seed(0)
-    like = next((each for each in model.parameters() if each.is_floating_point()), torch.empty(0))
-    # Every vertex but the last one has in-edges, some of them twice, and some a self-loop.
-    src = torch.randint(_NUM_ROWS, (_NUM_EDGES,), generator=generator)
-    dst = torch.randint(_NUM_ROWS - 1, (_NUM_EDGES,), generator=generator)
-    loops = torch.arange(0, _NUM_ROWS, 3)
-    src, dst = torch.cat([src[src != dst], loops]), torch.cat([dst[src != dst], loops])
-    data = {}
-    for name in arguments:
-        stored = _EDGE_ARGUMENTS[name]
-        known = graph.topology.edge_data.get(stored)
-        shape = (len(src), *(() if known is None else known.shape[1:]))
-        if stored == "type":
-            data[stored] = torch.randint(max(graph.num_edge_types, 1), shape, generator=generator)
-        else:
-            dtype = like.dtype if known is None else known.dtype
-            data[stored] = (torch.rand(shape, generator=generator) + 0.1).to(dtype)
-    topology = Topology.from_coo(src=src, dst=dst, num_src=_NUM_ROWS, edge_data=data)
-    x = torch.randn(_NUM_ROWS, graph.num_features, generator=generator).to(like.dtype)
-    types = graph.num_edge_types if "type" in data else 0
-    graph_ptr = torch.tensor([0, _NUM_ROWS // 2, _NUM_ROWS]) if is_of_graphs(graph) else None
-    found = Graph(topology=topology, features=x, num_edge_types=types, graph_ptr=graph_ptr)
-    return found.to(like.device), x.to(like.device)
-
-
-def _with_some_weights(topology: Topology, *, like: Tensor) -> Topology:
-    """With weights by degree that no edges have, but different ones."""
-    weights = torch.linspace(0.5, 1.0, topology.num_edges, dtype=like.dtype, device=like.device)
-    return topology.with_edge_data(**{DEGREE_WEIGHTS: weights})
-
-
-def _block(topology: Topology, num_src: int) -> Topology:
-    """The edges among the first vertices that reach all of these but the last one."""
-    src, dst = topology.indices.long(), topology.edge_dst().long()
-    inside = (src < num_src) & (dst < num_src - 1)
-    data = {name: rows[inside] for name, rows in topology.edge_data.items()}
-    return Topology.from_coo(src=src[inside], dst=dst[inside], num_src=num_src, num_dst=num_src - 1, edge_data=data)
-
-
 def _without(graph: Graph, name: str) -> Graph:
     """The graph without one of its edge data."""
     known = graph.topology
@@ -418,16 +483,3 @@ def _without(graph: Graph, name: str) -> Graph:
     return graph.with_topology(
         Topology(indptr=known.indptr, indices=known.indices, num_src=known.num_src, edge_data=left, validate=False)
     )
-
-
-@contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Inside the ``with`` block the model is in evaluation mode; no gradient is recorded, and no random number is drawn for others."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -16,13 +17,27 @@ from torch import Tensor, nn
 
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
-from sagann.interop.pyg_layer import EdgeRows, PygLayer, StoredRow, UpdatedRow, arguments_of, computes_with
+from sagann.interop.pyg_layer import PygLayer
+from sagann.interop.pyg_rows import EdgeRows, StoredRow, UpdatedRow, arguments_of, computes_with, moved, row_dim
+from sagann.saga.engine import NotesInputs, current_engine
 
 DEGREE_WEIGHTS = "gcn_weight"
 "Edge data with the weights by degree."
 WEIGHTS = StoredRow("weight")
-_NORMALISING = ("APPNP", "ARMAConv", "GCN2Conv", "GCNConv", "LGConv", "SGConv", "SSGConv", "TAGConv")
-"Layers that weigh edges by the degrees of their ends."
+_NORMALISING = (
+    "APPNP",
+    "ARMAConv",
+    "DNAConv",
+    "FAConv",
+    "GCN2Conv",
+    "GCNConv",
+    "LGConv",
+    "MixHopConv",
+    "SGConv",
+    "SSGConv",
+    "TAGConv",
+)
+"Layers of PyG that weigh edges by the degrees of their ends."
 _WITHOUT_LOOPS = ("ARMAConv", "LGConv", "TAGConv")
 "Those of them that add no self-loops before."
 
@@ -35,6 +50,9 @@ class Walk(Protocol):
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """What the next call of ``propagate`` returns before ``update``, for these named arguments."""
+
+    def end(self) -> None:
+        """The forward has ended."""
 
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """The rows that a layer is called with: a pair where it has fewer destinations than sources."""
@@ -104,6 +122,11 @@ class PlannedWalk(_WalkOf):
         out: Tensor = layer(hop, rows)
         return out
 
+    def end(self) -> None:
+        """Refuse a forward that has not called all layers."""
+        if self.number != len(self.layers):
+            raise changed(f"{self.number} calls of propagate, {len(self.layers)} on made-up vertices")
+
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """See :class:`Walk`."""
         if self.number == len(self.layers) or not isinstance(x, Tensor):
@@ -133,6 +156,9 @@ class ReadingWalk(_WalkOf):
         out: Tensor = layer(self.topology, rows)
         return out
 
+    def end(self) -> None:
+        """See :class:`Walk`."""
+
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """See :class:`Walk`."""
         return x
@@ -146,8 +172,7 @@ class SampledWalk(PlannedWalk):
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """See :class:`Walk`."""
-        sizes = [len(each) for value in given.values() for each in _tensors(value)]
-        self._find_level(max(sizes))
+        self._find_level(_num_rows(conv, given))
         return super().propagate(conv, given)
 
     def input_of(self, conv: nn.Module, x: Any) -> Any:
@@ -174,7 +199,7 @@ class Preparation:
 
 def preparation_of(conv: nn.Module) -> Preparation:
     """What this layer does to its edges before it propagates."""
-    names = [kind.__name__ for kind in type(conv).__mro__]
+    names = [kind.__name__ for kind in type(conv).__mro__ if kind.__module__.startswith("torch_geometric.")]
     if any(name in _NORMALISING for name in names) and getattr(conv, "normalize", True):
         adds = not any(name in _WITHOUT_LOOPS for name in names)
         return Preparation(adds_loops=adds and getattr(conv, "add_self_loops", True), weighs=True)
@@ -189,11 +214,18 @@ class _Routed:
 
 
 class _Forward(_Routed):
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__(conv)
+        self.__signature__ = inspect.signature(MethodType(type(conv).forward, conv))
+
     def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        given = next((each for each in (*args, *kwargs.values()) if isinstance(each, EdgeIndex)), None)
-        return type(self.conv).forward(
-            self.conv, x if given is None else given.walk.input_of(self.conv, x), *args, **kwargs
-        )
+        edges = next((each for each in (*args, *kwargs.values()) if isinstance(each, EdgeIndex)), None)
+        if edges is not None:
+            engine = current_engine()
+            if isinstance(engine, NotesInputs) and _tensors(x):
+                engine.note_input(_tensors(x)[0])
+            x = edges.walk.input_of(self.conv, x)
+        return type(self.conv).forward(self.conv, x, *args, **kwargs)
 
 
 class _Propagate(_Routed):
@@ -207,6 +239,7 @@ class _Propagate(_Routed):
                 raise computes_with("weights that are normalised by degree", type(conv).__name__)
             given["edge_weight"] = EdgeRows(StoredRow(DEGREE_WEIGHTS), {}, edge_index.walk.name_of)
         gathered = edge_index.walk.propagate(conv, given)
+        gathered = moved(gathered, 0, row_dim(conv, gathered))
         return conv.update(gathered, **_arguments_of_update(conv, given))
 
 
@@ -215,8 +248,7 @@ class _UpdateEdges(_Routed):
         conv: Any = self.conv
         if not isinstance(edge_index, EdgeIndex):
             return type(conv).edge_updater(conv, edge_index, size=size, **given)
-        num_rows = max(len(each) for value in given.values() for each in _tensors(value))
-        arguments, rows = arguments_of(conv, "edge_update", given, num_src=num_rows)
+        arguments, rows = arguments_of(conv, "edge_update", given, num_src=_num_rows(conv, given))
         return EdgeRows(UpdatedRow(arguments), rows, edge_index.walk.name_of)
 
 
@@ -237,11 +269,14 @@ def changed(found: str) -> LayerError:
 
 
 def _arguments_of_update(conv: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
-    for name in list(inspect.signature(type(conv).update).parameters)[2:]:
-        value = given.get(name[:-2] if name[-2:] in ("_i", "_j") else name)
-        found[name] = value[1] if isinstance(value, (tuple, list)) else value
-    return found
+    """The arguments of ``update``: those of ``propagate`` as they are. A layer whose ``update`` reads rows of edges does not run."""
+    names = list(inspect.signature(type(conv).update).parameters)[2:]
+    return {name: given.get(name) for name in names}
+
+
+def _num_rows(conv: nn.Module, given: Mapping[str, Any]) -> int:
+    """The largest number of rows among named arguments."""
+    return max(each.shape[row_dim(conv, each)] for value in given.values() for each in _tensors(value))
 
 
 def _tensors(value: Any) -> list[Tensor]:

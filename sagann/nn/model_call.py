@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from sagann.errors import InputError
-from sagann.interop.pyg_model import EDGES
+from sagann.interop.pyg_model import EDGES, is_written_for_pyg
 
 VERTICES = ("hops", "x")
 "What a model that gives each vertex a row is called with."
@@ -34,7 +34,8 @@ def check_call(model: nn.Module, arguments: tuple[str, ...], *, where: str) -> N
     A ``forward`` whose parameters are not known, such as one of TorchScript, passes.
 
     Raises:
-        InputError: there is no function ``forward``, it takes other numbers of arguments, some by name alone, or PyG's ``edge_index``.
+        InputError: there is no function ``forward``, it takes other numbers of arguments, some by name alone, or PyG's ``edge_index``;
+            or it is a model of PyG.
     """
     forward = model.forward
     if getattr(forward, "__func__", None) is nn.Module.forward or not callable(forward):
@@ -45,6 +46,13 @@ def check_call(model: nn.Module, arguments: tuple[str, ...], *, where: str) -> N
             else f"it is of type {type(forward).__name__}",
             where=where,
             fix=f"Define forward(self, {', '.join(arguments)}), which returns the outputs.",
+        )
+    if is_written_for_pyg(model):
+        raise InputError(
+            "a model of PyTorch Geometric is part of another one",
+            value=f"{type(model).__name__} is called as model({', '.join(arguments)})",
+            where=where,
+            fix="Pass sagann.interop.from_pyg_model(model, graph) instead of the model.",
         )
     _check_arguments(forward, "forward", arguments, called="model", where=where)
 

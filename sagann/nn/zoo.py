@@ -194,8 +194,12 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
         return build(config, graph)
     if config.model not in MODELS and reads_graphs(_users_class(config)):
         return build(config, with_outputs(graph, num_outputs))
+    gnn = build(config, with_outputs(graph, config.hidden))
+    if reads_graphs(gnn):
+        # A model of PyG that shows only when it runs that it pools.
+        return build(config, with_outputs(graph, num_outputs))
     return GraphModel(
-        build(config, with_outputs(graph, config.hidden)),
+        gnn,
         config.hidden,
         num_outputs,
         pool=pooled_by(config.pool, where="ModelConfig.pool"),

@@ -58,6 +58,14 @@ class MapsFeatures(Protocol):
         ...
 
 
+@runtime_checkable
+class NotesInputs(Protocol):
+    """An engine that wants to know what layers are called with that are made of several, or of other things than a SAGA layer."""
+
+    def note_input(self, x: Tensor) -> None:
+        """Such a layer is called with these rows, and then runs its SAGA layers."""
+
+
 class NaiveEngine:
     """One row per edge is materialised, and autograd sees every operator."""
 

@@ -13,7 +13,7 @@ from sagann.graph import Graph
 from sagann.graph.split import as_columns
 from sagann.kernels.row_dropout import rows_with
 from sagann.nn.graph_model import reads_graphs
-from sagann.nn.model_call import GRAPHS
+from sagann.nn.model_call import GRAPHS, class_of
 from sagann.train.contract import Contract
 from sagann.train.evaluating import evaluating
 from sagann.train.last_input import LastInput
@@ -49,7 +49,7 @@ class GraphPredictor(Predictor):
     arguments = GRAPHS
 
     def __init__(self, model: nn.Module, contract: Contract, **options: Any) -> None:
-        name = type(model).__name__
+        name = class_of(model).__name__
         if not reads_graphs(model):
             raise InputError(
                 "the model gives vertices rows, and graphs none",
@@ -74,7 +74,7 @@ class GraphPredictor(Predictor):
             raise LayerError(
                 "prepare must keep the graphs",
                 value=f"{prepared.num_graphs} graphs, {graph.num_graphs} were passed",
-                where=f"{type(self.model).__name__}.prepare",
+                where=f"{class_of(self.model).__name__}.prepare",
                 fix="Return the same graphs, with graph_ptr; their edges and features may be others.",
             )
         # Batches are cut on the host, and moved to the device.
@@ -83,7 +83,7 @@ class GraphPredictor(Predictor):
     def forward_graphs(self, batch: GraphBatch) -> Tensor:
         """The model's output in its current mode, with its gradient, for the graphs of a batch on the device: [num_graphs, C]."""
         logits = self._run_on(self.model, batch)
-        return self.contract.check_logits(logits, batch.num_graphs, self.device, type(self.model).__name__)
+        return self.contract.check_logits(logits, batch.num_graphs, self.device, class_of(self.model).__name__)
 
     def loss_of_graphs(self, batch: GraphBatch) -> Tensor:
         """The mean loss of the graphs of a batch on the device, with its gradient."""

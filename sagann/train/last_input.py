@@ -1,4 +1,4 @@
-"""LastInput: a model that stops at the input of its last SAGA layer, for embeddings."""
+"""LastInput: a model that stops at the input of its last SAGA layer, or its last layer of PyTorch Geometric, for embeddings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
+from sagann.interop.pyg_layer import PygLayer
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.saga.engine import EdgeData, Engine, MapsFeatures, VertexRows, current_engine, using_engine
 from sagann.saga.layer import SagaLayer
@@ -52,8 +53,13 @@ class _Noting:
         self.x: VertexRows | None = None
         "Input of the last layer so far."
 
+    def note_input(self, x: Tensor) -> None:
+        self.x = {"": x}
+
     def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
-        self.x = x
+        # The input of a layer of PyG is noted, and not that of the SAGA layers that it runs.
+        if not isinstance(layer, PygLayer):
+            self.x = x
         return self._engine.run(layer, topology, x, data)
 
     def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:

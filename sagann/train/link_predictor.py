@@ -16,7 +16,7 @@ from sagann.graph.checks import CHECKED_AT_ONCE, check_ids, check_types, form_of
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.kernels.row_dropout import rows_with
 from sagann.nn.link_model import product
-from sagann.nn.model_call import check_score, own_score
+from sagann.nn.model_call import check_score, class_of, own_score
 from sagann.runtime.loading import MiniBatch
 from sagann.sampling.arguments import require_ids
 from sagann.storage.whole_files import whole_files
@@ -42,7 +42,7 @@ class LinkPredictor(Predictor):
 
     def __init__(self, model: nn.Module, contract: Contract, **options: Any) -> None:
         super().__init__(model, contract, **options)
-        check_score(model, where=f"model {type(model).__name__}")
+        check_score(model, where=f"model {class_of(model).__name__}")
         is_streamed = self.streaming is not None and self.streaming.trains
         if is_streamed or self.workers is not None:
             raise InputError(
@@ -50,7 +50,7 @@ class LinkPredictor(Predictor):
                 value=f"{self.workers.size} workers"
                 if self.workers is not None
                 else "a memory budget for the whole graph",
-                where=f"model {type(model).__name__}",
+                where=f"model {class_of(model).__name__}",
                 fix="Train it on mini-batches, which take little memory: --sample 10,10.",
             )
 
@@ -81,7 +81,7 @@ class LinkPredictor(Predictor):
                     raise InputError(
                         "a score is not finite",
                         value=f"{int((~scores.isfinite()).sum())} of {scores.numel()} scores",
-                        where=f"model {type(self.model).__name__}",
+                        where=f"model {class_of(self.model).__name__}",
                         fix="Look for features far larger than in training; a model that diverged wants a lower lr.",
                     )
                 if found is None:
@@ -110,7 +110,7 @@ class LinkPredictor(Predictor):
             raise LayerError(
                 "score must treat links independently",
                 value=f"the score of a link is {float(together):g} beside {len(ids) - 1} others, and {float(alone):g} alone",
-                where=f"{type(self.model).__name__}.score",
+                where=f"{class_of(self.model).__name__}.score",
                 fix="Reduce over feature dimensions only (dim=-1).",
             )
 
@@ -177,7 +177,7 @@ class LinkPredictor(Predictor):
         raise LayerError(
             "score must give a logit for each link",
             value=f"{form_of(scores)}, expected a dense tensor of floats [{count}] on {rows.device}",
-            where=f"{type(self.model).__name__}.score",
+            where=f"{class_of(self.model).__name__}.score",
             fix="Let score(src, dst, types) return a dense tensor of one number for each pair of rows.",
         )
 
@@ -202,7 +202,7 @@ class LinkPredictor(Predictor):
         raise LayerError(
             "the model must return one row per vertex, of any width",
             value=f"{form_of(rows)}, expected a dense tensor of 16- to 64-bit floats [{count}, F] on {device}",
-            where=f"model {type(self.model).__name__}",
+            where=f"model {class_of(self.model).__name__}",
             fix="Let the last layer return such a tensor. Two rows are scored by their product, or by a method score(src, dst, types).",
         )
 

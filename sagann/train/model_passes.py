@@ -18,7 +18,7 @@ from sagann.graph import Graph
 from sagann.graph.feature_store import Features
 from sagann.graph.split import as_columns
 from sagann.kernels.row_dropout import rows_with
-from sagann.nn.model_call import VERTICES, check_call
+from sagann.nn.model_call import VERTICES, check_call, class_of
 from sagann.saga.layer import count_hops
 from sagann.train.contract import Contract
 from sagann.train.evaluating import evaluating
@@ -63,7 +63,7 @@ class ModelPasses:
         require_type(model, nn.Module, where="Predictor.model", fix="Pass a torch.nn.Module.")
         require_type(contract, Contract, where="Predictor.contract", fix="Pass Contract.of(graph).")
         require_type(device, torch.device, where="Predictor.device", fix="Pass torch.device('cpu'), for one.")
-        check_call(model, self.arguments, where=f"model {type(model).__name__}")
+        check_call(model, self.arguments, where=f"model {class_of(model).__name__}")
         _check_has_data(model)
         self.model = model.to(device)
         self.contract = contract
@@ -148,7 +148,9 @@ class ModelPasses:
         else:
             logits = self._on_graph(self.model, graph)
         if part is not None:
-            return self.contract.check_logits(logits, part.topology.num_dst, self.device, type(self.model).__name__)
+            return self.contract.check_logits(
+                logits, part.topology.num_dst, self.device, class_of(self.model).__name__
+            )
         # Labels of a streamed graph lie on the host, and the device may be too small for all logits.
         return self._checked(logits if passes is None else logits.to(graph.topology.device), graph)
 
@@ -165,7 +167,7 @@ class ModelPasses:
             return self._run(lambda: model(part.hops(self.num_hops), part.features), part.features)
 
     def _checked(self, logits: Tensor, graph: Graph) -> Tensor:
-        name = type(self.model).__name__
+        name = class_of(self.model).__name__
         return self.contract.check_logits(logits, graph.num_vertices, graph.topology.device, name)
 
     def forward_batch(self, batch: MiniBatch) -> Tensor:
@@ -173,7 +175,7 @@ class ModelPasses:
         with rows_with(batch.src_ids):
             logits = self._run(lambda: self.model(batch.blocks, batch.features), batch.features)
         device = batch.blocks[-1].device
-        return self.contract.check_logits(logits, len(batch.seeds), device, type(self.model).__name__)
+        return self.contract.check_logits(logits, len(batch.seeds), device, class_of(self.model).__name__)
 
     def loss_of_batch(self, batch: MiniBatch) -> Tensor:
         """The mean loss of a mini-batch's seeds, with its gradient."""
@@ -194,7 +196,7 @@ class ModelPasses:
             raise LayerError(
                 "the model overwrites its input",
                 value=f"the features were changed in place {features._version - version} times in one pass",
-                where=f"model {type(self.model).__name__}",
+                where=f"model {class_of(self.model).__name__}",
                 fix="Compute a new tensor (x = x * 2, not x *= 2 or x.mul_(2)), or work on x.clone(); "
                 "then load the features again.",
             )
@@ -247,6 +249,6 @@ def _check_has_data(model: nn.Module) -> None:
             raise InputError(
                 "the model's parameters have no values",
                 value=f"'{name}' is on the device 'meta'",
-                where=f"model {type(model).__name__}",
+                where=f"model {class_of(model).__name__}",
                 fix="Build the model without device='meta', or give it memory and values: model.to_empty(device='cpu').",
             )

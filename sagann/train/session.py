@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
+from sagann.nn.model_call import class_of
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.config import TrainConfig
@@ -171,7 +172,7 @@ class TrainSession:
         self.optimizer.zero_grad()
         # Also gradients of parameters that the optimizer does not step: they would add up.
         self.model.zero_grad()
-        where = f"model {type(self.model).__name__}"
+        where = f"model {class_of(self.model).__name__}"
         try:
             loss = step.loss()
             if not loss.requires_grad:

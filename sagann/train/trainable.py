@@ -10,6 +10,7 @@ from torch import nn
 from sagann.errors import InputError, first_line
 from sagann.graph import Graph
 from sagann.graph.task import answered, answers_of, is_of_graphs, is_of_links
+from sagann.interop.pyg_model import PygModel
 from sagann.saga.layer import count_hops
 from sagann.train.metrics import present_splits
 
@@ -26,10 +27,13 @@ def require_features(graph: Graph, what: str, *, fix: str) -> None:
 
 
 def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:
-    """Refuse a graph without features, and fanouts that the model does not walk."""
+    """Refuse a graph without features, and a model that does not walk such blocks, or as many."""
     require_features(
         graph, "mini-batches", fix="Train on the whole graph (--sample none), or give the graph features."
     )
+    for module in model.modules():
+        if isinstance(module, PygModel):
+            module.require_sampled()
     num_hops = count_hops(model)
     if len(fanouts) != num_hops:
         raise InputError(

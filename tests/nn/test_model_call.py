@@ -48,7 +48,7 @@ def test_a_forward_whose_parameters_are_not_known_passes() -> None:
         (
             ", x, edge_index",
             VERTICES,
-            r"for PyTorch Geometric: forward\(x, edge_index\) takes edge_index, .* as model\(hops, x\)",
+            r"could be passed to: forward\(x, edge_index\) takes edge_index, .* as model\(hops, x\)",
         ),
         (", x, adj_t, edge_weight, batch", GRAPHS, r"takes adj_t(.|\n)*define forward\(self, hops, x, graph_ptr\)"),
         (", hops, x", GRAPHS, r"model\(hops, x, graph_ptr\): .*too many positional arguments"),

@@ -1,0 +1,332 @@
+"""Rows of edges in a model of PyTorch Geometric: what the arguments of ``message`` are, and what is computed of edge data before.
+
+A model of PyG computes with tensors that have a row per edge, which sagann never makes. In their place it gets :class:`EdgeRows`. What it
+computes of them with operators of PyTorch and parameters of its own is written down, as sources of sources, and is computed for the edges of a
+pass when the message reads it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from sagann.errors import LayerError
+
+if TYPE_CHECKING:
+    from sagann.interop.pyg_layer import Call
+
+_OF_SHAPE = (
+    "size",
+    "dim",
+    "numel",
+    "stride",
+    "tolist",
+    "item",
+    "numpy",
+    "backward",
+    "to",
+    "is_floating_point",
+    "nelement",
+    "ndimension",
+)
+"Functions of a tensor that are not computed for each row."
+_OF_INDEX = ("index", "edge_index_i")
+_NOT_KNOWN = ("ptr", "size", "size_i", "size_j", "dim_size", "edge_index", "edge_index_j", "adj_t")
+"Arguments that PyG offers to any function: the ids of the destinations, and what else it knows of the edges."
+
+
+class Index(Enum):
+    """Stands for the ids of the edges' destinations, which only PyG's softmax may read."""
+
+    INDEX = 0
+
+    def numel(self) -> int:
+        """Not 0: a function may ask whether there are edges."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An argument that is no row: a number, None, a flag."""
+
+    value: Any
+
+    def read(self, call: Call) -> Any:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class VertexRow:
+    """An argument that is the row of an edge's end."""
+
+    end: str
+    name: str
+    is_flat: bool
+    "Whether a row is one number, [E], which travels as [E, 1]."
+    dim: int
+    "Dimension that counts the rows in PyG. They travel in the first one."
+
+    def read(self, call: Call) -> Tensor:
+        rows: Tensor = getattr(call.edge, self.end)[self.name]
+        return rows.squeeze(-1) if self.is_flat else moved(rows, 0, self.dim)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """An argument that is a row of the graph's edge data."""
+
+    name: str
+
+    def read(self, call: Call) -> Tensor:
+        rows: Tensor = call.edge.data[self.name]
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatedRow:
+    """An argument that the layer's ``edge_update`` computes for each edge."""
+
+    arguments: Arguments
+
+    def read(self, call: Call) -> Tensor:
+        return call.run("edge_update", self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter or buffer of the model, by name, that rows of edges are computed with."""
+
+    name: str
+
+    def read(self, call: Call) -> Tensor:
+        return call.parameter(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedRow:
+    """What the model, or a layer before it propagates, computes of rows of edges."""
+
+    function: Any
+    "Of PyTorch."
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def read(self, call: Call) -> Any:
+        args, kwargs = pytree.tree_map_only(_SOURCES, lambda source: source.read(call), (self.args, self.kwargs))
+        return self.function(*args, **kwargs)
+
+
+Source = Value | VertexRow | StoredRow | UpdatedRow | ComputedRow | Parameter
+_SOURCES = (Value, VertexRow, StoredRow, UpdatedRow, ComputedRow, Parameter)
+Arguments = tuple[tuple[str, Source], ...]
+"Names of a function's arguments, and what each of them is."
+NameOf = Callable[[Tensor], str | None]
+"Gives the name of a parameter or buffer of the model."
+
+
+class EdgeRows:
+    """What a model is given in the place of a tensor with a row per edge. What it computes of it is written down, and done for each edge.
+
+    Args:
+        source: what the rows are.
+        rows: the vertex rows that they are computed from.
+        name_of: of the model's parameters.
+    """
+
+    def __init__(self, source: Source, rows: Mapping[str, Tensor], name_of: NameOf) -> None:
+        self.source, self.rows, self.name_of = source, rows, name_of
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> EdgeRows:
+        leaves = pytree.tree_leaves((args, kwargs))
+        found = [leaf for leaf in leaves if isinstance(leaf, EdgeRows)]
+        name_of = found[0].name_of
+
+        def source_of(leaf: Any) -> Any:
+            if isinstance(leaf, EdgeRows):
+                return leaf.source
+            if not isinstance(leaf, Tensor):
+                return leaf
+            if (name := name_of(leaf)) is None:
+                raise computes_with("a row per edge and another tensor", getattr(func, "__name__", str(func)))
+            return Parameter(name)
+
+        given = pytree.tree_map(source_of, (tuple(args), dict(kwargs or {})))
+        rows = {name: each for edge_rows in found for name, each in edge_rows.rows.items()}
+        return cls(ComputedRow(func, *given), rows, name_of)
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(Tensor, name, None)
+        if name.startswith("_") or not callable(function) or name in _OF_SHAPE or name.endswith("_"):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            raise computes_with("a row per edge", name)
+        return self._method(function)
+
+    def _method(self, function: Any) -> Callable[..., EdgeRows]:
+        return lambda *args, **kwargs: EdgeRows.__torch_function__(function, (), (self, *args), kwargs)
+
+    def __len__(self) -> int:
+        raise computes_with("a row per edge", "their number")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise computes_with("a row per edge", "a loop")
+
+
+def _operator(name: str) -> Callable[..., EdgeRows]:
+    function = getattr(Tensor, name)
+    return lambda self, *args: EdgeRows.__torch_function__(function, (), (self, *args))
+
+
+for _name in (
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "truediv",
+    "rtruediv",
+    "pow",
+    "neg",
+    "getitem",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+):
+    # Python looks operators up in the class.
+    setattr(EdgeRows, f"__{_name}__", _operator(f"__{_name}__"))
+
+
+def computes_with(what: str, how: str) -> LayerError:
+    """The error of a model that computes with what it may only pass on."""
+    return LayerError(
+        f"a model of PyTorch Geometric computes with {what}",
+        value=f"it uses {how} outside of message and edge_update",
+        where="its forward, or that of one of its layers",
+        fix="Compute it in the layer's message, or once for the graph, before it is trained; or write the layer as sagann.SagaLayer.",
+    )
+
+
+def arguments_of(
+    conv: nn.Module, name: str, given: Mapping[str, Any], *, num_src: int
+) -> tuple[Arguments, dict[str, Tensor]]:
+    """What the arguments of a function of the layer are, where ``propagate`` is called with these; and the vertex rows that they are read from.
+
+    Args:
+        conv: the layer of PyG.
+        name: 'message' or 'edge_update'.
+        given: named arguments of ``propagate`` or ``edge_updater``.
+        num_src: number of rows of the sources. Rows of the destinations, which are fewer in a mini-batch, are filled up to it.
+    """
+    found, rows = [], {}
+    for argument, parameter in list(inspect.signature(getattr(type(conv), name)).parameters.items())[1:]:
+        if argument in _OF_INDEX:
+            source: Source = Value(Index.INDEX)
+        elif argument in _NOT_KNOWN:
+            source = Value(None)
+        elif argument[-2:] in ("_i", "_j") and argument[:-2] in given:
+            end = "src" if argument.endswith("_j") else "dst"
+            key, value = _of_end(argument[:-2], given[argument[:-2]], end)
+            source = Value(value)
+            if isinstance(value, Tensor):
+                dim = row_dim(conv, value)
+                rows[key] = _filled(value.unsqueeze(-1) if value.ndim == 1 else moved(value, dim, 0), num_src)
+                source = VertexRow(end, key, value.ndim == 1, dim)
+        elif argument in given:
+            value = given[argument]
+            if isinstance(value, Tensor):
+                raise computes_with("vertex rows that are not those of an edge's end", f"the argument {argument}")
+            source = value.source if isinstance(value, EdgeRows) else Value(value)
+            rows |= value.rows if isinstance(value, EdgeRows) else {}
+        elif parameter.default is not parameter.empty:
+            source = Value(parameter.default)
+        else:
+            raise LayerError(
+                f"{name} takes an argument that propagate is not given",
+                value=f"'{argument}'; given: {', '.join(given) or 'none'}",
+                where=f"layer {type(conv).__name__}",
+                fix="Pass it to propagate, or give it a default.",
+            )
+        found.append((argument, source))
+    return tuple(found), rows
+
+
+def row_dim(conv: nn.Module, rows: Tensor) -> int:
+    """The dimension of rows of a layer of PyG that counts them."""
+    dim: Any = conv.node_dim
+    return dim % rows.ndim if rows.ndim > 1 else 0
+
+
+def moved(rows: Tensor, source: int, destination: int) -> Tensor:
+    """The rows with a dimension in another place."""
+    return rows if source == destination else rows.movedim(source, destination)
+
+
+def _of_end(name: str, value: Any, end: str) -> tuple[str, Any]:
+    """The rows of an end, and their name: a pair has rows of the sources, and others of the destinations."""
+    if not isinstance(value, (tuple, list)):
+        return name, value
+    src, dst = value
+    return (name, src) if end == "src" or _begins_with(src, dst) else (f"{name}_dst", dst)
+
+
+def _begins_with(rows: Any, first: Any) -> bool:
+    """Whether the first ones of these rows are others: the same memory."""
+    if not isinstance(rows, Tensor) or not isinstance(first, Tensor) or rows.shape == first.shape:
+        return first is rows
+    return (rows.data_ptr(), rows.shape[1:], rows.stride(), rows.dtype) == (
+        first.data_ptr(),
+        first.shape[1:],
+        first.stride(),
+        first.dtype,
+    )
+
+
+def _filled(rows: Tensor, num_rows: int) -> Tensor:
+    missing = num_rows - len(rows)
+    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows
+
+
+def _sources_in(arguments: Arguments) -> Iterator[Source]:
+    """All sources that the arguments are computed from."""
+    for _, source in arguments:
+        yield from _sources_of(source)
+
+
+def _sources_of(source: Source) -> Iterator[Source]:
+    yield source
+    if isinstance(source, UpdatedRow):
+        yield from _sources_in(source.arguments)
+    elif isinstance(source, ComputedRow):
+        for leaf in pytree.tree_leaves((source.args, source.kwargs)):
+            if isinstance(leaf, _SOURCES):
+                yield from _sources_of(leaf)
+
+
+def stored_in(arguments: Arguments) -> Iterator[str]:
+    return (source.name for source in _sources_in(arguments) if isinstance(source, StoredRow))
+
+
+def parameters_in(arguments: Arguments) -> Iterator[str]:
+    return (source.name for source in _sources_in(arguments) if isinstance(source, Parameter))
+
+
+def without_one(arguments: Arguments) -> Iterator[Arguments]:
+    """The arguments with None in the place of one that has a row of edge data."""
+    for number, (name, source) in enumerate(arguments):
+        others: Iterator[Source] = iter(())
+        if isinstance(source, StoredRow | ComputedRow):
+            others = iter([Value(None)])
+        elif isinstance(source, UpdatedRow):
+            others = (UpdatedRow(each) for each in without_one(source.arguments))
+        for other in others:
+            yield (*arguments[:number], (name, other), *arguments[number + 1 :])

@@ -1,0 +1,291 @@
+"""Every kind of layer of PyG gives the numbers, and the gradients, that it gives in PyG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+from torch_geometric.nn.aggr import SoftmaxAggregation
+from torch_geometric.utils import softmax
+
+from tests.interop.pyg_models import (
+    EDGE_DIM,
+    WIDTH,
+    Attributed,
+    FromFirst,
+    Plain,
+    Weighted,
+    assert_as_in_pyg,
+    pyg_graph,
+    seeded,
+)
+
+
+def mlp(in_dim: int = WIDTH, out_dim: int = WIDTH) -> nn.Module:
+    return nn.Sequential(nn.Linear(in_dim, WIDTH), nn.ReLU(), nn.Linear(WIDTH, out_dim))
+
+
+class Differences(pyg.MessagePassing):
+    """A layer of one's own that reads both ends."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="mean")
+        self.map = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.propagate(edge_index, x=x)
+        return out
+
+    def message(self, x_i: Tensor, x_j: Tensor) -> Tensor:
+        return self.map(torch.cat([x_i, x_j - x_i], dim=-1)).relu()
+
+
+class OwnAttention(pyg.MessagePassing):
+    """Scores of its own, of which softmax is taken in message; edge features and an update."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add", node_dim=0)
+        self.score, self.edge, self.after = (
+            nn.Linear(2 * WIDTH, 1),
+            nn.Linear(EDGE_DIM, WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        out: Tensor = self.propagate(edge_index, x=x, edge_attr=edge_attr)
+        return out
+
+    def message(self, x_i: Tensor, x_j: Tensor, edge_attr: Tensor, index: Tensor) -> Tensor:
+        alpha = softmax(self.score(torch.cat([x_i, x_j], dim=-1)), index)
+        return alpha * (x_j + self.edge(edge_attr))
+
+    def update(self, inputs: Tensor, x: Tensor) -> Tensor:
+        return self.after(inputs) + x
+
+
+class Heads(pyg.MessagePassing):
+    """Two heads whose messages lie side by side."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.score = nn.Linear(WIDTH, 2)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.propagate(edge_index, x=x)
+        return out
+
+    def message(self, x_j: Tensor, index: Tensor) -> Tensor:
+        alpha = softmax(self.score(x_j), index)
+        return (alpha.unsqueeze(-1) * x_j.view(-1, 2, WIDTH // 2)).flatten(1)
+
+
+class ZeroAtFirst(pyg.MessagePassing):
+    """What it reads of the edges counts for nothing before it is trained."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.edge, self.gate = nn.Linear(EDGE_DIM, WIDTH), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        out: Tensor = self.propagate(edge_index, x=x, edge_attr=edge_attr)
+        return out
+
+    def message(self, x_j: Tensor, edge_attr: Tensor | None) -> Tensor:
+        return x_j if edge_attr is None else x_j + self.gate * self.edge(edge_attr)
+
+
+class Pairs(pyg.MessagePassing):
+    """A pair of rows, which update gets as it is."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.propagate(edge_index, x=(x.relu(), x))
+        return out
+
+    def message(self, x_j: Tensor) -> Tensor:
+        return x_j
+
+    def update(self, inputs: Tensor, x: tuple[Tensor, Tensor]) -> Tensor:
+        return inputs + x[1]
+
+
+class GCNConv(pyg.MessagePassing):
+    """Not PyG's layer of this name: it weighs nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.propagate(edge_index, x=x)
+        return out
+
+    def message(self, x_j: Tensor) -> Tensor:
+        return x_j
+
+
+class Updated(pyg.MessagePassing):
+    """Rows for the edges from edge_updater, which message reads."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="max")
+        self.edge = nn.Linear(WIDTH + EDGE_DIM, WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        gate = self.edge_updater(edge_index, x=x, edge_attr=edge_attr)
+        out: Tensor = self.propagate(edge_index, x=x, gate=gate)
+        return out
+
+    def edge_update(self, x_i: Tensor, edge_attr: Tensor) -> Tensor:
+        return self.edge(torch.cat([x_i, edge_attr], dim=-1)).sigmoid()
+
+    def message(self, x_j: Tensor, gate: Tensor) -> Tensor:
+        return gate * x_j
+
+
+class Flat(pyg.MessagePassing):
+    """Rows that are one number, and a number for all edges."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add", node_dim=0)
+        self.height = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        height = self.height(x).squeeze(-1)
+        out: Tensor = self.propagate(edge_index, x=x, height=height, slope=0.5)
+        return out
+
+    def message(self, x_j: Tensor, height_i: Tensor, height_j: Tensor, slope: float) -> Tensor:
+        return torch.exp(-slope * (height_i - height_j) ** 2).unsqueeze(-1) * x_j
+
+
+Build = Callable[[], nn.Module]
+PLAIN: dict[str, Build] = {
+    "gcn": lambda: pyg.GCNConv(WIDTH, WIDTH),
+    "gcn without bias": lambda: pyg.GCNConv(WIDTH, WIDTH, bias=False),
+    "gcn without loops": lambda: pyg.GCNConv(WIDTH, WIDTH, add_self_loops=False),
+    "gcn without weights": lambda: pyg.GCNConv(WIDTH, WIDTH, normalize=False),
+    "gcn max": lambda: pyg.GCNConv(WIDTH, WIDTH, aggr="max"),
+    "sage": lambda: pyg.SAGEConv(WIDTH, WIDTH),
+    "sage max": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr="max"),
+    "sage min": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr="min"),
+    "sage mul": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr="mul"),
+    "sage std": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr="std"),
+    "sage var": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr="var"),
+    "sage project": lambda: pyg.SAGEConv(WIDTH, WIDTH, project=True, root_weight=False, normalize=True),
+    "sage several": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr=["mean", "max", "std"]),
+    "gat": lambda: pyg.GATConv(WIDTH, WIDTH // 2, heads=2),
+    "gat without loops": lambda: pyg.GATConv(WIDTH, WIDTH // 2, heads=2, add_self_loops=False, concat=False),
+    "gat residual": lambda: pyg.GATConv(WIDTH, WIDTH // 2, heads=2, residual=True, bias=False),
+    "gatv2": lambda: pyg.GATv2Conv(WIDTH, WIDTH // 2, heads=2),
+    "gatv2 without loops": lambda: pyg.GATv2Conv(
+        WIDTH, WIDTH // 2, heads=2, add_self_loops=False, share_weights=True
+    ),
+    "transformer": lambda: pyg.TransformerConv(WIDTH, WIDTH // 2, heads=2),
+    "gin": lambda: pyg.GINConv(mlp(), train_eps=True),
+    "graph": lambda: pyg.GraphConv(WIDTH, WIDTH),
+    "edge": lambda: pyg.EdgeConv(mlp(2 * WIDTH)),
+    "gated": lambda: pyg.GatedGraphConv(WIDTH, 2),
+    "res-gated": lambda: pyg.ResGatedGraphConv(WIDTH, WIDTH),
+    "le": lambda: pyg.LEConv(WIDTH, WIDTH),
+    "gen": lambda: pyg.GENConv(WIDTH, WIDTH),
+    "gen learned": lambda: pyg.GENConv(WIDTH, WIDTH, learn_t=True, msg_norm=True, learn_msg_scale=True),
+    "agnn": lambda: pyg.AGNNConv(),
+    "film": lambda: pyg.FiLMConv(WIDTH, WIDTH),
+    "sg": lambda: pyg.SGConv(WIDTH, WIDTH, K=2),
+    "ssg": lambda: pyg.SSGConv(WIDTH, WIDTH, alpha=0.1, K=2),
+    "tag": lambda: pyg.TAGConv(WIDTH, WIDTH, K=2),
+    "lg": lambda: pyg.LGConv(),
+    "appnp": lambda: pyg.APPNP(K=2, alpha=0.1),
+    "general": lambda: pyg.GeneralConv(WIDTH, WIDTH),
+    "general attention": lambda: pyg.GeneralConv(WIDTH, WIDTH, attention=True, heads=2),
+    "simple": lambda: pyg.SimpleConv(aggr="mean", combine_root="sum"),
+    "softmax": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr=SoftmaxAggregation(learn=True)),
+    "own differences": Differences,
+    "mix-hop": lambda: pyg.MixHopConv(WIDTH, WIDTH, powers=[0, 1, 2]),
+    "own flat": Flat,
+    "own heads": Heads,
+    "own pairs": Pairs,
+    "own of a known name": GCNConv,
+}
+ATTRIBUTED: dict[str, Build] = {
+    "gat": lambda: pyg.GATConv(WIDTH, WIDTH // 2, heads=2, edge_dim=EDGE_DIM, add_self_loops=False),
+    "gatv2": lambda: pyg.GATv2Conv(WIDTH, WIDTH // 2, heads=2, edge_dim=EDGE_DIM, add_self_loops=False),
+    "transformer": lambda: pyg.TransformerConv(WIDTH, WIDTH // 2, heads=2, edge_dim=EDGE_DIM, beta=True),
+    "gine": lambda: pyg.GINEConv(mlp(), edge_dim=EDGE_DIM),
+    "res-gated": lambda: pyg.ResGatedGraphConv(WIDTH, WIDTH, edge_dim=EDGE_DIM),
+    "cg": lambda: pyg.CGConv(WIDTH, EDGE_DIM),
+    "nn": lambda: pyg.NNConv(WIDTH, WIDTH, nn.Linear(EDGE_DIM, WIDTH * WIDTH)),
+    "gen": lambda: pyg.GENConv(WIDTH, WIDTH, edge_dim=EDGE_DIM),
+    "gmm": lambda: pyg.GMMConv(WIDTH, WIDTH, EDGE_DIM, 2),
+    "general": lambda: pyg.GeneralConv(WIDTH, WIDTH, in_edge_channels=EDGE_DIM),
+    "own attention": OwnAttention,
+    "own updated": Updated,
+    "own zero at first": ZeroAtFirst,
+}
+WEIGHTED: dict[str, Build] = {
+    "gcn": lambda: pyg.GCNConv(WIDTH, WIDTH),
+    "gcn without loops": lambda: pyg.GCNConv(WIDTH, WIDTH, add_self_loops=False),
+    "gcn without normalisation": lambda: pyg.GCNConv(WIDTH, WIDTH, normalize=False),
+    "graph": lambda: pyg.GraphConv(WIDTH, WIDTH),
+    "graph max": lambda: pyg.GraphConv(WIDTH, WIDTH, aggr="max"),
+    "le": lambda: pyg.LEConv(WIDTH, WIDTH),
+    "sg": lambda: pyg.SGConv(WIDTH, WIDTH, K=2),
+    "tag": lambda: pyg.TAGConv(WIDTH, WIDTH, K=2),
+    "appnp": lambda: pyg.APPNP(K=2, alpha=0.1),
+    "gated": lambda: pyg.GatedGraphConv(WIDTH, 2),
+}
+MODELS: dict[str, Build] = {
+    "gcn": lambda: pyg.GCN(WIDTH, WIDTH, 2, WIDTH, norm="batch"),
+    "sage": lambda: pyg.GraphSAGE(WIDTH, WIDTH, 2, WIDTH, jk="cat"),
+    "gin": lambda: pyg.GIN(WIDTH, WIDTH, 2, WIDTH, jk="max", act_first=True, norm="layer"),
+    "gat": lambda: pyg.GAT(WIDTH, WIDTH, 2, WIDTH, heads=2, jk="lstm"),
+    "gatv2": lambda: pyg.GAT(WIDTH, WIDTH, 2, WIDTH, heads=2, v2=True),
+    "edge-cnn": lambda: pyg.EdgeCNN(WIDTH, WIDTH, 2, WIDTH),
+}
+
+
+def assert_same(build: Build, kind: Any, *data: str) -> None:
+    model = kind(build()).double() if build is ZeroAtFirst else seeded(lambda: kind(build())).double()
+    assert_as_in_pyg(model, pyg_graph(*data))
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_layers(name: str) -> None:
+    # The graph has weights and features of edges that the model does not take.
+    assert_same(PLAIN[name], Plain, "weight", "attr")
+
+
+@pytest.mark.parametrize("name", ATTRIBUTED)
+def test_layers_that_read_features_of_edges(name: str) -> None:
+    assert_same(ATTRIBUTED[name], Attributed, "attr", "weight")
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_layers_that_read_weights(name: str) -> None:
+    assert_same(WEIGHTED[name], Weighted, "weight")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_pyg(name: str) -> None:
+    model = seeded(MODELS[name]).double()
+    graph = pyg_graph()
+    assert_as_in_pyg(model, graph)
+
+
+def test_gcn2() -> None:
+    assert_same(lambda: pyg.GCN2Conv(WIDTH, 0.1, theta=0.5, layer=1), FromFirst)
+
+
+def test_arma() -> None:
+    assert_same(lambda: pyg.ARMAConv(WIDTH, WIDTH, num_stacks=2, num_layers=2), Plain)
+
+
+def test_a_layer_alone_is_a_model() -> None:
+    assert_as_in_pyg(seeded(lambda: pyg.GCNConv(WIDTH, WIDTH)).double(), pyg_graph("weight"))
+    assert_as_in_pyg(seeded(lambda: pyg.GATConv(WIDTH, WIDTH // 2, heads=2)).double(), pyg_graph())

@@ -1,0 +1,357 @@
+"""A model of PyG is trained as it is: in memory, streamed, by workers, on mini-batches; its weights are the user's."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
+
+from sagann.errors import InputError, LayerError
+from sagann.graph import Graph
+from sagann.interop import from_pyg_model
+from sagann.plan import equal_vertices
+from sagann.runtime.loading import MiniBatches
+from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.train import TrainConfig, Trainer, load_run
+from tests.graphs import edge_index
+from tests.interop.pyg_models import (
+    CLASSES,
+    EDGE_DIM,
+    WIDTH,
+    Attributed,
+    Plain,
+    Two,
+    Weighted,
+    assert_as_in_pyg,
+    gat,
+    gcn,
+    joining,
+    logits_of,
+    pyg_graph,
+    rows_in_pyg,
+    sage,
+    seeded,
+    small,
+    trainer_of,
+)
+from tests.runtime.workers.threads import in_threads
+from tests.tolerances import assert_close
+from tests.train.runs import assert_same_bits, numbers_of, weights_of
+
+# Training
+
+
+@pytest.mark.parametrize("build", [gcn, sage, gat])
+def test_training_changes_the_users_model_which_pyg_uses_as_before(build: Callable[[], nn.Module]) -> None:
+    model, graph = seeded(build), small()
+    names, before = list(model.state_dict()), weights_of(model)
+    trainer = trainer_of(model, graph)
+    result = trainer.fit()
+    assert result.history[-1].loss < result.history[0].loss * 1.5
+    assert list(model.state_dict()) == names == list(trainer.model.state_dict())
+    assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    # The weights in a model that sagann has not seen.
+    other = build()
+    other.load_state_dict(trainer.model.state_dict())
+    assert_close(logits_of(trainer, graph), rows_in_pyg(other, graph))
+    assert_close(rows_in_pyg(model, graph), rows_in_pyg(other, graph))
+
+
+def test_training_is_pyg_training() -> None:
+    """Without random numbers, two epochs give the weights that a loop of PyG's gives."""
+    graph = pyg_graph("weight")
+    model = seeded(lambda: Weighted(pyg.GCNConv(WIDTH, CLASSES))).double()
+    twin = copy.deepcopy(model)
+    trainer_of(model, graph, epochs=2, optimizer="Adam", lr=0.1, weight_decay=0.0, weights="last").fit()
+    optimizer = torch.optim.Adam(twin.parameters(), lr=0.1)
+    edges, weights, train = edge_index(graph.topology), graph.topology.edge_data["weight"], graph.splits["train"]
+    for _ in range(2):
+        optimizer.zero_grad()
+        out = twin(graph.features, edges, weights)
+        nn.functional.cross_entropy(out[train], graph.labels[train]).backward()
+        optimizer.step()
+    for name, value in model.state_dict().items():
+        assert_close(value, twin.state_dict()[name])
+
+
+STREAMED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
+    "gcn": (lambda: Weighted(pyg.GCNConv(WIDTH, CLASSES)), ("weight",)),
+    "sage": (lambda: Two(pyg.SAGEConv(WIDTH, WIDTH, aggr="max"), pyg.SAGEConv(WIDTH, CLASSES)), ()),
+    "gat": (lambda: Two(pyg.GATConv(WIDTH, WIDTH // 2, heads=2), pyg.GATConv(WIDTH, CLASSES)), ()),
+    "transformer": (lambda: Attributed(pyg.TransformerConv(WIDTH, CLASSES, edge_dim=EDGE_DIM)), ("attr",)),
+    "appnp": (lambda: Plain(pyg.APPNP(K=2, alpha=0.1)), ()),
+    "batch norm": (lambda: pyg.GraphSAGE(WIDTH, WIDTH, 2, CLASSES, norm="batch", jk="cat"), ()),
+}
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_streamed_values_and_gradients_are_those_of_pyg(name: str) -> None:
+    build, data = STREAMED[name]
+
+    def streamed(ours: Any, prepared: Graph, x: Tensor) -> Tensor:
+        intervals = equal_vertices(prepared.num_vertices, 3)
+        out: Tensor = StreamedModel(ours, prepared.hops(ours.num_hops), intervals)(x)
+        return out
+
+    assert_as_in_pyg(seeded(build).double(), pyg_graph(*data), run=streamed)
+
+
+@pytest.mark.parametrize("build", [sage, gat])
+def test_streamed_training_is_training_in_memory(build: Callable[[], nn.Module]) -> None:
+    graph = pyg_graph()
+    found = []
+    for memory in (None, "2MiB"):
+        model = seeded(build).double()
+        for conv in model.modules():
+            if isinstance(conv, pyg.GATConv):
+                conv.dropout = 0.0
+        trainer_of(model, graph, memory=memory, weights="last").fit()
+        found.append(weights_of(model))
+    for name, value in found[0].items():
+        assert_close(found[1][name], value)
+
+
+@pytest.mark.parametrize("memory", [None, "2MiB"])
+@pytest.mark.parametrize("build", [sage, joining])
+def test_two_workers_train_as_one(build: Callable[[], nn.Module], memory: str | None) -> None:
+    graph, model = pyg_graph(), seeded(build).double()
+    alone = copy.deepcopy(model)
+    trainer_of(alone, graph, epochs=2, weights="last").fit()
+
+    def at(workers: Any) -> dict[str, Tensor]:
+        own = copy.deepcopy(model)
+        config = TrainConfig(epochs=2, device="cpu", weights="last", memory=memory)
+        Trainer(own, graph, config, workers=workers, progress=False).fit()
+        return weights_of(own)
+
+    for found in in_threads(at, 2):
+        for name, value in alone.state_dict().items():
+            assert_close(found[name], value)
+
+
+# Mini-batches
+
+
+class Parallel(nn.Module):
+    """Two layers side by side, then one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.other = pyg.SAGEConv(WIDTH, WIDTH), pyg.GraphConv(WIDTH, WIDTH)
+        self.last = pyg.GATv2Conv(WIDTH, CLASSES, add_self_loops=False)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        return self.last((self.first(x, edge_index) + self.other(x, edge_index)).relu(), edge_index)
+
+
+BATCHED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "gcn": (gcn, (0, 1)),
+    "sage": (sage, (0, 1)),
+    "gat": (gat, (0, 1)),
+    "parallel": (Parallel, (0, 0, 1)),
+    "gin": (lambda: pyg.GIN(WIDTH, WIDTH, 2, CLASSES), (0, 1)),
+    "transformer": (
+        lambda: Two(pyg.TransformerConv(WIDTH, WIDTH), pyg.EdgeConv(nn.Linear(2 * WIDTH, CLASSES))),
+        (0, 1),
+    ),
+    "residual gat": (lambda: Two(pyg.GATConv(WIDTH, WIDTH, residual=True), pyg.GATConv(WIDTH, CLASSES)), (0, 1)),
+}
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_mini_batches_of_all_neighbours_give_the_rows_of_the_whole_graph(name: str) -> None:
+    build, levels = BATCHED[name]
+    model, graph = seeded(build), small()
+    ours = from_pyg_model(model, graph).eval()
+    assert ours.levels == levels
+    prepared = ours.prepare(graph)
+    expected = rows_in_pyg(model, graph)
+    fanouts = [-1] * ours.num_hops
+    seen = 0
+    for batch in MiniBatches(prepared, fanouts=fanouts, batch_size=11, seeds=torch.arange(graph.num_vertices)):
+        with torch.no_grad():
+            found = ours(batch.blocks, batch.features)
+        assert_close(found, expected[batch.seeds])
+        seen += len(batch.seeds)
+    assert seen == graph.num_vertices
+
+
+def test_mini_batches_are_trained() -> None:
+    graph = small("attr")
+    model = seeded(Parallel)
+    trainer = trainer_of(model, graph, sample=(5, 5), batch_size=7)
+    trainer.fit()
+    assert_close(logits_of(trainer, graph), rows_in_pyg(model, graph))
+
+
+def test_mini_batches_of_a_model_that_joins_levels_are_refused_before_training() -> None:
+    model = seeded(joining)
+    with pytest.raises(LayerError, match=r"cannot walk mini-batches.*Train it on the whole graph"):
+        trainer_of(model, small(), sample=(5, 5), batch_size=7)
+    with pytest.raises(InputError, match="3 fanouts, the model walks 2 hops"):
+        trainer_of(seeded(sage), small(), sample=(5, 5, 5), batch_size=7)
+
+
+# Random numbers
+
+
+def test_dropout_is_drawn_in_training_alone() -> None:
+    graph = small()
+    for build in (gcn, gat):
+        ours = from_pyg_model(seeded(build), graph)
+        hops = ours.prepare(graph).hops(ours.num_hops)
+        with torch.no_grad():
+            one, other = ours(hops, graph.features), ours(hops, graph.features)
+            assert not torch.equal(one, other)
+            ours.eval()
+            assert torch.equal(ours(hops, graph.features), ours(hops, graph.features))
+
+
+def test_dropout_is_streamed() -> None:
+    for build in (gcn, gat):
+        result = trainer_of(seeded(build), small(), memory="2MiB").fit()
+        assert all(record.loss < 10 for record in result.history)
+
+
+def test_dropout_of_attention_keeps_the_mean() -> None:
+    graph = small()
+    model = seeded(lambda: Plain(pyg.GATConv(WIDTH, WIDTH, dropout=0.3)))
+    ours = from_pyg_model(model, graph)
+    hops = ours.prepare(graph).hops(1)
+    with torch.no_grad():
+        mean = torch.stack([ours(hops, graph.features) for _ in range(600)]).mean(0)
+    expected = rows_in_pyg(model, graph)
+    assert (mean - expected).abs().max() < 0.2 * expected.abs().max()
+    assert torch.nn.functional.mse_loss(mean, expected) < 2e-3 * expected.square().mean()
+
+
+# Other ways to call a model
+
+
+class OfData(nn.Module):
+    """A model that takes a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = pyg.GCNConv(WIDTH, WIDTH), pyg.GCNConv(WIDTH, CLASSES)
+
+    def forward(self, data: Data) -> Any:
+        x, edges, weights = data.x, data.edge_index, data.edge_weight
+        x = nn.functional.dropout(self.first(x, edges, weights).relu(), training=self.training)
+        return self.second(x, edges, weights)
+
+
+def test_a_model_that_takes_a_graph() -> None:
+    graph = small("weight")
+    model = seeded(OfData)
+    trainer = trainer_of(model, graph)
+    trainer.fit()
+    data = Data(
+        x=graph.features, edge_index=edge_index(graph.topology), edge_weight=graph.topology.edge_data["weight"]
+    )
+    with torch.no_grad():
+        expected = copy.deepcopy(model).eval()(data)
+    assert_close(logits_of(trainer, graph), expected)
+
+
+def test_a_loop_of_ones_own() -> None:
+    graph = small("attr")
+    model = from_pyg_model(
+        seeded(lambda: Attributed(pyg.GINEConv(nn.Linear(WIDTH, CLASSES), edge_dim=EDGE_DIM))), graph
+    )
+    prepared = model.prepare(graph)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        out = model(prepared.hops(model.num_hops), prepared.features)
+        loss = nn.functional.cross_entropy(out, graph.labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[2] < losses[0]
+
+
+@pytest.mark.parametrize("memory", [None, "2MiB"])
+def test_an_embedding_is_the_input_of_the_last_layer_of_pyg(memory: str | None) -> None:
+    graph = small()
+    for build in (gcn, sage, gat):
+        model = seeded(build)
+        trainer = trainer_of(model, graph, memory=memory)
+        with torch.no_grad():
+            hidden = copy.deepcopy(model).eval().first(graph.features, edge_index(graph.topology)).relu()
+        assert_close(trainer.embed(), hidden)
+
+
+# Weights, copies, runs
+
+
+def test_copies_and_pickles_compute_the_same() -> None:
+    graph = small()
+    ours = from_pyg_model(seeded(sage), graph)
+    prepared = ours.prepare(graph)
+    hops, x = prepared.hops(2), graph.features
+    expected = ours(hops, x)
+    for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert torch.equal(other(hops, x), expected)
+        with torch.no_grad():
+            other.model.first.lin_l.weight.zero_()
+        assert not torch.equal(other(hops, x), expected)
+        assert torch.equal(ours(hops, x), expected)
+    # The user's model as well.
+    model = pickle.loads(pickle.dumps(ours.model))
+    assert_close(model(x, edge_index(graph.topology)), expected)
+
+
+def test_names_and_loading() -> None:
+    graph = small()
+    model = seeded(gat)
+    ours = from_pyg_model(model, graph)
+    assert list(ours.state_dict()) == list(seeded(gat).state_dict())
+    assert [name.removeprefix("model.") for name, _ in ours.named_parameters()] == [
+        name for name, _ in seeded(gat).named_parameters()
+    ]
+    other = from_pyg_model(seeded(gat, seed=2), graph)
+    other.load_state_dict(ours.state_dict())
+    assert_same_bits(weights_of(other.model), weights_of(model))
+    holder, again = (
+        nn.ModuleDict({"gnn": other}),
+        nn.ModuleDict({"gnn": from_pyg_model(seeded(gat, seed=3), graph)}),
+    )
+    assert list(holder.state_dict()) == [f"gnn.{name}" for name in ours.state_dict()]
+    again.load_state_dict(holder.state_dict())
+    assert_same_bits(weights_of(again), weights_of(holder))
+    wrong = ours.state_dict()
+    wrong["more"] = wrong.pop(next(iter(wrong)))
+    with pytest.raises(RuntimeError, match=r"(?s)Missing key.*Unexpected key.*more"):
+        ours.load_state_dict(wrong)
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    graph = small()
+    whole = trainer_of(seeded(gcn), graph, epochs=6, run_dir=tmp_path / "whole")
+    expected = whole.fit()
+    trainer_of(seeded(gcn), graph, epochs=3, checkpoint_every=3, run_dir=tmp_path / "cut").fit()
+    again = trainer_of(seeded(gcn), graph, epochs=6, run_dir=tmp_path / "cut")
+    result = again.resume()
+    assert numbers_of(result) == numbers_of(expected)
+    assert_same_bits(weights_of(again.model), weights_of(whole.model))
+
+
+def test_a_run_is_reopened_with_a_module(tmp_path: Path) -> None:
+    graph = small("weight")
+    model = seeded(lambda: Weighted(pyg.GCNConv(WIDTH, CLASSES)))
+    trainer = trainer_of(model, graph, run_dir=tmp_path)
+    measured = trainer.fit().metrics
+    other = Weighted(pyg.GCNConv(WIDTH, CLASSES))
+    predictor = load_run(tmp_path, model=other, device="cpu")
+    assert predictor.evaluate(graph)["val"] == measured["val"]
+    assert_same_bits(weights_of(other), weights_of(model))

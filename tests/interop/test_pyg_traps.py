@@ -1,0 +1,196 @@
+"""Traps: models and graphs with which numbers would be wrong unnoticed."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+
+from sagann.errors import InputError
+from sagann.graph import Graph, Topology
+from sagann.interop import from_pyg_model
+from sagann.train import load_run
+from tests.graphs import edge_index
+from tests.interop.pyg_models import (
+    CLASSES,
+    WIDTH,
+    Attributed,
+    Plain,
+    Two,
+    Weighted,
+    assert_as_in_pyg,
+    logits_of,
+    pyg_graph,
+    rows_in_pyg,
+    sage,
+    seeded,
+    small,
+    trainer_of,
+)
+from tests.tolerances import assert_close
+from tests.train.runs import assert_same_bits, weights_of
+
+
+class PerhapsWeighted(Plain):
+    """Weights count where there are some."""
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Any:
+        return self.conv(x, edge_index, edge_weight)
+
+
+def test_a_graph_with_other_edge_data_changes_nothing_for_the_training_graph() -> None:
+    graph, without, more = small("weight"), small(), small("weight", "attr")
+    model = seeded(lambda: PerhapsWeighted(pyg.GraphConv(WIDTH, CLASSES)))
+    trainer = trainer_of(model, graph)
+    expected = rows_in_pyg(model, graph, edge_weight=graph.topology.edge_data["weight"])
+    with pytest.raises(
+        InputError, match=r"lacks edge data that the model takes: weight; it has none .*graph 'tiny'"
+    ):
+        trainer.evaluate(without)
+    assert_close(logits_of(trainer, more), rows_in_pyg(model, more, edge_weight=more.topology.edge_data["weight"]))
+    assert_close(logits_of(trainer), expected)
+    # What has no weights in training has none later.
+    trainer = trainer_of(model, without)
+    expected = rows_in_pyg(model, without)
+    assert_close(logits_of(trainer), expected)
+    assert_close(logits_of(trainer, more), rows_in_pyg(model, more))
+    assert_close(logits_of(trainer), expected)
+
+
+def test_edge_data_that_a_model_needs_is_missed_before_training() -> None:
+    with pytest.raises(InputError, match="lacks edge data that the model takes: attr"):
+        trainer_of(seeded(lambda: Attributed(pyg.GraphConv(WIDTH, CLASSES))), small("weight"))
+
+
+def test_a_layer_in_two_models_and_in_pyg_in_turn() -> None:
+    graph = small()
+    shared = seeded(lambda: pyg.SAGEConv(WIDTH, WIDTH))
+    others = (pyg.SAGEConv(WIDTH, WIDTH), pyg.GraphConv(WIDTH, WIDTH))
+    models = [from_pyg_model(Two(shared, other), graph) for other in others]
+    for _ in range(2):
+        for ours in models:
+            expected = rows_in_pyg(ours.model, graph)
+            assert_close(ours(ours.prepare(graph).hops(2), graph.features).detach(), expected)
+            assert_close(ours.model(graph.features, edge_index(graph.topology)).detach(), expected)
+
+
+def test_threads_use_one_model() -> None:
+    graph = small()
+    ours = from_pyg_model(seeded(sage), graph).eval()
+    prepared = ours.prepare(graph)
+    expected = ours(prepared.hops(2), graph.features)
+    with ThreadPoolExecutor(4) as threads:
+        for found in threads.map(lambda _: ours(prepared.hops(2), graph.features), range(16)):
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_models_of_other_dtypes(dtype: torch.dtype) -> None:
+    """The graph has float32 features and weights, or float64 ones."""
+    for graph in (small("weight"), pyg_graph("weight")):
+        model = seeded(lambda: Weighted(pyg.GCNConv(WIDTH, CLASSES))).to(dtype)
+        trainer = trainer_of(model, graph)
+        found = logits_of(trainer, graph)
+        assert found.dtype == dtype
+        wide = copy.deepcopy(model).double()
+        expected = wide(
+            graph.features.double(), edge_index(graph.topology), graph.topology.edge_data["weight"].double()
+        )
+        tolerance = 1e-6 if dtype == torch.float64 else 0.05
+        assert (found.double() - expected).abs().max() <= tolerance * expected.abs().max()
+        trainer.fit()
+
+
+def test_lazy_widths(tmp_path: Path) -> None:
+    graph = small()
+
+    def build() -> nn.Module:
+        return Two(pyg.SAGEConv((-1, -1), WIDTH), pyg.GraphConv((-1, -1), CLASSES))
+
+    model = build()
+    trainer = trainer_of(model, graph, run_dir=tmp_path)
+    # A bias that is made with the width, too.
+    assert model.first.lin_l.bias.abs().max() < 1
+    trainer.fit()
+    assert_close(logits_of(trainer, graph), rows_in_pyg(model, graph))
+    other = build()
+    assert torch.equal(load_run(tmp_path, model=other, device="cpu").predict(graph), trainer.predict())
+    assert_same_bits(weights_of(other), weights_of(model))
+
+
+def test_other_names_of_the_edges() -> None:
+    class Edges(Plain):
+        def forward(self, x: Tensor, edges: Tensor) -> Any:  # type: ignore[override]
+            return self.conv(x, edges)
+
+    class Adjacency(Plain):
+        def forward(self, x: Tensor, adj_t: Tensor) -> Any:  # type: ignore[override]
+            return self.conv(x, edge_index=adj_t)
+
+    for kind in (Edges, Adjacency):
+        assert_as_in_pyg(seeded(lambda kind=kind: kind(pyg.SAGEConv(WIDTH, WIDTH))).double(), pyg_graph())
+
+
+def test_a_layer_that_keeps_what_it_prepared_for_another_graph() -> None:
+    graph = small()
+    model = seeded(lambda: Plain(pyg.GCNConv(WIDTH, WIDTH, cached=True)))
+    other = pyg_graph(num_vertices=50, dtype=torch.float32)
+    kept = model(other.features, edge_index(other.topology))
+    ours = from_pyg_model(model, graph)
+    fresh = seeded(lambda: Plain(pyg.GCNConv(WIDTH, WIDTH)))
+    assert_close(ours(ours.prepare(graph).hops(1), graph.features).detach(), rows_in_pyg(fresh, graph))
+    # PyG finds what it kept.
+    assert torch.equal(model(other.features, edge_index(other.topology)), kept)
+
+
+def test_several_self_loops_of_a_vertex_all_count_and_pyg_keeps_one() -> None:
+    topology = Topology.from_coo(src=torch.tensor([0, 0, 1]), dst=torch.tensor([0, 0, 0]), num_src=2)
+    graph = Graph(topology=topology, features=torch.eye(2))
+    model = Plain(pyg.GCNConv(2, 1, bias=False))
+    with torch.no_grad():
+        model.conv.lin.weight.copy_(torch.tensor([[1.0, 0.0]]))
+        found = from_pyg_model(model, graph)
+        rows = found(found.prepare(graph).hops(1), torch.eye(2))
+        # Two loops and another edge: a degree of 3, of which loops make 2. PyG counts one loop, and a degree of 2.
+        assert_close(rows[0], torch.tensor([2 / 3]))
+        assert_close(model(torch.eye(2), edge_index(topology))[0], torch.tensor([1 / 2]))
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "gat", "std"])
+def test_graphs_without_edges(name: str) -> None:
+    layers = {
+        "gcn": lambda: pyg.GCNConv(WIDTH, WIDTH),
+        "sage": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr="max"),
+        "gat": lambda: pyg.GATConv(WIDTH, WIDTH // 2, heads=2, add_self_loops=False),
+        "std": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr=["mean", "max", "std"]),
+    }
+    graph = pyg_graph()
+    none = torch.zeros(0, dtype=torch.int64)
+    empty = replace(graph, topology=Topology.from_coo(src=none, dst=none, num_src=graph.num_vertices))
+    assert_as_in_pyg(seeded(lambda: Plain(layers[name]())).double(), empty)
+
+
+class OfTypes(pyg.MessagePassing):
+    """An embedding of the edges' types."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="mean")
+        self.types = nn.Embedding(3, WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+        out: Tensor = self.propagate(edge_index, x=x, edge_type=edge_type)
+        return out
+
+    def message(self, x_j: Tensor, edge_type: Tensor) -> Tensor:
+        return x_j * self.types(edge_type)
+
+
+def test_edge_types() -> None:
+    assert_as_in_pyg(seeded(OfTypes).double(), pyg_graph("type"))
