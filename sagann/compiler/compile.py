@@ -238,7 +238,7 @@ def _assemble(
         text = f"{name_of(node)}, of destinations as of sources: computed once"
         notes.append(Note(kind="shared", text=text, line=node.meta["line"]))
     return LayerProgram(
-        layer=type(layer).__name__,
+        layer=layer._get_name(),  # type: ignore[no-untyped-call]
         inputs=tuple(inputs),
         parameters=tuple((node.name, node.meta["parameter"]) for node in parameters),
         param=cut(module, derived, parameters),

@@ -142,6 +142,10 @@ class PygLayer(SagaLayer):
             return accum.reshape(len(accum), *self.message_shape)
         return self.aggregation.finished(accum, self.conv.aggr_module)
 
+    def _get_name(self) -> str:
+        """The name of the layer of PyG, for explanations."""
+        return type(self.conv).__name__
+
     def _scores_on(self, example: tuple[Topology, Mapping[str, Tensor]]) -> list[Tensor]:
         """What softmax is called with on an example. Arguments with a row per edge that the message does not read are left out then."""
         topology, rows = example

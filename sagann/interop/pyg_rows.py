@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,6 @@ _OF_SHAPE = (
     "item",
     "numpy",
     "backward",
-    "to",
     "is_floating_point",
     "nelement",
     "ndimension",
@@ -50,6 +49,13 @@ class Index(Enum):
     def numel(self) -> int:
         """Not 0: a function may ask whether there are edges."""
         return 1
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
+        raise _reads_ids(f"it passes index to {getattr(func, '__name__', func)}")
+
+    def __getitem__(self, _: object) -> NoReturn:
+        raise _reads_ids("it picks entries of index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +185,18 @@ class EdgeRows:
     def __iter__(self) -> Iterator[Any]:
         raise computes_with("a row per edge", "a loop")
 
+    def __bool__(self) -> bool:
+        raise computes_with("a row per edge", "a branch")
+
+
+def _reads_ids(how: str) -> LayerError:
+    return LayerError(
+        "a layer of PyTorch Geometric reads the ids of destinations",
+        value=how,
+        where="its message or edge_update",
+        fix="Pass index to softmax alone. Compute what depends on it once for the graph, or write the layer as sagann.SagaLayer.",
+    )
+
 
 def _operator(name: str) -> Callable[..., EdgeRows]:
     function = getattr(Tensor, name)
@@ -197,6 +215,8 @@ for _name in (
     "pow",
     "neg",
     "getitem",
+    "eq",
+    "ne",
     "lt",
     "le",
     "gt",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import traceback
 from functools import lru_cache
@@ -11,7 +12,8 @@ from pathlib import Path
 import torch
 
 _OURS = (Path(__file__).parents[1] / package for package in ("saga", "compiler", "kernels", "interop"))
-_NOT_THE_USERS = tuple(map(str, (Path(torch.__file__).parent, *_OURS)))
+# With a separator: torch_geometric is none of these.
+_NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, *_OURS))
 
 
 def users_line() -> str:

@@ -52,6 +52,10 @@ def pyg_graph(
     )
 
 
+def mlp(in_dim: int = WIDTH, out_dim: int = WIDTH) -> nn.Module:
+    return nn.Sequential(nn.Linear(in_dim, WIDTH), nn.ReLU(), nn.Linear(WIDTH, out_dim))
+
+
 class Plain(nn.Module):
     """One layer, called with rows and edges."""
 
@@ -203,3 +207,21 @@ def rows_in_pyg(model: nn.Module, graph: Graph, **more: Tensor) -> Tensor:
     with torch.no_grad():
         out: Tensor = copy.deepcopy(model).eval()(graph.features, edge_index(graph.topology), **more)
     return out
+
+
+class Encoded(nn.Module):
+    """Edge data that the model computes with, before its layers get them."""
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.again = conv, pyg.GINEConv(mlp())
+        self.encoder = nn.Sequential(
+            nn.Linear(EDGE_DIM, WIDTH), nn.LayerNorm(WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)
+        )
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        encoded = self.encoder(edge_attr)
+        x = self.conv(x, edge_index, 2 * encoded - edge_attr[:, :1])
+        out: Tensor = self.again(x, edge_index, (encoded * self.scale).sigmoid())
+        return out

@@ -16,17 +16,33 @@ from tests.interop.pyg_models import (
     EDGE_DIM,
     WIDTH,
     Attributed,
+    Encoded,
     FromFirst,
     Plain,
     Weighted,
     assert_as_in_pyg,
+    mlp,
     pyg_graph,
     seeded,
 )
 
 
-def mlp(in_dim: int = WIDTH, out_dim: int = WIDTH) -> nn.Module:
-    return nn.Sequential(nn.Linear(in_dim, WIDTH), nn.ReLU(), nn.Linear(WIDTH, out_dim))
+def pna(**options: Any) -> nn.Module:
+    scalers = ["identity", "amplification", "attenuation", "linear", "inverse_linear"]
+    return pyg.PNAConv(WIDTH, WIDTH, ["mean", "max", "std"], scalers, torch.arange(9), **options)
+
+
+class EncodedType(nn.Module):
+    """Types of edges that the model looks up, and weights that it computes with."""
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.again, self.lookup = conv, pyg.GraphConv(WIDTH, WIDTH), nn.Embedding(3, WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_type: Tensor) -> Tensor:
+        x = self.conv(x, edge_index, self.lookup(edge_type))
+        out: Tensor = self.again(x, edge_index, 1 / (edge_weight + (edge_type == 1).to(x.dtype)))
+        return out
 
 
 class Differences(pyg.MessagePassing):
@@ -204,6 +220,7 @@ PLAIN: dict[str, Build] = {
     "appnp": lambda: pyg.APPNP(K=2, alpha=0.1),
     "general": lambda: pyg.GeneralConv(WIDTH, WIDTH),
     "general attention": lambda: pyg.GeneralConv(WIDTH, WIDTH, attention=True, heads=2),
+    "pna": lambda: pna(towers=2, divide_input=True),
     "simple": lambda: pyg.SimpleConv(aggr="mean", combine_root="sum"),
     "softmax": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr=SoftmaxAggregation(learn=True)),
     "own differences": Differences,
@@ -224,6 +241,7 @@ ATTRIBUTED: dict[str, Build] = {
     "gen": lambda: pyg.GENConv(WIDTH, WIDTH, edge_dim=EDGE_DIM),
     "gmm": lambda: pyg.GMMConv(WIDTH, WIDTH, EDGE_DIM, 2),
     "general": lambda: pyg.GeneralConv(WIDTH, WIDTH, in_edge_channels=EDGE_DIM),
+    "pna": lambda: pna(edge_dim=EDGE_DIM),
     "own attention": OwnAttention,
     "own updated": Updated,
     "own zero at first": ZeroAtFirst,
@@ -246,6 +264,9 @@ MODELS: dict[str, Build] = {
     "gin": lambda: pyg.GIN(WIDTH, WIDTH, 2, WIDTH, jk="max", act_first=True, norm="layer"),
     "gat": lambda: pyg.GAT(WIDTH, WIDTH, 2, WIDTH, heads=2, jk="lstm"),
     "gatv2": lambda: pyg.GAT(WIDTH, WIDTH, 2, WIDTH, heads=2, v2=True),
+    "pna": lambda: pyg.PNA(
+        WIDTH, WIDTH, 2, WIDTH, aggregators=["mean", "std"], scalers=["amplification"], deg=torch.arange(9)
+    ),
     "edge-cnn": lambda: pyg.EdgeCNN(WIDTH, WIDTH, 2, WIDTH),
 }
 
@@ -289,3 +310,11 @@ def test_arma() -> None:
 def test_a_layer_alone_is_a_model() -> None:
     assert_as_in_pyg(seeded(lambda: pyg.GCNConv(WIDTH, WIDTH)).double(), pyg_graph("weight"))
     assert_as_in_pyg(seeded(lambda: pyg.GATConv(WIDTH, WIDTH // 2, heads=2)).double(), pyg_graph())
+
+
+def test_edge_data_that_the_model_computes_with() -> None:
+    assert_same(lambda: pyg.GINEConv(mlp()), Encoded, "attr")
+
+
+def test_edge_types_that_the_model_looks_up() -> None:
+    assert_same(lambda: pyg.GINEConv(mlp()), EncodedType, "weight", "type")

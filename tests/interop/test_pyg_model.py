@@ -27,6 +27,7 @@ from tests.interop.pyg_models import (
     EDGE_DIM,
     WIDTH,
     Attributed,
+    Encoded,
     Plain,
     Two,
     Weighted,
@@ -35,6 +36,7 @@ from tests.interop.pyg_models import (
     gcn,
     joining,
     logits_of,
+    mlp,
     pyg_graph,
     rows_in_pyg,
     sage,
@@ -87,6 +89,13 @@ STREAMED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "sage": (lambda: Two(pyg.SAGEConv(WIDTH, WIDTH, aggr="max"), pyg.SAGEConv(WIDTH, CLASSES)), ()),
     "gat": (lambda: Two(pyg.GATConv(WIDTH, WIDTH // 2, heads=2), pyg.GATConv(WIDTH, CLASSES)), ()),
     "transformer": (lambda: Attributed(pyg.TransformerConv(WIDTH, CLASSES, edge_dim=EDGE_DIM)), ("attr",)),
+    "encoded": (lambda: Encoded(pyg.GINEConv(mlp())), ("attr",)),
+    "pna": (
+        lambda: pyg.PNA(
+            WIDTH, WIDTH, 1, CLASSES, aggregators=["mean", "std"], scalers=["linear"], deg=torch.arange(9)
+        ),
+        (),
+    ),
     "appnp": (lambda: Plain(pyg.APPNP(K=2, alpha=0.1)), ()),
     "batch norm": (lambda: pyg.GraphSAGE(WIDTH, WIDTH, 2, CLASSES, norm="batch", jk="cat"), ()),
 }

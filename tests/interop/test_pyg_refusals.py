@@ -17,7 +17,7 @@ from sagann.errors import InputError, LayerError, SagannError
 from sagann.interop import from_pyg_model
 from sagann.nn import GraphModel, LinkModel
 from sagann.train import TrainConfig, Trainer
-from tests.interop.pyg_models import WIDTH, Attributed, FromFirst, Plain, Weighted, pyg_graph, seeded
+from tests.interop.pyg_models import WIDTH, Attributed, Plain, Weighted, pyg_graph, seeded
 
 
 class Own(pyg.MessagePassing):
@@ -135,6 +135,22 @@ class MapsWeights(Weighted):
         return self.conv(x, edge_index, 2 * edge_weight)
 
 
+class Noise(Weighted):
+    def __init__(self) -> None:
+        super().__init__(pyg.GraphConv(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+        return self.conv(x, edge_index, edge_weight + torch.ones(1))
+
+
+class Branch(Weighted):
+    def __init__(self) -> None:
+        super().__init__(pyg.GraphConv(WIDTH, WIDTH))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
+        return self.conv(x, edge_index, edge_weight if (edge_weight > 0).all() else -edge_weight)
+
+
 class Types(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -215,16 +231,17 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "zeros at first": (ZerosAtFirst, "gives other numbers"),
     "mixed": (Mixed, "prepared in different ways.*GCNConv.*SAGEConv.*add_self_loops=False"),
     "maps weights": (
-        lambda: MapsWeights(pyg.GraphConv(WIDTH, WIDTH)),
-        "computes with a tensor with a row per edge",
+        lambda: MapsWeights(pyg.GCNConv(WIDTH, WIDTH)),
+        "computes with weights that are normalised by degree",
     ),
-    "relations": (Types, "computes with a tensor with a row per edge"),
+    "noise of edges": (Noise, "computes with a row per edge and another tensor: it uses"),
+    "a branch": (Branch, "computes with a row per edge: it uses a branch"),
+    "relations": (Types, "computes with a row per edge: it uses size"),
     "loops without features": (
         lambda: Attributed(pyg.GATConv(WIDTH, WIDTH, edge_dim=3)),
         "edge data has no value for self-loops: the layers add self-loops, and read attr.*add_self_loops=False",
     ),
     "attention weights": (Attention, "does not run without its edges"),
-    "an assertion": (lambda: FromFirst(pyg.FAConv(WIDTH)), "does not run without its edges: AssertionError"),
     "a mistake": (
         lambda: Plain(pyg.GCNConv(WIDTH + 1, WIDTH)),
         "does not run without its edges.*run with PyTorch Geo",

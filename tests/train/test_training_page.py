@@ -1,4 +1,4 @@
-"""docs/training.md, docs/streaming.md, docs/links.md, docs/many_graphs.md and docs/hybrid.md run as printed."""
+"""docs/training.md, docs/streaming.md, docs/links.md, docs/many_graphs.md, docs/hybrid.md and docs/pyg.md run as printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.mark.parametrize(
     ("page", "at_least"),
-    [("training.md", 20), ("streaming.md", 15), ("links.md", 30), ("many_graphs.md", 25), ("hybrid.md", 6)],
+    [
+        ("training.md", 20),
+        ("streaming.md", 15),
+        ("links.md", 30),
+        ("many_graphs.md", 25),
+        ("hybrid.md", 6),
+        ("pyg.md", 11),
+    ],
 )
 def test_the_page_runs_as_printed(page, at_least, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
