@@ -18,6 +18,7 @@ from bench.epochs.graphs import SHAPES
 from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
 from bench.performance_sections import (
     DEVICE_PAGES,
+    PYG_PAGE,
     WORKER_PAGES,
     damage_section,
     device_sentence,
@@ -123,7 +124,7 @@ def render(results: Path) -> str:
         *minibatch_section(results),
         *damage_section(results / "fuzz.json"),
         *harm_section(results / "trials.json"),
-        *(line for name in (*WORKER_PAGES, *DEVICE_PAGES) for line in page_section(results / name)),
+        *(line for name in (PYG_PAGE, *WORKER_PAGES, *DEVICE_PAGES) for line in page_section(results / name)),
     ]
     return "\n".join(parts) + "\n"
 

@@ -1,19 +1,19 @@
 """Models of PyTorch Geometric as they are: epochs with PyG, and the same models trained by sagann.
 
-    python -m bench.pyg_models [--graphs pubmed reddit-small] [--rounds 5] [--threads 2] > bench/results/pyg_models.md
+    python -m bench.pyg_models [--graphs pubmed reddit-small] [--models GCN GAT ...] > bench/results/pyg_models.md
 
 Two copies of each model take turns: one is called as model(x, edge_index), the other one by sagann. An epoch is forward, cross-entropy on half
-of the vertices, backward and a step of Adam, with the model's dropout. Before, sagann reads the model, prepares the graph, compiles and trains
-an epoch, from kernels that are in its cache. Peaks of memory are not compared; the last column is the smallest budget in which the model's
-epoch can be streamed.
+of the vertices, backward and a step of Adam, with the model's dropout. The first epoch of sagann includes what comes before: reading the model,
+preparing the graph, and loading kernels from the cache, or compiling them.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -22,10 +22,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from bench.epochs.graphs import SHAPES, graph_of, stored_graph
+from bench.origin import command_line
+from bench.result_tables import table_line
 from bench.timing import alternate, median_ratio
 from sagann.graph import Graph
 from sagann.interop import from_pyg_model
 from sagann.runtime.processor import processor_name
+
+COLUMNS = ("graph", "model", "PyG, s", "sagann, s", "times as fast", "first epoch, s")
 
 
 def models_for(graph: Graph, hidden: int) -> Mapping[str, Callable[[], nn.Module]]:
@@ -92,42 +96,35 @@ def row(graph: Graph, make: Callable[[], nn.Module], rounds: int) -> list[str]:
     return [f"{median(found['PyG']):.3f}", f"{median(found['sagann']):.3f}", f"{ratio:.2f}", f"{first_s:.1f}"]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--graphs", nargs="+", default=["pubmed", "reddit-small"], help=", ".join(["pubmed", *SHAPES])
-    )
-    parser.add_argument("--models", nargs="+", help="all by default")
+    parser.add_argument("--graphs", nargs="+", default=["reddit-small"], help=", ".join(["pubmed", *SHAPES]))
+    parser.add_argument("--models", nargs="+", default=["GCN", "GraphSAGE", "GIN", "GAT", "GAT v2"])
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     torch.set_num_threads(args.threads)
     import torch_geometric
 
-    print("# Models of PyTorch Geometric, unmodified\n")
+    command = command_line("bench.pyg_models", sys.argv[1:] if arguments is None else arguments)
     print(
-        f"`python -m bench.pyg_models`; {processor_name()}, {args.threads} threads; PyTorch {torch.__version__}, ",
-        end="",
+        f"# Models of PyTorch Geometric, as they are\n\n`{command}`; {processor_name()}, {args.threads} threads; PyTorch {torch.__version__}, "
+        f"PyG {torch_geometric.__version__}.\nModels of `torch_geometric.nn` with 2 layers, hidden {args.hidden}, dropout 0.5; with PyG they are called "
+        "with `edge_index`. Ratios are medians of the rounds'.\nThe first epoch of sagann includes reading the model, preparing the graph, and loading or "
+        "compiling kernels.\n"
     )
-    print(
-        f"PyG {torch_geometric.__version__}. Models of `torch_geometric.nn` with 2 layers, hidden {args.hidden}, dropout 0.5; "
-    )
-    print(
-        "with PyG they are called with `edge_index`. Ratios are medians of the rounds'. The first epoch of sagann includes reading the model,"
-    )
-    print("preparing the graph, and loading or compiling kernels.\n")
-    print(
-        "| graph | model | PyG, s | sagann, s | times as fast | first epoch, s |\n|:--|:--|--:|--:|--:|--:|",
-        flush=True,
-    )
+    print(table_line(COLUMNS))
+    print("|:--|:--|" + "--:|" * (len(COLUMNS) - 2), flush=True)
     for name in args.graphs:
         graph = graph_of(stored_graph(name))
-        for model, make in models_for(graph, args.hidden).items():
-            if args.models is None or model in args.models:
-                torch.manual_seed(0)
-                print("|", " | ".join([name, model, *row(graph, make, args.rounds)]), "|", flush=True)
+        for model in args.models:
+            torch.manual_seed(0)
+            print(
+                table_line([name, model, *row(graph, models_for(graph, args.hidden)[model], args.rounds)]),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

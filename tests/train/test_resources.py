@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,18 @@ def test_reproducible_is_undone():
     assert torch.utils.deterministic.fill_uninitialized_memory
     with reproducible(False, torch.device("cpu")):
         assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_reproducible_is_undone_by_the_last_of_several_threads():
+    first, second = (reproducible(True, torch.device("cpu")) for _ in range(2))
+    with ExitStack() as of_second:
+        with first:
+            of_second.enter_context(second)
+        # The first run has ended, the second one goes on.
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.utils.deterministic.fill_uninitialized_memory
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory
 
 
 def test_versions():
