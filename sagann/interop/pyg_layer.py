@@ -36,7 +36,7 @@ class Call:
     def __init__(self, conv: nn.Module, edge: Edge, parameter: Callable[[str], Tensor]) -> None:
         self.conv, self.edge, self.parameter = conv, edge, parameter
         self.scores: list[Tensor] = []
-        "What softmax was called with."
+        "Scores of the edges that the message called softmax with, one tensor for each call."
 
     def message(self, arguments: Arguments) -> Tensor:
         """The messages of these edges, [E, ...]."""

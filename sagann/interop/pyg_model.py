@@ -19,10 +19,7 @@ References:
 from __future__ import annotations
 
 import copy
-import inspect
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from types import SimpleNamespace
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,6 +28,19 @@ from torch.nn.parameter import is_lazy
 
 from sagann.errors import InputError, LayerError, in_one_line
 from sagann.graph import Graph, Topology, add_self_loops, normalise
+from sagann.interop.pyg_call import (
+    CACHES_OF_ROWS,
+    arguments_for,
+    called,
+    convs_of,
+    first_run,
+    forget_edges,
+    parameters_of,
+    run_in_pyg,
+    run_twin,
+    takes_data,
+    takes_edge_index,
+)
 from sagann.interop.pyg_example import (
     EDGE_ARGUMENTS,
     NUM_ROWS,
@@ -59,24 +69,12 @@ from sagann.interop.pyg_walk import (
 )
 from sagann.saga.engine import NaiveEngine, using_engine
 
-EDGES = ("edge_index", "adj_t", "adj", "edges")
-"Names of the argument after the rows."
-_CACHES_OF_ROWS = ("_cached_x", "_cached_h")
-_CACHES = ("_cached_edge_index", "_cached_adj_t", *_CACHES_OF_ROWS)
-"Attributes in which layers of PyG keep what they have prepared."
-
-
-def takes_edge_index(model: nn.Module) -> bool:
-    """Whether a model's ``forward`` takes edges after its rows, as those of PyG do."""
-    names = list(_parameters_of(model))
-    return len(names) > 1 and names[1] in EDGES
-
 
 def is_written_for_pyg(model: nn.Module) -> bool:
     """Whether a model has layers of PyG, and is called as models of PyG are: with rows and edges, or with a graph alone. PyG is not loaded."""
-    if not any(True for _ in _convs_of(model)):
+    if not any(True for _ in convs_of(model)):
         return False
-    return takes_edge_index(model) or _takes_data(model)
+    return takes_edge_index(model) or takes_data(model)
 
 
 def from_pyg_model(model: nn.Module, graph: Graph) -> PygModel:
@@ -119,13 +117,13 @@ class PygModel(nn.Module):
     """A model of PyG as sagann calls it: ``model(hops, x)``, x [num_src, F] -> [num_dst, F']. Made by :func:`from_pyg_model`."""
 
     gives_graphs = False
-    "Whether graphs get a row each, and not vertices."
+    "Whether the model gives each graph a row, and not each vertex."
 
     def __init__(self, model: nn.Module, graph: Graph) -> None:
         super().__init__()
         self.model = model
         self.user_class = type(model)
-        "What is said of the model names this class."
+        "Class of the model of PyG, which errors and run folders name."
         self.layers = nn.ModuleList()
         "The calls of ``propagate``, in their order."
         self.levels: tuple[int, ...] = ()
@@ -136,9 +134,10 @@ class PygModel(nn.Module):
         "Those that the graph has edge data for, or that the model needs."
         self.preparation = Preparation(adds_loops=False, weighs=False)
         self._is_fixed = False
+        "Whether a graph was prepared, whose edge data are those that the model gets from then on."
         self.not_sampled = ""
         "Why the model cannot walk the blocks of mini-batches; empty where it can."
-        for conv in _convs_of(model):
+        for conv in convs_of(model):
             _require_usual(conv)
             routed(conv)
         self._read(graph)
@@ -227,16 +226,17 @@ class PygModel(nn.Module):
 
     def _run(self, walk: Walk, x: Tensor, graph_ptr: Tensor | None = None) -> Tensor:
         stored = {name: EdgeRows(StoredRow(EDGE_ARGUMENTS[name]), {}, walk.name_of) for name in self.arguments}
-        out = _called(self.model, x, EdgeIndex(walk), stored, graph_ptr)
+        out = called(self.model, x, EdgeIndex(walk), stored, graph_ptr)
         walk.end()
         return out
 
     def _read(self, graph: Graph) -> None:
         """See on made-up vertices what the model propagates, and compare its results with PyG's; again for a graph with other edge data."""
-        offered = _arguments_for(self.model, graph)
+        offered = arguments_for(self.model, graph)
         if self.layers and offered == self._offered:
             return
-        self._offered, self.arguments = offered, _that_run(self.model, offered, graph, of_graphs=self.gives_graphs)
+        self._offered = offered
+        self.arguments, _ = first_run(self.model, graph, of_graphs=self.gives_graphs)
         if any(map(is_lazy, self.model.parameters())):
             self._give_widths(graph)
         example, x = example_of(graph, self.arguments, self.model, of_graphs=self.gives_graphs)
@@ -289,20 +289,18 @@ class PygModel(nn.Module):
     def _give_widths(self, graph: Graph) -> None:
         """Give parameters their shapes that get these in the first forward."""
         example, x = example_of(graph, self.arguments, self.model, of_graphs=self.gives_graphs)
-        twin = _twin_of(self.model)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            _run_in_pyg(twin, self.arguments, example, x)
+        _, twin = run_twin(self.model, self.arguments, example, x)
         self.model.load_state_dict(twin.state_dict())
 
     def _compare(self, example: Graph, x: Tensor) -> None:
         """Refuse a model whose results, or their gradients, are not those of PyG."""
         twin = copy.deepcopy(self)
-        _forget_edges(twin.model)
+        forget_edges(twin.model)
         prepared = twin._prepared(example)
         hops = prepared.hops(twin.num_hops)
 
         def in_pyg(x: Tensor) -> Any:
-            return _run_in_pyg(twin.model, self.arguments, example, x)
+            return run_in_pyg(twin.model, self.arguments, example, x)
 
         def in_sagann(x: Tensor) -> Any:
             return twin._run(twin._walk(hops), x, example.graph_ptr)
@@ -350,14 +348,6 @@ class PygGraphModel(PygModel):
         return self._run(self._walk(hops), x, graph_ptr)
 
 
-def _convs_of(model: nn.Module) -> Iterator[Any]:
-    """The layers of PyG in a model."""
-    if "torch_geometric" in sys.modules:
-        from torch_geometric.nn import MessagePassing
-
-        yield from (module for module in model.modules() if isinstance(module, MessagePassing))
-
-
 def _require_usual(conv: Any) -> None:
     """Refuse a layer of PyG that does what a SAGA layer does not."""
     from torch_geometric.nn import MessagePassing
@@ -369,7 +359,7 @@ def _require_usual(conv: Any) -> None:
         found = f"flow = {conv.flow!r}"
     elif getattr(conv, "improved", False):
         found = "improved = True"
-    elif getattr(conv, "cached", False) and any(hasattr(conv, name) for name in _CACHES_OF_ROWS):
+    elif getattr(conv, "cached", False) and any(hasattr(conv, name) for name in CACHES_OF_ROWS):
         found = "cached = True"
     elif conv.explain or any(
         hooks
@@ -386,92 +376,13 @@ def _require_usual(conv: Any) -> None:
         )
 
 
-def _arguments_for(model: nn.Module, graph: Graph) -> tuple[str, ...]:
-    """The arguments of a model that get edge data: those that the graph has, and those that the model needs."""
-    known = _parameters_of(model)
-    takes_all = _takes_data(model)
-    found = []
-    for name, stored in EDGE_ARGUMENTS.items():
-        is_there = stored in graph.topology.edge_data
-        is_needed = name in known and known[name].default is inspect.Parameter.empty
-        if is_needed or (is_there and (name in known or takes_all)):
-            found.append(name)
-    return tuple(found)
-
-
-def _that_run(model: nn.Module, offered: tuple[str, ...], graph: Graph, *, of_graphs: bool) -> tuple[str, ...]:
-    """The arguments with which the model runs in PyG: those offered, or where it does not run with all, those that it needs."""
-    known = _parameters_of(model)
-    needed = tuple(each for each in offered if each in known and known[each].default is inspect.Parameter.empty)
-    for arguments in dict.fromkeys([offered, needed]):
-        example, x = example_of(graph, arguments, model, of_graphs=of_graphs)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            try:
-                _run_in_pyg(_twin_of(model), arguments, example, x)
-            except Exception:  # noqa: BLE001  (of any kind: the error comes again when the model is read)
-                continue
-        return arguments
-    return offered
-
-
-def _twin_of(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode that has prepared no edges yet."""
-    twin = copy.deepcopy(model).eval()
-    _forget_edges(twin)
-    return twin
-
-
-def _forget_edges(model: nn.Module) -> None:
-    for conv in _convs_of(model):
-        conv.__dict__.update((name, None) for name in _CACHES if name in conv.__dict__)
-
-
 def _gives_graphs(model: nn.Module, graph: Graph) -> bool:
     """Whether a model that may be told which vertices make up a graph gives each graph a row."""
-    if "batch" not in _parameters_of(model) and not _takes_data(model):
+    takes_batch = "batch" in parameters_of(model)
+    if not takes_batch and not takes_data(model):
         return False
-    arguments = _arguments_for(model, graph)
-    example, x = example_of(graph, arguments, model, of_graphs=True)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        try:
-            out = _run_in_pyg(_twin_of(model), arguments, example, x)
-        except Exception:  # noqa: BLE001  (of any kind: the error comes again when the model is read)
-            return "batch" in _parameters_of(model)
-    return isinstance(out, Tensor) and len(out) != len(x)
-
-
-def _run_in_pyg(model: nn.Module, arguments: Sequence[str], example: Graph, x: Tensor) -> Any:
-    topology = example.topology
-    edges = torch.stack([topology.indices.long(), topology.edge_dst().long()])
-    given = {name: topology.edge_data[EDGE_ARGUMENTS[name]] for name in arguments}
-    return _called(model, x, edges, given, example.graph_ptr)
-
-
-def _called(model: nn.Module, x: Tensor, edges: Any, stored: Mapping[str, Any], graph_ptr: Tensor | None) -> Any:
-    """What a model of PyG returns."""
-    more = dict(stored)
-    if graph_ptr is not None:
-        numbers = torch.arange(len(graph_ptr) - 1, device=x.device)
-        more["batch"] = torch.repeat_interleave(numbers, graph_ptr.diff(), output_size=len(x))
-    if not _takes_data(model):
-        return model(x, edges, **more)
-    unknown = dict.fromkeys([*EDGE_ARGUMENTS, "batch"])
-    return model(
-        SimpleNamespace(x=x, edge_index=edges, num_nodes=len(x), num_features=x.shape[1], **unknown | more)
-    )
-
-
-def _parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(model.forward).parameters
-    except (TypeError, ValueError):
-        return {}
-
-
-def _takes_data(model: nn.Module) -> bool:
-    """Whether a model takes a graph, of which it reads rows and edges."""
-    needed = [each for each in _parameters_of(model).values() if each.default is each.empty]
-    return len(needed) == 1 and needed[0].kind is needed[0].POSITIONAL_OR_KEYWORD and not takes_edge_index(model)
+    _, out = first_run(model, graph, of_graphs=True)
+    return takes_batch if out is None else isinstance(out, Tensor) and len(out) != NUM_ROWS
 
 
 def _without(graph: Graph, name: str) -> Graph:

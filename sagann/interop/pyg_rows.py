@@ -120,7 +120,7 @@ class ComputedRow:
     """What the model, or a layer before it propagates, computes of rows of edges."""
 
     function: Any
-    "Of PyTorch."
+    "Operator or function of PyTorch that computes the rows."
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 

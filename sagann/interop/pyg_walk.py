@@ -192,9 +192,9 @@ class Preparation:
     """What the layers of PyG do to the edges in every forward."""
 
     adds_loops: bool
-    "Whether every vertex gets a self-loop."
+    "Whether the layers give every vertex a self-loop that has none."
     weighs: bool
-    "Whether edges get weights by the degrees of their ends."
+    "Whether the layers weigh edges by the degrees of their ends."
 
 
 def preparation_of(conv: nn.Module) -> Preparation:

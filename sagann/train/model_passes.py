@@ -45,7 +45,7 @@ class ModelPasses:
     """
 
     arguments: tuple[str, ...] = VERTICES
-    "What the model is called with."
+    "Names of the arguments that the model's ``forward`` is called with, in their order."
 
     def __init__(
         self,
