@@ -53,7 +53,7 @@ _TIMES = Range(1, 2**63 - 1)
 _THREADS = Range(1, 2**13)
 _AHEAD = Range(0, 2**13)
 # The transport of workers counts milliseconds, and takes none for a limit of its own.
-_LEAST_WAIT_S, _MOST_WAIT_S = 1e-3, 1e6
+_LEAST_WAIT_S, MOST_WAIT_S = 1e-3, 1e6
 # NumPy allows no more in its older versions.
 _MOST_DIMENSIONS = 32
 
@@ -134,10 +134,10 @@ def require_integer(value: object, name: str, *, where: str) -> None:
 def require_wait(seconds: Any, name: str) -> None:
     """Refuse the seconds for which a worker waits for another one (``name``) if nobody can wait so long, or so short."""
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not _LEAST_WAIT_S <= seconds <= _MOST_WAIT_S:
+    if not is_number or not _LEAST_WAIT_S <= seconds <= MOST_WAIT_S:
         raise InputError(
             f"{name} is refused",
-            value=f"{shown(seconds)}, expected seconds from {_LEAST_WAIT_S:g} to {_MOST_WAIT_S:g}",
+            value=f"{shown(seconds)}, expected seconds from {_LEAST_WAIT_S:g} to {MOST_WAIT_S:g}",
             where=name,
             fix="Set the seconds for which a worker waits for another one, 60 for a minute.",
         )

@@ -1,7 +1,7 @@
 """One of the processes that train together, or the only one: it trains epochs when it is told to.
 
 All processes of a group get the same requests, lines of JSON: ``{"epochs": n}``, ``{"balance": n}`` (epochs after which vertices may move),
-``{"bounds": [...]}`` (move now), ``{"apart": false}`` (gather all edges after the exchange from now on). Each answers with numbers of its own.
+``{"bounds": [...]}`` (move now), ``{"meanwhile": false}`` (compute nothing while rows travel from now on). Each answers with numbers of its own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ import torch
 
 from bench.standalone.training import LEARNING_RATE
 from sagann.nn import ModelConfig, build_model
+from sagann.plan import schedule
+from sagann.plan.steps import UNLIMITED, Step
+from sagann.runtime.streaming.stream import stream_part
 from sagann.runtime.workers import Workers, join_workers
 from sagann.runtime.workers.part_topology import PartTopology
 from sagann.runtime.workers.stopwatch import Stopwatch
@@ -28,8 +32,20 @@ from sagann.train.balancer import REPAY_EPOCHS, Balancer
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor
+from sagann.train.streaming import Streaming
 
-_APART = PartTopology.apart
+_APART, _TRAVELLING = PartTopology.apart, schedule.travelling
+
+
+def at_once(steps: Iterable[Step]) -> Iterator[Step]:
+    """Steps in which nothing is computed during an exchange (:func:`sagann.plan.travel.travelling`)."""
+    for step in steps:
+        if step.exchanged is None:
+            yield step
+        else:
+            yield replace(step, kind="begin_exchange")
+            yield replace(step, kind="send_rows", exchanged=step.exchanged._replace(receives=()))
+            yield replace(step, exchanged=step.exchanged._replace(sends=()))
 
 
 class WaitsCounted(Stopwatch):
@@ -59,8 +75,20 @@ class Training:
         predictor = Predictor(model, Contract.of(graph), device=torch.device("cpu"), workers=workers)
         prepared = predictor.prepare(graph, validate=False)
         self.model, self.part, self.source = model, prepared.part, WholeGraph(predictor, prepared)
+        self.predictor, share = predictor, specification.get("memory_share", 0.0)
+        if share:
+            predictor.stream_within(
+                Streaming(memory_bytes=int(share * self._whole_bytes()), spill=Path(specification["folder"]).parent)
+            )
         self.optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
         self.balancer = None if prepared.part is None else Balancer(prepared.part)
+
+    def _whole_bytes(self) -> int:
+        """Bytes of an epoch of the part that is not cut."""
+        whole = stream_part(
+            self.model.train(), self.part, self.part.blocks, budget_bytes=UNLIMITED, num_intervals=1
+        )
+        return whole.plan(self.part.features, folded=True).plan.peak_bytes
 
     def epoch_s(self) -> float:
         """Train an epoch, and return its seconds. Workers end together, because they add their gradients."""
@@ -78,8 +106,11 @@ class Training:
         if "bounds" in request:
             self.part.move(request["bounds"])
             return {"edges": self.part.topology.num_edges}
-        if "apart" in request:
-            PartTopology.apart = _APART if request["apart"] else lambda topology: None
+        if "meanwhile" in request:
+            PartTopology.apart = _APART if request["meanwhile"] else lambda topology: None
+            schedule.travelling = _TRAVELLING if request["meanwhile"] else at_once
+            # Parts that stream are planned anew.
+            self.predictor.release()
             return {}
         if "balance" in request:
             return {"epochs": self._balanced(request["balance"])}

@@ -27,6 +27,14 @@ class Gather:
     seed: int
     "Number of the seed, among those of the epoch, from which the edges draw random numbers; -1 where they draw none."
 
+    @property
+    def reads_x(self) -> bool:
+        """Whether edges read features at their sources."""
+        function, stage = self.edges.function, self.edges.stage
+        read = stage.inputs if function is None else {given.name for given in function.inputs}
+        inputs = zip(stage.inputs, self.edges.sides, self.inputs, strict=True)
+        return any(value == "x" and side == "src" and name in read for name, side, value in inputs)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchMeans:
@@ -92,6 +100,8 @@ class ModelProgram:
     "Whether operators other than dropouts and gathers draw random numbers."
     x_is_sparse: bool
     "Whether features are sparse: dropout and linear maps are then all that reads them."
+    x_is_constant: bool
+    "Whether features are the same in every epoch."
     forms: Mapping[str, Form]
     "By name, the form of every value that a stage or a gather gives, and of ``x``."
 
@@ -123,9 +133,14 @@ class ModelProgram:
         return self.num_seeds > 0 or self.draws_more
 
     @property
+    def reads_constant_x(self) -> bool:
+        """Whether edges read constant features at their sources in every epoch."""
+        return self.x_is_constant and any(gather.reads_x and not gather.constant for gather in self.gathers)
+
+    @property
     def constants(self) -> object:
-        """A key of the gathers that are computed once; programs of one model that gather the same, under the same names, have equal keys."""
-        gathered = []
+        """A key of what is kept from epoch to epoch; programs of one model that keep the same, under the same names, have equal keys."""
+        gathered: list[object] = [self.reads_constant_x]
         for gather in (each for each in self.gathers if each.constant):
             edges = gather.edges
             # What depends on a stage is not constant, and a model with edges that are not fused is not streamed.

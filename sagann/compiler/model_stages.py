@@ -125,6 +125,7 @@ class ModelCut:
             num_seeds=len(self.seeds),
             draws_more=of_parameters or any(draws(node) and node.target is not dropout for node in computed),
             x_is_sparse=self.recorder.x_is_sparse,
+            x_is_constant=self.recorder.x_is_constant,
             edge_types=tuple(self.recorder.edge_types),
             num_types=self.recorder.num_types,
             output=output.name,

@@ -5,7 +5,7 @@ Operations on one resource run one after the other, in the plan's order, and nee
 - A step starts after the loads and receives of its blocks, and after the stores and sends of blocks that it writes.
 - A load starts after the last store of a block that was dropped before it, because it takes that block's memory. A load of
   picked rows starts after the store of the block that they are picked from.
-- An exchange starts after the stores of the blocks that it sends, and a load of a block that it receives starts after it.
+- An exchange ends after the stores of the blocks that it sends, and a load of a block that it receives starts after its end.
 - A send starts when its block is there, a receive after its send. An all-reduce starts as a step does.
 - A drop starts after the block's loads, receives and sends, but not its store (:mod:`sagann.plan.pending_stores`).
 """
@@ -38,7 +38,9 @@ class _Dependencies:
         self.sent: defaultdict[Block, list[int]] = defaultdict(list)
         # By owner: the last store of a block that is dropped.
         self.last_store: dict[str, int] = {}
-        # By block that an exchange receives, the number of the exchange.
+        # The stores of blocks that were sent since the last end of an exchange, by owner.
+        self.going = defaultdict[str, list[int]](list)
+        # By block that an exchange receives, the number of the step that waits for it.
         self.received: dict[Block, int] = {}
         self.sends: defaultdict[tuple[Block, str], deque[int]] = defaultdict(deque)
         for number, operation in enumerate(operations):
@@ -52,9 +54,12 @@ class _Dependencies:
     def _step(self, number: int, step: Step) -> tuple[int, ...]:
         after = list(step.after)
         if step.sends:
-            after += [self.stored[block] for block in step.sends if block in self.stored]
+            # The step itself does not wait: the exchange runs beside the steps.
+            self.going[step.owner] += [self.stored[block] for block in step.sends if block in self.stored]
             if step.owner in self.last_store:
-                after.append(self.last_store[step.owner])
+                self.going[step.owner].append(self.last_store[step.owner])
+        elif step.kind in ("exchange", "exchange_grad"):
+            after += self.going.pop(step.owner, ())
         self.received |= dict.fromkeys(step.receives, number)
         coming = self.coming
         if coming:

@@ -203,8 +203,7 @@ def plan_constants(
     same_memory: bool,
     part: PartIntervals | None = None,
 ) -> Planned:
-    """Plan the gathers that are the same in every epoch; arguments are those of :func:`plan_epoch`."""
-    names = {gather.result for gather in program.gathers if gather.constant}
+    """Plan what is the same in every epoch (:attr:`Schedule.kept`); arguments are those of :func:`plan_epoch`."""
     in_place = reads_in_place(budget_bytes, same_memory=same_memory)
     gradients = Gradients(program)
     own_bytes = plan_bytes(program, hops, gradients, budget_bytes, same_memory=same_memory)
@@ -212,7 +211,8 @@ def plan_constants(
 
     def placed(*, selects: bool) -> Planned:
         schedule = Schedule(program, hops, bounds, selects=selects, sizes=known, part=part)
-        initial = [block for block in schedule.initial() if block.name not in names]
+        kept = set(schedule.kept)
+        initial = [block for block in schedule.initial() if block not in kept]
         steps = list(schedule.constants())
         return _placed(schedule, steps, initial, budget_bytes - own_bytes, memory_policy, ahead=not same_memory)
 

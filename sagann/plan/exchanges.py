@@ -2,8 +2,8 @@
 
 A value is exchanged once in a forward: before the first gather that reads it at sources, by its edge function or by a pass of its
 backward. The gradients of the halo's rows go back once in a backward: before the first step that needs the complete gradient of
-own rows. Both follow from the captured model alone, so all workers exchange the same values in the same order, whatever their
-intervals are.
+own rows. Rows of constant features are exchanged once for all epochs. All this follows from the captured model alone, so all workers
+exchange the same values in the same order, whatever their intervals are. :mod:`sagann.plan.travel` has exchanges run beside the steps.
 
 References:
     Jia et al., ROC, MLSys 2020, Sec. 3.
@@ -20,7 +20,7 @@ from sagann.plan.gradients import Gradients
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exchanges:
-    """The exchanges of an epoch, or of the gathers that are the same in every epoch."""
+    """The exchanges of an epoch, or of what is the same in every epoch."""
 
     first: Mapping[str, int] = field(default_factory=dict)
     "Number of the first gather that reads a value at sources, by the name of the value, in the order of the exchanges."
@@ -43,8 +43,15 @@ class Exchanges:
             homes[gather.result] = number + 1
             if gather.constant == constant:
                 made.add(gather.result)
-                for name in _read_at_sources(gather, gradients):
-                    first.setdefault(name, number)
+            if constant:
+                names = ["x"] if program.x_is_constant and gather.reads_x else []
+            elif gather.constant:
+                names = []
+            else:
+                read = _read_at_sources(gather, gradients)
+                names = [name for name in read if name != "x" or not program.x_is_constant]
+            for name in names:
+                first.setdefault(name, number)
         return cls(
             first=first,
             made=frozenset(made & set(first)),

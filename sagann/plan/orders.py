@@ -21,7 +21,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -51,6 +51,8 @@ class Pass:
     "Intervals of the pass's rows, in ascending order; None for all intervals."
     others: Sequence[int] | None = None
     "Intervals of the other ends, in ascending order of their ids in the graph; None for all intervals."
+    late: Collection[int] = ()
+    "Intervals of other ends whose rows may be under way when the pass begins."
 
 
 def no_steps(interval: int) -> Iterator[Step]:
@@ -63,7 +65,8 @@ Walk = Callable[[Sweeps, Pass], Iterator[Step]]
 
 
 def _by_strips(sweeps: Sweeps, work: Pass) -> Iterator[Step]:
-    for strip in sweeps.strips(work.key, in_order=work.in_order, owns=work.owns, others=work.others):
+    strips = sweeps.strips(work.key, in_order=work.in_order, owns=work.owns, others=work.others, late=work.late)
+    for strip in strips:
         for other in strip.others:
             for own in strip.owns:
                 yield from work.chunk(own, other)

@@ -10,7 +10,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from itertools import product
@@ -25,8 +25,9 @@ from sagann.plan.orders import POLICIES, Order, Pass, no_steps
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.sizes import BlockSizes
 from sagann.plan.step_blocks import StepBlocks
-from sagann.plan.steps import Block, BlockKind, Exchanged, Step
+from sagann.plan.steps import Block, BlockKind, Exchanged, Step, StepKind
 from sagann.plan.sweeps import PassKey, Sweeps, Traversal
+from sagann.plan.travel import travelling
 
 
 class Schedule:
@@ -97,10 +98,19 @@ class Schedule:
         """Every stage on every interval."""
         return frozenset(product(range(len(self.program.stages)), self.intervals))
 
-    def initial(self) -> list[Block]:
-        """The blocks that exist before an epoch: features, edges, and gathered rows that are the same in every epoch."""
-        names = ["x", *(gather.result for gather in self.program.gathers if gather.constant)]
+    @property
+    def kept(self) -> list[Block]:
+        """The blocks that are the same in every epoch: gathered rows, and constant features of the halo that edges read."""
+        names = [gather.result for gather in self.program.gathers if gather.constant]
         blocks = [self._blocks.block("value", name, interval) for name in names for interval in self.intervals]
+        if self.program.reads_constant_x:
+            blocks += [self._blocks.block("value", "x", interval) for interval in self.part.halo]
+        return blocks
+
+    def initial(self) -> list[Block]:
+        """The blocks that exist before an epoch: features, edges, and what is the same in every epoch."""
+        blocks = [self._blocks.block("value", "x", interval) for interval in self.intervals]
+        blocks += self.kept
         for number in sorted({gather.hop for gather in self.program.gathers}):
             blocks += self._blocks.chunks(number)
         return blocks
@@ -111,41 +121,54 @@ class Schedule:
 
     @property
     def constant_bytes(self) -> int:
-        """Bytes of gathered rows that are the same in every epoch."""
-        names = {gather.result for gather in self.program.gathers if gather.constant}
-        return sum(self.sizes.content_of(block) for block in self.initial() if block.name in names)
+        """Bytes of what is the same in every epoch."""
+        return sum(map(self.sizes.content_of, self.kept))
 
     @property
     def edge_bytes(self) -> int:
         """Bytes of the edges, in both orders."""
         return sum(self.sizes.content_of(block) for block in self.initial() if block.kind == "edges")
 
-    def epoch(self) -> Iterator[Step]:
+    def epoch(self) -> Iterable[Step]:
         """The steps of forward, return to the caller, and backward."""
+        return self._beside_exchanges(self._epoch())
+
+    def forward(self) -> Iterable[Step]:
+        """The steps of a forward without backward."""
+        return self._beside_exchanges(self._forward(self._sweeps(), trains=False))
+
+    def constants(self) -> Iterable[Step]:
+        """The steps of what is the same in every epoch; gathers go by columns, whatever the order of epochs."""
+        return self._beside_exchanges(self._constants())
+
+    def _beside_exchanges(self, steps: Iterator[Step]) -> Iterable[Step]:
+        return travelling(steps) if self.part.exchanges else steps
+
+    def _epoch(self) -> Iterator[Step]:
         sweeps = self._sweeps()
         yield from self._forward(sweeps, trains=True)
         yield Step("return", 0, 0)
         yield from self._backward(sweeps)
 
-    def forward(self) -> Iterator[Step]:
-        """The steps of a forward without backward."""
-        yield from self._forward(self._sweeps(), trains=False)
-
-    def constants(self) -> Iterator[Step]:
-        """The steps of the gathers that are the same in every epoch; they go by columns, whatever the order of epochs."""
+    def _constants(self) -> Iterator[Step]:
         sweeps = self._sweeps()
         exchanges = self._constant_exchanges
         for number, gather in enumerate(self.program.links):
-            if isinstance(gather, Gather) and gather.constant:
-                yield from self._exchange(sweeps, number, exchanges)
-                work = self._gather(number, gather, partial(self._store_constant, number, gather), exchanges)
+            if not isinstance(gather, Gather):
+                continue
+            yield from self._exchange(sweeps, number, exchanges)
+            if exchanges.before(number) and self.program.reads_constant_x:
+                for interval in self.part.halo:
+                    yield from self._store_constant(number, "x", interval)
+            if gather.constant:
+                work = self._gather(number, gather, partial(self._store_constant, number, gather.result), exchanges)
                 yield from POLICIES["column"].walk(sweeps, work)
 
     def _sweeps(self) -> Sweeps:
         return Sweeps(self.traversal, len(self.intervals))
 
-    def _store_constant(self, number: int, gather: Gather, interval: int) -> Iterator[Step]:
-        value = self._blocks.block("value", gather.result, interval)
+    def _store_constant(self, number: int, name: str, interval: int) -> Iterator[Step]:
+        value = self._blocks.block("value", name, interval)
         yield Step("store_constant", number, interval, reads=(value,))
 
     def _forward(self, sweeps: Sweeps, *, trains: bool) -> Iterator[Step]:
@@ -174,8 +197,11 @@ class Schedule:
                 block for interval in self.part.own for block in self._blocks.for_peers("sent", name, interval)
             )
             receives = tuple(self._blocks.block("value", name, interval) for interval in self.part.halo)
-            taken = self.sizes.exchange_bytes(name, receives)
-            yield Step("exchange", number, 0, temporary_bytes=taken, exchanged=Exchanged(sends, receives))
+            yield self._exchange_step("exchange", number, Exchanged(name, sends, receives))
+
+    def _exchange_step(self, kind: StepKind, number: int, exchanged: Exchanged) -> Step:
+        taken = self.sizes.exchange_bytes(exchanged.value)
+        return Step(kind, number, 0, temporary_bytes=taken, exchanged=exchanged)
 
     def _collect_made(self, names: Sequence[str], interval: int, exchanges: Exchanges) -> Iterator[Step]:
         """Copy the rows that other workers need of values that a step has just made."""
@@ -271,8 +297,7 @@ class Schedule:
             receives = tuple(
                 block for interval in self.part.own for block in self._blocks.for_peers("returned", name, interval)
             )
-            taken = self.sizes.exchange_bytes(name, receives)
-            yield Step("exchange_grad", number, 0, temporary_bytes=taken, exchanged=Exchanged(sends, receives))
+            yield self._exchange_step("exchange_grad", number, Exchanged(name, sends, receives, is_grad=True))
 
     def _transform_grad(
         self, number: int, interval: int, reached: set[str], returned: Sequence[str]
@@ -371,6 +396,7 @@ class Schedule:
             follow=follow,
             owns=self.part.own,
             others=self.part.sources,
+            late=frozenset(self.part.halo if exchanges.before(number) else ()),
         )
 
     def _prepare_grad(self, number: int, interval: int, reached: set[str] | Sequence[str]) -> Iterator[Step]:

@@ -164,12 +164,11 @@ class BlockSizes:
             taken += size * (of_rows if result.rows == "row" else 2 * items + most_merged(items))
         return allocated_bytes(taken)
 
-    def exchange_bytes(self, name: str, received: Sequence[Block]) -> int:
-        """Temporary bytes of an exchange: a piece that is sent and one that is received, and the largest block that is received."""
+    def exchange_bytes(self, name: str) -> int:
+        """Temporary bytes of an exchange: a piece that is sent, and one that is received."""
         assert self.part is not None
         row_bytes = self.row_bytes(name)
-        piece_bytes = allocated_bytes(self.part.most_in_a_piece(row_bytes) * row_bytes)
-        return 2 * piece_bytes + max(map(self.content_of, received), default=0)
+        return 2 * allocated_bytes(self.part.most_in_a_piece(row_bytes) * row_bytes)
 
     def prepare_grad_bytes(self, gather: Gather, interval: int) -> int:
         """Temporary bytes of preparing a gather's backward: the results' gradients in the type that is computed in."""

@@ -5,7 +5,8 @@
   several owners share takes transfers as they arrive, which depends on times. Of such a queue, the order of each owner's transfers counts,
   and it has no all-reduce.
 - A step reads blocks in its device's memory: written, loaded or received before, and not dropped since.
-- A block that an exchange sends lies outside of the device, as it was written last. One that it receives lies outside afterwards.
+- A block that an exchange sends lies outside of the device, as it was written last, and is not written until the exchange has ended.
+  One that it receives lies outside afterwards. An exchange sends and brings what it was to when it began, and ends.
 - A block is loaded only while it is not in memory and its last content lies outside. It is stored and sent while it is in
   memory. It is dropped, at the end at the latest. A received block is used.
 - Blocks and temporaries of a device never exceed the budget, nor the peak that the plan states.
@@ -19,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from sagann.errors import listed
 from sagann.plan.dependencies import dependencies_of, route_of
-from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.steps import Block, Exchanged, Move, Plan, Step
 
 _HANDED_OVER = frozenset(["send", "all-reduce"])
 "Kinds of moves that every device hands to a queue, and does not wait for."
@@ -47,6 +48,9 @@ def verify(plan: Plan, steps: Sequence[Step] | None = None) -> Mapping[str, int]
         memory.obey(number, plan.operations[number])
     if memory.resident:
         raise PlanError(f"{min(memory.resident).label} is never dropped")
+    if memory.under_way:
+        _, value, _ = min(memory.under_way)
+        raise PlanError(f"the exchange of {value} never ends")
     return memory.peaks
 
 
@@ -181,6 +185,8 @@ class _Memory:
                 if known != each.num_bytes:
                     raise PlanError(f"{each.block.label} has {known} bytes here and {each.num_bytes} there")
         self.resident: set[Block] = set()
+        # By owner, value and whether gradients travel: the exchange as it began, and the blocks that it has sent.
+        self.under_way: dict[tuple[str, str, bool], tuple[Exchanged, set[Block]]] = {}
         self.unused: set[Block] = set()
         self.held: Counter[str] = Counter()
         self.peaks: dict[str, int] = {}
@@ -207,16 +213,39 @@ class _Memory:
             self._require(block in self.sizes, f"{block.label} is made and never dropped")
             if block not in self.resident:
                 self._admit(block, block.owner)
+            is_sent = any(block in sent for _, sent in self.under_way.values())
+            self._require(not is_sent, f"{block.label} is written while it travels")
             self.outside.discard(block)
+        if step.exchanged is not None:
+            self._exchange(step, step.exchanged)
+        self.unused.difference_update(step.blocks)
+        self._reach(step.resource, step.temporary_bytes)
+
+    def _exchange(self, step: Step, found: Exchanged) -> None:
+        key = (step.owner, *found.key)
+        if step.kind == "begin_exchange":
+            self._require(key not in self.under_way, f"{found.value} travels already")
+            self.under_way[key] = found, set()
+            return
+        self._require(key in self.under_way, f"no exchange of {found.value} has begun")
+        begun, sent = self.under_way[key]
         for block in step.sends:
+            is_due = block in begun.sends and block not in sent
+            self._require(is_due, f"{block.label} is sent twice, or is not what the exchange began with")
             self._require(
                 block in self.outside, f"{block.label} is sent and does not lie outside as it was written last"
             )
+        sent.update(step.sends)
+        if step.kind == "send_rows":
+            return
+        self._require(sent == set(begun.sends), f"the exchange of {found.value} ends before all is sent")
+        self._require(
+            step.receives == begun.receives, f"the exchange of {found.value} brings other blocks than it began with"
+        )
         for block in step.receives:
             self._require(block not in self.resident, f"{block.label} is received and lies in memory")
         self.outside.update(step.receives)
-        self.unused.difference_update(step.blocks)
-        self._reach(step.resource, step.temporary_bytes)
+        del self.under_way[key]
 
     def _move(self, move: Move) -> None:
         block = move.block

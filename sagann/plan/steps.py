@@ -39,6 +39,8 @@ StepKind = Literal[
     "transform",
     "transform_loss",
     "collect",
+    "begin_exchange",
+    "send_rows",
     "exchange",
     "gather",
     "finish",
@@ -115,10 +117,19 @@ class Block(NamedTuple):
 class Exchanged(NamedTuple):
     """The blocks of an exchange between workers, outside of the device."""
 
+    value: str
+    "Name of the value whose rows, or whose gradient's, travel."
     sends: tuple[Block, ...]
-    "Blocks that other workers get."
+    "Blocks that other workers get, in the order in which they are complete."
     receives: tuple[Block, ...]
     "Blocks that other workers send."
+    is_grad: bool = False
+    "Whether gradients travel."
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """What names the exchange in an epoch."""
+        return self.value, self.is_grad
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +137,19 @@ class Step:
     """A computation on an interval or on a chunk.
 
     - transform: run a stage on an interval. transform_loss: run the last stage, the loss of its rows, and their gradients.
-    - collect: copy the rows of an interval that other workers need, for each of them. exchange: send these rows, and receive the
-      rows of the halo, of a value.
+    - collect: copy the rows of an interval that other workers need, for each of them.
+    - begin_exchange: let rows of a value, or of its gradient, travel from worker to worker from now on, while the steps that follow run.
+      send_rows: let those go that are complete, once they lie outside of the device. exchange: wait for the rows of the halo, of a value.
     - gather: accumulate a chunk into a state. finish: turn a state into the gathered rows.
     - means: add the rows of an interval, or the moments of edges that it has gathered, to the means over all rows that a BatchNorm reads.
       share_means: make them known to all stages and gathers, and add those of other workers. share_means_grad: add the gradients of other
       workers. means_grad: add the gradient through the means to that of what the interval has added to them.
-    - store_constant: store rows that are the same in every epoch. output: give rows of the result to the caller.
+    - store_constant: store rows that are the same in every epoch, for all epochs. output: give rows of the result to the caller.
     - return: control returns to the caller, who starts the backward.
     - prepare_grad: compute the tensors of an interval that a gather's backward passes read.
     - transform_grad, gather_grad, finish_grad: the gradients of a stage, a chunk and a state.
-    - exchange_grad: send the gradients of the halo's rows to their owners, and receive those of own rows. collect_grad: add what was
-      received to the gradient of an interval.
+    - exchange_grad: wait for the gradients of own rows that other workers have in their halos. collect_grad: add what was received to the
+      gradient of an interval.
     - output_grad: give rows of the features' gradient to the caller.
     - stage: a stage of the pipeline of mini-batches, ``number``, works on the batch ``interval`` (:mod:`sagann.plan.pipeline`).
     """
@@ -163,17 +175,17 @@ class Step:
     after: tuple[int, ...] = ()
     "Numbers of operations that must end before the step starts, in addition to those that follow from blocks."
     exchanged: Exchanged | None = None
-    "Blocks that travel between workers; None for a step that is no exchange."
+    "Blocks that travel between workers: all of them where an exchange begins, else those that go or have come; None for other steps."
 
     @property
     def sends(self) -> tuple[Block, ...]:
-        """Blocks whose content an exchange reads where it lies outside of the device."""
-        return () if self.exchanged is None else self.exchanged.sends
+        """Blocks whose content is read from now on, where it lies outside of the device."""
+        return () if self.exchanged is None or self.kind == "begin_exchange" else self.exchanged.sends
 
     @property
     def receives(self) -> tuple[Block, ...]:
-        """Blocks that lie outside of the device after an exchange."""
-        return () if self.exchanged is None else self.exchanged.receives
+        """Blocks that lie outside of the device from now on."""
+        return () if self.exchanged is None or self.kind == "begin_exchange" else self.exchanged.receives
 
     @property
     def blocks(self) -> tuple[Block, ...]:

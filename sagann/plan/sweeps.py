@@ -16,7 +16,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -89,10 +89,12 @@ class Sweeps:
         in_order: bool = False,
         owns: Sequence[int] | None = None,
         others: Sequence[int] | None = None,
+        late: Collection[int] = (),
     ) -> tuple[Strip, ...]:
         """The strips of the next sweep; the chunks of each come in ascending order where they must.
 
-        ``owns`` and ``others`` are the intervals of the pass's rows and of the other ends, in ascending order, by default all.
+        ``owns`` and ``others`` are the intervals of the pass's rows and of the other ends, in ascending order, by default all. By default, the
+        first strip visits ``late`` other ends last.
         """
         ascending = self._ascending if others is None else tuple(others)
         along = ascending[::-1] if self._goes_down else ascending
@@ -102,6 +104,8 @@ class Sweeps:
         strips = []
         for number, begin in enumerate(range(0, len(owns), width)):
             visited = turned if number % 2 else along
+            if late and not number:
+                visited = tuple(sorted(visited, key=late.__contains__))
             visited = ascending if in_order else self._visits.refined.get((key, number), visited)
             strips.append(Strip(owns=owns[begin : begin + width], others=visited))
         return tuple(strips)

@@ -49,9 +49,15 @@ def test_unequal_workers_are_measured(tmp_path: Path) -> None:
 
 @pytest.mark.distributed
 @pytest.mark.thorough
-def test_the_overlap_is_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("memory_share", [0.0, 0.5])
+def test_the_overlap_is_measured(memory_share: float, tmp_path: Path) -> None:
     save_graph(power_law(300, 3000, 8), tmp_path / "graph")
-    specification = {"folder": str(tmp_path / "graph"), "model": "gated-gcn", "hidden": 8}
+    specification = {
+        "folder": str(tmp_path / "graph"),
+        "model": "gated-gcn",
+        "hidden": 8,
+        "memory_share": memory_share,
+    }
     after_s, meanwhile_s, ratio, *waits_s, _ = map(
         float, measured(specification, LOOPBACK, argparse.Namespace(rounds=1, epochs=2))
     )

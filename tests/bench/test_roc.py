@@ -152,7 +152,7 @@ def test_learned_parts_are_faster_than_equal_vertices_where_degrees_go_by_ids() 
 
 
 def test_what_training_taught_cuts_a_new_graph_for_inference() -> None:
-    shape = Shape(vertices=4_000, edges=400_000, features=16, classes=4)
+    shape = Shape(vertices=4_000, edges=4_000_000, features=16, classes=4)
     trained, new = (Generated.of(shape, hubs_first=True, most_edges=100_000, seed=seed) for seed in (1, 2))
     training = Job(shape=shape, model="gin")
     using = Job(shape=shape, model="gin", trains=False)

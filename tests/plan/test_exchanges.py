@@ -26,7 +26,7 @@ from sagann.runtime.workers import WorkerPart
 from tests.graphs import labelled_graph
 from tests.parts import blocks_of, cut_all, parts_of, program_of
 
-MODELS = ["gcn", "gat", "ggnn", "gin", "sums"]
+MODELS = ["gcn", "gat", "ggnn", "gin", "gated-gcn", "sums"]
 COUNTS = (4, 6, 3)
 
 
@@ -98,14 +98,14 @@ def planned(
     return [plan_constants(program, sized, intervals.bounds, budget_bytes, **options), epoch]
 
 
-def exchanges_of(plan: Plan) -> list[tuple[str, int]]:
-    steps = [each for each in plan.operations if isinstance(each, Step)]
-    return [(each.kind, each.number) for each in steps if each.kind.startswith("exchange")]
+def exchanges_of(plan: Plan) -> list[tuple[str, bool]]:
+    """Values of the exchanges, and whether their gradients travel, in the order in which they begin."""
+    steps = [each for each in plan.operations if isinstance(each, Step) and each.kind == "begin_exchange"]
+    return [step.exchanged.key for step in steps if step.exchanged is not None]
 
 
-def travelling(plan: Plan, kind: str) -> set[str]:
-    steps = [each for each in plan.operations if isinstance(each, Step) and each.kind == kind]
-    return {block.name for step in steps for block in (*step.sends, *step.receives)}
+def travelling_in(plan: Plan, *, is_grad: bool) -> list[str]:
+    return [value for value, of_grad in exchanges_of(plan) if of_grad == is_grad]
 
 
 @pytest.mark.parametrize("folded", [True, False])
@@ -124,7 +124,7 @@ def test_plans_keep_every_rule_and_all_workers_exchange_alike(name: str, *, fold
         found += [[exchanges_of(each.plan) for each in plans] for plans in (roomy, tight)]
     assert all(each == found[0] for each in found)
     _, epoch = found[0]
-    assert any(kind == "exchange_grad" for kind, _ in epoch)
+    assert any(is_grad for _, is_grad in epoch)
 
 
 def least_budget(name: str, part: WorkerPart, intervals: PartIntervals, *, folded: bool) -> int:
@@ -151,18 +151,16 @@ def test_every_memory_policy_places_the_exchange(name: str, policy: MemoryPolicy
 def test_every_value_travels_once_in_a_forward_and_its_gradient_once(name: str) -> None:
     part, intervals = cuts_of(name)[0]
     constants, epoch = (each.plan for each in planned(name, part, intervals, UNLIMITED))
-    forward = travelling(epoch, "exchange")
-    assert len(forward) == sum(kind == "exchange" for kind, _ in exchanges_of(epoch))
-    backward = travelling(epoch, "exchange_grad")
-    assert len(backward) == sum(kind == "exchange_grad" for kind, _ in exchanges_of(epoch))
-    assert backward <= forward
-    if name in ("gcn", "gin"):
-        # What is gathered of constant features is kept: the rows travel once for all epochs.
-        assert travelling(constants, "exchange") == {"x"}
-        assert "x" not in forward
+    forward, backward = (travelling_in(epoch, is_grad=is_grad) for is_grad in (False, True))
+    assert len(set(forward)) == len(forward)
+    assert len(set(backward)) == len(backward)
+    assert set(backward) <= set(forward)
+    # Rows of constant features, or what is gathered of them, are kept: the rows travel once for all epochs.
+    reads_x = name in ("gcn", "gin", "gated-gcn")
+    assert exchanges_of(constants) == [("x", False)] * reads_x
+    assert "x" not in forward
     evaluation = planned(name, part, intervals, UNLIMITED, folded=False, trains=False)[1].plan
-    assert travelling(evaluation, "exchange") == forward
-    assert not travelling(evaluation, "exchange_grad")
+    assert exchanges_of(evaluation) == [(value, False) for value in forward]
 
 
 def test_the_budget_counts_the_exchange() -> None:
@@ -206,7 +204,7 @@ def test_bounds_that_are_fitted_to_a_budget_fit_it(name: str, share: int) -> Non
 def test_a_value_that_was_not_received_cannot_be_loaded() -> None:
     part, intervals = cuts_of("gcn")[0]
     plan = planned("gcn", part, intervals, UNLIMITED)[1].plan
-    silent = tuple(each for each in plan.operations if not (isinstance(each, Step) and each.kind == "exchange"))
+    silent = tuple(each for each in plan.operations if each.kind not in ("begin_exchange", "send_rows", "exchange"))
     with pytest.raises(PlanError, match="it does not lie outside as it was written last"):
         verify(Plan(**{**_fields(plan), "operations": silent}))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -62,9 +62,9 @@ class Residents:
         if self._heap is not None:
             self._heap.check()
 
-    def await_stores(self) -> None:
-        """Wait until no block is being stored."""
-        self._transport.await_stores()
+    def stored(self) -> Callable[[], None]:
+        """A function that waits until the blocks that were stored so far lie outside, for another thread."""
+        return self._transport.stored()
 
     def move(self, move: Move) -> None:
         """Start a copy, or drop a block."""

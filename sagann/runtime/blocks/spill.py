@@ -184,12 +184,14 @@ def _remove_trees(*folders: Path) -> None:
 class _Region:
     """Where a block lies in the file of a host."""
 
-    __slots__ = ("checksum", "layout", "num_reads", "offset")
+    __slots__ = ("checksum", "layout", "num_reads", "offset", "parts")
 
     def __init__(self, offset: int, layout: Layout) -> None:
         self.offset, self.layout = offset, layout
         self.checksum = 0
-        "Checksum of the tensors that were written."
+        "Checksum of the tensors that were written, one after the other."
+        self.parts: dict[int, tuple[int, int]] | None = None
+        "Where rows were written at a time: their number of bytes and checksum, by their first byte in the region."
         self.num_reads = 0
         "Readings since the block was written."
 
@@ -217,21 +219,33 @@ class DiskHost:
         self._remove = finalize(self, _unlink, self._path, os.getpid())
 
     def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        with self._open(os.O_WRONLY | os.O_CREAT, "written") as file:
-            region = self._region(block, Layout(tensors), file)
-            found = 0
+        with self._writing(block, Layout(tensors), is_part=False) as (file, region):
             for name, tensor in tensors.items():
                 content = flat_bytes(tensor)
-                found = checksum(content, found)
+                region.checksum = checksum(content, region.checksum)
                 write_bytes(file, content.data, region.offset + region.layout.offset(name))
+
+    def put_rows(self, block: Block, at: slice, rows: Tensor, *, num_rows: int) -> None:
+        with self._writing(block, Layout({"": rows}).of_rows(num_rows), is_part=True) as (file, region):
+            content, offset = flat_bytes(rows), at.start * (rows.nbytes // max(1, len(rows)))
+            region.parts = region.parts or {}
+            region.parts[offset] = len(content), checksum(content)
+            write_bytes(file, content.data, region.offset + offset)
+
+    @contextmanager
+    def _writing(self, block: Block, layout: Layout, *, is_part: bool) -> Iterator[tuple[int, _Region]]:
+        """Inside the ``with`` block, the file is open, and a block is written to its region."""
+        with self._open(os.O_WRONLY | os.O_CREAT, "written") as file:
+            region = self._region(block, layout, file, is_part=is_part)
+            yield file, region
             with self._lock:
                 # The last tensor may end before its room does.
                 os.ftruncate(file, self._end)
                 self._size = self._end
-        region.checksum, region.num_reads = found, 0
+        region.num_reads = 0
 
-    def _region(self, block: Block, layout: Layout, file: int) -> _Region:
-        """Room for a block: its own, where it had as much before, or else at the end of the file.
+    def _region(self, block: Block, layout: Layout, file: int, *, is_part: bool) -> _Region:
+        """Room for a block: its own, where it had as much before, or else at the end of the file. A part leaves the other parts.
 
         A file that is shorter than its regions lost some of them, and would read as zeros if it grew again.
         """
@@ -240,6 +254,8 @@ class DiskHost:
             if size < self._size:
                 raise self._cut_short(f"it ends at byte {size}, {self._size - size} more are needed")
             known = self._regions.get(block)
+            if known is not None and is_part and layout.num_bytes == known.layout.num_bytes:
+                return known
             if known is not None and layout.num_bytes <= known.layout.num_bytes:
                 region = _Region(known.offset, layout)
             else:
@@ -254,7 +270,7 @@ class DiskHost:
             read_bytes(file, memory.numpy().data, region.offset, self._cut_short)
         tensors = region.layout.views(memory)
         if region.num_reads % _CHECKED_READS == 0:
-            self._check(tensors, region.checksum)
+            self._check(memory, region)
         region.num_reads += 1
         return tensors
 
@@ -274,6 +290,13 @@ class DiskHost:
             for name, tensor in tensors.items():
                 read_rows(file, region.offset + region.layout.offset(name), rows, tensor, self._cut_short)
         return tensors
+
+    def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
+        """Read consecutive rows of a block of one tensor; no checksum is compared, as in :meth:`pick`."""
+        row_bytes = into.nbytes // max(1, len(into))
+        with self._open(os.O_RDONLY, "read") as file:
+            offset = self._regions[block].offset + at.start * row_bytes
+            read_bytes(file, flat_bytes(into).data, offset, self._cut_short)
 
     def close(self) -> None:
         self._remove()
@@ -301,18 +324,24 @@ class DiskHost:
             fix="Leave the folder alone while a run spills to it, and start again, from the last checkpoint if there is one.",
         )
 
-    def _check(self, tensors: Mapping[str, Tensor], expected: int) -> None:
-        found = 0
-        for tensor in tensors.values():
-            found = checksum(flat_bytes(tensor), found)
-        if found != expected:
-            raise SpillError(
-                "a spill file is damaged",
-                value=f"its checksum is {found:016x}, that of what was written is {expected:016x}",
-                where=f"'{self._path}'",
-                fix="Leave the folder alone while a run spills to it; if nobody touched it, do not trust this disk and spill to "
-                "another one. Start again, from the last checkpoint if there is one.",
-            )
+    def _check(self, memory: Tensor, region: _Region) -> None:
+        if region.parts is None:
+            found = 0
+            for tensor in region.layout.views(memory).values():
+                found = checksum(flat_bytes(tensor), found)
+            checked = [(found, region.checksum)]
+        else:
+            content = memory.numpy()
+            checked = [(checksum(content[at : at + size]), of_part) for at, (size, of_part) in region.parts.items()]
+        for found, expected in checked:
+            if found != expected:
+                raise SpillError(
+                    "a spill file is damaged",
+                    value=f"its checksum is {found:016x}, that of what was written is {expected:016x}",
+                    where=f"'{self._path}'",
+                    fix="Leave the folder alone while a run spills to it; if nobody touched it, do not trust this disk and spill to "
+                    "another one. Start again, from the last checkpoint if there is one.",
+                )
 
 
 def _unlink(path: Path, owner: int) -> None:

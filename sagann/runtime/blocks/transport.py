@@ -49,8 +49,9 @@ class Transport:
     def await_store(self, block: Block) -> None:
         """Make later steps run after a block's store, if one is under way."""
 
-    def await_stores(self) -> None:
-        """Wait until no store is under way."""
+    def stored(self) -> Callable[[], None]:
+        """A function that waits for the stores so far, for another thread."""
+        return lambda: None
 
     def drop(self, block: Block) -> None:
         """Free a block's memory; if a store is under way, after the store."""
@@ -79,6 +80,7 @@ class ThreadTransport(Transport):
     def __init__(self, sources: Sources, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> None:
         super().__init__(sources, host, bytes_of, timeline)
         self._stores: dict[Block, Future[None]] = {}
+        self._last_store: Future[None] | None = None
         self._pending = PendingStores[Future[None]]()
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
         self._storer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-store")
@@ -94,15 +96,15 @@ class ThreadTransport(Transport):
         return self._loader.submit(self._load_after, stores, block).result
 
     def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        self._stores[block] = self._storer.submit(super().store, block, tensors)
+        self._stores[block] = self._last_store = self._storer.submit(super().store, block, tensors)
 
     def await_store(self, block: Block) -> None:
         if (store := self._stores.pop(block, None)) is not None:
             store.result()
 
-    def await_stores(self) -> None:
-        for store in (*self._stores.values(), *self._pending.stores):
-            store.result()
+    def stored(self) -> Callable[[], None]:
+        # One thread stores, in the order of the calls.
+        return super().stored() if self._last_store is None else self._last_store.result
 
     def drop(self, block: Block) -> None:
         if (store := self._stores.pop(block, None)) is not None:

@@ -42,8 +42,8 @@ class PinnedHost(RamHost):
         self._arrivals[block] = self._streams.mark("store")
         return self._arrivals[block]
 
-    def _copy(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        layout, known = Layout(tensors), self._blocks.get(block)
+    def _room_for(self, block: Block, layout: Layout) -> dict[str, Tensor]:
+        known = self._blocks.get(block)
         if known is not None and known[0].num_bytes == layout.num_bytes:
             # A block is stored again only after it was read, and the lane waits for that.
             memory = known[1]
@@ -51,13 +51,16 @@ class PinnedHost(RamHost):
             if known is not None:
                 self._pool.give(known[1], self._streams.mark("store"))
             memory = self._pool.take(layout.num_bytes)
-        for name, view in layout.views(memory).items():
+        self._blocks[block] = layout, memory
+        return layout.views(memory)
+
+    def _copy(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+        for name, view in self._room_for(block, Layout(tensors)).items():
             source = tensors[name].detach()
             if self._streams.holds(source):
                 self._streams.copy(view, source)
             else:
                 view.copy_(source)
-        self._blocks[block] = layout, memory
 
     def get(self, block: Block) -> dict[str, Tensor]:
         """Where a block's tensors lie, or will lie once the lane "store" has copied them."""
@@ -68,6 +71,12 @@ class PinnedHost(RamHost):
         if (arrived := self._arrivals.get(block)) is not None:
             self._streams.finish(arrived)
         return super().pick(block, rows)
+
+    def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
+        """Copy consecutive rows of a block of one tensor; waits until the block has arrived."""
+        if (arrived := self._arrivals.get(block)) is not None:
+            self._streams.finish(arrived)
+        super().get_rows(block, at, into)
 
     def close(self) -> None:
         _return(self._streams, self._pool, self._blocks)
@@ -127,6 +136,14 @@ class StagedHost:
     def pick(self, block: Block, rows: Tensor) -> dict[str, Tensor]:
         self._settle(block)
         return self._host.pick(block, rows)
+
+    def put_rows(self, block: Block, at: slice, rows: Tensor, *, num_rows: int) -> None:
+        self._settle(block)
+        self._host.put_rows(block, at, rows, num_rows=num_rows)
+
+    def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
+        self._settle(block)
+        self._host.get_rows(block, at, into)
 
     def close(self) -> None:
         """Forget all blocks, also those that the thread has not put yet."""

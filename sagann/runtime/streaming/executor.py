@@ -28,7 +28,7 @@ from sagann.plan.epoch import Planned
 from sagann.plan.selection import as_read
 from sagann.plan.steps import Block, Move, Step
 from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.host import Host, picked
+from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.backend import Backend
@@ -36,6 +36,7 @@ from sagann.runtime.in_memory.edge_pass import compute_rows, divisors
 from sagann.runtime.moments import Groups, Moments
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
+from sagann.runtime.streaming.halo_steps import HaloSteps
 from sagann.runtime.streaming.part import BlockExchange
 from sagann.runtime.streaming.tape import Tape
 from sagann.saga.batch_norms import too_few_rows
@@ -91,6 +92,7 @@ class Executor:
         self._timeline = backend.recorder(timeline)
         transport = backend.transport(sources, host, schedule.sizes.of, self._timeline)
         self.resident = Residents(transport, schedule.sizes.of, self.plan.budget_bytes)
+        self._halo = None if exchange is None else HaloSteps(planned, exchange, host, self.resident)
         self._operations = iter(self.plan.operations)
         self._tapes: dict[Block, Tape] = {}
         self._is_done = False
@@ -121,7 +123,9 @@ class Executor:
         self.close()
 
     def close(self) -> None:
-        """Wait for the copies under way, and forget all blocks."""
+        """Wait for the copies under way, end exchanges that nobody has waited for, and forget all blocks."""
+        if self._halo is not None:
+            self._halo.close()
         self.resident.close()
 
     def _share(self) -> None:
@@ -134,8 +138,6 @@ class Executor:
         run: Mapping[str, Callable[[Step], None]] = {
             "transform": self._transform,
             "transform_loss": self._transform_loss,
-            "collect": self._collect,
-            "exchange": self._exchange,
             "gather": self._gather,
             "finish": self._finish,
             "means": self._add_to_means,
@@ -148,10 +150,8 @@ class Executor:
             "finish_grad": self._finish_grad,
             "share_means_grad": self._share_means_grad,
             "means_grad": self._means_grad,
-            "exchange_grad": self._exchange,
-            "collect_grad": self._collect_grad,
             "output_grad": self._output_grad,
-        }
+        } | ({} if self._halo is None else self._halo.steps)
         try:
             with POOL.limited(self.plan.budget_bytes):
                 for operation in self._operations:
@@ -284,43 +284,6 @@ class Executor:
     def _output(self, step: Step) -> None:
         rows = self._value(self.program.output, step.interval)
         self.epoch.give(rows, self.plan.vertices(step.interval), self.part.num_vertices)
-
-    def _collect(self, step: Step) -> None:
-        """Copy the rows that other workers need."""
-        (read,) = step.reads
-        assert self.exchange is not None
-        for block in step.writes:
-            rows = self.exchange.sent_rows(self.part, block)
-            self.resident[block] = picked({"": self.resident[read]}, rows)[""]
-
-    def _exchange(self, step: Step) -> None:
-        """Send and receive the blocks of a value or of its gradient, which lie outside of the device."""
-        travelling = (*step.sends, *step.receives)
-        if not travelling:
-            return
-        form = self.program.forms[travelling[0].name]
-        assert self.exchange is not None
-        self.resident.await_stores()
-        self.exchange.exchange(
-            self.part,
-            self._host,
-            sends=step.sends,
-            receives=step.receives,
-            row_shape=form.shape,
-            dtype=form.dtype,
-            doing="exchanging rows of the halo" if step.kind == "exchange" else "exchanging gradients of the halo",
-        )
-
-    def _collect_grad(self, step: Step) -> None:
-        """Add the gradients that other workers have sent back, in the order of their ranks."""
-        (at,) = step.writes
-        assert self.exchange is not None
-        total = self.resident[at].clone()
-        for block in step.reads:
-            if block.kind == "returned":
-                # A worker asks for a row once, so each addition has one summand per row.
-                total.index_add_(0, self.exchange.sent_rows(self.part, block), self.resident[block])
-        self.resident[at] = total
 
     def _gather(self, step: Step) -> None:
         gather = self.program.gather(step.number)

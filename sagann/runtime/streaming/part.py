@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from sagann.graph.feature_store import Features
 from sagann.graph.topology import Topology
 from sagann.plan.part_intervals import CutOwn, PartIntervals
-from sagann.plan.steps import Block
+from sagann.plan.steps import Block, Exchanged
 from sagann.runtime.blocks.host import Host
 
 
@@ -24,6 +24,19 @@ class Walked(Protocol):
 
     def hops(self, k: int) -> Sequence[Topology]:
         """The topologies that a model of k layers walks."""
+
+
+class Travel(Protocol):
+    """An exchange between workers that is under way. Implemented by :class:`sagann.runtime.workers.block_travel.BlockTravel`."""
+
+    def send(self, block: Block, await_stored: Callable[[], None]) -> None:
+        """Let a complete block go, which lies on the host when ``await_stored`` has returned. Raises what has ended the exchange."""
+
+    def wait(self) -> None:
+        """Wait until everything has come and gone, or raise a WorkerError."""
+
+    def abort(self) -> None:
+        """End the exchange at once, because this worker has failed."""
 
 
 class BlockExchange(Protocol):
@@ -43,25 +56,26 @@ class BlockExchange(Protocol):
     def sent_rows(self, part: PartIntervals, block: Block) -> Tensor:
         """The rows of an interval that another worker needs: int64, ascending, counted from the interval's first row."""
 
-    def exchange(
+    def begin(
         self,
         part: PartIntervals,
         host: Host,
+        exchanged: Exchanged,
         *,
-        sends: Sequence[Block],
-        receives: Sequence[Block],
         row_shape: Sequence[int],
         dtype: torch.dtype,
         doing: str,
-    ) -> None:
-        """Send blocks that lie on a host, and put those that other workers send on it. All workers call this at the same time.
+        after: Travel | None = None,
+    ) -> Travel:
+        """Begin to send blocks of a host, and to put those that other workers send on it. All workers begin their exchanges in the same order.
 
         Args:
             part: intervals of the blocks.
-            host: keeps the blocks. No store to it is under way.
-            sends: blocks that are sent. Their peer, or the owner of their interval, gets them.
-            receives: blocks that are received, likewise.
+            host: keeps the blocks.
+            exchanged: blocks that are sent, in the order in which they are complete, and blocks that are received. The peer of a block, or the
+                owner of its interval, gets or sends it.
             row_shape: shape of a row.
             dtype: type of the rows.
             doing: what the workers do, for errors.
+            after: the exchange that began last, if it may be under way.
         """

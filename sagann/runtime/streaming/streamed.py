@@ -399,7 +399,9 @@ class StreamedModel(nn.Module):
         if known is not None and known.x() is x and known.version == feature_version(x):
             return known.host
         host = self._new_host()
-        if any(gather.constant for gather in program.gathers):
+        # Also a worker without a halo takes part in the exchange of features.
+        sends_x = self._part.exchanges and program.reads_constant_x
+        if sends_x or any(gather.constant for gather in program.gathers):
             self._kept.pop(program.constants, None)
             plan = self._planned_constants(program)
             with MODELS.reading():

@@ -17,8 +17,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -56,11 +58,14 @@ class Carrier(Protocol):
 class HostCarrier:
     """Brings tensors from host to host, by the process group of all workers."""
 
+    tag = 0
+    "What tells these tensors from those that another thread sends."
+
     def parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
         """See :class:`Carrier`."""
 
         def parcel(start: Callable[..., Any], tensor: Tensor, rank: int) -> Parcel:
-            return Parcel(peers=(rank,), start=lambda: (start(tensor, rank),))
+            return Parcel(peers=(rank,), start=lambda: (start(tensor, rank, tag=self.tag),))
 
         return [
             *(parcel(dist.irecv, tensor, rank) for rank, tensor in receives.items()),
@@ -69,6 +74,35 @@ class HostCarrier:
 
     def abort(self) -> None:
         """Do nothing: gloo waits for nobody as it ends."""
+
+
+class BesideCarrier(HostCarrier):
+    """Brings tensors from host to host for another thread than the one that computes."""
+
+    tag = 1
+
+    def __init__(self) -> None:
+        self._works: list[Any] = []
+        "What was started last."
+
+    def parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
+        """See :class:`Carrier`."""
+        self._works = []
+        return [
+            replace(parcel, start=partial(self._started, parcel)) for parcel in super().parcels(sends, receives)
+        ]
+
+    def _started(self, parcel: Parcel) -> Sequence[Any]:
+        works = parcel.start()
+        self._works += works
+        return works
+
+    def abort(self) -> None:
+        """End the connections on which something travels, and every wait for it."""
+        for work in self._works:
+            # gloo ends a connection on which a wait was in vain.
+            with suppress(RuntimeError):
+                work.wait(timedelta(milliseconds=1))
 
 
 class DeviceCarrier:

@@ -29,8 +29,8 @@ from sagann import torchrun
 from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
 from sagann.partition import first_ranges
-from sagann.ranges import require_wait
-from sagann.runtime.workers.carriers import Carrier, HostCarrier, Parcel, connected_devices
+from sagann.ranges import MOST_WAIT_S, require_wait
+from sagann.runtime.workers.carriers import BesideCarrier, Carrier, HostCarrier, Parcel, connected_devices
 from sagann.runtime.workers.meeting import meet
 from sagann.runtime.workers.stopwatch import Stopwatch
 
@@ -57,10 +57,18 @@ class Workers:
         self.rank, self.size, self.timeout_s, self.balance = rank, size, timeout_s, balance
         self.sent_bytes = 0
         "Bytes that this worker has sent to the others."
+        self.waits_for: Sequence[int] = ()
+        "Ranks of the workers that a transfer waits for now, for other threads."
         self.stopwatch = Stopwatch()
         "Measures this worker's own computing while it trains."
         self._carriers: dict[str, Carrier] = {"cpu": HostCarrier()}
         "What carries tensors, by the type of their device."
+
+    def beside(self) -> Workers:
+        """The same workers for one other thread, on the host. What it sends is apart from what this one sends, and it waits without a limit."""
+        found = Workers(rank=self.rank, size=self.size, timeout_s=MOST_WAIT_S, balance=self.balance)
+        found._carriers = {"cpu": BesideCarrier()}
+        return found
 
     @property
     def is_first(self) -> bool:
@@ -125,8 +133,10 @@ class Workers:
         def finish() -> None:
             with self.stopwatch.waiting():
                 for peers, work in works:
+                    self.waits_for = peers
                     with self._blaming(peers, doing, patience):
                         work.wait(patience)
+                self.waits_for = ()
 
         return finish
 
@@ -137,20 +147,23 @@ class Workers:
         except RuntimeError as error:
             text = _reason(error)
             # As gloo says it, and as NCCL does.
-            silent = any(words in text.lower() for words in ("timed out", "timing out"))
-            why = (
-                f"no answer within {patience.total_seconds():g} s"
-                if silent
-                else f"its connection was lost ({text})"
-            )
-            ranks = ", ".join(map(str, peers))
-            raise WorkerError(
-                f"worker {ranks} is gone" if len(peers) == 1 else f"one of the workers {ranks} is gone",
-                value=f"{why} while {doing}",
-                where=f"worker {self.rank} of {self.size}",
-                fix="Look for the first error of that worker, and start again; in training, continue with --resume."
-                + (" A worker that is only slow wants a longer --worker-timeout." if silent else ""),
-            ) from error
+            if any(words in text.lower() for words in ("timed out", "timing out")):
+                raise self.silent(peers, doing, patience.total_seconds()) from error
+            raise self._gone(peers, f"its connection was lost ({text}) while {doing}") from error
+
+    def silent(self, peers: Sequence[int], doing: str, waited_s: float) -> WorkerError:
+        """The error where one of some workers does not answer."""
+        why = f"no answer within {waited_s:g} s while {doing}"
+        return self._gone(peers, why, " A worker that is only slow wants a longer --worker-timeout.")
+
+    def _gone(self, peers: Sequence[int], why: str, hint: str = "") -> WorkerError:
+        ranks = ", ".join(map(str, peers))
+        return WorkerError(
+            f"worker {ranks} is gone" if len(peers) == 1 else f"one of the workers {ranks} is gone",
+            value=why,
+            where=f"worker {self.rank} of {self.size}",
+            fix=f"Look for the first error of that worker, and start again; in training, continue with --resume.{hint}",
+        )
 
     def add_up(self, tensor: Tensor, doing: str, *, timeout_s: float | None = None) -> Tensor:
         """The sum of one tensor [n] of each worker, added in the order of the ranks: the same bits at every worker.

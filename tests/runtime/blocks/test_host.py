@@ -12,7 +12,10 @@ from sagann.graph.rows import pick_rows
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.host import Host, RamHost
 from sagann.runtime.blocks.spill import DiskHost, SpillError, SpillFolder
+from sagann.runtime.device.hosts import PinnedHost, StagedHost
+from sagann.runtime.device.pinned import PinnedPool
 from sagann.storage.positioned import GAP_BYTES
+from tests.runtime.device.late_streams import LateStreams
 
 AT = Block("value", "x", 0)
 ROWS = {
@@ -43,6 +46,35 @@ def test_hosts_pick_the_rows_asked_for(
         for part, tensor in tensors.items():
             assert found[part].dtype == dtype
             assert torch.equal(found[part], tensor[rows.long()]), part
+
+
+@pytest.mark.parametrize("parts", [[(0, 500)], [(0, 1), (1, 499), (499, 500)], [(400, 500), (7, 400), (0, 7)]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32])
+def test_blocks_are_put_and_read_by_rows_in_any_order(
+    dtype: torch.dtype, parts: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    streams = LateStreams()
+    pool = PinnedPool(streams, most_bytes=1 << 20)
+    hosts: list[Host] = [
+        RamHost(),
+        DiskHost(SpillFolder(tmp_path)),
+        PinnedHost(streams, pool),
+        StagedHost(RamHost(), streams, pool),
+    ]
+    for host in hosts:
+        # What is put again replaces the rows that were there, and leaves the neighbours alone.
+        for wide in (torch.arange(500 * 12).reshape(500, 3, 4).to(dtype), torch.randn(500, 3, 4).to(dtype)):
+            for first, last in parts:
+                host.put_rows(AT, slice(first, last), wide[first:last], num_rows=500)
+                host.put(AT._replace(interval=first + 1), {"": wide[first]})
+            assert torch.equal(host.get(AT)[""], wide)
+            for first, last in ((0, 500), (3, 4), (10, 450)):
+                rows = torch.empty(last - first, 3, 4, dtype=dtype)
+                host.get_rows(AT, slice(first, last), rows)
+                assert torch.equal(rows, wide[first:last])
+        host.put(AT, {"": wide})
+        assert torch.equal(host.get(AT)[""], wide)
+        host.close()
 
 
 def test_little_more_than_the_rows_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -319,6 +319,22 @@ def test_a_byte_that_differs_is_found_wherever_it_is(at: int, tmp_path: Path) ->
     assert host.get(AT)[""].tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("at", [0, 79, 80, 399])
+def test_a_byte_that_differs_is_found_in_rows_that_were_put_one_after_the_other(at: int, tmp_path: Path) -> None:
+    folder = SpillFolder(tmp_path)
+    host = DiskHost(folder)
+    for rows in (slice(20, 100), slice(0, 20)):
+        host.put_rows(AT, rows, torch.ones(rows.stop - rows.start), num_rows=100)
+    (file,) = folder.path.glob("*.bin")
+    content = bytearray(file.read_bytes())
+    content[at] ^= 0x80
+    file.write_bytes(content)
+    with pytest.raises(SpillError, match="a spill file is damaged"):
+        host.get(AT)
+    host.put(AT, {"": torch.ones(100)})
+    assert host.get(AT)[""].sum() == 100
+
+
 def test_of_many_readings_some_are_checked(tmp_path: Path) -> None:
     folder = SpillFolder(tmp_path)
     host = DiskHost(folder)

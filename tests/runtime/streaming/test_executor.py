@@ -208,7 +208,7 @@ def test_every_step_of_an_epoch_has_the_numbers_of_plain_pytorch(
     steps = [each.kind for each in planned.plan.operations if isinstance(each, Step)]
     assert run.seen == [kind for kind in steps if kind != "return"]
     ends = {"transform_loss"} if folded else {"output"}
-    of_workers = {"collect", "exchange", "exchange_grad", "collect_grad"}
+    of_workers = {"collect", "begin_exchange", "send_rows", "exchange", "exchange_grad", "collect_grad"}
     others = {
         "return",
         "store_constant",

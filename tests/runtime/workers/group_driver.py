@@ -19,7 +19,11 @@ import torch
 import torch.distributed as dist
 
 from sagann.errors import WorkerError
+from sagann.plan.part_intervals import PartIntervals
+from sagann.plan.steps import Block, Exchanged
+from sagann.runtime.blocks.host import RamHost
 from sagann.runtime.workers import Workers
+from sagann.runtime.workers.block_travel import BlockTravel
 from sagann.runtime.workers.carriers import DeviceCarrier
 from tests.runtime.workers.processes import join, run_workers, start_workers
 
@@ -97,6 +101,45 @@ def compute_meanwhile(workers: Workers) -> None:
     finish()
 
 
+def stream_meanwhile(workers: Workers) -> None:
+    """Compute while a thread exchanges a block with each other worker, then wait for it."""
+    size = workers.size
+    part = PartIntervals(
+        bounds=tuple(range(size + 1)),
+        num_own=1,
+        owners=tuple(workers.others),
+        rank=workers.rank,
+        sent=dict.fromkeys([(0, rank) for rank in workers.others], 1),
+        num_workers=size,
+        most_rows=1,
+    )
+    host, sends = RamHost(), tuple(Block("sent", "h", 0, rank) for rank in workers.others)
+    receives = tuple(Block("value", "h", interval) for interval in part.halo)
+    doing = "exchanging rows of the halo"
+    travel = BlockTravel(
+        workers,
+        part,
+        host,
+        Exchanged("h", sends, receives),
+        row_shape=(1 << 20,),
+        dtype=torch.float32,
+        doing=doing,
+        after=None,
+    )
+    try:
+        for block in sends:
+            host.put(block, {"": torch.ones(1, 1 << 20)})
+            travel.send(block, lambda: None)
+        time.sleep(0.5)
+        travel.wait()
+    except WorkerError:
+        since_s = time.perf_counter()
+        travel.abort()
+        assert not travel._thread.is_alive()
+        assert time.perf_counter() - since_s < TIMEOUT_S
+        raise
+
+
 def die(workers: Workers, folder: Path, name: str, number: int, wait: Callable[[Workers], None]) -> None:
     """Worker 1 gets a signal while the others wait for it."""
     if workers.rank == 1:
@@ -138,6 +181,8 @@ def main(folder: Path) -> None:
             ("stopped", signal.SIGSTOP, ask, TIMEOUT_S),
             ("killed meanwhile", signal.SIGKILL, compute_meanwhile, LONG_S),
             ("stopped meanwhile", signal.SIGSTOP, compute_meanwhile, TIMEOUT_S),
+            ("killed beside", signal.SIGKILL, stream_meanwhile, LONG_S),
+            ("stopped beside", signal.SIGSTOP, stream_meanwhile, TIMEOUT_S),
         ):
             work = partial(prepared, partial(die, name=name, number=number, wait=wait))
             pids = start_workers(work, SIZE, timeout_s=timeout_s)

@@ -56,8 +56,12 @@ def test_transfers_that_travel_together_are_told_apart(folder: Path) -> None:
         assert mine["begun"] == [[10.0 * other + number for other in others] for number in range(2)]
 
 
-DOING = {"": "agreeing on the next epoch", " meanwhile": "exchanging rows of the halo"}
-"What workers do that wait, or that compute meanwhile and wait then."
+DOING = {
+    "": "agreeing on the next epoch",
+    " meanwhile": "exchanging rows of the halo",
+    " beside": "exchanging rows of the halo",
+}
+"What workers do that wait, that compute meanwhile and wait then, and that have a thread exchange blocks meanwhile."
 of_every_wait = pytest.mark.parametrize("when", DOING)
 
 

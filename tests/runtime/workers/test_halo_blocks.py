@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
 from torch import Tensor
 
+from sagann.errors import WorkerError
 from sagann.graph import Graph, Topology
 from sagann.plan.part_intervals import PartIntervals
-from sagann.plan.steps import Block
+from sagann.plan.steps import Block, Exchanged
 from sagann.runtime.blocks.host import Host, RamHost
 from sagann.runtime.blocks.spill import DiskHost, SpillFolder
 from sagann.runtime.workers import HaloBlocks, WorkerPart, Workers, worker_part
+from sagann.runtime.workers.block_travel import BlockTravel
 from tests.graphs import odd_topologies, random_topology
 from tests.parts import blocks_of, cut
 from tests.runtime.workers.threads import in_threads
@@ -23,18 +28,25 @@ TOPOLOGIES = odd_topologies()
 WIDTH = 3
 
 
+def begun(
+    blocks: HaloBlocks,
+    part: PartIntervals,
+    host: Host,
+    sends: Sequence[Block],
+    receives: Sequence[Block],
+    after: BlockTravel | None = None,
+) -> BlockTravel:
+    exchange = Exchanged("h", tuple(sends), tuple(receives))
+    return blocks.begin(part, host, exchange, row_shape=(WIDTH,), dtype=torch.float64, doing="testing", after=after)
+
+
 def exchanged(
-    blocks: HaloBlocks, part: PartIntervals, host: Host, sends: list[Block], receives: list[Block]
+    blocks: HaloBlocks, part: PartIntervals, host: Host, sends: Sequence[Block], receives: Sequence[Block]
 ) -> None:
-    blocks.exchange(
-        part,
-        host,
-        sends=sends,
-        receives=receives,
-        row_shape=(WIDTH,),
-        dtype=torch.float64,
-        doing="testing",
-    )
+    travel = begun(blocks, part, host, sends, receives)
+    for block in sends:
+        travel.send(block, lambda: None)
+    travel.wait()
 
 
 def for_peers(part: PartIntervals, kind: str) -> list[Block]:
@@ -98,12 +110,156 @@ def test_the_size_of_pieces_changes_nothing(piece_bytes: int, tmp_path: Path) ->
         part = worker_part(Graph(topology=topology, features=rows), workers, opened=Graph(topology=topology))
         host, before = DiskHost(SpillFolder(tmp_path)), workers.sent_bytes
         added = sent_and_returned(part, rows, host, count=3, piece_bytes=piece_bytes)
-        # Each row of a halo travels once, there and back.
+        # Each row of a halo travels once, there and back, after a byte for the direction.
         num_rows = len(part.topology.part.halo) + sum(map(len, part.topology.halo.sent))
-        assert workers.sent_bytes - before == num_rows * WIDTH * 8
+        assert workers.sent_bytes - before == num_rows * WIDTH * 8 + 2
         return added, len(part.topology.part.halo)
 
     found = in_threads(work, 2)
     assert all(num_halo > 0 for _, num_halo in found)
     halos = sum(added.count_nonzero() for added, _ in found)
     assert halos == sum(num_halo for _, num_halo in found) * WIDTH
+
+
+class Streamed:
+    """A worker's part with rows, streamed by four intervals, in pieces of two rows."""
+
+    def __init__(self, workers: Workers) -> None:
+        topology = random_topology(60, 400)
+        self.rows = torch.randn(60, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        part = worker_part(Graph(topology=topology, features=self.rows), workers, opened=Graph(topology=topology))
+        self.blocks = blocks_of(part, 2 * WIDTH * 8)
+        self.part = cut(self.blocks, part, 4)
+        self.own, self.halo_rows = self.rows[part.vertices], self.rows[part.topology.part.halo]
+        self.host = RamHost()
+        self.sends = for_peers(self.part, "sent")
+        self.halo = [Block("value", "h", interval) for interval in self.part.halo]
+
+    def put(self, block: Block) -> None:
+        """Make the rows of an interval that another worker needs."""
+        at = slice(*self.part.bounds[block.interval : block.interval + 2])
+        self.host.put(block, {"": self.own[at][self.blocks.sent_rows(self.part, block)]})
+
+    def received(self) -> bool:
+        """Whether the halo's rows are there."""
+        return torch.equal(torch.cat([self.host.get(block)[""] for block in self.halo]), self.halo_rows)
+
+
+@pytest.mark.parametrize("goes_down", [(False, False), (True, True), (False, True)])
+def test_rows_travel_in_the_order_in_which_either_side_makes_them(goes_down: tuple[bool, bool]) -> None:
+    def work(workers: Workers) -> bool:
+        streamed = Streamed(workers)
+        sends = streamed.sends[::-1] if goes_down[workers.rank] else streamed.sends
+        travel = begun(streamed.blocks, streamed.part, streamed.host, sends, streamed.halo)
+        for block in sends:
+            if block is sends[-1]:
+                # Rows of the other worker's first interval come while the last one is not made.
+                wait_until(lambda: any(each in streamed.host._blocks for each in streamed.halo))
+            streamed.put(block)
+            travel.send(block, lambda: None)
+        travel.wait()
+        return streamed.received()
+
+    assert in_threads(work, 2) == [True, True]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    since_s = time.monotonic()
+    while not holds():
+        assert time.monotonic() - since_s < 60
+        time.sleep(0.001)
+
+
+def test_a_block_goes_when_it_is_stored() -> None:
+    def work(workers: Workers) -> bool:
+        streamed, stored = Streamed(workers), Event()
+        travel = begun(streamed.blocks, streamed.part, streamed.host, streamed.sends, streamed.halo)
+        for block in streamed.sends:
+            travel.send(block, lambda: assert_set(stored))
+        assert not streamed.host._blocks
+        for block in streamed.sends:
+            streamed.put(block)
+        stored.set()
+        travel.wait()
+        return streamed.received()
+
+    def assert_set(event: Event) -> None:
+        assert event.wait(60)
+
+    assert in_threads(work, 3) == [True] * 3
+
+
+def test_exchanges_that_are_under_way_together_end_one_after_the_other() -> None:
+    def work(workers: Workers) -> bool:
+        streamed = Streamed(workers)
+        first = begun(streamed.blocks, streamed.part, streamed.host, streamed.sends, streamed.halo)
+        again = [block._replace(name="again") for block in streamed.sends]
+        halo = [block._replace(name="again") for block in streamed.halo]
+        second = begun(streamed.blocks, streamed.part, streamed.host, again, halo, after=first)
+        for block, other in zip(streamed.sends, again, strict=True):
+            streamed.put(block)
+            streamed.host.put(other, streamed.host.get(block))
+            second.send(other, lambda: None)
+        assert not second._is_done
+        for block in streamed.sends:
+            first.send(block, lambda: None)
+        second.wait()
+        first.wait()
+        same = [
+            torch.equal(*(streamed.host.get(each)[""] for each in pair))
+            for pair in zip(streamed.halo, halo, strict=True)
+        ]
+        return streamed.received() and all(same)
+
+    assert in_threads(work, 3) == [True] * 3
+
+
+def test_an_error_of_the_thread_reaches_the_one_that_computes() -> None:
+    def work(workers: Workers) -> str:
+        streamed = Streamed(workers)
+        travel = begun(streamed.blocks, streamed.part, streamed.host, streamed.sends, streamed.halo)
+        workers.timeout_s = 0.2
+        for block in streamed.sends:
+            streamed.put(block)
+        first, *others = streamed.sends
+        travel.send(first, fail if workers.rank == 1 else lambda: None)
+        if workers.rank == 1:
+            wait_until(lambda: travel._is_done)
+            with pytest.raises(OSError, match="no room"):
+                travel.send(others[0], lambda: None)
+        for block in others if workers.rank == 0 else []:
+            travel.send(block, lambda: None)
+        with pytest.raises((OSError, WorkerError)) as refused:
+            travel.wait()
+        return str(refused.value)
+
+    def fail() -> None:
+        raise OSError("no room")
+
+    silent, failed = in_threads(work, 2)
+    assert failed == "no room"
+    assert silent.startswith("worker 1 is gone: no answer within 0.2 s while testing")
+
+
+def test_a_worker_that_sends_nothing_is_named_and_its_exchange_is_aborted() -> None:
+    def work(workers: Workers) -> str:
+        streamed = Streamed(workers)
+        travel = begun(streamed.blocks, streamed.part, streamed.host, streamed.sends, streamed.halo)
+        if workers.rank == 1:
+            # As a worker that computes for long: nothing is complete.
+            time.sleep(1.0)
+            travel.abort()
+            return str(travel._is_done)
+        workers.timeout_s = 0.2
+        for block in streamed.sends:
+            streamed.put(block)
+            travel.send(block, lambda: None)
+        since_s = time.monotonic()
+        with pytest.raises(WorkerError) as refused:
+            travel.wait()
+        assert 0.2 <= time.monotonic() - since_s < 60
+        return str(refused.value)
+
+    found = in_threads(work, 2)
+    assert found[0].startswith("worker 1 is gone: no answer within 0.2 s while testing")
+    assert found[1] == "True"

@@ -13,15 +13,19 @@ from sagann.runtime.workers import Workers
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Workers)
-Queues = Mapping[tuple[int, int], "Queue[Tensor]"]
+Queues = Mapping[tuple[int, int, bool], "Queue[Tensor]"]
+"By sender, receiver, and whether it is for the threads beside those that compute."
 
 
 class ThreadedWorkers(Workers):
     """One of several threads, as a worker."""
 
-    def __init__(self, rank: int, size: int, queues: Queues) -> None:
+    def __init__(self, rank: int, size: int, queues: Queues, *, is_beside: bool = False) -> None:
         super().__init__(rank=rank, size=size)
-        self._queues = queues
+        self._queues, self._is_beside = queues, is_beside
+
+    def beside(self) -> ThreadedWorkers:
+        return ThreadedWorkers(self.rank, self.size, self._queues, is_beside=True)
 
     def begin(
         self,
@@ -34,14 +38,16 @@ class ThreadedWorkers(Workers):
         for rank, tensor in sends.items():
             assert tensor.is_contiguous()
             if tensor.numel():
-                self._queues[self.rank, rank].put(tensor.detach().clone())
+                self._queues[self.rank, rank, self._is_beside].put(tensor.detach().clone())
         self.sent_bytes += sum(tensor.nbytes for tensor in sends.values())
 
         def finish() -> None:
             for rank, tensor in receives.items():
+                self.waits_for = (rank,)
                 assert tensor.is_contiguous()
                 if tensor.numel():
-                    tensor.copy_(self._queues[rank, self.rank].get(timeout=240))
+                    tensor.copy_(self._queues[rank, self.rank, self._is_beside].get(timeout=240))
+            self.waits_for = ()
 
         return finish
 
@@ -50,6 +56,7 @@ def in_threads(
     work: Callable[[W], T], size: int, kind: Callable[[int, int, Queues], W] = ThreadedWorkers
 ) -> list[T]:
     """The results of ``work`` at every worker of a kind, in the order of the ranks."""
-    queues: Queues = {(one, other): Queue() for one in range(size) for other in range(size)}
+    ends = range(size)
+    queues: Queues = {(one, other, beside): Queue() for one in ends for other in ends for beside in (False, True)}
     with ThreadPoolExecutor(size) as threads:
         return list(threads.map(work, [kind(rank, size, queues) for rank in range(size)]))
