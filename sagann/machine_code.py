@@ -10,7 +10,7 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 from uuid import uuid4
@@ -26,6 +26,7 @@ from numba.core.caching import (
 )
 from numba.core.ccallback import CFunc
 from numba.core.compiler import Compiler
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import PassManager
 from numba.core.dispatcher import Dispatcher
 
@@ -39,7 +40,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def compiled(*, parallel: bool = False, inline: Literal["never", "always"] = "never") -> Callable[[F], F]:
     """Decorate a function: Numba compiles it at its first call, and it runs without Python's lock.
 
-    With ``parallel`` Numba's threads share the function's ``prange`` loops.
+    With ``parallel`` Numba's threads share the function's ``prange`` loops. Processes that come to the same function at the same
+    moment do not compile it twice: one compiles, and the others load what it keeps.
     """
 
     def decorated(function: F) -> F:
@@ -47,9 +49,24 @@ def compiled(*, parallel: bool = False, inline: Literal["never", "always"] = "ne
         # NUMBA_DISABLE_JIT leaves the function itself.
         if isinstance(dispatcher, Dispatcher):
             _keep(dispatcher, function)
+            _take_turns(dispatcher)
         return dispatcher
 
     return decorated
+
+
+def _take_turns(dispatcher: Any) -> None:
+    """Have one process at a time compile a function. Where its machine code is kept, nobody waits."""
+    compiles = dispatcher.compile
+
+    def compile_in_turn(signature: Any) -> Any:
+        kept = dispatcher._cache
+        if isinstance(kept, _Kept) and kept.has(signature, dispatcher.targetctx):
+            return compiles(signature)
+        with _one_at_a_time(Path(dispatcher.py_func.__code__.co_filename)):
+            return compiles(signature)
+
+    dispatcher.compile = compile_in_turn
 
 
 _PASSES = (
@@ -92,6 +109,8 @@ def compiled_callback(function: Callable[..., None], signature: Any = _OF_ONE_PO
     return callback
 
 
+_locked = set[Path]()
+"Sources that this process has locked. It is read and changed by the thread that has the lock of Numba's compiler."
 _LONGEST_WAIT_S = 30.0
 "Longest time that a process waits for another one that compiles the same function. The other one may be stopped."
 
@@ -102,19 +121,28 @@ def _one_at_a_time(source: Path) -> Iterator[None]:
 
     Workers of a run, and test processes, come to the same kernels at the same moment. Where a file cannot be locked, each compiles.
     """
-    try:
-        file = source.open("rb")
-    except OSError:
+    with ExitStack() as held:
+        # The thread that has the compiler's lock takes the source's after it: in the other order, two threads could wait for each other.
+        held.enter_context(global_compiler_lock)
+        # A function that is compiled compiles those of its own source that it calls.
+        if source not in _locked:
+            with suppress(OSError):
+                held.enter_context(_locked_file(source))
         yield
-        return
-    with file:
+
+
+@contextmanager
+def _locked_file(source: Path) -> Iterator[None]:
+    """Lock a source for this process; after _LONGEST_WAIT_S, go on without the lock."""
+    with source.open("rb") as file:
         ends_s = time.monotonic() + _LONGEST_WAIT_S
-        with suppress(OSError):
-            while not _is_locked(file) and time.monotonic() < ends_s:
-                time.sleep(0.005)
+        while not _is_locked(file) and time.monotonic() < ends_s:
+            time.sleep(0.005)
+        _locked.add(source)
         try:
             yield
         finally:
+            _locked.remove(source)
             # Forks of this process have the lock too until it is given back.
             with suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_UN)
@@ -210,6 +238,13 @@ class _Kept(FunctionCache):
         # Checked here, because NUMBA_CACHE_LOCATOR_CLASSES may choose the folder.
         folder, files = private_folder(Path(self._cache_path)), self._cache_file
         self._cache_file = _Files(str(folder), self._impl.filename_base, files._source_stamp)
+
+    def has(self, sig: Any, target_context: Any) -> bool:
+        """Whether the index names machine code for a signature."""
+        try:
+            return self._index_key(sig, target_context.codegen()) in self._cache_file._load_index()
+        except Exception:  # noqa: BLE001 - unpickling a damaged file may raise any error
+            return False
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:

@@ -210,7 +210,7 @@ def test_others_may_not_write_to_what_is_kept(module: Path) -> None:
     assert [found.stat().st_mode & 0o022 for path in kept for found in (path, path.parent)] == [0] * 4
 
 
-_CALLBACK = """
+_IN_TURN = """
 import sys
 from sagann import machine_code
 
@@ -226,40 +226,71 @@ def waited(seconds):
 
 
 machine_code.time.sleep = waited
-from callback import nothing
+from kernel import is_loaded
 
-assert nothing.address
-print("loaded" if nothing.cache_hits else "compiled", flush=True)
+print("loaded" if is_loaded() else "compiled", flush=True)
 """
 
-
-@pytest.fixture
-def callback(tmp_path: Path) -> Path:
-    """A source with a C function."""
-    text = "from sagann.machine_code import compiled_callback\n\n\n@compiled_callback\ndef nothing(p_args):\n    pass\n"
-    (tmp_path / "callback.py").write_text(text)
-    return tmp_path / "callback.py"
+_KERNELS = {
+    "C function": """
+from sagann.machine_code import compiled_callback
 
 
-def _start(callback: Path, *, longest_s: float) -> subprocess.Popen[str]:
-    """A process that loads or compiles the C function, and waits so long at most; it tells which, and that it waits."""
-    path = os.pathsep.join([str(callback.parent), str(Path(__file__).parents[1])])
+@compiled_callback
+def nothing(p_args):
+    pass
+
+
+def is_loaded():
+    return nothing.cache_hits
+""",
+    "function that calls another one": """
+from sagann.machine_code import compiled
+
+
+@compiled()
+def doubled(x):
+    return 2 * x
+
+
+@compiled()
+def doubled_twice(x):
+    return doubled(doubled(x))
+
+
+def is_loaded():
+    assert doubled_twice(21) == 84
+    return doubled_twice.stats.cache_hits
+""",
+}
+
+
+@pytest.fixture(params=_KERNELS)
+def kernel(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A source with a function to compile."""
+    (tmp_path / "kernel.py").write_text(_KERNELS[request.param])
+    return tmp_path / "kernel.py"
+
+
+def _start(kernel: Path, *, longest_s: float) -> subprocess.Popen[str]:
+    """A process that loads or compiles the function, and waits so long at most; it tells which, and that it waits."""
+    path = os.pathsep.join([str(kernel.parent), str(Path(__file__).parents[1])])
     return subprocess.Popen(
-        [sys.executable, "-c", _CALLBACK, str(longest_s)],
+        [sys.executable, "-c", _IN_TURN, str(longest_s)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": ""},
     )
 
 
-def test_a_process_waits_for_one_that_compiles_the_same_and_loads_what_that_keeps(callback: Path) -> None:
-    with _start(callback, longest_s=0.0) as first:
+def test_a_process_waits_for_one_that_compiles_the_same_and_loads_what_that_keeps(kernel: Path) -> None:
+    with _start(kernel, longest_s=240.0) as first:
         assert first.communicate(timeout=240)[0] == "compiled\n"
-    kept, away = callback.parent / "__pycache__", callback.parent / "away"
+    kept, away = kernel.parent / "__pycache__", kernel.parent / "away"
     kept.rename(away)
-    with callback.open("rb") as lock:
+    with kernel.open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with _start(callback, longest_s=240.0) as second:
+        with _start(kernel, longest_s=240.0) as second:
             assert second.stdout is not None
             assert second.stdout.readline() == "waits\n"
             # As if this process had compiled it meanwhile.
@@ -269,8 +300,8 @@ def test_a_process_waits_for_one_that_compiles_the_same_and_loads_what_that_keep
             assert second.communicate(timeout=240)[0] == "loaded\n"
 
 
-def test_a_process_that_is_stopped_while_it_compiles_keeps_no_other_waiting_for_long(callback: Path) -> None:
-    with callback.open("rb") as lock:
+def test_a_process_that_is_stopped_while_it_compiles_keeps_no_other_waiting_for_long(kernel: Path) -> None:
+    with kernel.open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with _start(callback, longest_s=0.1) as process:
+        with _start(kernel, longest_s=0.1) as process:
             assert process.communicate(timeout=240)[0] == "waits\ncompiled\n"
