@@ -73,7 +73,8 @@ def evaluate(
 
     Example: sagann evaluate --run runs/demo
     """
-    from sagann.cli.apply_run import use_run
+    with shared.loading():
+        from sagann.cli.apply_run import use_run
 
     return use_run(opening, given, shared, lambda trained: trained.evaluate(split))
 
@@ -102,7 +103,8 @@ def predict(
 
     Example: sagann predict --run runs/demo --out predictions.csv
     """
-    from sagann.cli.apply_run import use_run
+    with shared.loading():
+        from sagann.cli.apply_run import use_run
 
     _check_out(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
     return use_run(opening, given, shared, lambda trained: trained.predict(out, links))
@@ -120,7 +122,8 @@ def embed(
 
     Example: sagann embed --run runs/demo --out embeddings.npy
     """
-    from sagann.cli.apply_run import use_run
+    with shared.loading():
+        from sagann.cli.apply_run import use_run
 
     _check_out(out, (".npy",), overwrite=overwrite)
     return use_run(opening, given, shared, lambda trained: trained.embed(out))

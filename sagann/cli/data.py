@@ -154,8 +154,9 @@ def import_(
 
     Example: sagann data import edges.csv roads --weight km --symmetrise
     """
-    from sagann.cli.import_run import column, import_run
-    from sagann.storage import EdgeListFormat
+    with shared.loading():
+        from sagann.cli.import_run import column, import_run
+        from sagann.storage import EdgeListFormat
 
     import_run(
         source,
@@ -189,10 +190,11 @@ def info(shared: Shared, dataset: DatasetArgument) -> None:
 
     Example: sagann data info demo
     """
-    from sagann.cli.prepare import stored_class_names
-    from sagann.cli.run_settings import absolute_path
-    from sagann.report.tables import dataset_table
-    from sagann.storage import load_graph
+    with shared.loading():
+        from sagann.cli.prepare import stored_class_names
+        from sagann.cli.run_settings import absolute_path
+        from sagann.report.tables import dataset_table
+        from sagann.storage import load_graph
 
     graph = load_graph(dataset)
     names = stored_class_names(absolute_path(dataset), graph.num_classes)
@@ -206,8 +208,9 @@ def check(shared: Shared, dataset: DatasetArgument) -> None:
 
     Example: sagann data check roads
     """
-    from sagann.graph import validate_graph
-    from sagann.storage import check_dataset, load_graph
+    with shared.loading():
+        from sagann.graph import validate_graph
+        from sagann.storage import check_dataset, load_graph
 
     if Path(dataset).is_dir():
         check_dataset(dataset)
@@ -262,14 +265,15 @@ def reorder(
 
     Example: sagann data reorder roads roads-near --by degree
     """
-    from sagann.cli.result_file import check_target, write_aside
-    from sagann.partition import DEFAULT_SCORE, vertex_order
-    from sagann.storage import load_graph
-    from sagann.storage.manifest import read_manifest
-    from sagann.storage.npy import write_npy
-    from sagann.storage.reorder import save_reordered
-    from sagann.storage.verify import check_graph
-    from sagann.storage.whole_files import whole_files
+    with shared.loading():
+        from sagann.cli.result_file import check_target, write_aside
+        from sagann.partition import DEFAULT_SCORE, vertex_order
+        from sagann.storage import load_graph
+        from sagann.storage.manifest import read_manifest
+        from sagann.storage.npy import write_npy
+        from sagann.storage.reorder import save_reordered
+        from sagann.storage.verify import check_graph
+        from sagann.storage.whole_files import whole_files
 
     if save_order is not None:
         check_target(save_order, (".npy",), overwrite=overwrite, option="--save-order")
@@ -328,7 +332,8 @@ def score(
 
     Example: sagann data score demo --score vip --fanouts 25,10 --plot curves.png
     """
-    from sagann.cli.score_run import ScoreRequest, score_run
+    with shared.loading():
+        from sagann.cli.score_run import ScoreRequest, score_run
 
     request = ScoreRequest(
         scores=tuple(scores.split(",")),

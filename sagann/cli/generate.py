@@ -39,9 +39,10 @@ def rmat(
 
     Example: sagann data generate rmat big --vertices 1000000 --edges 16000000
     """
-    from sagann.graph import Quadrants
-    from sagann.report.progress import import_progress
-    from sagann.storage import write_rmat
+    with shared.loading():
+        from sagann.graph import Quadrants
+        from sagann.report.progress import import_progress
+        from sagann.storage import write_rmat
 
     options = streaming.options()
     with import_progress(shared.terminal()) as progress:
@@ -79,10 +80,11 @@ def sbm(
 
     Example: sagann data generate sbm blocks --vertices 5000 --classes 4
     """
-    from sagann.cli.prepare import apply_split
-    from sagann.free_space import require_memory
-    from sagann.graph import sbm_graph, validate_graph
-    from sagann.storage import save_graph
+    with shared.loading():
+        from sagann.cli.prepare import apply_split
+        from sagann.free_space import require_memory
+        from sagann.graph import sbm_graph, validate_graph
+        from sagann.storage import save_graph
 
     num_edges = vertices * degree
     if num_edges < _MOST_EDGES:

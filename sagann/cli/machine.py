@@ -15,8 +15,9 @@ def doctor(shared: Shared) -> int:
 
     Exit code 0 when everything that sagann needs works.
     """
-    from sagann.report import doctor_tables as tables
-    from sagann.report.probes import run_probes
+    with shared.loading():
+        from sagann.report import doctor_tables as tables
+        from sagann.report.probes import run_probes
 
     terminal = shared.terminal()
     for table in (tables.versions_table(), tables.machine_table(), tables.extras_table()):
@@ -47,13 +48,14 @@ def machine(
 
     Example: sagann machine --out machine.toml
     """
-    import torch
+    with shared.loading():
+        import torch
 
-    from sagann.cli.result_file import check_target
-    from sagann.report.tables import rates_table
-    from sagann.runtime.forecasting.probe import probe
-    from sagann.runtime.places import device_named
-    from sagann.storage.durable import write_whole
+        from sagann.cli.result_file import check_target
+        from sagann.report.tables import rates_table
+        from sagann.runtime.forecasting.probe import probe
+        from sagann.runtime.places import device_named
+        from sagann.storage.durable import write_whole
 
     terminal = shared.terminal()
     if out is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -81,7 +82,7 @@ def run(signals: Signals) -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # As for stderr: a path that the terminal cannot show must not fail a finished command.
         sys.stdout.reconfigure(errors="backslashreplace")
-    code = main(sys.argv[1:], signals)
+    code = _run(sys.argv[1:], Shared(arguments=sys.argv[1:], signals=signals, is_program=True))
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -89,12 +90,17 @@ def run(signals: Signals) -> NoReturn:
             code = _fail(error, Shared())
         # Else Python would report the same error again while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    # The system takes back what is left. Python would look for garbage among all of it first.
+    gc.freeze()
     sys.exit(code)
 
 
 def main(arguments: Sequence[str], signals: Signals | None = None) -> int:
     """Run one command, and return the exit code (see sagann.cli.failure)."""
-    shared = Shared(arguments=arguments, signals=signals or Signals())
+    return _run(arguments, Shared(arguments=arguments, signals=signals or Signals()))
+
+
+def _run(arguments: Sequence[str], shared: Shared) -> int:
     code = _run_command(arguments, shared)
     return TERMINATED if code and shared.signals.is_terminated else code
 

@@ -7,8 +7,10 @@ option of a setting that is not given is None, so that the value of a file stand
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -77,6 +79,25 @@ class Shared:
     "How Ctrl-C and SIGTERM end the program."
     user_files: set[str] = field(default_factory=set)
     "The user's own Python files that this command runs: an exception from one is not a fault of sagann."
+    is_program: bool = False
+    "Whether the process is the program, and not one that runs commands beside other work."
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Load libraries in the block: the program looks for garbage neither meanwhile nor later among what is loaded.
+
+        PyTorch and Numba make half a million objects, which stay until the end. Python's garbage collector would look at all of them
+        each time there are a quarter more, and several times while the process ends: a third of the time of a short command.
+        """
+        if not self.is_program:
+            yield
+            return
+        gc.disable()
+        try:
+            yield
+        finally:
+            gc.freeze()
+            gc.enable()
 
     def add_user_file(self, model: str) -> None:
         """Note the file of a model that is named as FILE.py:CLASS, and the files beside it that it imports; a name of the zoo has none."""
@@ -93,7 +114,8 @@ class Shared:
         """Have as many threads compute as --threads says."""
         if self.threads is not None:
             # Imported here: most commands leave the number as it is, and some need no PyTorch. Numba is given PyTorch's number.
-            import torch
+            with self.loading():
+                import torch
 
             torch.set_num_threads(self.threads)
 

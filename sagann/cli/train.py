@@ -46,7 +46,8 @@ def train(
 
     Example: sagann train --data demo --model gcn --epochs 100 --out runs/demo
     """
-    from sagann.cli.train_run import train_run
+    with shared.loading():
+        from sagann.cli.train_run import train_run
 
     return train_run(given, out=out, file=config, resume=resume, overwrite=overwrite, shared=shared)
 
@@ -166,7 +167,8 @@ def plan(
             beside="with --workers",
             fix="Leave {name} out, or leave --workers out.",
         )
-        from sagann.cli.plan_workers import show_workers
+        with shared.loading():
+            from sagann.cli.plan_workers import show_workers
 
         show_workers(given, config, shared, learned=learned)
         return
@@ -195,7 +197,8 @@ def plan(
             beside="with --machine",
             fix="Leave {name} out and state bytes_per_s of the links in the file, or leave --machine out for this machine.",
         )
-        from sagann.cli.plan_hybrid import show_hybrid
+        with shared.loading():
+            from sagann.cli.plan_hybrid import show_hybrid
 
         show_hybrid(given, config, shared, devices=devices, machine_file=machine)
         return
@@ -206,7 +209,8 @@ def plan(
             beside="with --sample",
             fix="Leave {name} out, or leave --sample out for an epoch of the whole graph.",
         )
-        from sagann.cli.plan_run import show_sampled
+        with shared.loading():
+            from sagann.cli.plan_run import show_sampled
 
         show_sampled(given, config, shared, memory=memory, device_name=device)
         return
@@ -217,7 +221,8 @@ def plan(
             beside="and no --memory",
             fix="Add --memory 2GiB, or leave {name} out.",
         )
-        from sagann.cli.plan_run import show_programs
+        with shared.loading():
+            from sagann.cli.plan_run import show_programs
 
         show_programs(given, config, shared, with_source=show == "kernels")
         return
@@ -236,7 +241,8 @@ def plan(
             where="--memory",
             fix="Write a number and a unit, as 256MiB or 2GB.",
         )
-    from sagann.cli.plan_run import show_streaming
+    with shared.loading():
+        from sagann.cli.plan_run import show_streaming
 
     show_streaming(
         given,

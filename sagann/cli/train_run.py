@@ -19,7 +19,6 @@ from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import stored_class_names, training_graph
 from sagann.cli.result_file import owner_of
 from sagann.cli.run_settings import RunSettings, chosen_settings, require_nothing_of_workers
-from sagann.cli.signals import Signals
 from sagann.errors import CheckpointError, InputError, Terminated
 from sagann.graph import Graph
 from sagann.nn import MODELS
@@ -92,9 +91,7 @@ def train_run(
     if streaming is not None:
         passes = "epochs" if settings.train.sample is None else "evaluations"
         terminal.say(f"Cutting the graph, and planning {passes} within {format_bytes(streaming.memory_bytes)} ...")
-    result = _fit(
-        settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal, signals=shared.signals
-    )
+    result = _fit(settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal, shared=shared)
     return _told(result, settings, run_dir, terminal)
 
 
@@ -174,7 +171,7 @@ def _train_together(
             resume=resume,
             overwrite=overwrite,
             terminal=terminal,
-            signals=shared.signals,
+            shared=shared,
             workers=workers,
         )
         if workers.is_first:
@@ -190,25 +187,27 @@ def _fit(
     resume: bool,
     overwrite: bool,
     terminal: Terminal,
-    signals: Signals,
+    shared: Shared,
     workers: Workers | None = None,
 ) -> TrainResult:
     data, config = settings.data, run_dir / CONFIG_FILE
     content = settings.to_toml().encode()
     is_first = workers is None or workers.is_first
     reporter = _RunReporter(terminal, lambda: write_whole(config, content))
-    trainer = Trainer(
-        settings.model,
-        graph,
-        settings.train,
-        run_dir=run_dir,
-        source=data.data,
-        class_names=stored_class_names(data.data, graph.num_classes),
-        reporter=reporter,
-        # The values of the graph as it was opened are checked.
-        validate=data.undirected or data.inverse_edges or data.normalise_features,
-        workers=workers,
-    )
+    # PyTorch's optimizers load its compiler.
+    with shared.loading():
+        trainer = Trainer(
+            settings.model,
+            graph,
+            settings.train,
+            run_dir=run_dir,
+            source=data.data,
+            class_names=stored_class_names(data.data, graph.num_classes),
+            reporter=reporter,
+            # The values of the graph as it was opened are checked.
+            validate=data.undirected or data.inverse_edges or data.normalise_features,
+            workers=workers,
+        )
     if is_first:
         run_dir.mkdir(parents=True, exist_ok=True)
         if not config.exists():
@@ -225,7 +224,7 @@ def _fit(
         # A worker may have a larger part to copy.
         is_resumed = workers.any(is_resumed and is_first, "agreeing on a checkpoint", timeout_s=START_TIMEOUT_S)
     try:
-        with using_engine(settings.new_engine()), signals.finishing(trainer.stop):
+        with using_engine(settings.new_engine()), shared.signals.finishing(trainer.stop):
             return trainer.fit(resume=is_resumed, overwrite=overwrite)
     except (KeyboardInterrupt, Terminated):
         if positions := folder.checkpoints.positions():

@@ -72,6 +72,19 @@ def test_help_does_not_wait_for_torch() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+def test_garbage_is_not_looked_for_while_libraries_are_loaded(blocks: Path) -> None:
+    """PyTorch and Numba make so many objects that Python would look through all of them more than twenty times."""
+    code = (
+        "import atexit, gc, sys; from sagann.__main__ import main\n"
+        "sys.argv[0] = 'sagann'\n"
+        "atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count() > 10**5, gc.get_stats()[2]['collections'] < 8))\n"
+        "main()"
+    )
+    command = [sys.executable, "-c", code, "data", "check", blocks]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "True True True"), ended.stdout + ended.stderr
+
+
 def test_a_run_and_its_evaluation(blocks: Path, tmp_path: Path, warm: Warm) -> None:
     code, out, err = run("train", "--data", blocks, "--hidden", 8, "--epochs", 5, "--out", "run", cwd=tmp_path)
     assert (code, "accuracy" in out) == (0, True)
