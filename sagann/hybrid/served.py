@@ -5,6 +5,8 @@ It answers one message at a time: a share in, a gradient out. It ends with its p
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import pickle
 import signal
@@ -79,6 +81,8 @@ def serve(pipe: Connection, start: Start) -> None:
     """Train what comes through a pipe until it ends."""
     # Elsewhere than on Linux, the end of the pipe ends it.
     end_with(start.parent)
+    # The system takes back what is left at the end. Python would look for garbage among all of it first.
+    atexit.register(gc.freeze)
     # Ctrl-C in a terminal and SIGTERM of a scheduler reach all processes; the first one saves the run, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(_SAVING_S))
