@@ -8,6 +8,7 @@ is a fork of the test process.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -38,6 +39,8 @@ def fork(*, idle: int = 0) -> int:
     assert num_threads <= 1 + idle, (
         f"a process with {num_threads} threads may not fork; Python knows {threading.enumerate()}"
     )
+    # Neither process looks for garbage among what is there now, and so they go on sharing its pages.
+    gc.freeze()
     return os.fork()
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import csv
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,14 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from bench.workers import free_port
 from sagann.storage import load_graph
 from sagann.train.checkpoint import Checkpoint
 from sagann.train.run_folder import RunFolder
 from tests.cli.conftest import Invoke
-from tests.cli.test_launch import ENVIRONMENT, by_hand
+from tests.cli.test_launch import ENVIRONMENT, by_hand, ended
 from tests.cli.test_plan_workers import learned_state
-from tests.cli.test_process import DEADLINE_S, run
 from tests.cli.warm import Warm
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
@@ -55,9 +50,15 @@ def rows_of(path: Path) -> tuple[list[list[str]], np.ndarray]:
 
 def together(warm: Warm, size: int, *arguments: object) -> list[str]:
     """What each worker has written to stdout; all succeed."""
-    ended = by_hand(warm, commands=[arguments] * size)
-    assert [code for code, _, _ in ended] == [0] * size, ended
-    return [out for _, out, _ in ended]
+    outcomes = by_hand(warm, commands=[arguments] * size)
+    assert [code for code, _, _ in outcomes] == [0] * size, outcomes
+    return [out for _, out, _ in outcomes]
+
+
+def launched(warm: Warm, *arguments: object) -> tuple[int, str, str]:
+    """The outcome of a command that starts two workers."""
+    [outcome] = ended([warm.start(*arguments, "--workers", 2, env=ENVIRONMENT)])
+    return outcome
 
 
 @pytest.mark.parametrize(("size", "options"), [(2, ()), (3, ()), (2, BUDGET)], ids=["2", "3", "2 that stream"])
@@ -109,31 +110,17 @@ def test_another_graph_is_cut_by_what_the_run_has_learned(
     assert "the run has learned no cost model" in refused.err
 
 
-def test_the_launcher_and_torchrun_start_workers(
-    trained: Path, tmp_path: Path, invoke: Invoke, blocks: Path
+def test_the_launcher_starts_workers(
+    trained: Path, tmp_path: Path, invoke: Invoke, warm: Warm, blocks: Path
 ) -> None:
-    # torchrun would take --run for an abbreviation of an option of its own.
     use = ("predict", trained, "--data", blocks, "--out")
     assert invoke(*use, tmp_path / "alone.csv").code == 0
-    code, out, err = run(*use, tmp_path / "launched.csv", "--workers", 2, env=ENVIRONMENT)
+    code, out, err = launched(warm, *use, tmp_path / "launched.csv")
     assert (code, err) == (0, "")
     assert (
         out == f"Predictions of {load_graph(blocks).num_vertices} vertices written to {tmp_path / 'launched.csv'}\n"
     )
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port")
-    command = [*torchrun, free_port(), "-m", "sagann", *use, tmp_path / "torchrun.csv"]
-    ended = subprocess.run(
-        list(map(str, command)),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        env={**os.environ, **ENVIRONMENT},
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("Predictions of") == 1
-    for name in ("launched", "torchrun"):
-        assert rows_of(tmp_path / f"{name}.csv")[0] == rows_of(tmp_path / "alone.csv")[0]
+    assert rows_of(tmp_path / "launched.csv")[0] == rows_of(tmp_path / "alone.csv")[0]
 
 
 def test_a_killed_worker_ends_the_others_and_leaves_no_file(
@@ -151,7 +138,7 @@ def test_a_killed_worker_ends_the_others_and_leaves_no_file(
     assert "Error: worker 1 is gone: its connection was lost" in err
     assert "said by worker 0 of 2" in err
     assert list(files.iterdir()) == []
-    code, out, err = run(*use, "--workers", 2, env=ENVIRONMENT)
+    code, out, err = launched(warm, *use)
     assert (code, out) == (2, "")
     assert "Error: worker 1 of 2 was killed: SIGKILL" in err
     assert "Start the command again." in err

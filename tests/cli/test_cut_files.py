@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.conftest import Invoke
 from tests.cli.test_launch import wait_for_epochs
-from tests.cli.test_process import DEADLINE_S, start
+from tests.cli.test_process import DEADLINE_S
 from tests.cli.warm import Warm
 
 
@@ -153,11 +153,11 @@ def test_in_the_midst_of_work_on_a_dataset(
 )
 @pytest.mark.tries("cut")
 def test_in_the_midst_of_a_run_of_several_processes(
-    dataset: Path, tmp_path: Path, options: tuple[object, ...]
+    dataset: Path, tmp_path: Path, warm: Warm, options: tuple[object, ...]
 ) -> None:
     folder, path = tmp_path / "run", dataset / "indices.npy"
     arguments = ("train", "--data", dataset, "--model", "sage", "--hidden", 8, "--epochs", 10**6, "--out", folder)
-    with start(*arguments, *options, env={"OMP_NUM_THREADS": "1"}) as process:
+    with warm.start(*arguments, *options, env={"OMP_NUM_THREADS": "1"}) as process:
         wait_for_epochs(folder, 2, process)
         os.truncate(path, 0)
         out, err = process.communicate(timeout=DEADLINE_S)

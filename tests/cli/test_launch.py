@@ -1,6 +1,7 @@
 """`sagann train` by several workers, as processes: the same numbers, a killed worker, workers that disagree.
 
-Importing PyTorch takes seconds in each of them, so workers whose launcher is not what is tried are forks (``by_hand``).
+Importing PyTorch takes seconds in each of them, so launchers are forks, and so are workers whose launcher is not what is tried
+(``by_hand``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sagann.errors import WorkerError
 from sagann.free_space import Memory
 from sagann.runtime.workers import Workers
 from tests.cli.conftest import Invoke
-from tests.cli.test_process import DEADLINE_S, run, start
+from tests.cli.test_process import DEADLINE_S, run
 from tests.cli.warm import Warm, WarmProcess
 from tests.hosts import Host, listening
 from tests.hybrid.processes import is_running
@@ -45,7 +46,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name not in ("epoch_s", "mteps")} for line in lines]
 
 
-def workers_of(launcher: subprocess.Popen[str]) -> list[int]:
+def workers_of(launcher: subprocess.Popen[str] | WarmProcess) -> list[int]:
     """Process ids of the workers that a launcher has started, in the order of the ranks."""
     found: dict[int, int] = {}
     for children in Path(f"/proc/{launcher.pid}/task").glob("*/children"):
@@ -101,7 +102,7 @@ def test_a_killed_worker_ends_the_run_which_resumes(
     folder = tmp_path / "killed"
     # So many epochs that the run does not end before the kill.
     arguments = ("train", "--data", blocks, *OPTIONS, "--epochs", 100000, "--workers", 2, "--out", folder)
-    with start(*arguments, env=ENVIRONMENT) as process:
+    with warm.start(*arguments, env=ENVIRONMENT) as process:
         wait_for_epochs(folder, 4, process)
         pids = workers_of(process)
         assert len(pids) == 2
@@ -220,11 +221,13 @@ def by_hand(warm: Warm, *, commands: Sequence[Sequence[object]], restarts: int =
     return ended(start_by_hand(warm, commands=commands, restarts=restarts))
 
 
-def test_workers_end_with_a_launcher_that_is_killed_and_no_folder_is_left(blocks: Path, tmp_path: Path) -> None:
+def test_workers_end_with_a_launcher_that_is_killed_and_no_folder_is_left(
+    blocks: Path, tmp_path: Path, warm: Warm
+) -> None:
     folder, temporary = tmp_path / "run", tmp_path / "temporary"
     temporary.mkdir()
     options = (*OPTIONS, "--epochs", 100000, "--workers", 2, "--out", folder)
-    with start("train", "--data", blocks, *options, env={**ENVIRONMENT, "TMPDIR": str(temporary)}) as process:
+    with warm.start("train", "--data", blocks, *options, env={**ENVIRONMENT, "TMPDIR": str(temporary)}) as process:
         wait_for_epochs(folder, 4, process)
         pids = workers_of(process)
         process.kill()
@@ -284,11 +287,11 @@ def test_an_error_names_the_worker_that_says_it(error: Exception, monkeypatch: p
     assert failure_of(error).notes == ("said by worker 1 of 2",)
 
 
-def test_ctrl_c_waits_for_an_epoch_however_long_it_takes(blocks: Path, tmp_path: Path) -> None:
+def test_ctrl_c_waits_for_an_epoch_however_long_it_takes(blocks: Path, tmp_path: Path, warm: Warm) -> None:
     # torchrun would kill workers half a minute after Ctrl-C, or after no time where this variable says so.
     env = {**ENVIRONMENT, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "0"}
     options = (*OPTIONS, "--workers", 2, "--epochs", 100000, "--out", tmp_path / "run")
-    with start("train", "--data", blocks, *options, env=env) as process:
+    with warm.start("train", "--data", blocks, *options, env=env) as process:
         wait_for_epochs(tmp_path / "run", 4, process)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=DEADLINE_S)

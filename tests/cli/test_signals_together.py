@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +14,8 @@ import pytest
 
 from tests.cli.conftest import Invoke
 from tests.cli.test_launch import ENVIRONMENT, OPTIONS, history, wait_for_epochs, workers_of
-from tests.cli.test_process import DEADLINE_S, WITHIN_S, start
+from tests.cli.test_process import DEADLINE_S, WITHIN_S
+from tests.cli.warm import Warm, WarmProcess
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 TOGETHER = {
@@ -27,7 +27,7 @@ _UNHARMED = {"workers": (), "trainers": TOGETHER["trainers"]}
 "The same run, which nothing interrupts."
 
 
-def children_of(process: subprocess.Popen[str]) -> list[int]:
+def children_of(process: WarmProcess) -> list[int]:
     """Process ids of all that a process has started."""
     found, parents = [], [process.pid]
     while parents:
@@ -43,12 +43,12 @@ def children_of(process: subprocess.Popen[str]) -> list[int]:
 @pytest.mark.parametrize("kind", list(TOGETHER))
 @pytest.mark.tries("terminate")
 def test_sigterm_ends_a_run_of_several_processes_which_resumes(
-    blocks: Path, tmp_path: Path, invoke: Invoke, kind: str, to_all: bool
+    blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm, kind: str, to_all: bool
 ) -> None:
     folder, memory = tmp_path / "run", set(os.listdir("/dev/shm"))
     # So many epochs that the run does not end before the signal.
     arguments = ("train", "--data", blocks, *OPTIONS, *TOGETHER[kind], "--epochs", 100000, "--out", folder)
-    with start(*arguments, env=ENVIRONMENT) as process:
+    with warm.start(*arguments, env=ENVIRONMENT) as process:
         wait_for_epochs(folder, 4, process)
         pids = children_of(process)
         assert len(pids) >= 1 if kind == "trainers" else len(workers_of(process)) == 2
@@ -83,6 +83,7 @@ def test_a_run_of_several_processes_that_are_all_killed_resumes(
     blocks: Path,
     tmp_path: Path,
     invoke: Invoke,
+    warm: Warm,
     counts_trials: bool,
     record_property: Callable[[str, object], None],
     kind: str,
@@ -91,7 +92,7 @@ def test_a_run_of_several_processes_that_are_all_killed_resumes(
     options = ("--data", blocks, *OPTIONS, *TOGETHER[kind], "--checkpoint-every", 1)
     for kill in range(num_kills):
         given = ("--resume", "--epochs", 100000) if kill else (*options, "--epochs", 100000)
-        with start("train", *given, "--out", folder, env=ENVIRONMENT) as process:
+        with warm.start("train", *given, "--out", folder, env=ENVIRONMENT) as process:
             done = len(history(folder)) if kill else 0
             wait_for_epochs(folder, done + 3, process)
             # A checkpoint is written in most of the time.

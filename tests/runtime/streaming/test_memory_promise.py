@@ -126,7 +126,15 @@ def epochs_within(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gcn", "ggnn", "residual-gcn:8"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gcn",
+        "residual-gcn:4",
+        pytest.param("ggnn", marks=pytest.mark.thorough),
+        pytest.param("residual-gcn:8", marks=pytest.mark.thorough),
+    ],
+)
 @pytest.mark.tries("limit")
 def test_the_least_budget_survives(
     model: str,
