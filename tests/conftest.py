@@ -58,9 +58,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in with_slow)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    """Look for no garbage while modules are loaded."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Look for garbage less often, and not among what is loaded now: else it takes a seventh of the time of tests that compile."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(_YOUNG_OBJECTS, _MIDDLE_COLLECTIONS, _FULL_COLLECTIONS)
 
 
