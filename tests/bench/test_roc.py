@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from itertools import permutations
 
 import pytest
@@ -36,13 +37,18 @@ from sagann.plan.work import StepWork
 CLUSTER = Machine.from_toml(MACHINE.read_text(), where=str(MACHINE))
 SMALL = Shape(vertices=2_000, edges=16_000, features=200, classes=5)
 JOB = Job(shape=SMALL, model="gcn")
-GRAPH = Generated.of(SMALL, most_edges=4_000)
 TIGHT_BYTES = 3_000_000
 "Memory of a device that two intervals of each worker or more are needed for."
 
 
+@cache
+def graph() -> Generated:
+    # Kernels are not compiled while tests are collected: other processes would wait.
+    return Generated.of(SMALL, most_edges=4_000)
+
+
 def ranges_of(workers: int) -> tuple[int, ...]:
-    return vertex_ranges(GRAPH.topology.indptr, workers)
+    return vertex_ranges(graph().topology.indptr, workers)
 
 
 def moves_of(epoch: Epoch, kind: str) -> list[Move]:
@@ -61,8 +67,8 @@ def test_the_cluster_has_a_link_between_each_two_devices() -> None:
 
 @pytest.mark.parametrize("num_intervals", [1, 3])
 def test_counts_are_those_of_the_shape_and_what_is_sent_is_received(num_intervals: int) -> None:
-    assert GRAPH.scale == 4
-    cut = Cut.of(GRAPH, ranges_of(4), num_intervals)
+    assert graph().scale == 4
+    cut = Cut.of(graph(), ranges_of(4), num_intervals)
     assert int(cut.edges.sum()) == SMALL.edges
     assert cut.bounds[-1] == SMALL.vertices
     assert sum(sum(part.edges.values()) for part in cut.parts) == SMALL.edges
@@ -82,9 +88,9 @@ def test_counts_are_those_of_the_shape_and_what_is_sent_is_received(num_interval
 def test_one_plan_has_the_steps_of_all_workers_and_moves_the_halo(
     workers: int, device_bytes: int, policy: MemoryPolicy
 ) -> None:
-    epoch = simulated(JOB, CLUSTER, GRAPH, ranges_of(workers), memory_policy=policy, device_bytes=device_bytes)
+    epoch = simulated(JOB, CLUSTER, graph(), ranges_of(workers), memory_policy=policy, device_bytes=device_bytes)
     assert (epoch.num_intervals > 1) == (device_bytes == TIGHT_BYTES)
-    cut = Cut.of(GRAPH, ranges_of(workers), epoch.num_intervals)
+    cut = Cut.of(graph(), ranges_of(workers), epoch.num_intervals)
     steps = [each for each in epoch.joined.plan.operations if isinstance(each, Step)]
     assert len(epoch.joined.origins) == len(steps)
     assert Counter(rank for rank, _ in epoch.joined.origins.values()) == {
@@ -109,12 +115,12 @@ def test_one_plan_has_the_steps_of_all_workers_and_moves_the_halo(
 
 @pytest.mark.parametrize("model", ["gin", "commnet", "gated-gcn", "ggnn"])
 def test_rows_on_their_way_fit_the_memory(model: str) -> None:
-    epoch = simulated(Job(shape=SMALL, model=model), CLUSTER, GRAPH, ranges_of(4), device_bytes=9_000_000)
+    epoch = simulated(Job(shape=SMALL, model=model), CLUSTER, graph(), ranges_of(4), device_bytes=9_000_000)
     assert max(verify(epoch.joined.plan).values()) <= 9_000_000
 
 
 def test_a_halo_that_is_evicted_is_stored_and_loaded_again() -> None:
-    epoch = simulated(JOB, CLUSTER, GRAPH, ranges_of(4), memory_policy="none", device_bytes=TIGHT_BYTES)
+    epoch = simulated(JOB, CLUSTER, graph(), ranges_of(4), memory_policy="none", device_bytes=TIGHT_BYTES)
     received = {each.block for each in moves_of(epoch, "receive")}
     stored = {each.block for each in moves_of(epoch, "store")} & received
     assert stored
@@ -122,26 +128,26 @@ def test_a_halo_that_is_evicted_is_stored_and_loaded_again() -> None:
 
 
 def test_one_device_has_the_plan_of_one_process() -> None:
-    epoch = simulated(JOB, CLUSTER, GRAPH, ranges_of(1))
-    found = planned(JOB, Cut.of(GRAPH, ranges_of(1), 1).part(0))
+    epoch = simulated(JOB, CLUSTER, graph(), ranges_of(1))
+    found = planned(JOB, Cut.of(graph(), ranges_of(1), 1).part(0))
     assert epoch.joined.plan.operations == found.plan.operations
     work = StepWork(found.schedule)
     assert epoch.seconds == simulate(found.plan, lambda step: work.of(step).seconds(CLUSTER), CLUSTER).seconds
 
 
 def test_bytes_between_nodes_go_over_the_network() -> None:
-    epoch = simulated(JOB, CLUSTER, GRAPH, ranges_of(8))
+    epoch = simulated(JOB, CLUSTER, graph(), ranges_of(8))
     for each in moves_of(epoch, "send"):
         pair = int(each.owner.removeprefix("device")), int(each.peer.removeprefix("device"))
         assert each.resource == route(*pair)
     assert {"network", "NVLink", "PCIe", "compute"} == set(epoch.busy_s)
-    assert "network" not in simulated(JOB, CLUSTER, GRAPH, ranges_of(4)).busy_s
+    assert "network" not in simulated(JOB, CLUSTER, graph(), ranges_of(4)).busy_s
 
 
 def test_a_worker_that_has_finished_holds_up_no_send() -> None:
     # The smallest parts come to the sum of the gradients long before the largest ones.
-    bounds = [0, 65, 97, 126, 307, 310, 313, 487, GRAPH.topology.num_dst]
-    assert simulated(JOB, CLUSTER, GRAPH, bounds).seconds > 0
+    bounds = [0, 65, 97, 126, 307, 310, 313, 487, graph().topology.num_dst]
+    assert simulated(JOB, CLUSTER, graph(), bounds).seconds > 0
 
 
 def test_learned_parts_are_faster_than_equal_vertices_where_degrees_go_by_ids() -> None:
@@ -195,12 +201,12 @@ def test_scaling_stops_where_twice_the_workers_hardly_help() -> None:
 
 
 def test_the_plan_of_one_worker_tells_what_each_resource_does() -> None:
-    loads = [load_of(JOB, CLUSTER, GRAPH, workers) for workers in (1, 4, 8)]
+    loads = [load_of(JOB, CLUSTER, graph(), workers) for workers in (1, 4, 8)]
     assert [each.seconds["network"] > 0 for each in loads] == [False, False, True]
     assert 0 < loads[2].once_per_node_s < loads[2].seconds["network"]
     assert loads[0].halo == 0 < loads[1].halo < loads[2].halo
     # The simulation of one device is no faster.
-    assert simulated(JOB, CLUSTER, GRAPH, ranges_of(1)).seconds >= loads[0].epoch_s
+    assert simulated(JOB, CLUSTER, graph(), ranges_of(1)).seconds >= loads[0].epoch_s
 
 
 def _cells(block: str) -> list[list[str]]:

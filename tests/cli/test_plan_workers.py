@@ -118,17 +118,18 @@ def test_the_settings_of_a_run_that_learned_nothing_give_the_first_parts(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("state", "message"),
+    ("change", "message"),
     [
-        ({}, "the run has learned no cost model: none in the checkpoint of epoch 5"),
-        ({"balance": learned_state(operations={})}, "the run has learned no cost model"),
-        ({"balance": learned_state(model={"features": []})}, "balance.model: ValueError: other features"),
-        ({"balance": learned_state(bounds=[3])}, "balance.bounds is (3,)"),
+        (None, "the run has learned no cost model: none in the checkpoint of epoch 5"),
+        ({"operations": {}}, "the run has learned no cost model"),
+        ({"model": {"features": []}}, "balance.model: ValueError: other features"),
+        ({"bounds": [3]}, "balance.bounds is (3,)"),
     ],
 )
 def test_a_run_without_a_model_is_refused(
-    tmp_path: Path, invoke: Invoke, state: dict[str, Any], message: str
+    tmp_path: Path, invoke: Invoke, change: dict[str, Any] | None, message: str
 ) -> None:
+    state = {} if change is None else {"balance": learned_state(**change)}
     ended = invoke(*PLAN, "--learned", run_folder(tmp_path / "run", state))
     assert ended.code == 2
     assert message in ended.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -25,13 +26,12 @@ EDGE_S, VERTEX_S = 1e-4, 4e-4
 "Seconds of an edge and of a vertex on a worker of speed 1: an epoch takes seconds, beside which a move takes nothing."
 
 
-def power_law() -> Graph:
+@cache
+def graph() -> Graph:
+    # Kernels are not compiled while tests are collected: other processes would wait.
     src, dst = rmat_edges(NUM_VERTICES, NUM_EDGES, seed=0, scramble=False)
     topology = Topology.from_coo(src=src, dst=dst, num_src=NUM_VERTICES)
     return Graph(topology=topology, features=torch.zeros(NUM_VERTICES, 3))
-
-
-GRAPH = power_law()
 
 
 @dataclass
@@ -61,7 +61,7 @@ def balanced(run: Run, size: int = 2, say: Callable[[str], None] = lambda text: 
     def work(workers: Workers) -> Any:
         workers.balance, watch = "cost", Recorded()
         workers.stopwatch = watch
-        watch.part = part = worker_part(GRAPH, workers, opened=GRAPH)
+        watch.part = part = worker_part(graph(), workers, opened=graph())
         balancer = Balancer(part, say=say if workers.is_first else lambda text: None)
         balancer.begin()
         return run(balancer, watch)
@@ -74,7 +74,7 @@ def slow(balancer: Balancer, watch: Recorded, rank: int = 1, factor: float = 2.0
 
 
 def slowest_s(bounds: tuple[int, ...], factors: tuple[float, ...]) -> float:
-    indptr = GRAPH.topology.indptr
+    indptr = graph().topology.indptr
     return max(
         factor * (2 * EDGE_S * int(indptr[stop] - indptr[first]) + 2 * VERTEX_S * (stop - first))
         for (first, stop), factor in zip(pairwise(bounds), factors, strict=True)
@@ -103,7 +103,7 @@ def test_two_unequal_workers_settle_within_ten_epochs_near_the_best_division(ran
     assert slowest_s(epochs[-1].bounds, factors) <= 1.05 * best_s
     assert slowest_s(epochs[0].bounds, factors) >= 1.2 * best_s
     # What is recorded is true.
-    indptr = GRAPH.topology.indptr
+    indptr = graph().topology.indptr
     for before, epoch in pairwise(epochs):
         assert epoch.bounds == (before.moved_to or before.bounds)
         assert epoch.edges == tuple((indptr[list(epoch.bounds)]).diff().tolist())
@@ -181,7 +181,7 @@ def test_a_new_run_begins_with_its_first_ranges() -> None:
         balancer.part.move((0, 7, NUM_VERTICES))
         Balancer(balancer.part).begin()
         assert balancer.part.bounds == first
-        assert first == balanced_bounds(PartCosts.of_edges(GRAPH.topology.indptr), [1.0, 1.0])
+        assert first == balanced_bounds(PartCosts.of_edges(graph().topology.indptr), [1.0, 1.0])
 
     balanced(run)
 
