@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import re
 from pathlib import Path
 
@@ -31,6 +32,14 @@ COMMANDS = (
 
 def test_version(invoke: Invoke) -> None:
     assert invoke("--version").out == f"sagann {sagann.__version__}\n"
+
+
+def test_the_garbage_collector_of_a_process_that_calls_main_stays_as_it_is(invoke: Invoke) -> None:
+    num_frozen = gc.get_freeze_count()
+    assert invoke("data", "info", "demo").code == 0
+    assert gc.isenabled()
+    # Some that are frozen are freed.
+    assert gc.get_freeze_count() <= num_frozen
 
 
 @pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
