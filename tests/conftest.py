@@ -71,11 +71,6 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(_YOUNG_OBJECTS, _MIDDLE_COLLECTIONS, _FULL_COLLECTIONS)
 
 
-def pytest_unconfigure() -> None:
-    """Let the process end without looking for garbage among all that is left."""
-    gc.freeze()
-
-
 @pytest.fixture(autouse=True)
 def poisoned_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fill the pool's new tensors with NaN, or the largest integer, so that a kernel that leaves a number unwritten is seen."""
