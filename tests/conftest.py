@@ -35,7 +35,7 @@ settings.load_profile("compiles")
 _CGROUPS = Path("/sys/fs/cgroup/memory")
 
 # Objects, collections of them, and collections of what they leave, after which the garbage collector looks further.
-_YOUNG_OBJECTS, _MIDDLE_COLLECTIONS, _FULL_COLLECTIONS = 2000, 20, 50
+_YOUNG_OBJECTS, _MIDDLE_COLLECTIONS, _FULL_COLLECTIONS = 10_000, 20, 20
 
 # Without a device, Triton's kernels run in its interpreter. It must know before it is first imported.
 if not torch.cuda.is_available():
