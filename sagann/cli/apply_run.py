@@ -260,6 +260,7 @@ def _use(
 ) -> None:
     settings = settings_of(merge(read_tables(run_dir / CONFIG_FILE), {}), stored=True)
     predictor, terminal = _opened(opening, run_dir, shared, workers), shared.terminal()
+    shared.load_compiler()
     data = settings.data
     if opening.data is not None:
         data = replace(data, data=absolute_path(opening.data), split=None)

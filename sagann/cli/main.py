@@ -95,9 +95,9 @@ def run(signals: Signals) -> NoReturn:
     sys.exit(code)
 
 
-def main(arguments: Sequence[str], signals: Signals | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run one command, and return the exit code (see sagann.cli.failure)."""
-    return _run(arguments, Shared(arguments=arguments, signals=signals or Signals()))
+    return _run(arguments, Shared(arguments=arguments))
 
 
 def _run(arguments: Sequence[str], shared: Shared) -> int:

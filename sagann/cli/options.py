@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -98,6 +99,11 @@ class Shared:
         finally:
             gc.freeze()
             gc.enable()
+
+    def load_compiler(self) -> None:
+        """Load PyTorch's compiler, which its optimizers and its traces would load."""
+        with self.loading():
+            importlib.import_module("torch._dynamo")
 
     def add_user_file(self, model: str) -> None:
         """Note the file of a model that is named as FILE.py:CLASS, and the files beside it that it imports; a name of the zoo has none."""

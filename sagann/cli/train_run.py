@@ -194,20 +194,19 @@ def _fit(
     content = settings.to_toml().encode()
     is_first = workers is None or workers.is_first
     reporter = _RunReporter(terminal, lambda: write_whole(config, content))
-    # PyTorch's optimizers load its compiler.
-    with shared.loading():
-        trainer = Trainer(
-            settings.model,
-            graph,
-            settings.train,
-            run_dir=run_dir,
-            source=data.data,
-            class_names=stored_class_names(data.data, graph.num_classes),
-            reporter=reporter,
-            # The values of the graph as it was opened are checked.
-            validate=data.undirected or data.inverse_edges or data.normalise_features,
-            workers=workers,
-        )
+    shared.load_compiler()
+    trainer = Trainer(
+        settings.model,
+        graph,
+        settings.train,
+        run_dir=run_dir,
+        source=data.data,
+        class_names=stored_class_names(data.data, graph.num_classes),
+        reporter=reporter,
+        # The values of the graph as it was opened are checked.
+        validate=data.undirected or data.inverse_edges or data.normalise_features,
+        workers=workers,
+    )
     if is_first:
         run_dir.mkdir(parents=True, exist_ok=True)
         if not config.exists():
