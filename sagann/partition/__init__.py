@@ -13,6 +13,7 @@ from sagann.partition.cost_model import CostModel, LearnedKind, Measurement
 from sagann.partition.halo import Part, numbered_part, part_of
 from sagann.partition.orders import DEFAULT_SCORE, VERTEX_ORDERS, VertexOrder, vertex_order
 from sagann.partition.part_costs import PartCosts
+from sagann.partition.recent_epochs import RecentEpochs
 from sagann.partition.repartition import MoveCosts, Repartition, decide_repartition
 from sagann.partition.vertex_ranges import BALANCES, RANGE_POLICIES, RangePolicy, first_ranges, vertex_ranges
 
@@ -31,6 +32,7 @@ __all__ = [
     "Part",
     "PartCosts",
     "RangePolicy",
+    "RecentEpochs",
     "Repartition",
     "VertexOrder",
     "balanced_bounds",

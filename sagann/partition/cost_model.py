@@ -163,8 +163,6 @@ class CostModel:
     "Speed of each worker that was measured, mean 1; 1 for a worker that was not."
     kinds: Mapping[str, LearnedKind] = field(default_factory=dict)
     "What is known of each kind, by name. Callers must not modify it."
-    counts: tuple[float, float] = (0.0, 0.0)
-    "How much all epochs together count, where the last one counts 1; and the sum of their squares."
 
     def __post_init__(self) -> None:
         """Refuse a factor that is out of range."""
@@ -198,8 +196,7 @@ class CostModel:
         speeds = np.array(self.speeds_of(num_workers))
         weights, speeds = _fitted(kinds, np.where(is_measured, speeds, speeds**_FADING))
         kinds = {name: replace(kind, weights=weights[name]) for name, kind in kinds.items()}
-        counts = 1 + forgetting * self.counts[0], 1 + forgetting**2 * self.counts[1]
-        return replace(self, speeds=tuple(speeds.tolist()), kinds=kinds, counts=counts)
+        return replace(self, speeds=tuple(speeds.tolist()), kinds=kinds)
 
     def speeds_of(self, num_workers: int) -> tuple[float, ...]:
         """Speed of each of so many workers; 1 for those that were never measured."""
@@ -208,7 +205,7 @@ class CostModel:
     def with_speeds(self, speeds: Sequence[float]) -> CostModel:
         """The weights of this model, for other workers: nothing of what was measured of these is left."""
         kinds = {name: replace(LearnedKind.unknown(), weights=kind.weights) for name, kind in self.kinds.items()}
-        return replace(self, speeds=tuple(speeds), kinds=kinds, counts=(0.0, 0.0))
+        return replace(self, speeds=tuple(speeds), kinds=kinds)
 
     def predict(self, kind: str, features: Sequence[float], *, speed: float = 1.0) -> float:
         """Seconds of an operation on a part, measured or not, of any graph.
@@ -273,12 +270,6 @@ class CostModel:
         # An exact fit may be below 0 by rounding.
         return sqrt(max(squared, 0.0) / total) if total else 0.0
 
-    @property
-    def error_of_mean(self) -> float:
-        """The relative error that is left in the average of all epochs, where their errors are noise; 0 without any."""
-        total, squared = self.counts
-        return self.relative_error * sqrt(squared) / total if total else 0.0
-
     def to_plain(self) -> dict[str, Any]:
         """The model as dictionaries, lists and numbers, which JSON writes without loss."""
         fields = ("weights", "products", "features", "seconds")
@@ -286,7 +277,6 @@ class CostModel:
             "forgetting": self.forgetting,
             "features": list(FEATURES),
             "speeds": list(self.speeds),
-            "counts": list(self.counts),
             "kinds": {
                 name: {field_: getattr(kind, field_).tolist() for field_ in fields}
                 for name, kind in self.kinds.items()
@@ -311,7 +301,6 @@ class CostModel:
                 name: _read_kind(as_mapping(kind), len(speeds)) for name, kind in as_mapping(given["kinds"]).items()
             }
             forgetting = as_number(given["forgetting"], "forgetting")
-            total, squared = _numbers(given["counts"], (2,)).tolist()
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 "no cost model",
@@ -319,7 +308,7 @@ class CostModel:
                 where="CostModel.from_plain",
                 fix="Pass what CostModel.to_plain returned, or learn a new model.",
             ) from error
-        return cls(forgetting=forgetting, speeds=tuple(speeds.tolist()), kinds=kinds, counts=(total, squared))
+        return cls(forgetting=forgetting, speeds=tuple(speeds.tolist()), kinds=kinds)
 
     def _error_of(self, measurements: Iterable[Measurement]) -> float:
         """Root of the mean squared relative error of new measurements, weighted by their seconds; 0 where no kind is known."""

@@ -3,14 +3,21 @@
 Other parts pay when two conditions hold:
 
 - The seconds that they save in the epochs to come exceed the seconds of the move.
-- The share of an epoch that they save exceeds both a stated share and twice the relative error that the noise of the measurements leaves in
-  what the cost model has learned from all epochs. Noise moves the predicted optimum a little in every epoch; without this margin, parts would
-  move to and fro.
+- The share of an epoch that they save exceeds both a stated share and twice its error. Noise moves the predicted optimum a little in every
+  epoch; without this margin, parts would move to and fro. The share saved is 1 - (total cost / total speed) / (seconds of the slowest
+  worker). So an error of a worker's seconds counts by the worker's share of all speeds, and that of the slowest worker by the share of the others.
 
-Vertices move when other parts pay in two epochs in a row, so one disturbed epoch moves nothing.
+Two corrections are made to what equal seconds would be:
+
+- An epoch ends with its last worker, and noise decides which one that is. A vertex costs a slow worker more seconds than it saves a fast one,
+  so a slow worker should be the last less often. If the seconds of a piece deviate by a Gumbel distribution of relative scale g, the expected
+  longest time is least where each worker is the last with a probability in proportion to its speed: its seconds are in proportion
+  to 1 + g log(speed), nearly speed^g.
+- If another worker is the slowest since the last move, that move went too far: seconds do not change as the model says. So the next one goes half the way.
 
 References:
     Jia et al., ROC, MLSys 2020, Sec. 4: parts are computed anew in every epoch. We differ in that they stay where a move does not pay.
+    McFadden, Conditional logit analysis of qualitative choice behavior, 1974: the largest of numbers with Gumbel deviations.
 """
 
 from __future__ import annotations
@@ -18,15 +25,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import pi, sqrt
+
+import numpy as np
 
 from sagann.errors import InputError
+from sagann.graph.counting_sort import Array
 from sagann.partition.balance import balanced_bounds
 from sagann.partition.cost_features import CostFeatures
 from sagann.partition.cost_model import CostModel
 from sagann.partition.part_costs import PartCosts
+from sagann.partition.recent_epochs import RecentEpochs
 
-# A gain that noise alone predicts is seldom as large as so many errors of an average over all epochs.
+# A gain that noise alone predicts is seldom as large as so many of its errors.
 _ERRORS = 2.0
+# Fewest epochs with the present parts that a decision to move is based on.
+_FEWEST_EPOCHS = 2
+# Scale of a Gumbel distribution in its standard deviations.
+_GUMBEL = sqrt(6) / pi
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,16 +86,16 @@ class MoveCosts:
 class Repartition:
     """A decision between the parts that workers have and balanced ones, with the numbers that decide."""
 
-    pays: bool
-    "Whether balanced parts pay, by what this epoch and those before it have shown."
     moves: bool
-    "Whether vertices move now: balanced parts paid in the epoch before as well. If not, workers keep their parts."
+    "Whether vertices move, because balanced parts pay. If not, workers keep their parts."
     bounds: tuple[int, ...]
-    "Bounds of the balanced parts, whether or not vertices move."
+    "Bounds of the balanced parts, or of parts half the way there, whether or not vertices move."
+    slowest: int
+    "Index of the worker that is predicted to be the slowest with the parts that workers have."
     epoch_s: float
     "Predicted seconds of an epoch with the parts that workers have: those of the slowest worker."
     balanced_epoch_s: float
-    "Predicted seconds of an epoch with balanced parts."
+    "Predicted seconds of an epoch with the parts of ``bounds``."
     needed_gain: float
     "Share of an epoch's seconds that the move has to save, so that noise moves nothing."
     moved_bytes: int
@@ -97,9 +113,8 @@ class Repartition:
     def __str__(self) -> str:
         """The decision in words, with its numbers."""
         saved_s = self.horizon_epochs * (self.epoch_s - self.balanced_epoch_s)
-        decision = "move" if self.moves else "wait for another epoch" if self.pays else "stay"
         return (
-            f"{decision}: balanced parts take {self.balanced_epoch_s:.4g} s per epoch instead of "
+            f"{'move' if self.moves else 'stay'}: balanced parts take {self.balanced_epoch_s:.4g} s per epoch instead of "
             f"{self.epoch_s:.4g} s, which saves {self.gain:.1%} (more than {self.needed_gain:.1%} is needed) and {saved_s:.4g} s in "
             f"{self.horizon_epochs} epochs; moving {self.moved_bytes / 1e6:.4g} MB takes {self.move_s:.4g} s"
         )
@@ -111,6 +126,7 @@ def decide_repartition(
     operations: Mapping[str, int],
     model: CostModel,
     costs: MoveCosts,
+    recent: RecentEpochs,
     *,
     before: Repartition | None = None,
 ) -> Repartition:
@@ -122,26 +138,31 @@ def decide_repartition(
         operations: kinds of the operations of an epoch, with the bytes of a source's row in each.
         model: what has been learned, with a measurement of every kind.
         costs: what a move takes, and when it may pay.
-        before: the decision after the epoch before, with the same ``bounds``; None after the first epoch with these.
+        recent: seconds of the last epochs with ``bounds``, at least one.
+        before: the decision to move to ``bounds``; None if workers began with them.
     Raises:
         InputError: a kind was never measured, or ``bounds`` do not go from 0 to the number of vertices without decreasing.
     """
     _require_bounds(bounds, features.num_vertices)
     learned = model.part_costs(features, operations)
-    speeds = model.speeds_of(len(bounds) - 1)
-    balanced = balanced_bounds(learned, speeds)
-    epoch_s, balanced_epoch_s = (_slowest_s(learned, speeds, parts) for parts in (bounds, balanced))
+    speeds = np.array(model.speeds_of(len(bounds) - 1))
+    balanced = balanced_bounds(learned, (speeds ** (1 + _GUMBEL * recent.spread)).tolist())
+    seconds = _seconds(learned, speeds, bounds)
+    slowest = int(seconds.argmax())
+    if before is not None and before.slowest != slowest:
+        balanced = tuple((now + then) // 2 for now, then in zip(bounds, balanced, strict=True))
+    epoch_s, balanced_epoch_s = float(seconds.max()), float(_seconds(learned, speeds, balanced).max())
     moved_bytes, most_bytes = _bytes_to_move(bounds, balanced, features, costs)
-    needed_gain, move_s = (
-        max(costs.least_gain, _ERRORS * model.error_of_mean),
-        costs.fixed_s + most_bytes / costs.bytes_per_s,
-    )
+    # Of a worker without a part no seconds were measured.
+    errors = recent.errors * (np.diff(bounds) > 0)
+    needed_gain = max(costs.least_gain, _ERRORS * _error_of_gain(errors, speeds, slowest))
+    move_s = costs.fixed_s + most_bytes / costs.bytes_per_s
     saved_s = epoch_s - balanced_epoch_s
     pays = saved_s > needed_gain * epoch_s and costs.horizon_epochs * saved_s > move_s
     return Repartition(
-        pays=pays,
-        moves=pays and before is not None and before.pays,
+        moves=pays and recent.count >= _FEWEST_EPOCHS,
         bounds=balanced,
+        slowest=slowest,
         epoch_s=epoch_s,
         balanced_epoch_s=balanced_epoch_s,
         needed_gain=needed_gain,
@@ -151,9 +172,16 @@ def decide_repartition(
     )
 
 
-def _slowest_s(learned: PartCosts, speeds: Sequence[float], bounds: Sequence[int]) -> float:
-    parts = zip(pairwise(bounds), speeds, strict=True)
-    return max(learned.of_part(first, stop) / speed for (first, stop), speed in parts)
+def _seconds(learned: PartCosts, speeds: Array, bounds: Sequence[int]) -> Array:
+    """Predicted seconds of each worker's part, float64 [workers]."""
+    return np.array([learned.of_part(*part) for part in pairwise(bounds)]) / speeds
+
+
+def _error_of_gain(errors: Array, speeds: Array, slowest: int) -> float:
+    """Error of the share of an epoch that balanced parts save, at most, from the relative errors of the workers' seconds [workers]."""
+    counts = speeds / speeds.sum()
+    counts[slowest] -= 1
+    return float(np.linalg.norm(counts * errors))
 
 
 def _bytes_to_move(

@@ -28,6 +28,7 @@ from sagann.partition import (
     CostModel,
     Measurement,
     MoveCosts,
+    RecentEpochs,
     Repartition,
     count_cost_features,
     decide_repartition,
@@ -65,7 +66,10 @@ class Balancer:
         "Cost features of the graph, at the first worker."
         self._counted: set[int] = set()
         "Widths of rows that the features are counted for."
+        self._recent = RecentEpochs()
+        "Seconds of the last epochs with the present parts, at the first worker; the epoch after a move is left out."
         self._before: Repartition | None = None
+        "The decision to move to the present parts."
         self._teaches, self._has_moved = False, False
         self._bytes_per_s = 1.0
         self._first_epoch_s: float | None = None
@@ -78,6 +82,7 @@ class Balancer:
             self.part.move(self._bounds)
         self.part.workers.stopwatch.take()
         self._teaches = self._has_moved = False
+        self._recent, self._before = RecentEpochs(), None
         if self.operations:
             # A resumed run predicts its first epoch.
             self._count_features()
@@ -173,15 +178,19 @@ class Balancer:
             self._first_epoch_s = max(0.0, slowest_s - max(predicted_s))
         moved_to = None
         if self._teaches:
-            self.model = self.model.updated(self._measurements(told))
+            self._recent = self._recent.followed_by(
+                {kind: [each["seconds"][kind] for each in told] for kind in self.operations}
+            )
+            self.model = self.model.updated(self._measurements())
             found = self._repartition(told, slowest_s, epochs_left)
-            self._before = None if found is None or found.moves else found
             if found is not None and found.moves:
+                self._recent, self._before = RecentEpochs(), found
                 self._say(f"Vertices move between the workers: {str(found).removeprefix('move: ')}.")
                 moved_to = list(found.bounds)
         return {"predicted_s": predicted_s, "moved_to": moved_to}
 
-    def _measurements(self, told: Sequence[Mapping[str, Any]]) -> list[Measurement]:
+    def _measurements(self) -> list[Measurement]:
+        """What an epoch usually takes each worker."""
         assert self._features is not None
         return [
             Measurement(
@@ -190,8 +199,10 @@ class Balancer:
                 features=self._features.of_part(first, stop, self.operations[kind]).tolist(),
                 seconds=seconds,
             )
-            for worker, ((first, stop), each) in enumerate(zip(pairwise(self.part.bounds), told, strict=True))
-            for kind, seconds in each["seconds"].items()
+            for kind, usual in self._recent.usual.items()
+            for worker, ((first, stop), seconds) in enumerate(
+                zip(pairwise(self.part.bounds), usual.tolist(), strict=True)
+            )
             if seconds > 0
         ]
 
@@ -221,7 +232,13 @@ class Balancer:
             fixed_s=max(each["made_s"] for each in told) + first_epoch_s,
         )
         return decide_repartition(
-            part.bounds, self._features, self.operations, self.model, costs, before=self._before
+            part.bounds,
+            self._features,
+            self.operations,
+            self.model,
+            costs,
+            self._recent,
+            before=self._before,
         )
 
     def _count_features(self) -> None:
