@@ -16,7 +16,6 @@ from sagann.nn.graph_model import reads_graphs
 from sagann.nn.model_call import GRAPHS, class_of
 from sagann.train.contract import Contract
 from sagann.train.evaluating import evaluating
-from sagann.train.last_input import LastInput
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 
@@ -104,10 +103,12 @@ class GraphPredictor(Predictor):
             self.forward_graphs(next(self._batches(prepared.graph)))
 
     def _embed(self, prepared: PreparedGraph) -> Tensor:
-        model = LastInput(self.model, self.num_hops)
         with evaluating(self.model):
             # Pooling pads the rows of a batch with more graphs than vertices.
-            rows = [self._run_on(model, batch)[: batch.num_vertices] for batch in self._batches(prepared.graph)]
+            rows = [
+                self._run_on(self._last_input, batch)[: batch.num_vertices]
+                for batch in self._batches(prepared.graph)
+            ]
         return torch.cat(rows).cpu()
 
     def _run_on(self, model: nn.Module, batch: GraphBatch) -> Tensor:

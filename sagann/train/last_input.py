@@ -18,13 +18,16 @@ from sagann.saga.layer import SagaLayer
 class LastInput(nn.Module):
     """Runs a model, and returns the input of the SAGA layer that ran last, in whatever order the layers were registered.
 
-    LastInput is traced and streamed as any model: a trace leaves out operators that only the model's own output needs.
+    LastInput is traced and streamed as any model: a trace leaves out operators that only the model's own output needs. It runs while
+    the model is in evaluation mode.
     """
 
     def __init__(self, model: nn.Module, num_hops: int) -> None:
         super().__init__()
         self.model = model
         self.num_hops = num_hops
+        # In another mode than the model's, the model would be traced anew.
+        self.training = False
 
     def forward(self, hops: Sequence[Topology], x: Tensor, *more: Tensor) -> Tensor:
         """Dense rows [num_vertices, F]. Where the layer reads several tensors, their rows stand side by side.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -168,8 +169,13 @@ class Predictor(ModelPasses):
         with whole_files(graph_of(graph)):
             return self._embed(self._prepared(graph))
 
+    @cached_property
+    def _last_input(self) -> LastInput:
+        """The model up to the input of its last layer; kept, because what it is traced to is kept with it."""
+        return LastInput(self.model, self.num_hops)
+
     def _embed(self, prepared: PreparedGraph) -> Tensor:
-        model, part = LastInput(self.model, self.num_hops), prepared.part
+        model, part = self._last_input, prepared.part
         with evaluating(self.model):
             if self.passes is not None:
                 rows = self.passes.rows_of(model, prepared)

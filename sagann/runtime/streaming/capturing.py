@@ -1,13 +1,14 @@
 """Capturing: the program of a model, and the parameters and edge data that the program reads.
 
 A run asks for the same program several times: to choose a budget, to cut the graph, to train, to evaluate. The model is traced
-once for each of its modes, and programs are kept as long as the model lives.
+once for each of its modes, and programs are kept as long as the model lives. A trace reads no edges, so another graph with edge
+data of the same form, such as a new graph or a part of the first one, has the same program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -23,8 +24,7 @@ from sagann.runtime.in_memory.pairs import check_types
 
 MOST_PROGRAMS = 8
 "Programs kept per model; the oldest goes first."
-_Known = tuple[ModelProgram, tuple[ref[Topology], ...]]
-_PROGRAMS: WeakKeyDictionary[nn.Module, dict[Key, _Known]] = WeakKeyDictionary()
+_PROGRAMS: WeakKeyDictionary[nn.Module, dict[Key, ModelProgram]] = WeakKeyDictionary()
 
 
 def captured(
@@ -80,17 +80,23 @@ def _traced(
 ) -> ModelProgram:
     programs = _PROGRAMS.setdefault(model, {})
     form = x.shape[1:], x.layout, x.dtype, x.device, x_is_constant
-    key: Key = (configuration(model, tensors_of(model)), options, form, tuple(map(id, hops)))
-    known = programs.get(key)
-    # A topology may have the address of another one that is gone.
-    if known is not None and all(each() is hop for each, hop in zip(known[1], hops, strict=True)):
-        return known[0]
-    program = capture(model, hops, x, options=options, x_is_constant=x_is_constant)
-    programs.pop(key, None)
-    if len(programs) == MOST_PROGRAMS:
-        del programs[next(iter(programs))]
-    programs[key] = program, tuple(map(ref, hops))
+    key: Key = (configuration(model, tensors_of(model)), options, form, _forms_of(hops))
+    program = programs.get(key)
+    if program is None:
+        program = capture(model, hops, x, options=options, x_is_constant=x_is_constant)
+        if len(programs) == MOST_PROGRAMS:
+            del programs[next(iter(programs))]
+        programs[key] = program
     return program
+
+
+def _forms_of(hops: Sequence[Topology]) -> Key:
+    """All that a trace reads of hops: the number of the first hop with the same edges, and the form of the edge data."""
+    first = {id(hop): number for number, hop in reversed(list(enumerate(hops)))}
+    return tuple(
+        (first[id(hop)], *((name, rows.shape[1:], rows.dtype) for name, rows in hop.edge_data.items()))
+        for hop in hops
+    )
 
 
 def trained_in(program: ModelProgram, model: nn.Module) -> frozenset[str]:

@@ -1,21 +1,33 @@
-"""A model is traced once for each of its modes, however often a run asks for its program."""
+"""A model is traced once for each of its modes, however often a run asks for its program, and anew when it has changed."""
 
 from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import sagann.compiler.capture
+from sagann.errors import LayerError
+from sagann.graph import Topology
 from sagann.nn import ModelConfig, build_model
+from sagann.runtime.forecasting.rehearsal import rehearse
 from sagann.runtime.streaming import capturing
 from sagann.runtime.streaming.capturing import captured
-from sagann.train import TrainConfig, Trainer
-from tests.graphs import labelled_graph
+from sagann.runtime.streaming.stream import foretell
+from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.saga import Edge, SagaLayer
+from sagann.train import Contract, Predictor, TrainConfig, Trainer
+from sagann.train.streaming import Streaming
+from tests.graphs import labelled_graph, random_topology
+from tests.plan.machines import ROUND
+from tests.runtime.forecasting.models import model_and_graph
+from tests.tolerances import assert_close
 from tests.train.runs import community_graph
 
 
@@ -43,18 +55,131 @@ def test_a_run_within_a_budget_traces_the_model_once_to_train_and_once_to_evalua
     assert sorted(traces) == [False, True]
 
 
-def test_another_configuration_form_or_graph_is_another_program(traces: list[bool]) -> None:
+def test_embeddings_trace_the_model_once_up_to_its_last_layer(traces: list[bool], tmp_path: Path) -> None:
+    graph = community_graph(600)
+    predictor = Predictor(
+        build_model(ModelConfig(hidden=8), graph),
+        Contract.of(graph),
+        device=torch.device("cpu"),
+        streaming=Streaming(memory_bytes=120 << 10, spill=tmp_path, trains=False),
+    )
+    for new in (graph, community_graph(300)):
+        predictor.embed(new)
+    assert traces == [False]
+    predictor.release()
+
+
+def test_a_plan_and_its_rehearsal_on_a_part_of_the_graph_trace_the_model_once(traces: list[bool]) -> None:
+    model, graph = model_and_graph("gat")
+    planned = foretell(model, graph, budget_bytes=600_000)
+    assert planned.plan.num_intervals > 2
+    rehearse(model, graph, planned, ROUND)
+    assert traces == [True]
+
+
+def test_another_configuration_or_form_is_another_program(traces: list[bool]) -> None:
     graph = labelled_graph(30, 90)
     model = build_model(ModelConfig(model="sage", hidden=8), graph)
     hops, x = graph.hops(2), graph.features
     assert x is not None
     first = captured(model, hops, x, x_is_constant=True)
     assert captured(model, hops, x, x_is_constant=True) is first
+    assert captured(model, labelled_graph(50, 70).hops(2), x, x_is_constant=True) is first
     assert captured(model, hops, x, x_is_constant=False) is not first
-    assert captured(model, labelled_graph(30, 90).hops(2), x, x_is_constant=True) is not first
     assert captured(model.eval(), hops, x, x_is_constant=True) is not first
     assert captured(model.train(), hops, x, x_is_constant=True) is first
-    assert len(traces) == 4
+    assert len(traces) == 3
+
+
+def with_data(topology: Topology, dtype: torch.dtype, *shape: int) -> Topology:
+    return topology.with_edge_data(own=torch.ones(topology.num_edges, *shape, dtype=dtype))
+
+
+def test_hops_of_another_form_have_another_program(traces: list[bool]) -> None:
+    topology = random_topology(30, 90)
+    model = build_model(ModelConfig(model="sage", hidden=8), labelled_graph(30, 90))
+    x = torch.randn(30, 8)
+    more = with_data(topology, torch.float32)
+    forms = [
+        [topology, topology],
+        # The edges of the second hop are other ones.
+        [topology, random_topology(30, 90)],
+        [more, more],
+        [topology, more],
+        [with_data(topology, torch.float64)] * 2,
+        [with_data(topology, torch.float32, 2)] * 2,
+    ]
+    programs = {id(captured(model, hops, x, x_is_constant=True)) for hops in forms for _ in range(2)}
+    assert len(programs) == len(traces) == len(forms)
+    walked = [[gather.hop for gather in captured(model, hops, x, x_is_constant=True).gathers] for hops in forms[:2]]
+    assert walked == [[0, 0], [0, 1]]
+
+
+class Scaled(nn.Module):
+    """A model that reads attributes of its own, and calls a layer that does."""
+
+    num_hops = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.layer, self.drop = nn.Linear(8, 4), Weighted(), nn.Dropout(0.5)
+        self.factors = [2.0]
+        self.shifts = False
+
+    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
+        rows = self.layer(hops[0], self.first(x) * self.factors[0])
+        return self.drop(rows + 1 if self.shifts else rows)
+
+
+class Weighted(SagaLayer):
+    """Messages by the weights of the edges."""
+
+    edge_data = "weight"
+
+    def apply_edge(self, edge: Edge) -> Tensor:
+        return edge.src * edge.data.unsqueeze(1)
+
+
+CHANGES: dict[str, Callable[[Scaled], object]] = {
+    "a list in place": lambda model: model.factors.__setitem__(0, 5.0),
+    "an attribute": lambda model: setattr(model, "shifts", True),
+    "a module": lambda model: setattr(model, "first", nn.Linear(8, 6, bias=False)),
+    "a parameter of another shape": lambda model: setattr(model.first, "bias", nn.Parameter(torch.ones(1))),
+    "a parameter of the same shape": lambda model: setattr(model.first, "bias", nn.Parameter(torch.ones(4))),
+    "values of a parameter": lambda model: model.first.bias.data.fill_(3.0),
+    "a frozen parameter": lambda model: model.first.requires_grad_(False),
+    "an accumulator": lambda model: setattr(model.layer, "accumulator", "max"),
+    "a function": lambda model: setattr(model.layer, "apply_vertex", lambda vertex, accum: accum * 3),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_changes_between_calls_gives_what_it_gives_in_memory(change: str) -> None:
+    torch.manual_seed(0)
+    model, other = Scaled().eval(), random_topology(40, 90, seed=1)
+    x = torch.randn(40, 8)
+    # The second graph has the program of the first one, as long as the model stays the same.
+    for topology in (random_topology(40, 300), other):
+        hops = [topology.with_edge_data(weight=torch.rand(topology.num_edges))]
+        streamed = StreamedModel(model, hops, (0, 10, 40))
+        assert_close(streamed(x), model(hops, x))
+    CHANGES[change](model)
+    assert_close(streamed(x), model(hops, x))
+
+
+def test_a_mode_that_is_switched_between_calls_counts() -> None:
+    model, x = Scaled().eval(), torch.randn(40, 8)
+    topology = random_topology(40, 300)
+    hops = [topology.with_edge_data(weight=torch.rand(topology.num_edges))]
+    streamed = StreamedModel(model, hops, (0, 10, 40))
+    expected = streamed(x)
+    model.drop.train()
+    assert int((streamed(x) == 0).sum()) > int((expected == 0).sum())
+    model.drop.eval()
+    assert torch.equal(streamed(x), expected)
+    model.first.register_forward_hook(lambda _module, _inputs, out: out * 2)
+    with pytest.raises(LayerError, match="cannot have hooks"):
+        streamed(x)
 
 
 def test_programs_do_not_keep_the_model_alive() -> None:
