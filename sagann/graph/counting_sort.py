@@ -120,6 +120,24 @@ def out_edges(indptr: Tensor, indices: Tensor, num_src: int) -> Grouped:
     return Grouped(indptr=ends, values=destinations, positions=positions)
 
 
+def counts_below(items: Tensor, bounds: Tensor) -> Tensor:
+    """The number of items below each bound, int64 [num_bounds]; items and bounds ascend.
+
+    One thread walks through both, in O(items + bounds) time. ``torch.searchsorted`` finds the same, but divides more than 200 bounds
+    among PyTorch's threads and waits for them. Where other processes use the cores as well, the wait takes longer than the
+    search.
+
+    Example:
+        >>> counts_below(torch.tensor([1, 1, 4]), torch.tensor([0, 2, 4, 5])).tolist()
+        [0, 2, 2, 3]
+    """
+    if items.device.type != "cpu":
+        return torch.searchsorted(items, bounds.to(items.dtype))
+    counts = torch.from_numpy(np.empty(len(bounds), dtype=np.int64))
+    _count_below(*(array.contiguous().numpy() for array in (items, bounds, counts)))
+    return counts
+
+
 def _new(num_items: int, dtype: torch.dtype) -> Tensor:
     # NumPy asks the system for huge pages and torch does not. Faults of small pages would take a tenth of the time.
     return torch.from_numpy(np.empty(num_items, dtype=np.int32 if dtype == torch.int32 else np.int64))
@@ -167,6 +185,15 @@ def _transpose(indptr: Array, indices: Array, ends: Array, destinations: Array, 
             ends[head] = at + np.uint64(1)
             destinations[at] = dst
             positions[at] = e
+
+
+@compiled()
+def _count_below(items: Array, bounds: Array, counts: Array) -> None:
+    below = 0
+    for b in range(len(bounds)):
+        while below < len(items) and items[below] < bounds[b]:
+            below += 1
+        counts[b] = below
 
 
 @compiled(parallel=True)
