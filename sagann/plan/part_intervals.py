@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from sagann.plan.intervals import sizes
 
-PIECE_BYTES = 1 << 20
-"Bytes of the rows that one worker sends to another at a time; at least one row. All workers have the same number."
+PIECE_BYTES = 1 << 18
+"Bytes of the rows that one worker sends to another at a time; at least one row. All workers have the same number. Steps lack the memory of two pieces."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
