@@ -56,12 +56,12 @@ def compiled(*, parallel: bool = False, inline: Literal["never", "always"] = "ne
 
 
 def _take_turns(dispatcher: Any) -> None:
-    """Have one process at a time compile a function. Where its machine code is kept, nobody waits."""
+    """Have one process at a time compile functions of one source file. Nobody waits whose function is kept already, or cannot be kept."""
     compiles = dispatcher.compile
 
     def compile_in_turn(signature: Any) -> Any:
         kept = dispatcher._cache
-        if isinstance(kept, _Kept) and kept.has(signature, dispatcher.targetctx):
+        if not isinstance(kept, _Kept) or kept.has(signature, dispatcher.targetctx):
             return compiles(signature)
         with _one_at_a_time(Path(dispatcher.py_func.__code__.co_filename)):
             return compiles(signature)
@@ -110,7 +110,7 @@ def compiled_callback(function: Callable[..., None], signature: Any = _OF_ONE_PO
 
 
 _locked = set[Path]()
-"Sources that this process has locked. It is read and changed by the thread that has the lock of Numba's compiler."
+"Sources of which this process compiles: it has locked them, or has waited too long. The thread with the lock of Numba's compiler changes it."
 _LONGEST_WAIT_S = 30.0
 "Longest time that a process waits for another one that compiles the same function. The other one may be stopped."
 

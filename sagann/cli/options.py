@@ -81,14 +81,15 @@ class Shared:
     user_files: set[str] = field(default_factory=set)
     "The user's own Python files that this command runs: an exception from one is not a fault of sagann."
     is_program: bool = False
-    "Whether the process is the program, and not one that runs commands beside other work."
+    "Whether the process runs this one command and ends, unlike one that calls commands beside other work."
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Load libraries in the block: the program looks for garbage neither meanwhile nor later among what is loaded.
+        """Load libraries in the block without looking for garbage, and look for none later among all objects that exist then.
 
         PyTorch and Numba make half a million objects, which stay until the end. Python's garbage collector would look at all of them
-        each time there are a quarter more, and several times while the process ends: a third of the time of a short command.
+        each time there are a quarter more, and several times while the process ends: a third of the time of a short command. Outside of
+        the program nothing is changed.
         """
         if not self.is_program:
             yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -27,13 +27,17 @@ class Gather:
     seed: int
     "Number of the seed, among those of the epoch, from which the edges draw random numbers; -1 where they draw none."
 
+    def values_at_sources(self, read: Collection[str]) -> list[str]:
+        """Names in the program of the inputs of the edges that are rows of sources, of those that are ``read``."""
+        inputs = zip(self.edges.stage.inputs, self.edges.sides, self.inputs, strict=True)
+        return [value for name, side, value in inputs if side == "src" and name in read]
+
     @property
     def reads_x(self) -> bool:
-        """Whether edges read features at their sources."""
-        function, stage = self.edges.function, self.edges.stage
-        read = stage.inputs if function is None else {given.name for given in function.inputs}
-        inputs = zip(stage.inputs, self.edges.sides, self.inputs, strict=True)
-        return any(value == "x" and side == "src" and name in read for name, side, value in inputs)
+        """Whether edges read features at their sources. A backward reads none that the forward does not read."""
+        function = self.edges.function
+        read = self.edges.stage.inputs if function is None else {given.name for given in function.inputs}
+        return "x" in self.values_at_sources(read)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

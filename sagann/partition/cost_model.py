@@ -69,7 +69,7 @@ class Measurement:
     features: Sequence[float]
     "Features of the worker's part (:meth:`sagann.partition.CostFeatures.of_part`)."
     seconds: float
-    "Seconds that the operation took. A positive number."
+    "Seconds that the operation took, or usually takes (:class:`sagann.partition.RecentEpochs`). A positive number."
 
     def __post_init__(self) -> None:
         """Refuse numbers that no measurement has."""

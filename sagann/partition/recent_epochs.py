@@ -23,7 +23,7 @@ from sagann.graph.counting_sort import Array
 _KEPT = 7
 # Standard deviation of normal numbers in median absolute deviations, and error of a median in errors of a mean.
 _DEVIATIONS, _MEDIAN = 1.4826, sqrt(pi / 2)
-# Relative deviation that is assumed of one epoch more than were measured: two epochs may be equal by chance.
+# Errors count one epoch more than were measured, with this relative deviation, because two epochs may be equal by chance.
 _ASSUMED = 0.1
 
 

@@ -94,7 +94,7 @@ class Repartition:
     "Index of the worker that is predicted to be the slowest with the parts that workers have."
     epoch_s: float
     "Predicted seconds of an epoch with the parts that workers have: those of the slowest worker."
-    balanced_epoch_s: float
+    new_epoch_s: float
     "Predicted seconds of an epoch with the parts of ``bounds``."
     needed_gain: float
     "Share of an epoch's seconds that the move has to save, so that noise moves nothing."
@@ -107,14 +107,14 @@ class Repartition:
 
     @property
     def gain(self) -> float:
-        """Share of an epoch's seconds that balanced parts save."""
-        return 1 - self.balanced_epoch_s / self.epoch_s if self.epoch_s else 0.0
+        """Share of an epoch's seconds that the new parts save."""
+        return 1 - self.new_epoch_s / self.epoch_s if self.epoch_s else 0.0
 
     def __str__(self) -> str:
         """The decision in words, with its numbers."""
-        saved_s = self.horizon_epochs * (self.epoch_s - self.balanced_epoch_s)
+        saved_s = self.horizon_epochs * (self.epoch_s - self.new_epoch_s)
         return (
-            f"{'move' if self.moves else 'stay'}: balanced parts take {self.balanced_epoch_s:.4g} s per epoch instead of "
+            f"{'move' if self.moves else 'stay'}: new parts take {self.new_epoch_s:.4g} s per epoch instead of "
             f"{self.epoch_s:.4g} s, which saves {self.gain:.1%} (more than {self.needed_gain:.1%} is needed) and {saved_s:.4g} s in "
             f"{self.horizon_epochs} epochs; moving {self.moved_bytes / 1e6:.4g} MB takes {self.move_s:.4g} s"
         )
@@ -151,20 +151,20 @@ def decide_repartition(
     slowest = int(seconds.argmax())
     if before is not None and before.slowest != slowest:
         balanced = tuple((now + then) // 2 for now, then in zip(bounds, balanced, strict=True))
-    epoch_s, balanced_epoch_s = float(seconds.max()), float(_seconds(learned, speeds, balanced).max())
+    epoch_s, new_epoch_s = float(seconds.max()), float(_seconds(learned, speeds, balanced).max())
     moved_bytes, most_bytes = _bytes_to_move(bounds, balanced, features, costs)
     # Of a worker without a part no seconds were measured.
     errors = recent.errors * (np.diff(bounds) > 0)
     needed_gain = max(costs.least_gain, _ERRORS * _error_of_gain(errors, speeds, slowest))
     move_s = costs.fixed_s + most_bytes / costs.bytes_per_s
-    saved_s = epoch_s - balanced_epoch_s
+    saved_s = epoch_s - new_epoch_s
     pays = saved_s > needed_gain * epoch_s and costs.horizon_epochs * saved_s > move_s
     return Repartition(
         moves=pays and recent.count >= _FEWEST_EPOCHS,
         bounds=balanced,
         slowest=slowest,
         epoch_s=epoch_s,
-        balanced_epoch_s=balanced_epoch_s,
+        new_epoch_s=new_epoch_s,
         needed_gain=needed_gain,
         moved_bytes=moved_bytes,
         move_s=move_s,

@@ -70,6 +70,4 @@ class Exchanges:
 def _read_at_sources(gather: Gather, gradients: Gradients) -> list[str]:
     """Names of the values that a gather, or a pass of its backward, reads at sources."""
     functions = [gradients.function(gather), *(step.function for step in gradients.passes(gather))]
-    read = {given.name for function in functions for given in function.inputs}
-    inputs = zip(gather.edges.stage.inputs, gather.edges.sides, gather.inputs, strict=True)
-    return [value for name, side, value in inputs if side == "src" and name in read]
+    return gather.values_at_sources({given.name for function in functions for given in function.inputs})

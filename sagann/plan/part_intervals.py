@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from sagann.plan.intervals import sizes
 
 PIECE_BYTES = 1 << 18
-"Bytes of the rows that one worker sends to another at a time; at least one row. All workers have the same number. Steps lack the memory of two pieces."
+"Bytes of the rows that one worker sends to another at a time; at least one row. All workers have the same number."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@
   and it has no all-reduce.
 - A step reads blocks in its device's memory: written, loaded or received before, and not dropped since.
 - A block that an exchange sends lies outside of the device, as it was written last, and is not written until the exchange has ended.
-  One that it receives lies outside afterwards. An exchange sends and brings what it was to when it began, and ends.
+  One that it receives lies outside afterwards. An exchange sends and receives exactly the blocks that it began with, and it ends.
 - A block is loaded only while it is not in memory and its last content lies outside. It is stored and sent while it is in
   memory. It is dropped, at the end at the latest. A received block is used.
 - Blocks and temporaries of a device never exceed the budget, nor the peak that the plan states.

@@ -118,7 +118,7 @@ class Exchanged(NamedTuple):
     """The blocks of an exchange between workers, outside of the device."""
 
     value: str
-    "Name of the value whose rows, or whose gradient's, travel."
+    "Name of the value. Its rows travel, or with ``is_grad`` the gradients of its rows."
     sends: tuple[Block, ...]
     "Blocks that other workers get, in the order in which they are complete."
     receives: tuple[Block, ...]

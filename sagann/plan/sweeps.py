@@ -93,8 +93,8 @@ class Sweeps:
     ) -> tuple[Strip, ...]:
         """The strips of the next sweep; the chunks of each come in ascending order where they must.
 
-        ``owns`` and ``others`` are the intervals of the pass's rows and of the other ends, in ascending order, by default all. By default, the
-        first strip visits ``late`` other ends last.
+        ``owns`` and ``others`` are the intervals of the pass's rows and of the other ends, in ascending order, by default all. The first
+        strip visits the ``late`` other ends last, unless ``in_order`` or a refined order says otherwise.
         """
         ascending = self._ascending if others is None else tuple(others)
         along = ascending[::-1] if self._goes_down else ascending

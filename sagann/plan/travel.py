@@ -8,7 +8,8 @@ while chunks between own vertices are gathered.
 Exchanges begin in the order in which the schedule has them, which is the same at all workers.
 
 References:
-    Jia et al., ROC, MLSys 2020, Sec. 3. We differ in that a layer does not wait for the rows of the halo before it reads them.
+    Jia et al., ROC, MLSys 2020, Sec. 3. We differ in that a layer begins before the rows of the halo have come: it waits where a step
+    reads them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sagann.plan.steps import Block, Step
 
 
 def travelling(schedule: Iterable[Step]) -> list[Step]:
-    """The steps with their exchanges beside them. While one is under way, every step counts the memory of its pieces."""
+    """The steps with their exchanges beside them. While one is under way, every step that computes counts the memory of its pieces."""
     steps = list(schedule)
     # What comes before a step, by the step's number.
     begins, others = defaultdict[int, list[Step]](list), defaultdict[int, list[Step]](list)

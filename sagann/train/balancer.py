@@ -1,7 +1,7 @@
 """Balancer: measures what epochs take each worker, and moves vertices between workers where that pays.
 
 After an epoch, workers tell each other the seconds of their own computing, by kind of operation. The first worker alone learns the cost
-model from these seconds and decides; the others move as it says. So all do the same, though their clocks differ.
+model from the medians of the last epochs' seconds and decides; the others move as it says. So all do the same, though their clocks differ.
 
 The seconds of the first epoch after a start or a move teach nothing: in that epoch kernels are compiled, offsets of out-edges are made,
 and gathers of constant features are computed which later epochs keep.

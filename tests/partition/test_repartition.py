@@ -70,12 +70,12 @@ def test_a_decision_states_its_numbers(path: CostFeatures) -> None:
     assert found.moves
     assert found.slowest == 0
     assert found.epoch_s == pytest.approx(0.06, rel=0.05)
-    assert found.balanced_epoch_s == pytest.approx(0.04, rel=0.05)
+    assert found.new_epoch_s == pytest.approx(0.04, rel=0.05)
     assert found.gain == pytest.approx(1 / 3, rel=0.05)
     # Vertices 4 and 5 move from the first worker to the second, each with an in-edge.
     assert found.moved_bytes == 2 * 104
     assert found.move_s == pytest.approx(208e-6)
-    assert str(found).startswith("move: balanced parts take 0.04")
+    assert str(found).startswith("move: new parts take 0.04")
     assert "10 epochs; moving 0.000208 MB takes 0.000208 s" in str(found)
 
 
@@ -100,7 +100,7 @@ def test_after_a_move_too_far_the_next_one_goes_half_the_way(path: CostFeatures)
     assert decided(began) == began
     overshot = decided(replace(began, slowest=0))
     assert overshot.bounds == (0, 3, 8)
-    assert began.balanced_epoch_s < overshot.balanced_epoch_s < began.epoch_s
+    assert began.new_epoch_s < overshot.new_epoch_s < began.epoch_s
 
 
 def test_a_slow_worker_gets_less_where_epochs_are_noisy(power_law: CostFeatures) -> None:

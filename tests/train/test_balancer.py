@@ -97,7 +97,7 @@ def test_two_unequal_workers_settle_within_ten_epochs_near_the_best_division(ran
     assert moves
     assert max(moves) < 10
     assert len(said) == len(moves)
-    assert said[0].startswith("Vertices move between the workers: balanced parts take ")
+    assert said[0].startswith("Vertices move between the workers: new parts take ")
     factors = (2.0, 1.0) if rank == 0 else (1.0, 2.0)
     best_s = min(slowest_s((0, cut, NUM_VERTICES), factors) for cut in range(NUM_VERTICES + 1))
     assert slowest_s(epochs[-1].bounds, factors) <= 1.05 * best_s

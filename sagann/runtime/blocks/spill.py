@@ -191,7 +191,7 @@ class _Region:
         self.checksum = 0
         "Checksum of the tensors that were written, one after the other."
         self.parts: dict[int, tuple[int, int]] | None = None
-        "Where rows were written at a time: their number of bytes and checksum, by their first byte in the region."
+        "Of a block written piece by piece: bytes and checksum of each piece, by its first byte in the region; None of a block written at once."
         self.num_reads = 0
         "Readings since the block was written."
 

@@ -12,9 +12,10 @@ from sagann.runtime.streaming.part import BlockExchange, Travel
 
 
 class HaloSteps:
-    """Runs these steps of one epoch.
+    """Runs the halo steps of one epoch.
 
     Args:
+        planned: plan of the epoch.
         exchange: sends and receives blocks.
         host: keeps the blocks that are not on the device.
         resident: blocks on the device.

@@ -65,7 +65,7 @@ class BlockExchange(Protocol):
         row_shape: Sequence[int],
         dtype: torch.dtype,
         doing: str,
-        after: Travel | None = None,
+        after: Travel | None,
     ) -> Travel:
         """Begin to send blocks of a host, and to put those that other workers send on it. All workers begin their exchanges in the same order.
 

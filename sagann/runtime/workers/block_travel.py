@@ -27,6 +27,8 @@ from sagann.runtime.workers.group import Workers
 
 _END_S = 5.0
 "Seconds within which an exchange that is aborted should have ended."
+_LOOK_S = 0.1
+"Seconds between looks while the thread waits for no worker, but works."
 
 
 class BlockTravel:
@@ -68,7 +70,7 @@ class BlockTravel:
         # What both threads read and write, under its lock.
         self._changed = Condition()
         self._complete: dict[Block, Callable[[], None]] = {}
-        self._num_moves = 0
+        self._num_transfers = 0
         self._is_aborted = self._is_done = False
         self._error: BaseException | None = None
         self._thread = Thread(target=self._run, name="sagann-exchange", daemon=True)
@@ -91,15 +93,15 @@ class BlockTravel:
             before.wait()
         patience_s = self._workers.timeout_s
         with self._workers.stopwatch.waiting(), self._changed:
-            num_moves, since_s = self._num_moves, time.monotonic()
+            num_transfers, since_s = self._num_transfers, time.monotonic()
             while not self._is_done:
                 peers = self._beside.waits_for
-                if self._num_moves > num_moves or not peers:
-                    num_moves, since_s = self._num_moves, time.monotonic()
+                if self._num_transfers > num_transfers or not peers:
+                    num_transfers, since_s = self._num_transfers, time.monotonic()
                 left_s = since_s + patience_s - time.monotonic()
                 if left_s <= 0:
                     raise self._workers.silent(peers, self._doing, patience_s)
-                self._changed.wait(left_s)
+                self._changed.wait(left_s if peers else min(left_s, _LOOK_S))
         self._workers.sent_bytes += self._beside.sent_bytes
         self._beside.sent_bytes = 0
         self._raise_error()
@@ -131,19 +133,16 @@ class BlockTravel:
 
     def _exchange(self) -> None:
         for going, coming in self._rounds():
-            mine = None if going is None else self._read(*going)
-            theirs = None if coming is None else self._empty(coming[1])
-            self._transfer(
-                {} if going is None or mine is None else {going[0]: mine},
-                {} if coming is None or theirs is None else {coming[0]: theirs},
-            )
-            if coming is not None and theirs is not None:
-                self._put(*coming, theirs)
+            sends = {} if going is None else {going[0]: self._read(*going)}
+            receives = {} if coming is None else {coming[0]: self._empty(coming[1])}
+            self._transfer(sends, receives)
+            if coming is not None:
+                self._put(*coming, receives[coming[0]])
 
     def _transfer(self, sends: dict[int, Tensor], receives: dict[int, Tensor]) -> None:
         self._beside.transfer(sends, receives, self._doing)
         with self._changed:
-            self._num_moves += 1
+            self._num_transfers += 1
             self._changed.notify_all()
 
     def _rounds(self) -> Iterator[tuple[_Addressed | None, _Addressed | None]]:

@@ -59,7 +59,7 @@ class HostCarrier:
     """Brings tensors from host to host, by the process group of all workers."""
 
     tag = 0
-    "What tells these tensors from those that another thread sends."
+    "Tag of the tensors. Each thread that sends has a tag of its own."
 
     def parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
         """See :class:`Carrier`."""
@@ -83,7 +83,7 @@ class BesideCarrier(HostCarrier):
 
     def __init__(self) -> None:
         self._works: list[Any] = []
-        "What was started last."
+        "Operations of the last transfer."
 
     def parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
         """See :class:`Carrier`."""

@@ -65,7 +65,7 @@ class Workers:
         "What carries tensors, by the type of their device."
 
     def beside(self) -> Workers:
-        """The same workers for one other thread, on the host. What it sends is apart from what this one sends, and it waits without a limit."""
+        """The workers for one other thread, on the host. Its tensors have a tag of their own, and its transfers no limit of time."""
         found = Workers(rank=self.rank, size=self.size, timeout_s=MOST_WAIT_S, balance=self.balance)
         found._carriers = {"cpu": BesideCarrier()}
         return found

@@ -87,7 +87,7 @@ class HaloBlocks:
         row_shape: Sequence[int],
         dtype: torch.dtype,
         doing: str,
-        after: Travel | None = None,
+        after: Travel | None,
     ) -> BlockTravel:
         """Begin an exchange; see :class:`sagann.runtime.streaming.part.BlockExchange`."""
         assert after is None or isinstance(after, BlockTravel)

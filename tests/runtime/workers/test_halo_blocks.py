@@ -122,13 +122,13 @@ def test_the_size_of_pieces_changes_nothing(piece_bytes: int, tmp_path: Path) ->
 
 
 class Streamed:
-    """A worker's part with rows, streamed by four intervals, in pieces of two rows."""
+    """A worker's part with rows, streamed by four intervals, by default in pieces of two rows."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: Workers, piece_bytes: int = 2 * WIDTH * 8) -> None:
         topology = random_topology(60, 400)
         self.rows = torch.randn(60, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         part = worker_part(Graph(topology=topology, features=self.rows), workers, opened=Graph(topology=topology))
-        self.blocks = blocks_of(part, 2 * WIDTH * 8)
+        self.blocks = blocks_of(part, piece_bytes)
         self.part = cut(self.blocks, part, 4)
         self.own, self.halo_rows = self.rows[part.vertices], self.rows[part.topology.part.halo]
         self.host = RamHost()
@@ -239,6 +239,22 @@ def test_an_error_of_the_thread_reaches_the_one_that_computes() -> None:
     silent, failed = in_threads(work, 2)
     assert failed == "no room"
     assert silent.startswith("worker 1 is gone: no answer within 0.2 s while testing")
+
+
+def test_only_the_time_in_which_another_worker_is_waited_for_counts() -> None:
+    def work(workers: Workers) -> bool:
+        streamed = Streamed(workers, piece_bytes=1 << 20)
+        workers.timeout_s, began_s = 1.6, time.monotonic()
+        travel = begun(streamed.blocks, streamed.part, streamed.host, streamed.sends, streamed.halo)
+        # This worker's disk is slow, and then the other worker is: together slower than workers may be.
+        late_s = began_s + (1.0 if workers.rank == 0 else 2.0)
+        for block in streamed.sends:
+            streamed.put(block)
+            travel.send(block, lambda: time.sleep(max(0.0, late_s - time.monotonic())))
+        travel.wait()
+        return streamed.received()
+
+    assert in_threads(work, 2) == [True, True]
 
 
 def test_a_worker_that_sends_nothing_is_named_and_its_exchange_is_aborted() -> None:
