@@ -82,8 +82,8 @@ class _Dependencies:
                 after.append(self.last_store[block.owner])
             if block.needed_by is not None and block.whole in self.stored:
                 after.append(self.stored[block.whole])
-            if block in self.received:
-                after.append(self.received[block])
+            if block.whole in self.received:
+                after.append(self.received[block.whole])
         elif kind == "receive":
             if sends := self.sends[route_of(move)]:
                 after.append(sends.popleft())

@@ -43,6 +43,8 @@ class PartIntervals:
     "Most rows that travel to or from one worker in an exchange."
     piece_bytes: int = PIECE_BYTES
     "Bytes that are sent to a worker at a time."
+    stands_for_all: bool = False
+    "Whether these few intervals stand for all of a part (:meth:`largest`)."
 
     @classmethod
     def of_graph(cls, bounds: Sequence[int]) -> PartIntervals:
@@ -106,6 +108,7 @@ class PartIntervals:
             num_workers=self.num_workers,
             most_rows=self.most_rows,
             piece_bytes=self.piece_bytes,
+            stands_for_all=True,
         )
 
 

@@ -142,7 +142,7 @@ class Schedule:
         return self._beside_exchanges(self._constants())
 
     def _beside_exchanges(self, steps: Iterator[Step]) -> Iterable[Step]:
-        return travelling(steps) if self.part.exchanges else steps
+        return travelling(steps, throughout=self.part.stands_for_all) if self.part.exchanges else steps
 
     def _epoch(self) -> Iterator[Step]:
         sweeps = self._sweeps()

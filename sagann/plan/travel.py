@@ -2,7 +2,7 @@
 
 A schedule has each exchange as one step, after what it sends is complete and before what it receives is read. Here it becomes steps of
 three kinds. The exchange begins before the first block that it sends is complete; each block goes as soon as it is; and what comes is
-waited for where a step reads it first. So rows of one interval travel while the next ones are computed, and those of the last interval
+waited for where a step reads it first; where nothing comes, where the first state is finished. So rows of one interval travel while the next ones are computed, and those of the last interval
 while chunks between own vertices are gathered.
 
 Exchanges begin in the order in which the schedule has them, which is the same at all workers.
@@ -21,8 +21,11 @@ from dataclasses import replace
 from sagann.plan.steps import Block, Step
 
 
-def travelling(schedule: Iterable[Step]) -> list[Step]:
-    """The steps with their exchanges beside them. While one is under way, every step that computes counts the memory of its pieces."""
+def travelling(schedule: Iterable[Step], *, throughout: bool = False) -> list[Step]:
+    """The steps with their exchanges beside them. While one is under way, every step that computes counts the memory of its pieces.
+
+    With ``throughout`` all of them do: exchanges of intervals with fewer edges end later.
+    """
     steps = list(schedule)
     # What comes before a step, by the step's number.
     begins, others = defaultdict[int, list[Step]](list), defaultdict[int, list[Step]](list)
@@ -51,6 +54,8 @@ def travelling(schedule: Iterable[Step]) -> list[Step]:
         others[end].append(replace(step, exchanged=step.exchanged._replace(sends=())))
         # One exchange is under way at a time, after those that have begun before.
         held[latest:end] = [max(before, step.temporary_bytes) for before in held[latest:end]]
+    if throughout:
+        held = [max(held, default=0)] * len(steps)
     found: list[Step] = []
     for number, step in enumerate(steps):
         found += begins[number]

@@ -25,6 +25,7 @@ from sagann.plan.steps import UNLIMITED, MemoryPolicy, Plan, Step
 from sagann.runtime.workers import WorkerPart
 from tests.graphs import labelled_graph
 from tests.parts import blocks_of, cut_all, parts_of, program_of
+from tests.runtime.workers.exactness_driver import graph_of
 
 MODELS = ["gcn", "gat", "ggnn", "gin", "gated-gcn", "sums"]
 COUNTS = (4, 6, 3)
@@ -199,6 +200,34 @@ def test_bounds_that_are_fitted_to_a_budget_fit_it(name: str, share: int) -> Non
         for folded in (True, False):
             for found in planned(name, part, intervals, budget_bytes, folded=folded):
                 verify(found.plan)
+
+
+@pytest.mark.parametrize("share", [1, 1.3, 2])
+def test_exchanges_that_last_for_several_intervals_fit_the_fitted_budget(share: float) -> None:
+    # Most intervals of a band have no edge from the halo, and no row that others need: exchanges end at the last ones.
+    graph = graph_of([(vertex, vertex + step) for step in (1, -1) for vertex in range(1, 199)], 200)
+    model = build_model(ModelConfig(model="sage", hidden=32, layers=2), graph)
+    for part in parts_of(graph, 2):
+        blocks = blocks_of(part, 1 << 20)
+        program, hops = program_of(model, part, 2), part.hops(2)
+        options = {"gradients": Gradients(program), "same_memory": False, "cut_part": blocks.cut}
+        with pytest.raises(BudgetError) as refused:
+            fitted_intervals(program, hops, 1, **options)
+        budget_bytes = int(share * refused.value.needed_bytes)
+        intervals = fitted_intervals(program, hops, budget_bytes, **options)
+        sized = hop_sizes(program, hops, intervals.bounds)
+        for folded in (True, False):
+            found = plan_epoch(
+                program,
+                sized,
+                intervals.bounds,
+                budget_bytes,
+                gradients=Gradients(program),
+                folded=folded,
+                same_memory=False,
+                part=intervals,
+            )
+            verify(found.plan)
 
 
 def test_a_value_that_was_not_received_cannot_be_loaded() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from sagann.plan.dependencies import dependencies_of
 from sagann.plan.epoch import Planned
 from sagann.plan.spec import PlanError, verify
 from sagann.plan.steps import UNLIMITED, Block, Exchanged, Move, Plan, Step
@@ -193,6 +194,16 @@ END = Step("exchange", 0, 0, exchanged=EXCHANGED._replace(sends=()))
 
 def test_an_exchange_keeps_the_rules() -> None:
     verify(plan_with([BEGIN, MAKE, STORE, DROP, SEND, END]))
+
+
+def test_a_load_of_what_comes_waits_for_the_end_of_the_exchange_and_the_end_for_stores() -> None:
+    picked = value("h", 2)._replace(needed_by=Block("edges", "csc", 2, 0))
+    loads = [Move("load", value("h", 2), 8), Move("load", picked, 8)]
+    operations = [BEGIN, MAKE, STORE, DROP, SEND, END, *loads]
+    found = dependencies_of(operations)
+    assert found[operations.index(SEND)] == ()
+    assert operations.index(STORE) in found[operations.index(END)]
+    assert all(operations.index(END) in found[operations.index(load)] for load in loads)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ class ThreadTransport(Transport):
         super().__init__(sources, host, bytes_of, timeline)
         self._stores: dict[Block, Future[None]] = {}
         self._last_store: Future[None] | None = None
+        self._store_error: BaseException | None = None
         self._pending = PendingStores[Future[None]]()
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
         self._storer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-store")
@@ -96,7 +97,17 @@ class ThreadTransport(Transport):
         return self._loader.submit(self._load_after, stores, block).result
 
     def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        self._stores[block] = self._last_store = self._storer.submit(super().store, block, tensors)
+        self._stores[block] = self._last_store = self._storer.submit(self._store_in_turn, block, tensors)
+
+    def _store_in_turn(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+        """Store a block, unless a store before has failed: then this one fails with the same error."""
+        if self._store_error is not None:
+            raise self._store_error
+        try:
+            super().store(block, tensors)
+        except BaseException as error:
+            self._store_error = error
+            raise
 
     def await_store(self, block: Block) -> None:
         if (store := self._stores.pop(block, None)) is not None:

@@ -124,9 +124,11 @@ class Executor:
 
     def close(self) -> None:
         """Wait for the copies under way, end exchanges that nobody has waited for, and forget all blocks."""
-        if self._halo is not None:
-            self._halo.close()
-        self.resident.close()
+        try:
+            if self._halo is not None:
+                self._halo.close()
+        finally:
+            self.resident.close()
 
     def _share(self) -> None:
         names = [name for name, _ in self.program.parameters]

@@ -26,7 +26,11 @@ class HaloSteps:
         self._exchange, self._host, self._resident = exchange, host, resident
         self._travels: dict[tuple[str, bool], Travel] = {}
         "Exchanges under way, in the order in which they began."
-        self.steps: dict[str, Callable[[Step], None]] = {
+
+    @property
+    def steps(self) -> dict[str, Callable[[Step], None]]:
+        """What runs a step, by its kind."""
+        return {
             "collect": self._collect,
             "begin_exchange": self._begin,
             "send_rows": self._send,
@@ -34,13 +38,12 @@ class HaloSteps:
             "exchange_grad": self._wait,
             "collect_grad": self._collect_grad,
         }
-        "What runs a step, by its kind."
 
     def close(self) -> None:
         """End exchanges that nobody has waited for."""
-        for travel in self._travels.values():
-            travel.abort()
-        self._travels.clear()
+        while self._travels:
+            # The first one: the others wait for it.
+            self._travels.pop(next(iter(self._travels))).abort()
 
     def _collect(self, step: Step) -> None:
         """Copy the rows that other workers need."""

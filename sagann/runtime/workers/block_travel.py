@@ -28,7 +28,7 @@ from sagann.runtime.workers.group import Workers
 _END_S = 5.0
 "Seconds within which an exchange that is aborted should have ended."
 _LOOK_S = 0.1
-"Seconds between looks while the thread waits for no worker, but works."
+"Seconds between looks at the thread, while it works or should end."
 
 
 class BlockTravel:
@@ -88,6 +88,7 @@ class BlockTravel:
 
         Raises:
             WorkerError: a worker is gone, or sends nothing for as long as workers wait for one another.
+            SpillError: blocks cannot be read or written.
         """
         if (before := self._after) is not None:
             before.wait()
@@ -111,8 +112,11 @@ class BlockTravel:
         with self._changed:
             self._is_aborted = True
             self._changed.notify_all()
-        self._beside.abort()
-        self._thread.join(_END_S)
+        ends_s = time.monotonic() + _END_S
+        # The thread may just be between two transfers.
+        while self._thread.is_alive() and time.monotonic() < ends_s:
+            self._beside.abort()
+            self._thread.join(_LOOK_S)
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -120,9 +124,11 @@ class BlockTravel:
 
     def _run(self) -> None:
         try:
-            if self._after is not None:
-                self._after._thread.join()
-                self._after = None
+            if (before := self._after) is not None:
+                before._thread.join()
+                # What the other workers send then belongs to that exchange.
+                before._raise_error()
+                self._after = before = None
             self._exchange()
         except BaseException as error:  # noqa: BLE001 - the thread that computes must hear of it.
             self._error = error
@@ -133,13 +139,19 @@ class BlockTravel:
 
     def _exchange(self) -> None:
         for going, coming in self._rounds():
-            sends = {} if going is None else {going[0]: self._read(*going)}
-            receives = {} if coming is None else {coming[0]: self._empty(coming[1])}
-            self._transfer(sends, receives)
-            if coming is not None:
-                self._put(*coming, receives[coming[0]])
+            # The pieces of a round are freed at its end.
+            self._exchange_pieces(going, coming)
+
+    def _exchange_pieces(self, going: _Addressed | None, coming: _Addressed | None) -> None:
+        sends = {} if going is None else {going[0]: self._read(*going)}
+        receives = {} if coming is None else {coming[0]: self._empty(coming[1])}
+        self._transfer(sends, receives)
+        if coming is not None:
+            self._put(*coming, receives[coming[0]])
 
     def _transfer(self, sends: dict[int, Tensor], receives: dict[int, Tensor]) -> None:
+        if self._is_aborted:
+            raise _AbortedError
         self._beside.transfer(sends, receives, self._doing)
         with self._changed:
             self._num_transfers += 1

@@ -82,27 +82,38 @@ class BesideCarrier(HostCarrier):
     tag = 1
 
     def __init__(self) -> None:
-        self._works: list[Any] = []
-        "Operations of the last transfer."
+        self._under_way: list[_UnderWay] = []
 
     def parcels(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Sequence[Parcel]:
         """See :class:`Carrier`."""
-        self._works = []
         return [
             replace(parcel, start=partial(self._started, parcel)) for parcel in super().parcels(sends, receives)
         ]
 
-    def _started(self, parcel: Parcel) -> Sequence[Any]:
-        works = parcel.start()
-        self._works += works
-        return works
+    def _started(self, parcel: Parcel) -> Sequence[_UnderWay]:
+        return [_UnderWay(work, self._under_way) for work in parcel.start()]
 
     def abort(self) -> None:
         """End the connections on which something travels, and every wait for it."""
-        for work in self._works:
-            # gloo ends a connection on which a wait was in vain.
+        for each in tuple(self._under_way):
+            # gloo ends a connection on which a wait was in vain. A wait for what has come takes it from the other thread, and the next one is in vain.
             with suppress(RuntimeError):
-                work.wait(timedelta(milliseconds=1))
+                each.work.wait(timedelta(milliseconds=1))
+
+
+class _UnderWay:
+    """An operation of gloo, listed until somebody has waited for it: it holds its tensor."""
+
+    def __init__(self, work: Any, listed: list[_UnderWay]) -> None:
+        self.work, self._listed = work, listed
+        listed.append(self)
+
+    def wait(self, patience: timedelta) -> None:
+        """Wait for the end, at most so long."""
+        try:
+            self.work.wait(patience)
+        finally:
+            self._listed.remove(self)
 
 
 class DeviceCarrier:

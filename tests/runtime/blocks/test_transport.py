@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+import pytest
 from torch import Tensor, zeros
 
 from sagann.plan.steps import Block
@@ -62,4 +63,23 @@ def test_what_is_at_hand_is_read_at_once_when_what_leaves_has_left() -> None:
 def test_what_may_come_from_a_disk_is_read_by_a_thread() -> None:
     transport = ThreadTransport(Source(at_hand=False), RamHost(), lambda _: 10, None)
     assert transport.load(block(0))() != threading.current_thread().name
+    transport.close()
+
+
+class FailingHost(RamHost):
+    """Has no room for one block."""
+
+    def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+        if block.interval == 0:
+            raise OSError("no room")
+        super().put(block, tensors)
+
+
+def test_another_thread_that_waits_for_the_last_store_learns_that_one_before_has_failed() -> None:
+    transport = ThreadTransport(Source(at_hand=True), FailingHost(), lambda _: 10, None)
+    transport.stored()()
+    for interval in (1, 0, 2):
+        transport.store(block(interval), {"": zeros(3)})
+    with pytest.raises(OSError, match="no room"):
+        transport.stored()()
     transport.close()

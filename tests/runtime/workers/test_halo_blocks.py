@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
@@ -239,6 +240,47 @@ def test_an_error_of_the_thread_reaches_the_one_that_computes() -> None:
     silent, failed = in_threads(work, 2)
     assert failed == "no room"
     assert silent.startswith("worker 1 is gone: no answer within 0.2 s while testing")
+
+
+class FullHost(RamHost):
+    """A host without room for what others send."""
+
+    def put_rows(self, block: Block, at: slice, rows: Tensor, *, num_rows: int) -> None:
+        raise OSError("no room")
+
+
+def test_no_exchange_begins_after_one_that_has_failed() -> None:
+    """The others would take its rows for those of the one that has failed."""
+
+    def work(workers: Workers) -> tuple[str, str]:
+        streamed = Streamed(workers)
+        if workers.rank == 0:
+            streamed.host = FullHost()
+        again = [block._replace(name="again") for block in streamed.sends]
+        halo = [block._replace(name="again") for block in streamed.halo]
+        first = begun(streamed.blocks, streamed.part, streamed.host, streamed.sends, streamed.halo)
+        second = begun(streamed.blocks, streamed.part, streamed.host, again, halo, after=first)
+        for block, other in zip(streamed.sends, again, strict=True):
+            streamed.put(block)
+            streamed.host.put(other, streamed.host.get(block))
+            with suppress(OSError):
+                first.send(block, lambda: None)
+                second.send(other, lambda: None)
+        workers.timeout_s = 0.5
+        found = []
+        # Whichever is waited for first.
+        for travel in (second, first):
+            with pytest.raises((OSError, WorkerError)) as refused:
+                travel.wait()
+            found.append(str(refused.value))
+        wait_until(lambda: second._is_done or workers.rank == 1)
+        # What tells directions, and no more than the first pieces.
+        assert second._beside.sent_bytes == 0
+        return found[0], found[1]
+
+    full, other = in_threads(work, 2)
+    assert full == ("no room", "no room")
+    assert all(each.startswith("worker 0 is gone: no answer within 0.5 s while testing") for each in other)
 
 
 def test_only_the_time_in_which_another_worker_is_waited_for_counts() -> None:
