@@ -105,7 +105,7 @@ class ModelProgram:
     x_is_sparse: bool
     "Whether features are sparse: dropout and linear maps are then all that reads them."
     x_is_constant: bool
-    "Whether features are the same in every epoch."
+    "Whether the features ``x`` are the same in every epoch, so that what is gathered from them is kept."
     forms: Mapping[str, Form]
     "By name, the form of every value that a stage or a gather gives, and of ``x``."
 

@@ -124,7 +124,7 @@ class Exchanged(NamedTuple):
     receives: tuple[Block, ...]
     "Blocks that other workers send."
     is_grad: bool = False
-    "Whether gradients travel."
+    "Whether the gradients of the value's rows travel, and not the rows."
 
     @property
     def key(self) -> tuple[str, bool]:

@@ -2,8 +2,8 @@
 
 A schedule has each exchange as one step, after what it sends is complete and before what it receives is read. Here it becomes steps of
 three kinds. The exchange begins before the first block that it sends is complete; each block goes as soon as it is; and what comes is
-waited for where a step reads it first; where nothing comes, where the first state is finished. So rows of one interval travel while the next ones are computed, and those of the last interval
-while chunks between own vertices are gathered.
+waited for where a step reads it first. A worker to which nothing comes waits where the first state is finished. So rows of one interval
+travel while the next ones are computed, and those of the last interval while chunks between own vertices are gathered.
 
 Exchanges begin in the order in which the schedule has them, which is the same at all workers.
 
@@ -24,7 +24,7 @@ from sagann.plan.steps import Block, Step
 def travelling(schedule: Iterable[Step], *, throughout: bool = False) -> list[Step]:
     """The steps with their exchanges beside them. While one is under way, every step that computes counts the memory of its pieces.
 
-    With ``throughout`` all of them do: exchanges of intervals with fewer edges end later.
+    With ``throughout``, for intervals that stand for all of a part, every step counts it: exchanges of intervals with fewer edges end later.
     """
     steps = list(schedule)
     # What comes before a step, by the step's number.

@@ -28,6 +28,8 @@ from tests.parts import blocks_of, cut_all, parts_of, program_of
 from tests.runtime.workers.exactness_driver import graph_of
 
 MODELS = ["gcn", "gat", "ggnn", "gin", "gated-gcn", "sums"]
+BAND = "a band"
+"Most intervals have no edge from the halo, and no row that others need: exchanges end at the last ones."
 COUNTS = (4, 6, 3)
 
 
@@ -60,6 +62,9 @@ def case(name: str) -> tuple[nn.Module, Graph]:
     graph = labelled_graph(50, 300, types=2 if name == "ggnn" else 0)
     if name == "sums":
         return Sums(), graph
+    if name == BAND:
+        band = graph_of([(vertex, vertex + step) for step in (1, -1) for vertex in range(1, 199)], 200)
+        return build_model(ModelConfig(model="sage", hidden=32, layers=2), band), band
     dropout = 0.2 if name in ("gat", "ggnn") else 0.0
     model = build_model(ModelConfig(model=name, hidden=16, heads=2, layers=2, dropout=dropout), graph)
     assert isinstance(model, GNN)
@@ -185,49 +190,21 @@ def test_the_budget_counts_the_exchange() -> None:
     assert needed(1) < needed(1 << 20)
 
 
-@pytest.mark.parametrize("name", ["gcn", "gat", "sums"])
-@pytest.mark.parametrize("share", [1, 3])
-def test_bounds_that_are_fitted_to_a_budget_fit_it(name: str, share: int) -> None:
+@pytest.mark.parametrize(("name", "piece_bytes"), [("gcn", 64), ("gat", 64), ("sums", 64), (BAND, 1 << 20)])
+@pytest.mark.parametrize("share", [1, 1.3, 2, 3])
+def test_bounds_that_are_fitted_to_a_budget_fit_it(name: str, piece_bytes: int, share: float) -> None:
     model, graph = case(name)
-    for part in parts_of(graph, 2)[:share]:
-        blocks = blocks_of(part, 64)
-        program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
-        options = {"gradients": Gradients(program), "same_memory": False, "cut_part": blocks.cut}
-        with pytest.raises(BudgetError) as refused:
-            fitted_intervals(program, hops, 1, **options)
-        budget_bytes = share * refused.value.needed_bytes
-        intervals = fitted_intervals(program, hops, budget_bytes, **options)
-        for folded in (True, False):
-            for found in planned(name, part, intervals, budget_bytes, folded=folded):
-                verify(found.plan)
-
-
-@pytest.mark.parametrize("share", [1, 1.3, 2])
-def test_exchanges_that_last_for_several_intervals_fit_the_fitted_budget(share: float) -> None:
-    # Most intervals of a band have no edge from the halo, and no row that others need: exchanges end at the last ones.
-    graph = graph_of([(vertex, vertex + step) for step in (1, -1) for vertex in range(1, 199)], 200)
-    model = build_model(ModelConfig(model="sage", hidden=32, layers=2), graph)
     for part in parts_of(graph, 2):
-        blocks = blocks_of(part, 1 << 20)
-        program, hops = program_of(model, part, 2), part.hops(2)
+        blocks = blocks_of(part, piece_bytes)
+        program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
         options = {"gradients": Gradients(program), "same_memory": False, "cut_part": blocks.cut}
         with pytest.raises(BudgetError) as refused:
             fitted_intervals(program, hops, 1, **options)
         budget_bytes = int(share * refused.value.needed_bytes)
         intervals = fitted_intervals(program, hops, budget_bytes, **options)
-        sized = hop_sizes(program, hops, intervals.bounds)
         for folded in (True, False):
-            found = plan_epoch(
-                program,
-                sized,
-                intervals.bounds,
-                budget_bytes,
-                gradients=Gradients(program),
-                folded=folded,
-                same_memory=False,
-                part=intervals,
-            )
-            verify(found.plan)
+            for found in planned(name, part, intervals, budget_bytes, folded=folded):
+                verify(found.plan)
 
 
 def test_a_value_that_was_not_received_cannot_be_loaded() -> None:

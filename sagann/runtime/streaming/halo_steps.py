@@ -55,13 +55,11 @@ class HaloSteps:
     def _begin(self, step: Step) -> None:
         """Let the blocks of a value or of its gradient travel, which lie outside of the device."""
         exchanged = _exchanged(step)
-        form = self._forms[exchanged.value]
         self._travels[exchanged.key] = self._exchange.begin(
             self._part,
             self._host,
             exchanged,
-            row_shape=form.shape,
-            dtype=form.dtype,
+            form=self._forms[exchanged.value],
             doing=f"exchanging {'gradients' if exchanged.is_grad else 'rows'} of the halo",
             after=next(reversed(self._travels.values()), None),
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
+from sagann.compiler.model_program import Form
 from sagann.graph.feature_store import Features
 from sagann.graph.topology import Topology
 from sagann.plan.part_intervals import CutOwn, PartIntervals
@@ -33,7 +33,7 @@ class Travel(Protocol):
         """Let a complete block go, which lies on the host when ``await_stored`` has returned. Raises what has ended the exchange."""
 
     def wait(self) -> None:
-        """Wait until everything has come and gone, or raise a WorkerError."""
+        """Wait until everything has come and gone, or raise what has ended the exchange."""
 
     def abort(self) -> None:
         """End the exchange at once, because this worker has failed."""
@@ -62,8 +62,7 @@ class BlockExchange(Protocol):
         host: Host,
         exchanged: Exchanged,
         *,
-        row_shape: Sequence[int],
-        dtype: torch.dtype,
+        form: Form,
         doing: str,
         after: Travel | None,
     ) -> Travel:
@@ -74,8 +73,7 @@ class BlockExchange(Protocol):
             host: keeps the blocks.
             exchanged: blocks that are sent, in the order in which they are complete, and blocks that are received. The peer of a block, or the
                 owner of its interval, gets or sends it.
-            row_shape: shape of a row.
-            dtype: type of the rows.
+            form: shape and type of a row.
             doing: what the workers do, for errors.
             after: the exchange that began last, if it may be under way.
         """

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from math import prod
 from threading import Condition, Thread
 
 import torch
 from torch import Tensor
 
+from sagann.compiler.model_program import Form
 from sagann.kernels.memory import empty
 from sagann.plan.intervals import sizes
 from sagann.plan.part_intervals import PartIntervals
@@ -39,8 +41,7 @@ class BlockTravel:
         part: intervals of the blocks.
         host: keeps the blocks.
         exchanged: blocks that travel, in the order in which those that are sent are complete.
-        row_shape: shape of a row.
-        dtype: type of the rows.
+        form: shape and type of a row.
         doing: what the workers do, for errors.
         after: the exchange that began before this one, and ends before it; None where there is none.
     """
@@ -52,15 +53,14 @@ class BlockTravel:
         host: Host,
         exchanged: Exchanged,
         *,
-        row_shape: Sequence[int],
-        dtype: torch.dtype,
+        form: Form,
         doing: str,
         after: BlockTravel | None,
     ) -> None:
         self._workers, self._beside = workers, workers.beside()
         self._host, self._doing, self._after = host, doing, after
-        self._row_shape, self._dtype = tuple(row_shape), dtype
-        row_bytes = torch.Size(row_shape).numel() * dtype.itemsize
+        self._form = form
+        row_bytes = prod(form.shape) * form.dtype.itemsize
         self._going, self._coming = (
             {rank: _Sequence(part, blocks, rank, row_bytes) for rank in workers.others}
             for blocks in (exchanged.sends, exchanged.receives)
@@ -205,7 +205,7 @@ class BlockTravel:
             begin = end
 
     def _empty(self, piece: _Piece) -> Tensor:
-        return empty((sum(at.stop - at.start for _, at in piece), *self._row_shape), self._dtype)
+        return empty((sum(at.stop - at.start for _, at in piece), *self._form.shape), self._form.dtype)
 
 
 class _AbortedError(Exception):

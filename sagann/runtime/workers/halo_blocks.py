@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from sagann.compiler.model_program import Form
 from sagann.plan.part_intervals import PIECE_BYTES, CutOwn, PartIntervals
 from sagann.plan.steps import Block, Exchanged
 from sagann.runtime.blocks.host import Host
@@ -84,13 +85,10 @@ class HaloBlocks:
         host: Host,
         exchanged: Exchanged,
         *,
-        row_shape: Sequence[int],
-        dtype: torch.dtype,
+        form: Form,
         doing: str,
         after: Travel | None,
     ) -> BlockTravel:
         """Begin an exchange; see :class:`sagann.runtime.streaming.part.BlockExchange`."""
         assert after is None or isinstance(after, BlockTravel)
-        return BlockTravel(
-            self._workers, part, host, exchanged, row_shape=row_shape, dtype=dtype, doing=doing, after=after
-        )
+        return BlockTravel(self._workers, part, host, exchanged, form=form, doing=doing, after=after)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from sagann.compiler.model_program import Form
 from sagann.errors import WorkerError
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.steps import Block, Exchanged
@@ -121,8 +122,7 @@ def stream_meanwhile(workers: Workers) -> None:
         part,
         host,
         Exchanged("h", sends, receives),
-        row_shape=(1 << 20,),
-        dtype=torch.float32,
+        form=Form(shape=(1 << 20,), dtype=torch.float32),
         doing=doing,
         after=None,
     )

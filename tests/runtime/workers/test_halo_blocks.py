@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sagann.compiler.model_program import Form
 from sagann.errors import WorkerError
 from sagann.graph import Graph, Topology
 from sagann.plan.part_intervals import PartIntervals
@@ -38,7 +39,9 @@ def begun(
     after: BlockTravel | None = None,
 ) -> BlockTravel:
     exchange = Exchanged("h", tuple(sends), tuple(receives))
-    return blocks.begin(part, host, exchange, row_shape=(WIDTH,), dtype=torch.float64, doing="testing", after=after)
+    return blocks.begin(
+        part, host, exchange, form=Form(shape=(WIDTH,), dtype=torch.float64), doing="testing", after=after
+    )
 
 
 def exchanged(
