@@ -147,7 +147,7 @@ def _check_environment() -> None:
 def _fail(error: BaseException, shared: Shared) -> int:
     # Libraries turn an interrupt into other errors.
     error = _interrupt_behind(error) or error
-    if not line_of_user(error, shared.user_files):
+    if not line_of_user(error, shared.files_of_user()):
         # Outside of commands, Typer turns a closed pipe into SystemExit, and Ctrl-C into Abort.
         if isinstance(error, BrokenPipeError) or (
             isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
@@ -160,7 +160,7 @@ def _fail(error: BaseException, shared: Shared) -> int:
             return error.code if isinstance(error.code, int) else BAD_INPUT
     if shared.debug:
         traceback.print_exception(error)
-    failure = failure_of(error, user_files=shared.user_files)
+    failure = failure_of(error, user_files=shared.files_of_user())
     head, _, rest = failure.text.partition(":")
     # Typer leaves the colour out where stderr is no terminal.
     coloured = head if "NO_COLOR" in os.environ else typer.style(head, fg=typer.colors.RED, bold=True)

@@ -107,15 +107,19 @@ class Shared:
             importlib.import_module("torch._dynamo")
 
     def add_user_file(self, model: str) -> None:
-        """Note the file of a model that is named as FILE.py:CLASS, and the files beside it that it imports; a name of the zoo has none."""
-        if ".py:" not in model:
-            return
-        # Imported here: it loads PyTorch, as the model does.
-        from sagann.nn.imported_files import imported_files
+        """Note the file of a model that is named as FILE.py:CLASS; a name of the zoo has none."""
+        if ".py:" in model:
+            # Python names the file of a frame by its absolute path.
+            self.user_files.add(str(Path(model.rpartition(":")[0]).absolute()))
 
-        # Python names the file of a frame by its absolute path.
-        path = Path(model.rpartition(":")[0]).absolute()
-        self.user_files.update(map(str, [path, *imported_files(path)] if path.is_file() else [path]))
+    def files_of_user(self) -> set[str]:
+        """Absolute paths of the files of models, and of what they have imported beside them."""
+        if not self.user_files:
+            return set()
+        # Imported here: it loads PyTorch, as the model does.
+        from sagann.nn.user_model import files_of_models
+
+        return self.user_files | files_of_models()
 
     def use_threads(self) -> None:
         """Have as many threads compute as --threads says."""

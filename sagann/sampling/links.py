@@ -25,7 +25,7 @@ from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, stream_of
 from sagann.graph.row_sort import rows_ascend, sort_rows
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.ranges import require_integer
 from sagann.sampling.arguments import LINKS, MEASURED_LINKS, require_ids, require_square
 

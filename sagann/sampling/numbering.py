@@ -15,7 +15,7 @@ import numpy as np
 
 from sagann.graph.random_numbers import GOLDEN
 from sagann.kernels.edge.cpu.access import prefetcher
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

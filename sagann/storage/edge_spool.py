@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn, checked_chunk
 from sagann.storage.row_source import Array
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sagann.kernels.edge.cpu.access import prefetcher
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.tiering.cache import Array
 
 AHEAD = 128

@@ -20,9 +20,8 @@ from sagann.graph.feature_store import Features, feature_store
 from sagann.graph.graph import named_arrays
 from sagann.graph.task import is_of_graphs, is_of_links
 from sagann.nn import ModelConfig
-from sagann.nn.imported_files import imported_files
 from sagann.nn.model_call import class_of
-from sagann.nn.user_model import class_in_file
+from sagann.nn.user_model import class_in_file, imported_files
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.storage.regular_file import read_file

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sagann.kernels.edge.work import FIELDS, Grain, Work, item_size, most_items
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 
 
 def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:

@@ -37,7 +37,7 @@ def emit(function: EdgeFunction, form: Form) -> str:
         "",
         *(["from numba import njit", ""] if before else []),
         "from sagann.kernels.edge.cpu import access, block, elementwise, shuffle",
-        "from sagann.machine_code import compiled_callback",
+        "from sagann.jit import compiled_callback",
         "",
         f'other_end = access.indexer("{form.index_kind}")',
         f'id_of_edge = access.indexer("{form.id_kind}")',

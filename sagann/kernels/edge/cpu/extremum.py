@@ -23,7 +23,7 @@ AHEAD = 8
 _SOURCE = '''"""The gradient of an extremum of source rows; generated, and free to be read."""
 
 from sagann.kernels.edge.cpu import access, block, elementwise
-from sagann.machine_code import compiled_callback
+from sagann.jit import compiled_callback
 
 other_end = access.indexer("{index_kind}")
 id_at = access.indexer("{id_kind}")

@@ -17,7 +17,7 @@ from torch import Tensor
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import merged_results
 from sagann.kernels.edge.work import Work
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 
 Array = NDArray[Any]
 State = tuple[Array, ...]
