@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sagann.kernels.edge.work import FIELDS, Grain, Work, item_size, most_items
 from sagann.jit import compiled
+from sagann.kernels.edge.work import FIELDS, Grain, Work, item_size, most_items
 
 
 def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
