@@ -89,10 +89,10 @@ def _option(where: str, arguments: Collection[str]) -> str:
     owner, _, name = where.rpartition(".")
     if owner not in _OWNERS:
         return where
-    setting = _SETTINGS.get(name)
-    option = setting.option if setting else "--" + name.removesuffix("_bytes").replace("_", "-")
-    is_given = setting is None or any(each.partition("=")[0] == option for each in arguments)
-    return option if is_given else f"{option}, or {setting.section}.{name} in a file"
+    if (setting := _SETTINGS.get(name)) is None:
+        return "--" + name.removesuffix("_bytes").replace("_", "-")
+    is_given = any(each.partition("=")[0] == setting.option for each in arguments)
+    return setting.option if is_given else f"{setting.option}, or {setting.section}.{name} in a file"
 
 
 def _explained(error: BaseException, user_files: Collection[str]) -> Failure:
