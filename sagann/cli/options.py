@@ -20,12 +20,15 @@ import typer
 
 from sagann.cli.settings import KINDS, Setting
 from sagann.cli.signals import Signals
+from sagann.did_you_mean import nearest
 from sagann.errors import InputError, shown
 from sagann.ranges import RANGES
 
 if TYPE_CHECKING:
     from sagann.report.terminal import Terminal
 
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"The base of every error of usage. Its module differs between versions of Typer."
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 Given = Mapping[str, Any]
 "Settings that were given on the command line, by name."
@@ -48,14 +51,23 @@ class _Command(_PlainHelp, typer.core.TyperCommand):
 
 
 class _Group(_PlainHelp, typer.core.TyperGroup):
-    pass
+    def resolve_command(self, context: Any, arguments: Any) -> Any:
+        """The command that the arguments name; an unknown one is refused with the nearest, of this group or of one in it."""
+        try:
+            return super().resolve_command(context, arguments)
+        except UsageError as error:
+            groups = self.commands.items()
+            known = {each: f"{name} {each}" for name, group in groups for each in getattr(group, "commands", ())}
+            near = nearest(arguments[0], [*self.commands, *known])
+            error.message += f" Did you mean '{known.get(near, near)}'?" if near else ""  # type: ignore[attr-defined]
+            raise
 
 
 class App(typer.Typer):
     """Commands of the program, or a group of them."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(cls=_Group, **options)
+        super().__init__(cls=_Group, suggest_commands=False, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[_Function], _Function]:
         """Add the decorated function as a command."""

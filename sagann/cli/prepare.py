@@ -127,17 +127,10 @@ def with_held_out(graph: Graph, choice: str | None, *, seed: int, say: Callable[
 
 def require_vertices(graph: Graph, option: str) -> None:
     """Refuse to plan by an option for a task on whole graphs, which are trained in batches, or on links."""
-    if is_of_links(graph):
+    if is_of_links(graph) or is_of_graphs(graph):
         raise InputError(
-            "training on links is not planned",
-            value=f"the task is {LINK_TASK}, and {option} plans how answers of vertices are learned",
-            where="sagann plan",
-            fix=f"Leave {option} out.",
-        )
-    if is_of_graphs(graph):
-        raise InputError(
-            "whole graphs are trained in batches of graphs",
-            value=f"the task is {task_of(graph)}, and {option} plans how one graph is trained",
+            "training on links, and on whole graphs, is not planned",
+            value=f"the task is {task_of(graph)}, and {option} plans how one graph is trained on its vertices",
             where="sagann plan",
             fix=f"Leave {option} out.",
         )
@@ -242,7 +235,7 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
         where="--split",
         fix="Write random:0.6,0.2 (shares), per-class:20,30 (vertices), "
         "planetoid:20,500,1000 (per class, then in all), or graphs:TRAIN/VAL/TEST "
-        "(names or positions, comma-separated).",
+        "(names or positions, comma-separated); or leave --split out for the graph's own train, val and test.",
     )
 
 

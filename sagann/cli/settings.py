@@ -40,7 +40,7 @@ class KindFacts(NamedTuple):
 
 KINDS: dict[Kind, KindFacts] = {
     "integer": KindFacts("an integer", (int,), "int", "INTEGER"),
-    "integers": KindFacts("a list of integers", (list,), "tuple[int, ...]", "N,N,..."),
+    "integers": KindFacts("a list of integers with commas between them", (list,), "tuple[int, ...]", "N,N,..."),
     "number": KindFacts("a number", (int, float), "float", "NUMBER"),
     "flag": KindFacts("true or false", (bool,), "bool", ""),
     "text": KindFacts("a string", (str,), "str", "TEXT"),

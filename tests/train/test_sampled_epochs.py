@@ -508,10 +508,10 @@ def test_a_budget_without_room_for_a_step_names_the_least(tmp_path: Path) -> Non
     graph = mapped_graph(tmp_path / "graph")
     options: dict[str, Any] = {**SAMPLED, "batch_size": 200, "epochs": 1}
     with pytest.raises(BudgetError, match=r"the memory budget cannot be met: .*60000 bytes.*, at least") as caught:
-        trainer_of(SAGE, graph, **options, memory="60000").fit()
+        trainer_of(SAGE, graph, **options, memory="60000B").fit()
     with pytest.raises(BudgetError):
-        trainer_of(SAGE, graph, **options, memory=str(caught.value.needed_bytes - 1)).fit()
-    assert trainer_of(SAGE, graph, **options, memory=str(caught.value.needed_bytes)).fit().epochs == 1
+        trainer_of(SAGE, graph, **options, memory=f"{caught.value.needed_bytes - 1}B").fit()
+    assert trainer_of(SAGE, graph, **options, memory=f"{caught.value.needed_bytes}B").fit().epochs == 1
 
 
 def test_a_store_of_the_users_is_read_by_mini_batches_within_a_budget_alone(tmp_path: Path) -> None:
