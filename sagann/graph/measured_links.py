@@ -38,6 +38,8 @@ class MeasuredLinks:
     "Edge types of the links, those of the negative ones too, int64 [num_links]; None for a graph without edge types."
     splits: Mapping[str, Tensor] = field(default_factory=dict)
     "Disjoint masks, bool [num_links], by name: 'train', 'val', 'test'."
+    undirected: bool = True
+    "Whether a link and its reverse are one: neither is drawn as a negative link to learn from where the graph has the other one."
 
     def __post_init__(self) -> None:
         as_ids = "Pass ids with .to(torch.int64)."

@@ -37,7 +37,8 @@ def hold_out_links(
     """Keep a share of the edges to learn from, and hold the others out, to validate and to test on.
 
     Messages travel along the edges that are kept, and these are the links to learn from. Each link that is measured is ranked among drawn
-    ones from the same source to other vertices that it has no edge to in the whole graph. They are the same in every epoch. The measured
+    ones from the same source to other vertices that it has no edge to in the whole graph. They are the same in every epoch, and no two splits share
+    one where a source has enough of them. The measured
     links of the split 'train' are some of the kept edges, at most as many as the larger of the other two splits has. A link whose source has
     edges to (nearly) all vertices is held out, but not measured: there is nothing to rank it among.
 
@@ -51,8 +52,8 @@ def hold_out_links(
         negatives: number of negative links for each measured one.
         most: most links of a split that are measured; where more are held out, some of them are drawn.
         seed: seed of the draws.
-        undirected: hold ``v -> u`` out with ``u -> v``, which would give it away. Edges between the same two vertices are held out together
-            in any case.
+        undirected: hold ``v -> u`` out with ``u -> v``, which would give it away, and draw neither as a negative link where the graph has the
+            other one. Edges between the same two vertices are held out together in any case.
     Returns:
         the graph with the kept edges, and with ``links``.
     Raises:
@@ -96,7 +97,8 @@ def hold_out_links(
     dst = torch.cat([links[1] for links in measured.values()])
     types = [links[2] for links in measured.values() if links[2] is not None]
     counts = [len(links[0]) for links in measured.values()]
-    destinations, is_found = found_destinations(whole, src, negatives, seed=seed)
+    numbers = torch.repeat_interleave(torch.arange(3, dtype=torch.uint8), torch.tensor(counts))
+    destinations, is_found = found_destinations(whole, src, numbers, negatives, undirected=undirected, seed=seed)
     if not bool(is_found.any()):
         raise _refused(
             graph,
@@ -104,12 +106,13 @@ def hold_out_links(
             f"each of {len(src)} links comes from a vertex that is joined to (nearly) all others",
             "Take a graph with fewer edges.",
         )
-    numbers = torch.repeat_interleave(torch.tensor(counts))[is_found]
+    numbers = numbers[is_found]
     links = MeasuredLinks(
         src=src[is_found],
         dst=dst[is_found],
         types=torch.cat(types)[is_found] if types else None,
         negatives=destinations[is_found],
+        undirected=undirected,
         splits={name: mask for number, name in enumerate(measured) if bool((mask := numbers == number).any())},
     )
     return replace(graph, topology=parts.train, links=links)

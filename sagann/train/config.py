@@ -97,6 +97,9 @@ class TrainConfig:
     learned; where links are learned on the whole graph, number of links in a step. None is 1024 vertices or links, 64 graphs, or all links."""
     negatives: int = 1
     "Where links are learned: number of negative links that are drawn for each positive one, at least 1."
+    keep_positives: bool = False
+    """Where links are learned on mini-batches: whether messages travel along the edges between the two ends of a batch's positive links as well, which
+    give these links away."""
     sampling_threads: int = 1
     "Number of threads that sample mini-batches, and of threads that load their features. It does not change the numbers."
     sample_on: str = "cpu"
@@ -233,9 +236,9 @@ class TrainConfig:
         if of_links:
             require_defaults(self, ("devices",), "links are learned, which one trainer does")
             if self.sample is None:
-                require_defaults(self, ("batches_ahead", "memory"), "links are learned and sample is not set")
+                require_defaults(self, ("batches_ahead", "memory", "keep_positives"), "links are learned and sample is not set")
             return
-        require_defaults(self, ("negatives",), "links are not learned")
+        require_defaults(self, ("negatives", "keep_positives"), "links are not learned")
         if of_graphs:
             what = "whole graphs are learned, which are trained in batches of graphs"
             require_defaults(self, ("sample", "memory"), what)

@@ -64,6 +64,37 @@ def test_false_links_are_no_edges_of_the_whole_graph() -> None:
     assert not any(src == dst for src, dst in false)
 
 
+def test_reverses_of_edges_are_no_false_links_where_they_are_the_same_link() -> None:
+    path = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 2, 3]), num_src=4)
+    known = {frozenset(pair) for pair in edges_of(path)}
+    num_reversed = dict.fromkeys((True, False), 0)
+    for seed in range(50):
+        for undirected in num_reversed:
+            options = {"train": 0.34, "val": 0.33, "negatives": 1, "undirected": undirected}
+            links = hold_out_links(Graph(topology=path), seed=seed, **options).links  # type: ignore[arg-type]
+            assert links is not None
+            false = pairs_of(links.src, links.negatives[:, 0])
+            assert not false & edges_of(path)
+            num_reversed[undirected] += len(known & {frozenset(pair) for pair in false})
+    assert num_reversed[True] == 0 < num_reversed[False]
+
+
+@pytest.mark.parametrize("undirected", [True, False])
+def test_no_two_splits_share_a_false_link(undirected: bool) -> None:
+    for seed in range(5):
+        links = hold_out_links(communities(100), negatives=20, seed=seed, undirected=undirected).links
+        assert links is not None
+        false = [
+            {
+                (min(pair), max(pair)) if undirected else pair
+                for pair in pairs_of(links.src[mask].repeat_interleave(20), links.negatives[mask].flatten())
+            }
+            for mask in links.splits.values()
+        ]
+        assert all(false)
+        assert len(set.union(*false)) == sum(map(len, false))
+
+
 def test_the_same_seed_holds_the_same_out() -> None:
     first, second, other = (hold_out_links(communities(), seed=seed).links for seed in (5, 5, 6))
     assert first is not None
