@@ -36,6 +36,7 @@ Negatives = Literal["uniform", "structured"]
 
 MOST_DRAWS = 1000
 "Most times that a negative link is drawn because it is an edge, or joins a vertex to itself."
+_NO_PARTS = torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -64,14 +65,11 @@ class Links:
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> Links:
         """The same links with every array replaced by the result of ``move``, for example a copy on a device."""
-        return replace(
-            self,
-            seeds=move(self.seeds),
-            src=move(self.src),
-            dst=move(self.dst),
-            labels=move(self.labels),
-            types=None if self.types is None else move(self.types),
-        )
+        names = ("seeds", "src", "dst", "labels", "types")
+        moved: dict[str, Any] = {
+            name: move(getattr(self, name)) for name in names if getattr(self, name) is not None
+        }
+        return replace(self, **moved)
 
 
 def beside(ends: Tensor, num_positive: int) -> Tensor:
@@ -177,8 +175,7 @@ class LinkSampler:
             self.topology,
             key_of(self.seed, LINKS, epoch, batch),
             draws_sources=self.how == "uniform",
-            avoids_edges=self.avoid_edges,
-            undirected=self.undirected,
+            avoids=self.avoid_edges * (1 + self.undirected),
         )
         if failed >= 0:
             raise _not_found(
@@ -222,8 +219,8 @@ def negative_destinations(
     require_type(seed, int, where=f"{where}, seed", fix="Pass a whole number.")
     require_integer(first, "num_edges", where=f"{where}, first")
     require_type(undirected, bool, where=f"{where}, undirected", fix="Pass True or False.")
-    destinations, failed = _destinations(
-        topology, src, negatives, seed=seed, first=first, undirected=undirected, stops=True
+    destinations, failed = found_destinations(
+        topology, src, negatives, seed=seed, first=first, avoids=1 + undirected, stops=True
     )
     if len(failed):
         fix = "The source is joined to nearly all vertices; leave this link out."
@@ -232,37 +229,27 @@ def negative_destinations(
 
 
 def found_destinations(
-    topology: Topology, src: Tensor, parts: Tensor, negatives: int, *, undirected: bool, seed: int
-) -> tuple[Tensor, Tensor]:
-    """As :func:`negative_destinations`, for arguments that are checked, without an error where a source is joined to nearly all vertices.
-
-    Links of different ``parts``, uint8 [num_links] below 3, share no negative link, unless a source has too few of them.
-
-    Returns:
-        destinations int64 [num_links, negatives], and a mask bool [num_links] of the links for which all of them are found.
-    """
-    destinations, failed = _destinations(
-        topology, src, negatives, seed=seed, parts=parts, undirected=undirected, stops=False
-    )
-    is_found = torch.ones(len(src), dtype=torch.bool)
-    is_found[failed] = False
-    return destinations, is_found
-
-
-def _destinations(
     topology: Topology,
     src: Tensor,
     negatives: int,
     *,
     seed: int,
+    avoids: int,
     first: int = 0,
-    parts: Tensor | None = None,
-    undirected: bool,
-    stops: bool,
+    parts: Tensor = _NO_PARTS,
+    stops: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Destinations [num_links, negatives], and the numbers of the links for which some are not found; with ``stops``, the first such link."""
+    """As :func:`negative_destinations`, for arguments that are checked, without an error where a source is joined to nearly all vertices.
+
+    Args:
+        avoids: 1 to avoid edges, 2 to avoid their reverses as well.
+        parts: uint8 [num_links] below 3; links of different parts share no negative link, unless a source has too few of them.
+        stops: end at the first link for which not all are found.
+    Returns:
+        destinations int64 [num_links, negatives], and the numbers of the links for which not all of them are found.
+    """
     sources = src.cpu().repeat_interleave(negatives)
-    parts = torch.empty(0, dtype=torch.uint8) if parts is None else parts.repeat_interleave(negatives)
+    parts = parts.repeat_interleave(negatives)
     destinations, key = torch.zeros_like(sources), key_of(seed, MEASURED_LINKS)
     failed: list[int] = []
     at = 0
@@ -270,7 +257,7 @@ def _destinations(
         rest = slice(at * negatives, None)
         number = (first + at) * negatives
         wrong = _draw_into(
-            sources[rest], destinations[rest], topology, key, number, parts=parts[rest], undirected=undirected
+            sources[rest], destinations[rest], topology, key, number, parts=parts[rest], avoids=avoids
         )
         if wrong < 0:
             break
@@ -286,16 +273,17 @@ def _draw_into(
     key: np.uint64,
     first: int = 0,
     *,
-    parts: Tensor | None = None,
+    parts: Tensor = _NO_PARTS,
     draws_sources: bool = False,
-    avoids_edges: bool = True,
-    undirected: bool,
+    avoids: int,
 ) -> int:
-    """Draw negative links, of which the first one has the number ``first``; return the first that is not found, or -1."""
+    """Draw negative links, of which the first one has the number ``first``; return the first that is not found, or -1.
+
+    ``avoids`` is 1 to avoid edges, 2 to avoid their reverses as well, and 0 for neither.
+    """
     edges = topology.indptr.contiguous().numpy(), _ordered_edges(topology)[0].numpy()
-    ends = sources.numpy(), destinations.numpy()
-    given = (torch.empty(0, dtype=torch.uint8) if parts is None else parts).numpy()
-    return _draw(*edges, key, first, draws_sources, avoids_edges, undirected, *ends, given)
+    drawn = sources.numpy(), destinations.numpy(), parts.numpy()
+    return _draw(*edges, key, first, draws_sources, avoids, *drawn)
 
 
 def _not_found(where: str, fix: str, *, avoids_edges: bool = True) -> InputError:
@@ -355,8 +343,7 @@ def _draw(
     key: Any,
     first: int,
     draws_sources: bool,
-    avoids_edges: bool,
-    undirected: bool,
+    avoids: int,
     sources: Array,
     destinations: Array,
     parts: Array,
@@ -378,14 +365,13 @@ def _draw(
             state += GOLDEN
             destinations[link] = below(mix(state), num_vertices)
             src, dst = sources[link], destinations[link]
-            is_wrong = src == dst or (
-                avoids_edges
-                and (
-                    _is_edge(indptr, indices, src, dst) or (undirected and _is_edge(indptr, indices, dst, src))
-                )
+            is_wrong = (
+                src == dst
+                or (avoids > 0 and _is_edge(indptr, indices, src, dst))
+                or (avoids > 1 and _is_edge(indptr, indices, dst, src))
             )
             if not is_wrong and len(parts) > 0 and num_draws < MOST_DRAWS // 2:
-                if undirected and dst < src:
+                if avoids > 1 and dst < src:
                     src, dst = dst, src
                 is_wrong = stream_of(stream_of(key, src), dst) % np.uint64(3) != parts[link]
             num_draws += 1

@@ -98,8 +98,7 @@ class TrainConfig:
     negatives: int = 1
     "Where links are learned: number of negative links that are drawn for each positive one, at least 1."
     keep_positives: bool = False
-    """Where links are learned on mini-batches: whether messages travel along the edges between the two ends of a batch's positive links as well, which
-    give these links away."""
+    "Where links are learned on mini-batches: whether messages travel along a batch's positive links and their reverses too, which gives them away."
     sampling_threads: int = 1
     "Number of threads that sample mini-batches, and of threads that load their features. It does not change the numbers."
     sample_on: str = "cpu"
@@ -236,7 +235,9 @@ class TrainConfig:
         if of_links:
             require_defaults(self, ("devices",), "links are learned, which one trainer does")
             if self.sample is None:
-                require_defaults(self, ("batches_ahead", "memory", "keep_positives"), "links are learned and sample is not set")
+                require_defaults(
+                    self, ("batches_ahead", "memory", "keep_positives"), "links are learned and sample is not set"
+                )
             return
         require_defaults(self, ("negatives", "keep_positives"), "links are not learned")
         if of_graphs:

@@ -147,9 +147,7 @@ def test_mini_batches_of_all_neighbours_have_the_losses_and_gradients_of_the_who
     options: dict[str, Any] = {"task": LINK_TASK, "batch_size": 50, "negatives": 3}
     whole = LinkEpochs(predictor, prepared, TrainConfig(**options))
     fanouts = (-1,) * count_hops(model)
-    sampled = SampledLinkEpochs(
-        predictor, prepared, TrainConfig(sample=fanouts, keep_positives=True, **options)
-    )
+    sampled = SampledLinkEpochs(predictor, prepared, TrainConfig(sample=fanouts, keep_positives=True, **options))
     assert whole.num_batches == sampled.num_batches > 1
     assert whole.num_answers == sampled.num_answers
     for ours, theirs in zip(whole.steps(2), sampled.steps(2), strict=True):
@@ -542,7 +540,10 @@ def test_an_own_loss_and_own_metrics_get_a_row_for_each_true_link() -> None:
         ({"sample": (3, 3), "devices": "host:1,accelerator:1"}, "devices is refused.*None where links are learned"),
         ({"negatives": 0}, "negatives is refused"),
         ({"task": "classification", "negatives": 2}, "negatives is refused.*1 where links are not learned"),
-        ({"keep_positives": True}, "keep_positives is refused.*False where links are learned and sample is not set"),
+        (
+            {"keep_positives": True},
+            "keep_positives is refused.*False where links are learned and sample is not set",
+        ),
         ({"loss": "bce"}, "'bce' is for multi-label, the task is link-prediction"),
         ({"class_weights": "balanced"}, "only the loss cross_entropy has class weights"),
         ({"monitor": "val/accuracy"}, "of another task.*mrr"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,10 +32,7 @@ class LinkBatches(MiniBatches):
         keep_positives: leave the edges between the ends of positive links in the blocks.
         undirected: a link and its reverse are one: both are left out of the blocks, and neither is a negative link.
         seed: seed of the order, of the sampler and of the negative links.
-        threads: as for :class:`MiniBatches`.
-        ahead: as for :class:`MiniBatches`.
-        device: as for :class:`MiniBatches`.
-        sample_on: as for :class:`MiniBatches`.
+        threads, ahead, device, sample_on: as for :class:`MiniBatches`.
     """
 
     def __init__(
@@ -77,10 +73,8 @@ class LinkBatches(MiniBatches):
         src, dst = self.learned.indices[seeds].long(), self._dst[seeds].long()
         links = self.links.sample(src, dst, epoch=epoch, batch=batch)
         links = replace(links, types=None if self._types is None else self._types[seeds])
-        change = partial(
-            Sampled.with_links, links=links, keep_positives=self.keep_positives, undirected=self.links.undirected
-        )
-        return self._sampled(links.seeds, epoch=epoch, batch=batch, change=change)
+        options = {"keep_positives": self.keep_positives, "undirected": self.links.undirected}
+        return self._sampled(links.seeds, epoch, batch, lambda sampled: sampled.with_links(links, **options))
 
     def _chosen(self, seeds: str | Tensor | Sequence[int]) -> Tensor:
         assert isinstance(seeds, Tensor)

@@ -264,11 +264,9 @@ class MiniBatches:
 
     def sample(self, seeds: Tensor, *, epoch: int, batch: int) -> Sampled:
         """The blocks of a batch, for some of ``self.seeds``. They lie on the device where it samples; ids lie on the processor in any case."""
-        return self._sampled(seeds, epoch=epoch, batch=batch)
+        return self._sampled(seeds, epoch, batch, lambda sampled: sampled)
 
-    def _sampled(
-        self, seeds: Tensor, *, epoch: int, batch: int, change: Callable[[Sampled], Sampled] = lambda sampled: sampled
-    ) -> Sampled:
+    def _sampled(self, seeds: Tensor, epoch: int, batch: int, change: Callable[[Sampled], Sampled]) -> Sampled:
         """As :meth:`sample`, with a change of the blocks where they lie."""
         if self._device_sampler is None:
             return change(self.sampler.sample(seeds, epoch=epoch, batch=batch)).prepare()
