@@ -92,10 +92,11 @@ def hold_out_links(
             graph, "too few edges to hold some out", value, "Choose other shares, or a graph with more edges."
         )
     generator, most = generator_of(seed), min(most, max(num_held_out))
-    measured = [_edges(part, _drawn(proper[name], most, generator)) for name, part in parts.items()]
-    src, dst = torch.cat([links[0] for links in measured]), torch.cat([links[1] for links in measured])
-    types = [links[2] for links in measured if links[2] is not None]
-    numbers = torch.repeat_interleave(torch.tensor([len(links[0]) for links in measured])).to(torch.uint8)
+    measured = [(part, _drawn(proper[name], most, generator)) for name, part in parts.items()]
+    src = torch.cat([part.indices[edges] for part, edges in measured]).long()
+    dst = torch.cat([part.edge_dst()[edges] for part, edges in measured]).long()
+    types = [of_part[edges] for part, edges in measured if (of_part := link_types(part)) is not None]
+    numbers = torch.repeat_interleave(torch.tensor([len(edges) for _, edges in measured])).to(torch.uint8)
     destinations, failed = found_destinations(
         graph.topology, src, negatives, seed=seed, avoids=1 + undirected, parts=numbers
     )
@@ -148,12 +149,6 @@ def link_types(topology: Topology) -> Tensor | None:
 def proper_edges(topology: Topology) -> Tensor:
     """Numbers of the edges that are no self-loops, int64 ascending."""
     return (topology.indices != topology.edge_dst()).nonzero().squeeze(1)
-
-
-def _edges(part: Topology, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Sources, destinations and types of some edges, by their numbers."""
-    types = link_types(part)
-    return part.indices[chosen].long(), part.edge_dst()[chosen].long(), None if types is None else types[chosen]
 
 
 def _drawn(edges: Tensor, most: int, generator: torch.Generator) -> Tensor:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sagann.graph.topology import Topology, for_training_as_well
-from sagann.graph.transform import keep_edges
+from sagann.graph.topology import Topology
 from sagann.kernels.edge.cpu.run import walk_of
 from sagann.sampling.links import Links
 
@@ -43,9 +42,10 @@ class Sampled:
         """
         blocks = self.blocks
         if not keep_positives:
-            ends = links.src[: links.num_positive], links.dst[: links.num_positive]
-            with for_training_as_well():
-                blocks = tuple(_without(block, *ends, len(links.seeds), undirected=undirected) for block in blocks)
+            src, dst = links.src[: links.num_positive], links.dst[: links.num_positive]
+            pairs = torch.cat([dst, src]) * len(links.seeds) + torch.cat([src, dst])
+            pairs = pairs if undirected else pairs[: len(src)]
+            blocks = tuple(_without(block, pairs, len(links.seeds)) for block in blocks)
         return replace(self, blocks=blocks, links=links)
 
     def prepare(self) -> Sampled:
@@ -61,20 +61,26 @@ class Sampled:
         return self
 
 
-def _without(block: Topology, src: Tensor, dst: Tensor, num_seeds: int, *, undirected: bool) -> Topology:
-    """A block without the edges between pairs of seeds, which are its first vertices: so every vertex that it numbers stays."""
-    src, dst = src.to(block.indptr.device), dst.to(block.indptr.device)
-    pairs = dst * num_seeds + src
-    if undirected:
-        pairs = torch.cat([pairs, src * num_seeds + dst])
-    of_seeds = block.indptr[: num_seeds + 1]
-    seeds = torch.arange(num_seeds, device=of_seeds.device)
-    sources = block.indices[: int(of_seeds[-1])].long()
-    edges = torch.repeat_interleave(seeds, of_seeds.diff(), output_size=len(sources)) * num_seeds + sources
-    keep = torch.ones(block.num_edges, dtype=torch.bool, device=of_seeds.device)
-    keep[: len(sources)] = (sources >= num_seeds) | ~torch.isin(edges, pairs)
-    kept = keep_edges(block, keep, with_ids=True)
+def _without(block: Topology, pairs: Tensor, num_seeds: int) -> Topology:
+    """A block without the edges between pairs of seeds, ``destination * num_seeds + source``. Seeds are its first vertices, so no vertex goes."""
+    # Nearly all edges come from other vertices, and the last ones go to others: they are not looked at one by one.
+    of_seeds, others = block.indptr[: num_seeds + 1], block.indptr[num_seeds + 1 :]
+    num_edges = int(of_seeds[-1])
+    inner = (block.indices[:num_edges] < num_seeds).nonzero().squeeze(1)
+    ends = (torch.searchsorted(of_seeds, inner, right=True) - 1) * num_seeds + block.indices[inner]
+    keep = torch.ones(num_edges, dtype=torch.bool, device=inner.device)
+    keep[inner[torch.isin(ends, pairs.to(ends.device))]] = False
+    ids = keep.nonzero().squeeze(1)
+
+    def kept(rows: Tensor) -> Tensor:
+        return torch.cat([rows[ids], rows[num_edges:]])
+
     assert block.edge_ids is not None
-    assert kept.edge_ids is not None
-    kept.edge_ids = block.edge_ids[kept.edge_ids]
-    return kept
+    return Topology(
+        indptr=torch.cat([torch.searchsorted(ids, of_seeds), others - (num_edges - len(ids))]),
+        indices=kept(block.indices),
+        num_src=block.num_src,
+        edge_data={name: kept(rows) for name, rows in block.edge_data.items()},
+        edge_ids=kept(block.edge_ids),
+        validate=False,
+    )

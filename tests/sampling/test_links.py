@@ -293,6 +293,19 @@ def test_wrong_arguments_of_negative_destinations_are_named(arguments: dict[str,
     assert named in str(error.value)
 
 
+def test_edge_data_that_learn_still_learn_in_blocks_without_the_links() -> None:
+    weights = torch.ones(TOPOLOGY.num_edges, requires_grad=True)
+    topology = TOPOLOGY.with_edge_data(weight=weights)
+    links = LinkSampler(topology, avoid_edges=False).sample(SRC, DST)
+    (block,) = NeighborSampler(topology, [-1]).sample(links.seeds).with_links(links, undirected=False).blocks
+    block.edge_data["weight"].sum().backward()
+    left_out = set(zip(SRC.tolist(), DST.tolist(), strict=True))
+    edges = zip(TOPOLOGY.indices.tolist(), TOPOLOGY.edge_dst().tolist(), strict=True)
+    ends = set(links.seeds.tolist())
+    assert weights.grad is not None
+    assert weights.grad.tolist() == [edge[1] in ends and edge not in left_out for edge in edges]
+
+
 def test_links_on_whole_blocks_learn_as_on_the_whole_graph_and_as_in_plain_pytorch() -> None:
     graph = labelled_graph()
     assert isinstance(graph.features, Tensor)
