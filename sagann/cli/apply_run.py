@@ -17,7 +17,7 @@ from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
 from sagann.cli.link_file import check_links, read_links
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import LINK_SHARES, apply_split, open_checked, training_graph, with_columns, with_held_out
+from sagann.cli.prepare import apply_split, link_split, open_checked, training_graph, with_columns, with_held_out
 from sagann.cli.result_file import write_embeddings, write_links, write_predictions, write_values
 from sagann.cli.run_settings import (
     DataConfig,
@@ -84,13 +84,13 @@ class TrainedRun:
                 )
             self._note_change(graph)
         elif of_links:
-            own = self.settings.data.split
+            graph, own = self._graph(), self.settings.data.split
             is_same_data = self.data.data == self.settings.data.data
-            if is_same_data and (split or own or LINK_SHARES) != (own or LINK_SHARES):
+            if is_same_data and link_split(graph, split or own) != link_split(graph, own):
                 self.terminal.say(
                     "Other edges are held out than in training: the run has learned some of the links to measure."
                 )
-            graph = with_held_out(self._graph(), split or own, seed=seed, say=self.terminal.say)
+            graph = with_held_out(graph, split or own, seed=seed, say=self.terminal.say)
         else:
             graph = with_columns(self._graph(keep_splits=split is None), self.settings.data.targets)
             graph = graph if split is None else apply_split(graph, split, seed=seed)

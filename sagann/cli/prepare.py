@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sagann.cli.run_settings import DataConfig
-from sagann.errors import InputError, shown
+from sagann.errors import InputError, listed, shown
 from sagann.graph import (
     Graph,
     add_inverse_edges,
@@ -26,6 +26,7 @@ from sagann.graph.split import as_columns
 from sagann.graph.task import (
     LEARNED,
     LINK_TASK,
+    SPLIT_OF_EDGES,
     VALIDATED,
     answered,
     answers_of,
@@ -37,12 +38,13 @@ from sagann.graph.task import (
 )
 from sagann.storage import dataset_info, load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
-from sagann.storage.npz_graph import describe_npz
+from sagann.storage.npz_graph import arrays_left_out, describe_npz
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 
 LINK_SHARES = f"edges:{LEARNED},{VALIDATED}"
-"The default split of links."
+"The default split of links of data that state none."
+_OWN_SPLIT = f"edge data '{SPLIT_OF_EDGES}'"
 _LINK_SHARES_SAID = (
     f"{LEARNED:.0%} of the edges are learned, {VALIDATED:.0%} validate, {1 - LEARNED - VALIDATED:.0%} test"
 ).replace("%", " %")
@@ -57,6 +59,8 @@ def training_graph(
     checked: another worker does it.
     """
     graph = with_task(open_checked(config, keep_splits=config.split is None, check=check), config, task, say)
+    if config.data.endswith(".npz") and Path(config.data).is_file() and (names := arrays_left_out(config.data)):
+        say(f"Arrays left out: {listed(names)}.")
     with whole_files(graph):
         if task == LINK_TASK:
             return with_held_out(graph, config.split, seed=seed, say=say)
@@ -104,24 +108,33 @@ def with_columns(graph: Graph, columns: Sequence[int] | None) -> Graph:
     return replace(graph, **chosen)
 
 
+def link_split(graph: Graph, choice: str | None) -> str:
+    """The split of links that ``choice`` names, 'edges:TRAIN,VAL'; for None that of the data, or LINK_SHARES."""
+    return choice or (_OWN_SPLIT if SPLIT_OF_EDGES in graph.topology.edge_data else LINK_SHARES)
+
+
 def with_held_out(graph: Graph, choice: str | None, *, seed: int, say: Callable[[str], None]) -> Graph:
-    """The graph with links held out as ``choice`` says: 'edges:TRAIN,VAL'; by default, which ``say`` is told of, LINK_SHARES."""
+    """The graph with links held out as :func:`link_split` says; ``say`` is told of a default."""
+    # Imported here: most runs do not learn links, and it loads Numba.
+    from sagann.sampling import hold_out_links
+
+    split = link_split(graph, choice)
     if choice is None:
-        say(f"{_LINK_SHARES_SAID} (seed {seed}).")
-    kind, _, text = (choice or LINK_SHARES).partition(":")
+        said = f"The {_OWN_SPLIT} say which edges are learned, validate and test"
+        say(f"{said if split == _OWN_SPLIT else _LINK_SHARES_SAID} (seed {seed}).")
+    if split == _OWN_SPLIT:
+        return hold_out_links(graph, seed=seed)
+    kind, _, text = split.partition(":")
     shares: list[float] = []
     with suppress(ValueError):
         shares = [float(part) for part in text.split(",")]
     if kind != "edges" or len(shares) != 2 or not all(0 <= share <= 1 for share in (*shares, sum(shares))):
         raise InputError(
             "split is not one of links",
-            value=f"'{str(choice)[:80]}'",
+            value=f"'{split[:80]}'",
             where="--split",
             fix=f"Write {LINK_SHARES} (shares of the edges to learn and to validate on, at most 1 together).",
         )
-    # Imported here: most runs do not learn links, and it loads Numba.
-    from sagann.sampling import hold_out_links
-
     return hold_out_links(graph, train=shares[0], val=shares[1], seed=seed)
 
 

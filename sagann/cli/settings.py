@@ -184,7 +184,7 @@ _PANELS = {
     "Task and loss": "task loss class_weights",
     "Optimisation": "epochs optimizer lr weight_decay decay optimizer_options scheduler scheduler_options clip_norm seed",
     "Mini-batches": "sample batch_size sampling_threads sample_on batches_ahead hot score cache",
-    "Links": "negatives decoder",
+    "Links": "negatives keep_positives decoder",
     "Several trainers": "devices mapping sharing link_rate",
     "Evaluation and early stopping": "monitor patience weights eval_every",
     "Workers": "workers worker_timeout balance",

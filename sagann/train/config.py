@@ -98,6 +98,8 @@ class TrainConfig:
     learned; where links are learned on the whole graph, number of links in a step. None is 1024 vertices or links, 64 graphs, or all links."""
     negatives: int = 1
     "Where links are learned: number of negative links that are drawn for each positive one, at least 1."
+    keep_positives: bool = False
+    "Where links are learned on mini-batches: whether messages travel along a batch's positive links and their reverses too, which gives them away."
     sampling_threads: int = 1
     "Number of threads that sample mini-batches, and of threads that load their features. It does not change the numbers."
     sample_on: str = "cpu"
@@ -239,11 +241,14 @@ class TrainConfig:
         if of_links:
             require_defaults(self, ("devices",), "links are learned, which one trainer does")
             if self.sample is None:
-                what = "links are learned and sample is not set"
-                require_defaults(self, ("batches_ahead", "memory"), what, otherwise=_SET_SAMPLE)
+                what, names = (
+                    "links are learned and sample is not set",
+                    ("batches_ahead", "memory", "keep_positives"),
+                )
+                require_defaults(self, names, what, otherwise=_SET_SAMPLE)
             return
         learn_links = f"learn links (--task {LINK_TASK})"
-        require_defaults(self, ("negatives",), "links are not learned", otherwise=learn_links)
+        require_defaults(self, ("negatives", "keep_positives"), "links are not learned", otherwise=learn_links)
         if of_graphs:
             what = "whole graphs are learned, which are trained in batches of graphs"
             require_defaults(self, ("sample", "memory"), what)

@@ -204,7 +204,8 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "devices": (_absent_or(_is_text), "a list as a string, or None"),
     "weight_decay": (partial(_is_number, above=False), "a finite number of at least 0"),
     **dict.fromkeys(
-        ("deterministic", "tensorboard", "profile"), (lambda value: isinstance(value, bool), "True or False")
+        ("deterministic", "tensorboard", "profile", "keep_positives"),
+        (lambda value: isinstance(value, bool), "True or False"),
     ),
     "device": (_is_device, "'cpu', 'cuda', 'cuda:N' or 'auto'"),
     "decay": (lambda value: value in tuple(DECAY_POLICIES), f"one of {', '.join(DECAY_POLICIES)}"),

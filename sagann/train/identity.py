@@ -64,7 +64,7 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     # A run on the whole graph that was begun before there were mini-batches goes on.
     left_out = {*FREE_OPTIONS, *_OF_LOSS, *(() if config.sample is not None else ("sample", "batch_size"))}
-    left_out |= set() if is_of_links(graph) else {"negatives"}
+    left_out |= set() if is_of_links(graph) else {"negatives", "keep_positives"}
     options = {name: value for name, value in config.to_json().items() if name not in left_out}
     if config.sample is not None:
         options["batch_size"] = config.seeds_per_batch

@@ -264,12 +264,16 @@ class MiniBatches:
 
     def sample(self, seeds: Tensor, *, epoch: int, batch: int) -> Sampled:
         """The blocks of a batch, for some of ``self.seeds``. They lie on the device where it samples; ids lie on the processor in any case."""
+        return self._sampled(seeds, epoch, batch, lambda sampled: sampled)
+
+    def _sampled(self, seeds: Tensor, epoch: int, batch: int, change: Callable[[Sampled], Sampled]) -> Sampled:
+        """As :meth:`sample`, with a change of the blocks where they lie."""
         if self._device_sampler is None:
-            return self.sampler.sample(seeds, epoch=epoch, batch=batch).prepare()
+            return change(self.sampler.sample(seeds, epoch=epoch, batch=batch)).prepare()
         streams, _ = self._queue()
         # A lane of its own, so that sampling does not wait for the training step.
         with streams.on("load"):
-            sampled = self._device_sampler.sample(seeds, epoch=epoch, batch=batch)
+            sampled = change(self._device_sampler.sample(seeds, epoch=epoch, batch=batch))
             return with_changes(sampled, src_ids=sampled.src_ids.cpu(), seeds=seeds)
 
     def _chosen(self, seeds: str | Tensor | Sequence[int]) -> Tensor:
