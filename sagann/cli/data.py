@@ -87,9 +87,23 @@ def import_(
     streaming: Streaming,
     format_: Annotated[str, option("What SOURCE is.", "|".join(("auto", *FORMATS)), name="--format")] = "auto",
     src: Annotated[
-        str, option("Column of the source ids: a name, or a position from 0.", "COLUMN", panel=_EDGE_LIST)
-    ] = "0",
-    dst: Annotated[str, option("Column of the destination ids.", "COLUMN", panel=_EDGE_LIST)] = "1",
+        str | None,
+        option(
+            "Column of the source ids: a name, or a position from 0.",
+            "COLUMN",
+            default="src, source, from or u; else the first",
+            panel=_EDGE_LIST,
+        ),
+    ] = None,
+    dst: Annotated[
+        str | None,
+        option(
+            "Column of the destination ids.",
+            "COLUMN",
+            default="dst, destination, target, to or v; else the second",
+            panel=_EDGE_LIST,
+        ),
+    ] = None,
     weight: Annotated[str | None, option("Column of edge weights.", "COLUMN", panel=_EDGE_LIST)] = None,
     edge_type: Annotated[str | None, option("Column of edge types.", "COLUMN", panel=_EDGE_LIST)] = None,
     separator: Annotated[
@@ -110,7 +124,11 @@ def import_(
     ] = None,
     features: Annotated[
         Path | None,
-        option("Vertex features, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST),
+        option(
+            "Vertex features, a row per vertex, with ids in a column 'id' or in order: .npy, CSV or Parquet.",
+            "FILE",
+            panel=_EDGE_LIST,
+        ),
     ] = None,
     labels: Annotated[
         Path | None, option("Vertex labels, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST)
@@ -165,8 +183,8 @@ def import_(
         form=EdgeListFormat(
             src=column(src),
             dst=column(dst),
-            weight=None if weight is None else column(weight),
-            edge_type=None if edge_type is None else column(edge_type),
+            weight=column(weight),
+            edge_type=column(edge_type),
             separator="\t" if separator in ("tab", "\\t") else separator,
             header=header,
         ),

@@ -191,7 +191,7 @@ def check_labels(
 ) -> None:
     """Check labels: from -1 to ``num_classes - 1`` for [n]; 0 or 1 for [n, C]. None for no upper limit."""
     if labels.ndim == 2:
-        wrong, limit = (labels < 0) | (labels > 1), "multi-label rows hold 0 and 1"
+        wrong, limit = (labels != 0) & (labels != 1), "multi-label rows hold 0 and 1"
         fix = "Write 1 for each class that a vertex has, and 0 for the others. One label per vertex is one column, without ids beside it."
     else:
         wrong, limit = labels < -1, "-1 is for unknown"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from sagann.graph import id_dtype
 from sagann.graph.checks import check_columns, check_labels, numbered, unknown_target
 from sagann.storage.import_source import WRITING, CsrRows, ImportOptions, ImportSource
 from sagann.storage.npy import dtype_name
-from sagann.storage.row_source import Array, RowSource, as_stored
+from sagann.storage.row_source import Array, RowChunk, RowSource, as_stored, in_order_of_ids
 
 
 class VertexArrays:
@@ -76,16 +77,7 @@ class VertexArrays:
         if name.startswith("graph_"):
             unit, units, total = "graph", "graphs", self._num_graphs
         with self._open(name, source.dtype, source.row_shape) as writer:
-            for chunk in source.chunks():
-                rows, where = chunk.rows, numbered(source.file, "row", chunk.first_row)
-                if name == "features":
-                    rows = as_stored(rows, source.dtype, "feature", where=where)
-                elif name in ("targets", "graph_targets"):
-                    rows = as_stored(rows, source.dtype, "target", where=where, fix=unknown_target(unit))
-                elif name in self._largest_label:
-                    check_labels(rows, self._num_classes[name], where=where, error=DatasetError)
-                    if rows.ndim == 1:
-                        self._largest_label[name] = max(self._largest_label[name], largest(rows))
+            for rows in in_order_of_ids(self._checked(name, source, unit), source.file):
                 writer.append(rows)
                 self._options.progress(writer.num_rows, total, units, f"{WRITING}{name}")
             self.arrays[name] = writer.finish()
@@ -93,6 +85,19 @@ class VertexArrays:
             self._agree(writer.num_rows, source.file)
         else:
             self._agree_on_graphs(writer.num_rows, source.file)
+
+    def _checked(self, name: str, source: RowSource, unit: str) -> Iterator[RowChunk]:
+        for chunk in source.chunks():
+            rows, where = chunk.rows, numbered(source.file, "row", chunk.first_row)
+            if name == "features":
+                rows = as_stored(rows, source.dtype, "feature", where=where)
+            elif name in ("targets", "graph_targets"):
+                rows = as_stored(rows, source.dtype, "target", where=where, fix=unknown_target(unit))
+            elif name in self._largest_label:
+                check_labels(rows, self._num_classes[name], where=where, error=DatasetError)
+                if rows.ndim == 1:
+                    self._largest_label[name] = max(self._largest_label[name], largest(rows))
+            yield replace(chunk, rows=rows)
 
     def _write_csr(self, features: CsrRows) -> None:
         self.layout, self.num_features = "csr", features.num_features
