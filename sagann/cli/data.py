@@ -209,14 +209,10 @@ def info(shared: Shared, dataset: DatasetArgument) -> None:
     Example: sagann data info demo
     """
     with shared.loading():
-        from sagann.cli.prepare import stored_class_names
-        from sagann.cli.run_settings import absolute_path
         from sagann.report.tables import dataset_table
         from sagann.storage import load_graph
 
-    graph = load_graph(dataset)
-    names = stored_class_names(absolute_path(dataset), graph.num_classes)
-    shared.terminal().show(dataset_table(graph, class_names=names, path=Path(dataset)))
+    shared.terminal().show(dataset_table(load_graph(dataset), path=Path(dataset)))
 
 
 @app.command("check")

@@ -92,15 +92,19 @@ def map_dataset(folder: Path, manifest: Manifest, *, verify: bool = True) -> Gra
     graph = Graph(
         topology=topology,
         num_classes=manifest.num_classes,
+        class_names=manifest.class_names,
         graph_names=manifest.graph_names,
         num_graph_classes=manifest.num_graph_classes,
         num_edge_types=manifest.num_edge_types,
+        edge_type_names=manifest.edge_type_names,
         name=manifest.name,
     )
-    return with_vertex_arrays(graph, tensors, manifest.num_features)
+    return with_vertex_arrays(graph, tensors, manifest.num_features, manifest.feature_names)
 
 
-def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features: int) -> Graph:
+def with_vertex_arrays(
+    graph: Graph, tensors: Mapping[str, Tensor], num_features: int, feature_names: tuple[str, ...]
+) -> Graph:
     """Add features, labels, targets, splits, offsets and answers of graphs, original ids, without checks; ``tensors`` has the names of the
     files.
     """
@@ -111,6 +115,7 @@ def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features
     return replace(
         graph,
         features=features,
+        feature_names=feature_names,
         labels=tensors.get("labels"),
         targets=tensors.get("targets"),
         splits={name: tensors[f"split_{name}"] for name in SPLIT_NAMES if f"split_{name}" in tensors},
@@ -227,6 +232,9 @@ def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
         num_graph_classes=graph.num_graph_classes,
         num_graph_targets=graph.num_graph_targets,
         graph_splits=tuple(graph.graph_splits),
+        class_names=graph.class_names,
+        edge_type_names=graph.edge_type_names,
+        feature_names=graph.feature_names,
         source="save_graph",
         arrays=arrays,
     )

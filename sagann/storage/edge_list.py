@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sagann.errors import DatasetError, listed, require_choice
 from sagann.option_names import with_known_names
@@ -98,21 +98,18 @@ def import_edge_list(
     files = _edge_files(source, kind=form.kind)
     _refuse_vertex_files(files, {"features": features, "labels": labels, "targets": targets})
     edges = EdgeListSource(files, form, may_be_empty=options.num_vertices is not None, expansion=options.expansion)
+    given: dict[str, Any] = {"separator": form.separator, "expansion": options.expansion}
+    columns = None if features is None else open_features(features, **given)
     import_dataset(
         ImportSource(
             # Edge files often have a general name such as 'edges'.
             name=Path(os.path.abspath(out)).name,
             description=f"edge list {files[0].name}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""),
             edges=edges,
-            features=None
-            if features is None
-            else open_features(features, separator=form.separator, expansion=options.expansion),
-            labels=None
-            if labels is None
-            else open_labels(labels, separator=form.separator, expansion=options.expansion),
-            targets=None
-            if targets is None
-            else open_targets(targets, separator=form.separator, expansion=options.expansion),
+            features=columns,
+            feature_names=() if columns is None else columns.column_names,
+            labels=None if labels is None else open_labels(labels, **given),
+            targets=None if targets is None else open_targets(targets, **given),
         ),
         out,
         options,

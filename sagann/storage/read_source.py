@@ -29,7 +29,7 @@ def graph_of(source: ImportSource) -> Graph:
     data = {name: _MemoryArray(name, form.dtype, form.row_shape) for name, form in columns.items()}
     largest_id = largest_type = -1
     for found in source.edges.chunks():
-        chunk = checked_chunk(found, vertices.num_vertices, columns)
+        chunk = checked_chunk(found, vertices.num_vertices, columns, vertices.rows_of)
         src.append(chunk.src)
         dst.append(chunk.dst)
         largest_id = max(largest_id, largest(chunk.src), largest(chunk.dst))
@@ -56,12 +56,14 @@ def graph_of(source: ImportSource) -> Graph:
         graph = Graph(
             topology=topology,
             num_classes=vertices.num_classes,
+            class_names=source.class_names,
+            edge_type_names=source.edge_type_names,
             graph_names=source.graph_names,
             num_graph_classes=vertices.num_graph_classes,
             num_edge_types=num_edge_types,
             name=source.name,
         )
-        graph = with_vertex_arrays(graph, vertices.arrays, vertices.num_features)
+        graph = with_vertex_arrays(graph, vertices.arrays, vertices.num_features, source.feature_names)
         if source.undirected_once:
             graph = symmetrise(graph)
         validate_graph(graph)

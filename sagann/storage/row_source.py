@@ -72,6 +72,8 @@ class ArrayRows:
     "Name of the torch dtype to store."
     chunk_rows: int = 65536
     "Number of rows in a chunk."
+    column_names: tuple[str, ...] = ()
+    "Names of the columns, or empty."
 
     @property
     def row_shape(self) -> tuple[int, ...]:

@@ -21,13 +21,13 @@ class VertexArrays:
     """Write the arrays of vertices and of graphs, and find the numbers of vertices, features, classes and targets.
 
     ``open_array`` makes the writer of an array from its name, dtype and row shape: an NpyWriter, or an object with the same
-    methods. ``arrays`` holds the result of each writer's ``finish``, by the name of the array.
+    methods. ``rows_of`` names the file whose rows were counted for the number of vertices, if that is not stated. ``arrays`` holds the result of each writer's ``finish``, by the name of the array.
     """
 
     def __init__(self, source: ImportSource, options: ImportOptions, open_array: Callable[..., Any]) -> None:
         self._options = options
         self._open = open_array
-        self._told_by = "num_vertices"
+        self.rows_of = ""
         self.num_vertices = options.num_vertices if options.num_vertices is not None else source.num_vertices
         num_classes = options.num_classes if options.num_classes is not None else source.num_classes
         self._num_classes = {"labels": num_classes, "graph_labels": source.num_graph_classes}
@@ -130,11 +130,11 @@ class VertexArrays:
 
     def _agree(self, num_rows: int, file: str) -> None:
         if self.num_vertices is None:
-            self.num_vertices, self._told_by = num_rows, file
+            self.num_vertices, self.rows_of = num_rows, file
         elif num_rows != self.num_vertices:
             raise DatasetError(
                 "number of vertices is not clear",
-                value=f"{num_rows} rows, but {self._told_by} says {self.num_vertices}",
+                value=f"{num_rows} rows, but {self.rows_of or 'num_vertices'} says {self.num_vertices}",
                 where=file,
                 fix="Provide one row for each vertex, or state the right number of vertices.",
             )

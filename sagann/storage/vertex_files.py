@@ -55,6 +55,11 @@ class TableRows:
         return cls(table=table, dtype=dtype, names=names, row_shape=row_shape, ids=ids)
 
     @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names that the file gives its columns; empty without a line of names."""
+        return tuple(self.names) if self.table.has_names else ()
+
+    @property
     def file(self) -> str:
         """Path of the table."""
         return str(self.table.path)
@@ -86,7 +91,7 @@ def table_labels(table: Table) -> RowSource:
 
 def open_features(
     path: str | os.PathLike[str], *, separator: str | None = None, expansion: int = EXPANSION
-) -> RowSource:
+) -> TableRows | ArrayRows:
     """Open vertex features: ``.npy`` [N, F], or a table with F columns."""
     if Path(path).suffix == ".npy":
         array = map_array(path)

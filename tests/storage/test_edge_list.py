@@ -405,7 +405,11 @@ def test_bad_parquet_columns_are_named(tmp_path: Path) -> None:
             r"feature is not finite: nan in column 0 .*x\.npy, row 1\)",
         ),
         ("features", np.zeros(3), r"float64 \[3\], expected numbers \[num_vertices, num_features\]"),
-        ("features", np.zeros((2, 4)), r"destination id out of range: 2, but there are 2 vertices, .*row 2\)"),
+        (
+            "features",
+            np.zeros((2, 4)),
+            r"out of range: 2, but there are 2 vertices, .*: the rows of .*x\.npy .*row 2\)\. Give each .* row in .*x\.npy",
+        ),
         ("labels", np.array([0, -2, 1]), r"label out of range: -2, but -1 is for unknown .*x\.npy, row 1\)"),
         ("labels", np.array([0.0, 0.5, 1.0]), r"label is not an integer: 0\.5 .*row 1\)"),
         ("labels", np.array([[0, 1], [2, 0], [1, 1]]), r"label out of range: \[2, 0\], but multi-label.*row 1\)"),
