@@ -88,21 +88,11 @@ def import_(
     format_: Annotated[str, option("What SOURCE is.", "|".join(("auto", *FORMATS)), name="--format")] = "auto",
     src: Annotated[
         str | None,
-        option(
-            "Column of the source ids: a name, or a position from 0.",
-            "COLUMN",
-            default="src, source, from or u; else the first",
-            panel=_EDGE_LIST,
-        ),
+        option("Column of the source ids.", "NAME|POSITION", default="src, source, from, u", panel=_EDGE_LIST),
     ] = None,
     dst: Annotated[
         str | None,
-        option(
-            "Column of the destination ids.",
-            "COLUMN",
-            default="dst, destination, target, to or v; else the second",
-            panel=_EDGE_LIST,
-        ),
+        option("Column of the destination ids.", "NAME|POSITION", default="dst, target, to, v", panel=_EDGE_LIST),
     ] = None,
     weight: Annotated[str | None, option("Column of edge weights.", "COLUMN", panel=_EDGE_LIST)] = None,
     edge_type: Annotated[str | None, option("Column of edge types.", "COLUMN", panel=_EDGE_LIST)] = None,
@@ -124,11 +114,7 @@ def import_(
     ] = None,
     features: Annotated[
         Path | None,
-        option(
-            "Vertex features, a row per vertex, with ids in a column 'id' or in order: .npy, CSV or Parquet.",
-            "FILE",
-            panel=_EDGE_LIST,
-        ),
+        option("Vertex features, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST),
     ] = None,
     labels: Annotated[
         Path | None, option("Vertex labels, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST)

@@ -92,10 +92,7 @@ def check_ids(
     rows_of: str = "",
     error: type[InputError] = InputError,
 ) -> None:
-    """Check that vertex ids are at least 0 and below ``num_vertices``; None for no upper limit.
-
-    ``rows_of`` names the file whose number of rows is that of the vertices, if there is one.
-    """
+    """Check that vertex ids are at least 0 and below ``num_vertices`` (None: no limit), which may be the number of ``rows_of`` a file."""
     if len(ids) == 0:
         return
     low, high = (ids.min(), ids.max()) if isinstance(ids, np.ndarray) else ids.aminmax()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
 
 SPLIT_NAMES = ("train", "val", "test")
+NAMES = ("graph_names", "feature_names", "class_names", "edge_type_names")
+"Fields of a graph, and of what it is made of, that hold names."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -79,8 +82,7 @@ class Graph:
     num_edge_types: int = 0
     """Number of edge types, 0 without types; by default one more than the largest. The types are ``topology.edge_data['type']``, from 0."""
     feature_names: tuple[str, ...] = ()
-    """Names of the features, or empty. They, and those of classes and edge types, are dropped where their number is another one, as where
-    ``dataclasses.replace`` changes the features."""
+    "Names of the features, or empty. These names and the following ones are dropped where their number does not fit."
     class_names: tuple[str, ...] = ()
     "Names of the classes, or empty."
     edge_type_names: tuple[str, ...] = ()
@@ -122,21 +124,25 @@ class Graph:
                     fix=mask_of_ids(n) if is_ids else "Pass one row per vertex.",
                 )
         _check_answers_of_graphs(self)
-        for count, numbers in (
-            ("num_classes", self.labels),
-            ("num_graph_classes", self.graph_labels),
-            ("num_edge_types", self.topology.edge_data.get("type")),
-        ):
-            if not getattr(self, count) and numbers is not None and not numbers.is_floating_point():
-                object.__setattr__(self, count, _count(numbers))
-        row_shape = () if features is None else feature_store(features).row_shape
-        for names, shape in (
-            ("feature_names", row_shape),
-            ("class_names", (self.num_classes,)),
-            ("edge_type_names", (self.num_edge_types,)),
-        ):
-            if (len(getattr(self, names)),) != tuple(shape):
-                object.__setattr__(self, names, ())
+        types = self.topology.edge_data.get("type")
+        counts = {"num_classes": self.labels, "num_graph_classes": self.graph_labels, "num_edge_types": types}
+        for count, numbers in counts.items():
+            if (
+                not getattr(self, count)
+                and numbers is not None
+                and not numbers.is_floating_point()
+                and len(numbers)
+            ):
+                largest = numbers.shape[1] - 1 if numbers.ndim == 2 else int(numbers.max())
+                object.__setattr__(self, count, max(0, largest + 1))
+        row_shape = () if features is None else tuple(feature_store(features).row_shape)
+        fits = {
+            "feature_names": (len(self.feature_names),) == row_shape,
+            "class_names": len(self.class_names) == self.num_classes,
+            "edge_type_names": len(self.edge_type_names) == self.num_edge_types,
+        }
+        for names in (names for names, is_fit in fits.items() if not is_fit):
+            object.__setattr__(self, names, ())
 
     @property
     def num_vertices(self) -> int:
@@ -259,6 +265,11 @@ class Graph:
         )
 
 
+def names_of(source: Any) -> dict[str, Any]:
+    """The fields NAMES of a graph, or of an object with the same fields."""
+    return {name: getattr(source, name) for name in NAMES}
+
+
 def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
     """The arrays of a graph, each with a name: edges first, then features, with those of sparse features one by one."""
     yield "indptr", graph.topology.indptr
@@ -291,13 +302,6 @@ def answers_of_graphs(graph: Graph) -> dict[str, Tensor]:
     found = {"graph_labels": graph.graph_labels, "graph_targets": graph.graph_targets}
     found |= {f"graph_split_{name}": mask for name, mask in sorted(graph.graph_splits.items())}
     return {name: rows for name, rows in found.items() if rows is not None}
-
-
-def _count(numbers: Tensor) -> int:
-    """Number of classes, or of edge types: of 0 and 1 the number of columns, else one more than the largest."""
-    if numbers.ndim == 2:
-        return numbers.shape[1]
-    return max(0, int(numbers.max()) + 1) if len(numbers) else 0
 
 
 def _check_answers_of_graphs(graph: Graph) -> None:
@@ -339,7 +343,7 @@ def _check_types(graph: Graph) -> None:
     fix = "Make them with sagann.sampling.hold_out_links."
     require_type(graph.links, MeasuredLinks, where="Graph.links", fix=fix, optional=True)
     require_type(graph.name, str, where="Graph.name", fix="Pass text.")
-    for field_name in ("graph_names", "feature_names", "class_names", "edge_type_names"):
+    for field_name in NAMES:
         names, where = getattr(graph, field_name), f"Graph.{field_name}"
         require_type(names, tuple, where=where, fix="Pass a tuple of names.")
         for text in names:

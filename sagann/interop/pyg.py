@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -85,12 +85,8 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
             "row, col, _ = adj_t.coo() gives torch.stack([col, row]).",
         )
     fields = {key: value for key, value in data.to_dict().items() if value is not None}
-
-    def is_per_edge(key: str) -> bool:
-        rows = fields[key]
-        return isinstance(rows, Tensor) and rows.ndim > 0 and len(rows) == edge_index.shape[1]
-
-    keys = edge_data_of(fields, is_per_edge)
+    lengths = {key: len(rows) if isinstance(rows, Tensor) and rows.ndim else None for key, rows in fields.items()}
+    keys = edge_data_of(lengths, edge_index.shape[1])
     y, ptr = getattr(data, "y", None), getattr(data, "ptr", None)
     num_rows, prefix = data.num_nodes or 0, ""
     if isinstance(y, Tensor) and y.ndim and ptr is not None and len(y) == len(ptr) - 1 != num_rows:
@@ -122,18 +118,9 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
         name=name,
     )
     validate_graph(graph)
-    taken = {
-        "edge_index",
-        "x",
-        "y",
-        "num_nodes",
-        *keys.values(),
-        *(split_field(fields, name) for name in SPLIT_NAMES),
-    }
-    taken |= set() if ptr is None else {"ptr", "batch"}
-    if left_out := {
-        key: form_of(value).removeprefix("torch.") for key, value in fields.items() if key not in taken
-    }:
+    taken = {"edge_index", "x", "y", "num_nodes", *keys.values(), *([] if ptr is None else ["ptr", "batch"])}
+    splits = [split_field(fields, split) for split in SPLIT_NAMES]
+    if left_out := {key: form_of(value) for key, value in fields.items() if key not in {*taken, *splits}}:
         warnings.warn(left_out_of("data", left_out), stacklevel=2)
     return graph
 
@@ -179,21 +166,19 @@ def _require_tensor(value: object, field: str) -> None:
     require_type(value, Tensor, where=f"data.{field}", fix=f"Pass torch.as_tensor({field}).", optional=True)
 
 
-def edge_data_of(fields: Mapping[str, Any], is_per_edge: Callable[[str], bool]) -> dict[str, str]:
+def edge_data_of(lengths: Mapping[str, int | None], num_edges: int) -> dict[str, str]:
     """The attribute of PyG that becomes the edge data of each name: edge_weight, edge_type, edge_attr, and every other edge_NAME with a row
-    per edge; without edge_weight also 'weight', as NetworkX calls it.
+    per edge; without edge_weight also 'weight', as NetworkX calls it. ``lengths`` are the numbers of rows, None for what is no tensor.
     """
     found = {}
-    for key in fields:
+    for key, length in lengths.items():
         name = key.removeprefix("edge_")
+        is_plain = name == key
         # The rows of edge_label belong to the edges of edge_label_index.
-        if key.endswith("_index") or f"{key}_index" in fields:
+        is_other = key.endswith("_index") or f"{key}_index" in lengths
+        if is_other or (is_plain and (key != "weight" or "edge_weight" in lengths)):
             continue
-        if name == key:
-            is_taken = name == "weight" and "edge_weight" not in fields and is_per_edge(key)
-        else:
-            is_taken = name in ("weight", "type", "attr") or is_per_edge(key)
-        if is_taken:
+        if length == num_edges or (not is_plain and name in ("weight", "type", "attr")):
             found[name] = key
     return found
 
@@ -206,7 +191,8 @@ def split_field(fields: Mapping[str, Any], split: str) -> str | None:
 
 def left_out_of(source: str, kinds: Mapping[str, str]) -> str:
     """The line that names what of a source is left out, by the kind of each attribute."""
-    return f"Left out of {source}: {listed([f'{shown(name, 40)} ({kind})' for name, kind in kinds.items()])}."
+    named = [f"{shown(name, 40)} ({kind.removeprefix('torch.')})" for name, kind in kinds.items()]
+    return f"Left out of {source}: {listed(named)}."
 
 
 def _splits(fields: Mapping[str, Any], num_vertices: int) -> dict[str, Tensor]:

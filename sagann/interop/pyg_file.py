@@ -180,13 +180,10 @@ class _Source:
                 "the file has no edges", f"edge_index is {found}, expected integers [2, E]; there are {names}"
             )
         data: dict[str, RowSource] = {}
-
-        def is_per_edge(name: str) -> bool:
-            rows = self._file.array(self._fields[name])
-            return rows is not None and rows.ndim > 0 and len(rows) == ids.shape[1]
-
-        for key, name in edge_data_of(self._fields, is_per_edge).items():
-            rows = self._file.array(self._fields[name])
+        arrays = {name: self._file.array(value) for name, value in self._fields.items()}
+        lengths = {name: len(rows) if rows is not None and rows.ndim else None for name, rows in arrays.items()}
+        for key, name in edge_data_of(lengths, ids.shape[1]).items():
+            rows = arrays[name]
             if rows is None or rows.ndim == 0 or not SAFE_NAME.fullmatch(key):
                 continue
             if self._slices is not None and not self._slices.is_of_edges(name):
@@ -283,11 +280,8 @@ class _Source:
                 f"y {list(y.shape)}; {task} has {expected}",
                 fix="Say another task with --task (task= in Python).",
             )
-        if y.dtype.kind != "f":
-            return label_rows(self._rows("y", y, "int64"), y), None
-        if is_matrix:
-            return LabelRows(rows=self._rows("y", y, "float64"), row_shape=y.shape[1:]), None
-        return label_rows(self._rows("y", y, "float64"), y), None
+        rows = self._rows("y", y, "float64" if y.dtype.kind == "f" else "int64")
+        return LabelRows(rows=rows, row_shape=y.shape[1:]) if is_matrix else label_rows(rows, y), None
 
     def _splits(self, num_vertices: int | None) -> dict[str, RowSource]:
         splits: dict[str, RowSource] = {}

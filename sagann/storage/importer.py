@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sagann.errors import DatasetError
 from sagann.graph import validate_graph
+from sagann.graph.graph import names_of
 from sagann.storage.dataset import map_dataset
 from sagann.storage.edge_source import EdgeSource
 from sagann.storage.folder import new_folder
@@ -71,14 +72,11 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             edge_data=tuple(source.edges.columns),
             splits=tuple(source.splits),
             num_graphs=1 if source.graph_ptr is None else len(source.graph_ptr) - 1,
-            graph_names=source.graph_names,
             graph_labels=vertices.graph_label_kind,
             num_graph_classes=vertices.num_graph_classes,
             num_graph_targets=vertices.num_graph_targets,
             graph_splits=tuple(source.graph_splits),
-            class_names=source.class_names,
-            edge_type_names=source.edge_type_names,
-            feature_names=source.feature_names,
+            **names_of(source),
             edges=EdgeTreatment(
                 symmetrised=symmetrise,
                 coalesced=options.coalesce or symmetrise,

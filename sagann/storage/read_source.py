@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sagann.free_space import require_memory
 from sagann.graph import Graph, Topology, symmetrise, validate_graph
+from sagann.graph.graph import names_of
 from sagann.storage.dataset import with_vertex_arrays
 from sagann.storage.edge_source import checked_chunk
 from sagann.storage.import_source import ImportOptions, ImportSource, naming
@@ -56,14 +57,11 @@ def graph_of(source: ImportSource) -> Graph:
         graph = Graph(
             topology=topology,
             num_classes=vertices.num_classes,
-            class_names=source.class_names,
-            edge_type_names=source.edge_type_names,
-            graph_names=source.graph_names,
             num_graph_classes=vertices.num_graph_classes,
             num_edge_types=num_edge_types,
             name=source.name,
         )
-        graph = with_vertex_arrays(graph, vertices.arrays, vertices.num_features, source.feature_names)
+        graph = with_vertex_arrays(graph, vertices.arrays, vertices.num_features, names_of(source))
         if source.undirected_once:
             graph = symmetrise(graph)
         validate_graph(graph)

@@ -218,10 +218,9 @@ def in_order_of_ids(chunks: Iterable[RowChunk], file: str) -> Iterator[Array]:
     num_rows, held = 0, list[RowChunk]()
     for chunk in chunks:
         if held or (chunk.ids is not None and (chunk.ids != np.arange(num_rows, num_rows + len(chunk.ids))).any()):
-            # The last copy is in order.
-            held_bytes = 2 * sum(each.rows.nbytes for each in (chunk, *held))
-            require_memory(held_bytes, where=file, fix="Sort the rows by id.")
             held.append(chunk)
+            # They are joined before they are taken in order.
+            require_memory(sum(each.rows.nbytes for each in held), where=file, fix="Sort the rows by id.")
         else:
             num_rows += len(chunk.rows)
             yield chunk.rows
@@ -230,13 +229,13 @@ def in_order_of_ids(chunks: Iterable[RowChunk], file: str) -> Iterator[Array]:
         order = np.argsort(ids, kind="stable")
         at = first_true(ids[order] != np.arange(num_rows, num_rows + len(ids)))
         if at is not None:
-            found, expected = int(ids[order[at]]), num_rows + at
+            found, expected = ids[order[at]], num_rows + at
             problem = f"stands where {expected} is missing" if found > expected else "stands twice"
             raise DatasetError(
                 "ids of rows are not those of the vertices",
-                value=f"{found} {'is negative' if found < 0 else problem}; each of 0 to {num_rows + len(ids) - 1} is needed once",
+                value=f"{found} {'is negative' if found < 0 else problem}; there are {num_rows + len(ids)} rows",
                 where=f"{file}, row {held[0].first_row + order[at]}",
-                fix="Number the vertices from 0 as in the edges, and give each a row; the label of one may be -1, for unknown.",
+                fix="Give each vertex one row, with its id from 0 as in the edges; an unknown label is -1.",
             )
         rows = np.concatenate([chunk.rows for chunk in held])
         for part in np.array_split(order, len(held)):

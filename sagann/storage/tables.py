@@ -31,8 +31,9 @@ _NO_ENDS = ("id", "weight", "type", "time", "timestamp")
 
 
 def named_column(table: Table, role: str) -> str | None:
-    """The column whose name says that it holds 'src', 'dst' or 'id'; None without one, an error for two."""
-    found = [name for name in table.names if table.has_names and name.lower() in _NAMES[role]]
+    """The column beside others whose name says that it holds 'src', 'dst' or 'id'; None without one, an error for two."""
+    has_names = table.has_names and len(table.names) > 1
+    found = [name for name in table.names if has_names and name.lower() in _NAMES[role]]
     if len(found) > 1:
         raise _unclear(table, f"{' and '.join(map(quoted, found))} both name the column of '{role}'")
     return found[0] if found else None
@@ -48,9 +49,7 @@ def end_columns(table: Table, given: Sequence[Column | None] = (None, None)) -> 
     ends = [column_name(table, at) if name is None else name for at, name in enumerate(named)]
     for role, name, known in zip(roles, ends, named, strict=True):
         if known is None and set(named) != {None} == set(given):
-            raise _unclear(
-                table, f"no column '{role}' ({', '.join(_NAMES[role])}) beside the other end of the edges"
-            )
+            raise _unclear(table, f"no column '{role}' ({', '.join(_NAMES[role])}) beside the other end")
         if known is None and table.has_names and name.lower() in _NO_ENDS:
             raise _unclear(table, f"{quoted(name)} is not taken for an end of edges")
     return ends

@@ -49,7 +49,7 @@ class TableRows:
     @classmethod
     def of(cls, table: Table, dtype: str, *, is_matrix: bool = False) -> TableRows:
         """The columns of a table without its ids; of a single column, a vector unless ``is_matrix``."""
-        ids = named_column(table, "id") if len(table.names) > 1 else None
+        ids = named_column(table, "id")
         names = [name for name in table.names if name != ids]
         row_shape = (len(names),) if is_matrix or len(names) > 1 else ()
         return cls(table=table, dtype=dtype, names=names, row_shape=row_shape, ids=ids)

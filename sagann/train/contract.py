@@ -150,15 +150,14 @@ class Contract:
                 f"{graph.num_features} features per vertex, the model expects {self.num_features}",
                 "Prepare the graph's features as those of the training graph.",
             )
-        pairs = zip(graph.feature_names, self.feature_names, strict=False)
-        for at, (name, trained) in enumerate(pairs):
-            if name != trained:
-                raise _unfit(
-                    graph,
-                    "the graph's features have other names than those that the model was trained on",
-                    f"feature {at} is {shown(name)}, the model expects {shown(trained)}",
-                    f"Give the features this order: {listed(self.feature_names)}; or, if the names alone differ, these names.",
-                )
+        pairs = enumerate(zip(graph.feature_names, self.feature_names, strict=False))
+        for at, (name, trained) in (pair for pair in pairs if pair[1][0] != pair[1][1]):
+            raise _unfit(
+                graph,
+                "the graph's features have other names than those that the model was trained on",
+                f"feature {at} is {shown(name)}, the model expects {shown(trained)}",
+                f"Order the features as {listed(self.feature_names)}, or, if the names alone differ, rename them.",
+            )
         if self.num_features == 0 and graph.num_vertices != self.num_vertices:
             raise _unfit(
                 graph,

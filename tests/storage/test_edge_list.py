@@ -135,12 +135,12 @@ def test_ids_of_rows_say_whose_they_are(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("0,5\n2,6\n2,7\n1,8\n", r"2 stands twice; each of 0 to 3 is needed once \(in .*y\.csv, row 4\)"),
+        ("0,5\n2,6\n2,7\n1,8\n", r"2 stands twice; there are 4 rows \(in .*y\.csv, row 4\)"),
         ("1,5\n2,6\n0,7\n1,8\n", r"1 stands twice;.*row 5\)"),
         ("0,5\n1,6\n0,7\n", r"0 stands twice;.*row 4\)"),
-        ("0,5\n1,6\n3,7\n", r"3 stands where 2 is missing; each of 0 to 2 .*row 4\)"),
+        ("0,5\n1,6\n3,7\n", r"3 stands where 2 is missing; there are 3 rows .*row 4\)"),
         ("3,5\n2,6\n1,7\n", r"1 stands where 0 is missing.*row 4\)"),
-        ("0,5\n-1,6\n1,7\n", r"-1 is negative; each.*row 3\)"),
+        ("0,5\n-1,6\n1,7\n", r"-1 is negative;.*row 3\)"),
         ("1,5\n0,nan\n", r"target is not finite: nan .*y\.csv, row 3\)"),
     ],
 )
