@@ -280,8 +280,8 @@ class _Source:
                 f"y {list(y.shape)}; {task} has {expected}",
                 fix="Say another task with --task (task= in Python).",
             )
-        rows = self._rows("y", y, "float64" if y.dtype.kind == "f" else "int64")
-        return LabelRows(rows=rows, row_shape=y.shape[1:]) if is_matrix else label_rows(rows, y), None
+        found = self._rows("y", y, "float64" if y.dtype.kind == "f" else "int64")
+        return LabelRows(rows=found, row_shape=y.shape[1:]) if is_matrix else label_rows(found, y), None
 
     def _splits(self, num_vertices: int | None) -> dict[str, RowSource]:
         splits: dict[str, RowSource] = {}
