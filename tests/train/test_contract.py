@@ -67,7 +67,9 @@ def test_features_are_known_by_their_names():
     contract.check(replace(named, feature_names=()))
     Contract.of(community_graph()).check(named)
     swapped = replace(named, feature_names=tuple("bacdefgh"))
-    with pytest.raises(InputError, match=r"other names .*: feature 0 is 'b', the model expects .a. .*Order the features as a, b, c"):
+    with pytest.raises(
+        InputError, match=r"other names .*: feature 0 is 'b', the model expects .a. .*Order the features as a, b, c"
+    ):
         contract.check(swapped)
     saved = graph_identity(named)
     assert (graph_difference(saved, swapped), graph_difference(saved, named)) == ("feature_names", None)
