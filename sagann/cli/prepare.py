@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from sagann.cli.run_settings import DataConfig
@@ -36,9 +35,9 @@ from sagann.graph.task import (
     task_of,
     without_others,
 )
-from sagann.storage import dataset_info, load_graph
+from sagann.storage import load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
-from sagann.storage.npz_graph import arrays_left_out, describe_npz
+from sagann.storage.npz_graph import arrays_left_out
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 
@@ -192,19 +191,6 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
                 graph = replace(graph, num_edge_types=max(graph.num_edge_types, num_edge_types // 2))
             graph = add_inverse_edges(graph)
         return normalise_features(graph) if config.normalise_features else graph
-
-
-def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:
-    """The names of the classes of a dataset's vertices; empty unless there are ``num_classes``."""
-    if source in EMBEDDED:
-        return ()
-    path = Path(source)
-    names: tuple[str, ...] = ()
-    if path.is_dir():
-        names = tuple(dataset_info(path)["class_names"])
-    elif path.suffix == ".npz" and path.is_file():
-        names = describe_npz(path).get("class_names", ())
-    return names if len(names) == num_classes else ()
 
 
 def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:

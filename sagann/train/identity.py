@@ -123,6 +123,8 @@ def graph_identity(graph: Graph, *, as_stated: bool = False) -> dict[str, Any]:
     """
     sizes = ("num_vertices", "num_edges", "num_features", "num_classes", "num_edge_types")
     found: dict[str, Any] = {name: getattr(graph, name) for name in sizes}
+    if graph.feature_names:
+        found["feature_names"] = list(graph.feature_names)
     return found | {name: _digest(array, as_stated=as_stated) for name, array in named_arrays(graph)}
 
 

@@ -74,7 +74,7 @@ class Trainer:
         reporter: is told how the run goes, and alone shows it; by default messages go to the logger 'sagann.train'.
         progress: show a progress bar in a terminal or a notebook, where no ``reporter`` is given. A pipe or a log gets none.
         source: name of the data in the run folder, such as a path; by default the graph's name.
-        class_names: names of the classes, for later predictions; by default their numbers.
+        class_names: names of the classes, for later predictions; by default those of the graph, else their numbers.
         loss: gives the loss of each vertex, or graph, instead of ``config.loss``: see :data:`sagann.train.LossFunction`.
         metrics: further metrics of evaluations and of the run's end, by name: functions of outputs and answers
             (:data:`sagann.train.MetricFunction`), or objects with ``reset``, ``update`` and ``compute``, such as those of torchmetrics.

@@ -162,6 +162,28 @@ def test_classes_have_the_names_that_the_model_was_trained_with(invoke: Invoke, 
     assert (tmp_path / "later.csv").read_text() == found[0]
 
 
+def test_features_in_another_order_are_refused(invoke: Invoke, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).integers(0, 2, (30, 2))
+    table = {"a,b": rows, "b,a": rows[:, ::-1], "id,a,b": np.c_[np.arange(30), rows]}
+    np.savetxt(tmp_path / "y.csv", rows[:, 0], fmt="%d")
+    np.savetxt(tmp_path / "e.csv", rows, fmt="%d", delimiter=",", header="src,dst", comments="")
+    for names, values in table.items():
+        np.savetxt(tmp_path / f"{names}.csv", values, fmt="%d", delimiter=",", header=names, comments="")
+        files = ("--features", tmp_path / f"{names}.csv", "--labels", tmp_path / "y.csv")
+        assert invoke("data", "import", tmp_path / "e.csv", tmp_path / names, *files).code == 0
+    run = tmp_path / "run"
+    assert invoke("train", "--data", tmp_path / "a,b", "--epochs", 1, "--out", run).code == 0
+    assert invoke("evaluate", run, "--data", tmp_path / "id,a,b").code == 0
+    for command in (
+        ("evaluate",),
+        ("predict", "--out", tmp_path / "p.csv"),
+        ("embed", "--out", tmp_path / "p.npy"),
+    ):
+        outcome = invoke(*command, "--run", run, "--data", tmp_path / "b,a")
+        assert outcome.code == 2
+        assert "feature 0 is 'b', the model expects 'a'" in outcome.err
+
+
 def test_a_dataset_that_has_changed_is_noted(invoke: Invoke, blocks: Path, trained: Path, tmp_path: Path) -> None:
     data, run = tmp_path / "data", tmp_path / "run"
     shutil.copytree(blocks, data)
