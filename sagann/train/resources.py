@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
@@ -165,17 +165,89 @@ def require_rng(found: Any, device: torch.device) -> None:
             raise ValueError(f"rng.{name} is no state that its generator can have")
 
 
+class _Turns:
+    """Threads that use the global generators, one after the other."""
+
+    def __init__(self) -> None:
+        self._next, self._turn = threading.Lock(), threading.Lock()
+        self._holder: int | None = None
+        self.num_seeded = 0
+        "Number of :func:`seeded` blocks that are open."
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread has its turn."""
+        return self._holder == threading.get_ident()
+
+    def take(self) -> None:
+        """Wait for the turn."""
+        # A waiting thread has what a thread that gives its turn away needs before it can take another one.
+        with self._next:
+            self._turn.acquire()
+        self._holder = threading.get_ident()
+
+    def give(self) -> None:
+        """Let the next thread have its turn."""
+        self._holder = None
+        self._turn.release()
+
+
+_TURNS = _Turns()
+# A child has none of the threads that had or awaited their turns.
+os.register_at_fork(after_in_child=_TURNS.__init__)
+
+
 @contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the global generators inside the block, except those of other devices. Their states come back after the block."""
+def own_turn(workers: object | None = None) -> Iterator[None]:
+    """Inside the block, no other thread is in such a block. Workers, which wait for each other, are not held up."""
+    if workers is not None or _TURNS.is_mine:
+        yield
+        return
+    _TURNS.take()
+    try:
+        yield
+    finally:
+        # An interrupt may come while the thread waits for its next turn.
+        if _TURNS.is_mine:
+            _TURNS.give()
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Seed the global generators inside the block, except those of other devices. Their states come back after the block.
+
+    The result makes blocks in which other threads have their turns; the generators go on afterwards where they were.
+    """
     before = capture_rng(device)
+
+    @contextmanager
+    def others_turn() -> Iterator[None]:
+        nonlocal before
+        if not _TURNS.is_mine:
+            yield
+            return
+        # Threads that begin meanwhile leave the generators as they find them.
+        own = capture_rng(device) if _TURNS.num_seeded > 1 else None
+        if own is not None:
+            restore_rng(before, device)
+        _TURNS.give()
+        try:
+            yield
+        finally:
+            _TURNS.take()
+            if own is not None:
+                before = capture_rng(device)
+                restore_rng(own, device)
+
     for generator in generators_of(device):
         generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
+    _TURNS.num_seeded += 1
     try:
-        yield
+        yield others_turn
     finally:
+        _TURNS.num_seeded -= 1
         restore_rng(before, device)
 
 

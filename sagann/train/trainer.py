@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,7 @@ from sagann.train.reporter import (
     TensorBoardReporter,
     TrainResult,
 )
-from sagann.train.resources import peak_rss_bytes, reproducible, seeded, stop_on_interrupt
+from sagann.train.resources import own_turn, peak_rss_bytes, reproducible, seeded, stop_on_interrupt
 from sagann.train.run_folder import EVENTS, PROFILE_FILE, RunFolder
 from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
@@ -142,23 +142,24 @@ class Trainer:
         self._shows_progress = progress and reporter is None and self._is_first
         self._records: Sequence[EpochRecord] = ()
         self._is_stopping = False
-        self._parts = assemble(
-            model,
-            graph,
-            config or TrainConfig(),
-            source=source,
-            class_names=class_names,
-            loss=loss,
-            metrics=metrics,
-            optimizer=optimizer,
-            scheduler=scheduler,
-            param_groups=param_groups,
-            validate=validate and self._is_first,
-            workers=workers,
-            # All workers spill to the run folder, each on its own machine.
-            spill_dir=None if run_dir is None else Path(run_dir),
-            say=self._say,
-        )
+        with own_turn(workers):
+            self._parts = assemble(
+                model,
+                graph,
+                config or TrainConfig(),
+                source=source,
+                class_names=class_names,
+                loss=loss,
+                metrics=metrics,
+                optimizer=optimizer,
+                scheduler=scheduler,
+                param_groups=param_groups,
+                validate=validate and self._is_first,
+                workers=workers,
+                # All workers spill to the run folder, each on its own machine.
+                spill_dir=None if run_dir is None else Path(run_dir),
+                say=self._say,
+            )
 
     @property
     def config(self) -> TrainConfig:
@@ -215,8 +216,9 @@ class Trainer:
                 stack.enter_context(folder.locked())
             stack.callback(parts.predictor.release)
             stack.callback(self._let_go_on)
+            stack.enter_context(own_turn(workers))
             parts.stream_where_needed(folder, resume=resume)
-            stack.enter_context(seeded(self.config.seed, self.device))
+            others_turn = stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
             unit = "batch" if parts.has_batches else "epoch"
             stack.enter_context(stop_on_interrupt(self.stop, self._say, after=unit))
@@ -238,8 +240,9 @@ class Trainer:
                 session.balancer.begin()
             require_whole_files = stack.enter_context(whole_files(parts.prepared.graph))
             reporters = self._reporters(folder, session, stack)
-            for reporter in reporters:
-                reporter.on_start(info_of(parts, session))
+            with others_turn():
+                for reporter in reporters:
+                    reporter.on_start(info_of(parts, session))
             saver = None if folder is None else Saver(session, folder, run)
             stack.callback(session.source.close)
             if self.config.mapping == "model":
@@ -248,10 +251,11 @@ class Trainer:
 
                 begin_as_foretold(parts, session.source)
             session.source.open()
-            self._train(session, saver, reporters, require_whole_files)
+            self._train(session, saver, reporters, require_whole_files, others_turn)
             result = self._finish(session, folder)
-            for reporter in reporters:
-                reporter.on_end(result)
+            with others_turn():
+                for reporter in reporters:
+                    reporter.on_end(result)
         return result
 
     def _reporters(self, folder: RunFolder | None, session: TrainSession, stack: ExitStack) -> list[Reporter]:
@@ -276,12 +280,14 @@ class Trainer:
         saver: Saver | None,
         reporters: Sequence[Reporter],
         require_whole_files: Callable[[], None],
+        others_turn: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """Train until the run has ended or is stopped; save and report its progress."""
 
         def between_batches(progress: EpochProgress) -> bool:
-            for reporter in reporters:
-                reporter.on_batch(progress)
+            with others_turn():
+                for reporter in reporters:
+                    reporter.on_batch(progress)
             if saver is not None and saver.is_late:
                 require_whole_files()
                 saver.save()
@@ -294,8 +300,9 @@ class Trainer:
                 break
             if saver is not None:
                 saver.keep(record)
-            for reporter in reporters:
-                reporter.on_epoch(record)
+            with others_turn():
+                for reporter in reporters:
+                    reporter.on_epoch(record)
         if saver is not None:
             saver.save()
 
@@ -351,7 +358,8 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import foretell
 
-        return foretell(self._parts)
+        with own_turn(self._parts.workers):
+            return foretell(self._parts)
 
     def rehearse_trainers(self) -> RehearsedJob:
         """Measure every trainer of ``config.devices`` on a few mini-batches, in some ten seconds, for :mod:`sagann.plan.hybrid.predict`.
@@ -365,7 +373,8 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import rehearse_trainers
 
-        return rehearse_trainers(self._parts)
+        with own_turn(self._parts.workers):
+            return rehearse_trainers(self._parts)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:
         if self.run_dir is not None:

@@ -4,6 +4,8 @@ import json
 import math
 import os
 import statistics
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -15,7 +17,7 @@ from sagann.nn import ModelConfig
 from sagann.storage import check_dataset, open_graph, save_graph
 from sagann.train import TrainConfig, Trainer, load_run, read_run
 from sagann.train.metrics import METRICS_OF
-from sagann.train.reporter import LogReporter
+from sagann.train.reporter import LogReporter, SilentReporter
 from tests.train.runs import (
     Plain,
     TwoLayers,
@@ -212,6 +214,28 @@ def test_the_same_seed_is_bitwise_the_same_run():
     assert numbers_of(one) == numbers_of(two)
     assert one.metrics == two.metrics
     assert_same_bits(weights_of(first), weights_of(second))
+
+
+@pytest.mark.parametrize("options", [{}, {"sample": (-1, -1), "batch_size": 8}])
+def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone(options):
+    # Each waits for the other one after every epoch, so their epochs take turns.
+    reached = threading.Barrier(2)
+
+    class Waiting(SilentReporter):
+        def on_epoch(self, record):
+            reached.wait(timeout=60)
+
+    def weights_after(seed, reporter=None):
+        trainer = trainer_of(reporter=reporter, epochs=4, seed=seed, **options)
+        trainer.fit()
+        return weights_of(trainer.model)
+
+    before = torch.get_rng_state()
+    with ThreadPoolExecutor(2) as threads:
+        together = list(threads.map(lambda seed: weights_after(seed, Waiting()), (1, 2)))
+    assert torch.equal(torch.get_rng_state(), before)
+    for seed, weights in zip((1, 2), together, strict=True):
+        assert_same_bits(weights, weights_after(seed))
 
 
 def test_another_seed_is_another_run():
