@@ -270,8 +270,6 @@ class TrainSession:
         if "source" in state:
             self.source.require_state(state["source"], "source")
         if position.batch:
-            if state["best"]["exhausted"]:
-                raise ValueError("best.exhausted is True, but an epoch was begun after that")
             EpochProgress.require_state(
                 state["progress"],
                 position,

@@ -404,6 +404,8 @@ class Trainer:
         use_best = not interrupted and best is not None
         if use_best:
             self.model.load_state_dict(best)  # type: ignore[arg-type]
+            if said := session.tracker.first_is_best(session.history):
+                self._say(said)
         result = TrainResult(
             epochs=session.epoch,
             batch=session.position.batch,
