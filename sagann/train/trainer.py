@@ -35,11 +35,7 @@ from sagann.train.history import History
 from sagann.train.losses import LossFunction
 from sagann.train.metrics import Metrics
 from sagann.train.own_metrics import OwnMetrics
-from sagann.train.policies import (
-    OptimizerFactory,
-    ParamGroups,
-    SchedulerFactory,
-)
+from sagann.train.policies import OptimizerFactory, ParamGroups, SchedulerFactory, require_maker
 from sagann.train.reporter import (
     EpochRecord,
     EpochRecords,
@@ -78,8 +74,8 @@ class Trainer:
         loss: gives the loss of each vertex, or graph, instead of ``config.loss``: see :data:`sagann.train.LossFunction`.
         metrics: further metrics of evaluations and of the run's end, by name: functions of outputs and answers
             (:data:`sagann.train.MetricFunction`), or objects with ``reset``, ``update`` and ``compute``, such as those of torchmetrics.
-        optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
-        scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
+        optimizer: a function that makes the optimizer from parameter groups, instead of ``config.optimizer``.
+        scheduler: a function that makes the scheduler from the optimizer, instead of ``config.scheduler``.
         param_groups: splits the parameters into groups, instead of ``config.decay``.
         validate: check every value of the graph, and the checksums of the files that it was opened from; turn it off only for a
             checked graph. Labels and splits are always checked. Of several workers, the first one checks.
@@ -135,6 +131,8 @@ class Trainer:
         require_type(run_dir, (str, os.PathLike), where="Trainer.run_dir", fix="Pass a path.", optional=True)
         require_type(source, str, where="Trainer.source", fix="Pass a name of the data.", optional=True)
         require_type(progress, bool, where="Trainer.progress", fix="Pass True or False.")
+        require_maker(optimizer, "optimizer", "groups")
+        require_maker(scheduler, "scheduler", "optimizer")
         self._is_first = workers is None or workers.is_first
         self.run_dir = None if run_dir is None or not self._is_first else Path(run_dir)
         self._reporter: Reporter = (reporter or LogReporter()) if self._is_first else SilentReporter()

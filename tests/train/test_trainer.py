@@ -377,6 +377,17 @@ def test_an_error_in_the_users_model_is_left_as_it_is():
         trainer_of(seeded_model(Broken)).fit()
 
 
+@pytest.mark.parametrize(("what", "argument"), [("optimizer", "groups"), ("scheduler", "optimizer")])
+def test_what_the_trainer_makes_itself_is_not_taken_ready_made(what, argument):
+    model = seeded_model()
+    made = torch.optim.Adam(model.parameters())
+    made = made if what == "optimizer" else torch.optim.lr_scheduler.ExponentialLR(made, 0.9)
+    name = type(made).__name__
+    fix = rf"Pass {what}=lambda {argument}: {name}\({argument}, \.\.\.\), or its name as TrainConfig"
+    with pytest.raises(InputError, match=rf"a {name} is given, expected a function \(in Trainer\.{what}\)\. {fix}"):
+        Trainer(model, community_graph(), **{what: made})
+
+
 def test_something_else_than_a_model_is_refused():
     with pytest.raises(InputError, match=r"a str, expected Module or ModelConfig \(in Trainer.model\)"):
         Trainer("gcn", community_graph())
