@@ -330,6 +330,17 @@ def test_a_loss_that_is_no_number_stops_training():
     assert all(torch.isfinite(parameter).all() for parameter in trainer.model.parameters())
 
 
+def test_an_epsilon_that_half_precision_has_not_is_named_where_training_diverges():
+    def fit(dtype, **options):
+        return trainer_of(seeded_model(Plain).to(dtype), epochs=3, optimizer_options=options).fit()
+
+    with pytest.raises(
+        InputError, match=r"training diverged: .*eps of the optimizer, 1e-08, is 0 in torch\.float16: set eps to"
+    ):
+        fit(torch.float16)
+    assert fit(torch.float16, eps=1e-4).history[-1].loss < fit(torch.bfloat16).history[0].loss
+
+
 def test_an_evaluated_loss_that_is_no_number_stops_training():
     with pytest.raises(InputError, match="training diverged"):
         trainer_of(seeded_model(Plain), optimizer="SGD", lr=1e38, weights="last").fit()
