@@ -169,12 +169,16 @@ class _Turns:
     """Threads that use the global generators, one after the other."""
 
     def __init__(self) -> None:
+        self._restart()
+        os.register_at_fork(after_in_child=self._restart)
+
+    def _restart(self) -> None:
+        # A child process has none of the threads that have or await their turns.
         self._next, self._turn = threading.Lock(), threading.Lock()
         self._holder: int | None = None
         self.num_seeded = 0
         "Number of :func:`seeded` blocks that are open."
 
-    @property
     def is_mine(self) -> bool:
         """Whether this thread has its turn."""
         return self._holder == threading.get_ident()
@@ -193,14 +197,12 @@ class _Turns:
 
 
 _TURNS = _Turns()
-# A child has none of the threads that had or awaited their turns.
-os.register_at_fork(after_in_child=_TURNS.__init__)
 
 
 @contextmanager
 def own_turn(workers: object | None = None) -> Iterator[None]:
     """Inside the block, no other thread is in such a block. Workers, which wait for each other, are not held up."""
-    if workers is not None or _TURNS.is_mine:
+    if workers is not None or _TURNS.is_mine():
         yield
         return
     _TURNS.take()
@@ -208,7 +210,7 @@ def own_turn(workers: object | None = None) -> Iterator[None]:
         yield
     finally:
         # An interrupt may come while the thread waits for its next turn.
-        if _TURNS.is_mine:
+        if _TURNS.is_mine():
             _TURNS.give()
 
 
@@ -223,7 +225,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[Callable[[], AbstractCon
     @contextmanager
     def others_turn() -> Iterator[None]:
         nonlocal before
-        if not _TURNS.is_mine:
+        if not _TURNS.is_mine():
             yield
             return
         # Threads that begin meanwhile leave the generators as they find them.

@@ -226,7 +226,7 @@ def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone(options):
             reached.wait(timeout=60)
 
     def weights_after(seed, reporter=None):
-        trainer = trainer_of(reporter=reporter, epochs=4, seed=seed, **options)
+        trainer = trainer_of(ModelConfig(hidden=8), reporter=reporter, epochs=4, seed=seed, **options)
         trainer.fit()
         return weights_of(trainer.model)
 

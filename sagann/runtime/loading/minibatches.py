@@ -131,7 +131,9 @@ class MiniBatches:
             require_type(flag, bool, where=f"MiniBatches.{name}", fix="Pass True or False.")
         self.graph = graph
         self.batch_size = batch_size
-        self.neighbor_sampler = NeighborSampler(graph.topology, fanouts, replace=replace, weights=weights, seed=seed)
+        self.neighbor_sampler = NeighborSampler(
+            graph.topology, fanouts, replace=replace, weights=weights, seed=seed
+        )
         self._device_sampler = device_sampler_of(
             sample_on,
             graph.topology,
