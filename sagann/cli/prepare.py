@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -58,7 +59,7 @@ def training_graph(
     checked: another worker does it.
     """
     graph = with_task(open_checked(config, keep_splits=config.split is None, check=check), config, task, say)
-    if config.data.endswith(".npz") and Path(config.data).is_file() and (names := arrays_left_out(config.data)):
+    if config.data.endswith(".npz") and os.path.isfile(config.data) and (names := arrays_left_out(config.data)):
         say(f"Arrays left out: {listed(names)}.")
     with whole_files(graph):
         if task == LINK_TASK:

@@ -252,7 +252,7 @@ def _file_of_resumed(out: Path | None, file: Path | None, *, overwrite: bool) ->
             "nothing to resume",
             value=f"there is no {CONFIG_FILE}",
             where=str(out),
-            fix="Name the folder of a run that 'sagann train' started.",
+            fix="Name the folder of a run that 'sagann train' started; continue one of Python with fit(resume=True).",
         )
     return out / CONFIG_FILE
 

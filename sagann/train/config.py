@@ -146,7 +146,7 @@ class TrainConfig:
     the last epoch."""
     monitor: str | None = None
     """Metric that early stopping and the best weights go by: 'val/accuracy', 'val/loss', 'val/r2', 'train/loss', ... None is
-    'val/accuracy' ('val/micro_f1' for multi-label, 'val/loss' for regression), or 'train/loss' where there is no val split."""
+    'val/accuracy' ('val/loss' for multi-label and regression, 'val/mrr' for links), or 'train/loss' where there is no val split."""
     patience: int | None = None
     "Number of epochs without improvement of the monitored metric after which training stops; None never stops early."
     weights: str | None = None

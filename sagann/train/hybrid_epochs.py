@@ -324,7 +324,7 @@ def _require_apart(predictor: Predictor, minibatches: MiniBatches) -> None:
     seeds = minibatches.seeds[:_TRIED_SEEDS]
 
     def output(ids: Tensor) -> Tensor:
-        return predictor.forward_batch(minibatches.load(minibatches.sampler.sample(ids).prepare()))[0]
+        return predictor.forward_batch(minibatches.load(minibatches.neighbor_sampler.sample(ids).prepare()))[0]
 
     with evaluating(predictor.model), seeded(0, torch.device("cpu")):
         together, alone = output(seeds), output(seeds[:1])

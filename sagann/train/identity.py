@@ -31,6 +31,7 @@ from sagann.train.session import TrainSession
 
 FREE_OPTIONS = (
     "epochs",
+    "patience",
     "checkpoint_every",
     "keep_checkpoints",
     "tensorboard",

@@ -35,11 +35,7 @@ from sagann.train.history import History
 from sagann.train.losses import LossFunction
 from sagann.train.metrics import Metrics
 from sagann.train.own_metrics import OwnMetrics
-from sagann.train.policies import (
-    OptimizerFactory,
-    ParamGroups,
-    SchedulerFactory,
-)
+from sagann.train.policies import OptimizerFactory, ParamGroups, SchedulerFactory, require_maker
 from sagann.train.reporter import (
     EpochRecord,
     EpochRecords,
@@ -49,7 +45,7 @@ from sagann.train.reporter import (
     TensorBoardReporter,
     TrainResult,
 )
-from sagann.train.resources import peak_rss_bytes, reproducible, seeded, stop_on_interrupt
+from sagann.train.resources import own_turn, peak_rss_bytes, reproducible, seeded, stop_on_interrupt
 from sagann.train.run_folder import EVENTS, PROFILE_FILE, RunFolder
 from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
@@ -78,8 +74,8 @@ class Trainer:
         loss: gives the loss of each vertex, or graph, instead of ``config.loss``: see :data:`sagann.train.LossFunction`.
         metrics: further metrics of evaluations and of the run's end, by name: functions of outputs and answers
             (:data:`sagann.train.MetricFunction`), or objects with ``reset``, ``update`` and ``compute``, such as those of torchmetrics.
-        optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
-        scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
+        optimizer: a function that makes the optimizer from parameter groups, instead of ``config.optimizer``.
+        scheduler: a function that makes the scheduler from the optimizer, instead of ``config.scheduler``.
         param_groups: splits the parameters into groups, instead of ``config.decay``.
         validate: check every value of the graph, and the checksums of the files that it was opened from; turn it off only for a
             checked graph. Labels and splits are always checked. Of several workers, the first one checks.
@@ -135,6 +131,8 @@ class Trainer:
         require_type(run_dir, (str, os.PathLike), where="Trainer.run_dir", fix="Pass a path.", optional=True)
         require_type(source, str, where="Trainer.source", fix="Pass a name of the data.", optional=True)
         require_type(progress, bool, where="Trainer.progress", fix="Pass True or False.")
+        require_maker(optimizer, "optimizer", "groups")
+        require_maker(scheduler, "scheduler", "optimizer")
         self._is_first = workers is None or workers.is_first
         self.run_dir = None if run_dir is None or not self._is_first else Path(run_dir)
         self._reporter: Reporter = (reporter or LogReporter()) if self._is_first else SilentReporter()
@@ -142,23 +140,24 @@ class Trainer:
         self._shows_progress = progress and reporter is None and self._is_first
         self._records: Sequence[EpochRecord] = ()
         self._is_stopping = False
-        self._parts = assemble(
-            model,
-            graph,
-            config or TrainConfig(),
-            source=source,
-            class_names=class_names,
-            loss=loss,
-            metrics=metrics,
-            optimizer=optimizer,
-            scheduler=scheduler,
-            param_groups=param_groups,
-            validate=validate and self._is_first,
-            workers=workers,
-            # All workers spill to the run folder, each on its own machine.
-            spill_dir=None if run_dir is None else Path(run_dir),
-            say=self._say,
-        )
+        with own_turn(workers):
+            self._parts = assemble(
+                model,
+                graph,
+                config or TrainConfig(),
+                source=source,
+                class_names=class_names,
+                loss=loss,
+                metrics=metrics,
+                optimizer=optimizer,
+                scheduler=scheduler,
+                param_groups=param_groups,
+                validate=validate and self._is_first,
+                workers=workers,
+                # All workers spill to the run folder, each on its own machine.
+                spill_dir=None if run_dir is None else Path(run_dir),
+                say=self._say,
+            )
 
     @property
     def config(self) -> TrainConfig:
@@ -215,6 +214,7 @@ class Trainer:
                 stack.enter_context(folder.locked())
             stack.callback(parts.predictor.release)
             stack.callback(self._let_go_on)
+            stack.enter_context(own_turn(workers))
             parts.stream_where_needed(folder, resume=resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
@@ -351,7 +351,8 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import foretell
 
-        return foretell(self._parts)
+        with own_turn(self._parts.workers):
+            return foretell(self._parts)
 
     def rehearse_trainers(self) -> RehearsedJob:
         """Measure every trainer of ``config.devices`` on a few mini-batches, in some ten seconds, for :mod:`sagann.plan.hybrid.predict`.
@@ -365,7 +366,8 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import rehearse_trainers
 
-        return rehearse_trainers(self._parts)
+        with own_turn(self._parts.workers):
+            return rehearse_trainers(self._parts)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:
         if self.run_dir is not None:
@@ -395,6 +397,8 @@ class Trainer:
         use_best = not interrupted and best is not None
         if use_best:
             self.model.load_state_dict(best)  # type: ignore[arg-type]
+            if said := session.tracker.first_is_best(session.history):
+                self._say(said)
         result = TrainResult(
             epochs=session.epoch,
             batch=session.position.batch,

@@ -14,9 +14,11 @@ import torch
 
 import sagann
 from sagann.graph import Graph, Topology, rmat_graph, sbm_graph
+from sagann.nn import ModelConfig
+from sagann.nn.user_model import load_class
 from sagann.runtime.blocks.scratch import Scratch
 from sagann.storage import load_graph, save_graph
-from sagann.train import load_run
+from sagann.train import TrainConfig, Trainer, load_run
 from tests.cli.conftest import Invoke
 
 
@@ -343,7 +345,41 @@ def test_no_run(invoke: Invoke, tmp_path: Path, command: str) -> None:
     out = [] if command == "evaluate" else ["--out", tmp_path / "x.npy"]
     outcome = invoke(command, "--run", tmp_path, *out)
     assert outcome.code == 2
-    assert "not a run folder: there is no config.toml" in outcome.err
+    assert "not a run folder: there is neither config.toml nor run.json" in outcome.err
+
+
+def test_a_run_of_python_is_used_like_one_of_the_command_line(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    graph, config = load_graph(blocks), TrainConfig(epochs=2, device="cpu")
+    trainer = Trainer(ModelConfig(hidden=8), graph, config, run_dir=tmp_path / "run")
+    accuracy = trainer.fit().metrics["test"]["accuracy"]
+    # A graph of Python has a name, and perhaps no file.
+    outcome = invoke("evaluate", "--run", tmp_path / "run")
+    assert outcome.code == 2
+    assert f"trained on a graph named '{graph.name}'" in outcome.err
+    assert "--data" in outcome.err
+    outcome = invoke("evaluate", "--run", tmp_path / "run", "--data", blocks)
+    assert f"gcn on {graph.name}" in outcome.out
+    assert f"{accuracy:.4f}" in next(line for line in outcome.out.splitlines() if " test " in line)
+    Trainer(ModelConfig(hidden=8), graph, config, run_dir=tmp_path / "named", source=str(blocks)).fit()
+    found = tmp_path / "found.npy"
+    assert invoke("embed", "--run", tmp_path / "named", "--out", found).err == ""
+    np.testing.assert_array_equal(np.load(found), trainer.embed())
+
+
+def test_a_module_of_python_is_used_where_its_class_is_named(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    text = "import torch\nclass Net(torch.nn.Linear):\n  def __init__(self, in_dim, out_dim): super().__init__(in_dim, out_dim)\n"
+    (tmp_path / "net.py").write_text(
+        text + "  def forward(self, hops, x): return super().forward(x)\nclass Other(Net): pass\n"
+    )
+    net = load_class(tmp_path / "net.py", "Net")(6, 3)
+    run = Trainer(net, load_graph(blocks), TrainConfig(epochs=1, device="cpu"), run_dir=tmp_path / "run").fit()
+    command = ("evaluate", "--run", tmp_path / "run", "--data", blocks)
+    for named in ((), ("--model", f"{tmp_path}/net.py:Other")):
+        outcome = invoke(*command, *named)
+        assert outcome.code == 2
+        assert "--model FILE.py:Net" in outcome.err
+    outcome = invoke(*command, "--model", f"{tmp_path}/net.py:Net")
+    assert f"{run.metrics['test']['accuracy']:.4f}" in outcome.out
 
 
 def test_a_graph_of_another_kind(invoke: Invoke, trained: Path, tmp_path: Path) -> None:

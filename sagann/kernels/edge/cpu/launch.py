@@ -21,6 +21,7 @@ import torch
 
 from sagann import jit
 from sagann.kernels.edge.source import import_source, library_hash
+from sagann.parent_process import require_own_threads
 
 _SHARED = Path(__file__).parents[1]
 LIBRARY = (
@@ -102,4 +103,5 @@ def launch(function: int, args: Sequence[int], *, num_items: int) -> None:
     if threads <= 1:
         _Kernel(function)(packed.ctypes.data)
         return
+    require_own_threads()
     launcher()[1](function, packed.ctypes.data, threads)
