@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import sys
@@ -20,6 +19,7 @@ from sagann.cli.options import App, DebugOption, QuietOption, Shared, ThreadsOpt
 from sagann.cli.signals import Signals
 from sagann.did_you_mean import nearest
 from sagann.errors import InputError, is_interrupt
+from sagann.process_end import end_quickly
 from sagann.ranges import RANGES
 
 app = App(
@@ -75,8 +75,7 @@ def run(signals: Signals) -> NoReturn:
             code = _fail(error, Shared())
         # Else Python would report the same error again while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    # The system takes back what is left. Python would look for garbage among all of it first.
-    gc.freeze()
+    end_quickly()
     sys.exit(code)
 
 

@@ -10,6 +10,7 @@ import functools
 import gc
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -114,9 +115,19 @@ class Shared:
             gc.enable()
 
     def load_compiler(self) -> None:
-        """Load PyTorch's compiler, which its optimizers and its traces would load."""
+        """Load PyTorch's compiler, which its optimizers and its traces would load; without Triton, where no device runs its kernels."""
         with self.loading():
-            importlib.import_module("torch._dynamo")
+            import torch
+
+            is_hidden = self.is_program and "triton" not in sys.modules and not torch.accelerator.is_available()
+            if is_hidden:
+                # Python refuses to import what has None here. The compiler asks once whether there is Triton, and keeps the answer.
+                sys.modules["triton"] = None  # type: ignore[assignment]
+            try:
+                importlib.import_module("torch._dynamo")
+            finally:
+                if is_hidden:
+                    del sys.modules["triton"]
 
     def add_user_file(self, model: str) -> None:
         """Note the file of a model that is named as FILE.py:CLASS; a name of the zoo has none."""

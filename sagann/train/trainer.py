@@ -22,12 +22,10 @@ from sagann.errors import CheckpointError, require_type
 from sagann.graph import Graph
 from sagann.nn import ModelConfig
 from sagann.registry import default
-from sagann.runtime.spinning import may_spin
 from sagann.storage.whole_files import whole_files
 from sagann.train.agreement import continue_together, require_same_run
 from sagann.train.assembly import assemble
 from sagann.train.best import copy_of
-from sagann.train.busy_watch import BusyWatch
 from sagann.train.config import TrainConfig
 from sagann.train.description import description_of, info_of, summary_of, trained_on
 from sagann.train.epoch_progress import EpochProgress
@@ -256,11 +254,7 @@ class Trainer:
 
     def _reporters(self, folder: RunFolder | None, session: TrainSession, stack: ExitStack) -> list[Reporter]:
         """Everyone who is told how a session goes; what is to be closed at its end is put on ``stack``."""
-        parts, reporters = self._parts, [self._reporter]
-        # Threads that copy blocks, or make batches, would be taken for other processes.
-        is_alone = parts.predictor.streaming is None and not parts.has_batches and self.device.type == "cpu"
-        if is_alone and self._is_first and may_spin(torch.get_num_threads()):
-            reporters.append(BusyWatch(self._say))
+        reporters = [self._reporter]
         if self._shows_progress and (bar := default("progress")()) is not None:
             stack.callback(bar.close)
             reporters.append(bar)
