@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -41,10 +40,15 @@ _NOT_KNOWN = ("ptr", "size", "size_i", "size_j", "dim_size", "edge_index", "edge
 "Arguments that PyG offers to any function: the ids of the destinations, and what else it knows of the edges."
 
 
-class Index(Enum):
-    """Stands for the ids of the edges' destinations, which only PyG's softmax may read."""
+class Index:
+    """Stands for the ids of the edges' destinations, which only PyG's softmax may read.
 
-    INDEX = 0
+    Args:
+        scores: gets what softmax is called with.
+    """
+
+    def __init__(self, scores: list[Tensor]) -> None:
+        self.scores = scores
 
     def numel(self) -> int:
         """Not 0: a function may ask whether there are edges."""
@@ -54,8 +58,26 @@ class Index(Enum):
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
         raise _reads_ids(f"it passes index to {getattr(func, '__name__', func)}")
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """Tensor's: a function that asks for the type goes on as it would with ids."""
+        return Tensor
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _reads_ids(f"it reads {name} of index")
+
     def __getitem__(self, _: object) -> NoReturn:
         raise _reads_ids("it picks entries of index")
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """The argument that is the ids of the edges' destinations."""
+
+    def read(self, call: Call) -> Index:
+        return Index(call.scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +151,8 @@ class ComputedRow:
         return self.function(*args, **kwargs)
 
 
-Source = Value | VertexRow | StoredRow | UpdatedRow | ComputedRow | Parameter
-_SOURCES = (Value, VertexRow, StoredRow, UpdatedRow, ComputedRow, Parameter)
+Source = Ids | Value | VertexRow | StoredRow | UpdatedRow | ComputedRow | Parameter
+_SOURCES = (Ids, Value, VertexRow, StoredRow, UpdatedRow, ComputedRow, Parameter)
 Arguments = tuple[tuple[str, Source], ...]
 "Names of a function's arguments, and what each of them is."
 NameOf = Callable[[Tensor], str | None]
@@ -194,7 +216,7 @@ def _reads_ids(how: str) -> LayerError:
         "a layer of PyTorch Geometric reads the ids of destinations",
         value=how,
         where="its message or edge_update",
-        fix="Pass index to softmax alone. Compute what depends on it once for the graph, or write the layer as sagann.SagaLayer.",
+        fix="Pass index to torch_geometric.utils.softmax alone, in the layer's own functions. Compute what depends on it once for the graph, or write the layer as sagann.SagaLayer.",
     )
 
 
@@ -231,7 +253,7 @@ def computes_with(what: str, how: str) -> LayerError:
     return LayerError(
         f"a model of PyTorch Geometric computes with {what}",
         value=f"it uses {how} outside of message and edge_update",
-        where="its forward, or that of one of its layers",
+        where="the model's forward",
         fix="Compute it in the layer's message, or once for the graph, before it is trained; or write the layer as sagann.SagaLayer.",
     )
 
@@ -248,9 +270,9 @@ def arguments_of(
         num_src: number of rows of the sources. Rows of the destinations, which are fewer in a mini-batch, are filled up to it.
     """
     found, rows = [], {}
-    for argument, parameter in list(inspect.signature(getattr(type(conv), name)).parameters.items())[1:]:
+    for argument, parameter in inspect.signature(getattr(conv, name)).parameters.items():
         if argument in _OF_INDEX:
-            source: Source = Value(Index.INDEX)
+            source: Source = Ids()
         elif argument in _NOT_KNOWN:
             source = Value(None)
         elif argument[-2:] in ("_i", "_j") and argument[:-2] in given:

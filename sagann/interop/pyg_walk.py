@@ -1,14 +1,16 @@
 """Walks: what a model of PyTorch Geometric gets for ``edge_index``, and what its layers do with it.
 
-A layer that was :func:`routed` asks its ``edge_index`` who propagates: PyG, where it is a tensor; else the walk that the stand-in is of, which
-calls the SAGA layer of this call of ``propagate``.
+The model that runs is a shadow of the user's (:func:`shadowed`). A layer of it asks its ``edge_index`` who propagates: PyG, where it is a tensor;
+else the walk that the stand-in is of, which calls the SAGA layer of this call of ``propagate``.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from types import MethodType
 from typing import Any, NoReturn, Protocol
 
@@ -19,7 +21,7 @@ from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.interop.pyg_layer import PygLayer
 from sagann.interop.pyg_rows import EdgeRows, StoredRow, UpdatedRow, arguments_of, computes_with, moved, row_dim
-from sagann.saga.engine import NotesInputs, current_engine
+from sagann.saga.engine import NotesInputs, current_engine, using_engine
 
 DEGREE_WEIGHTS = "gcn_weight"
 "Edge data with the weights by degree."
@@ -57,12 +59,48 @@ class Walk(Protocol):
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """The rows that a layer is called with: a pair where it has fewer destinations than sources."""
 
+    @property
+    def hop(self) -> Topology:
+        """The topology of the next call of ``propagate``."""
+
 
 class EdgeIndex:
-    """Stands for the edges in a model of PyG, which may only pass it on to its layers."""
+    """Stands for the edges in a model of PyG, which may ask for its form, and pass it on to its layers."""
+
+    dtype, ndim, is_cuda = torch.int64, 2, property(lambda self: self.device.type == "cuda")
 
     def __init__(self, walk: Walk) -> None:
         self.walk = walk
+
+    @property
+    def device(self) -> torch.device:
+        """Where the edges lie."""
+        return self.walk.hop.device
+
+    @property
+    def shape(self) -> torch.Size:
+        """2, and the number of edges of the next layer."""
+        return torch.Size([2, self.numel() // 2])
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or a part of it."""
+        return self.shape if dim is None else 2 if dim in (0, -2) else self.shape[dim]
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """Twice the number of edges."""
+        if self.walk.hop.is_part:
+            raise computes_with("edge_index", "the number of edges, of which a worker has a part,")
+        return 2 * self.walk.hop.num_edges
+
+    def to(self, *_: object, **__: object) -> EdgeIndex:
+        """The stand-in: the edges lie where the rows do."""
+        return self
+
+    cpu = cuda = long = contiguous = to
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
@@ -108,10 +146,19 @@ class PlannedWalk(_WalkOf):
         self.layers, self.levels, self.hops = layers, levels, hops
         self.number = 0
         "Number of the next call."
+        self.has_ended = False
+        "Whether a call comes from a checkpoint, which computes a part of the forward again."
+        self.engine = current_engine()
+
+    @property
+    def hop(self) -> Topology:
+        """See :class:`Walk`."""
+        return self.hops[self.levels[min(self.number, len(self.levels) - 1)]]
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """See :class:`Walk`."""
-        number, self.number = self.number, self.number + 1
+        number = self._number_of(conv, _num_rows(conv, given))
+        self.number = number if self.has_ended else number + 1
         layer = self.layers[number] if number < len(self.layers) else None
         if layer is None or layer.conv is not conv:
             raise changed(f"call {number + 1} of propagate is of {type(conv).__name__}")
@@ -119,20 +166,35 @@ class PlannedWalk(_WalkOf):
         arguments, rows = arguments_of(conv, "message", given, num_src=hop.num_given)
         if arguments != layer.called_with:
             raise changed(f"{type(conv).__name__} propagates other arguments")
-        out: Tensor = layer(hop, rows)
+        with using_engine(self.engine):
+            out: Tensor = layer(hop, rows)
         return out
 
     def end(self) -> None:
-        """Refuse a forward that has not called all layers."""
-        if self.number != len(self.layers):
+        """Refuse a forward that has called some of the layers, or none where vertices become fewer."""
+        is_sampled = any(hop.num_dst < hop.num_given for hop in self.hops)
+        if self.number != len(self.layers) and (self.number or is_sampled):
             raise changed(f"{self.number} calls of propagate, {len(self.layers)} on made-up vertices")
+        self.has_ended = True
 
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """See :class:`Walk`."""
-        if self.number == len(self.layers) or not isinstance(x, Tensor):
+        if not isinstance(x, Tensor) or (number := self._number_of(conv, len(x))) == len(self.layers):
             return x
-        hop = self.hops[self.levels[self.number]]
+        hop = self.hops[self.levels[number]]
         return (x, x[: hop.num_dst]) if hop.num_dst < hop.num_given and _takes_pairs(conv) else x
+
+    def _number_of(self, conv: nn.Module, num_rows: int) -> int:
+        """Number of a call: the next one; in a checkpoint, one of the same layer, of as many rows."""
+        if not self.has_ended:
+            return self.number
+        hops = {
+            number: self.hops[self.levels[number]] for number, each in enumerate(self.layers) if each.conv is conv
+        }
+        found = {number: hop for number, hop in hops.items() if hop.num_given == num_rows}
+        if len({id(hop) for hop in found.values()}) > 1:
+            raise changed(f"a checkpoint of {type(conv).__name__}, which several levels share, may be any of them")
+        return next(iter(found), len(self.layers))
 
 
 class ReadingWalk(_WalkOf):
@@ -145,7 +207,7 @@ class ReadingWalk(_WalkOf):
 
     def __init__(self, model: nn.Module, topology: Topology) -> None:
         super().__init__(model)
-        self.topology = topology
+        self.topology = self.hop = topology
         self.layers: list[PygLayer] = []
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
@@ -191,41 +253,49 @@ class SampledWalk(PlannedWalk):
 class Preparation:
     """What the layers of PyG do to the edges in every forward."""
 
-    adds_loops: bool
+    adds_loops: bool = False
     "Whether the layers give every vertex a self-loop that has none."
-    weighs: bool
+    weighs: bool = False
     "Whether the layers weigh edges by the degrees of their ends."
+    doubles_loops: bool = False
+    "Whether the layers give a vertex that has a self-loop another one."
 
 
 def preparation_of(conv: nn.Module) -> Preparation:
     """What this layer does to its edges before it propagates."""
     names = [kind.__name__ for kind in type(conv).__mro__ if kind.__module__.startswith("torch_geometric.")]
-    if any(name in _NORMALISING for name in names) and getattr(conv, "normalize", True):
-        adds = not any(name in _WITHOUT_LOOPS for name in names)
-        return Preparation(adds_loops=adds and getattr(conv, "add_self_loops", True), weighs=True)
-    return Preparation(adds_loops=bool(getattr(conv, "add_self_loops", False)), weighs=False)
+    if any(name in _NORMALISING for name in names):
+        # Those that do not weigh edges add no loops either, whatever add_self_loops is.
+        weighs = bool(getattr(conv, "normalize", True))
+        adds = weighs and not any(name in _WITHOUT_LOOPS for name in names)
+        return Preparation(adds_loops=adds and getattr(conv, "add_self_loops", True), weighs=weighs)
+    doubles = "SimpleConv" in names and getattr(conv, "combine_root", None) == "self_loop"
+    return Preparation(adds_loops=doubles or bool(getattr(conv, "add_self_loops", False)), doubles_loops=doubles)
 
 
 class _Routed:
-    """A function of a layer, in the place of the layer's own."""
+    """A function of a layer's shadow, in the place of the layer's own."""
 
-    def __init__(self, conv: nn.Module) -> None:
-        self.conv = conv
+    def __init__(self, conv: nn.Module, shadow: Any) -> None:
+        self.conv, self.shadow = conv, shadow
 
 
 class _Forward(_Routed):
-    def __init__(self, conv: nn.Module) -> None:
-        super().__init__(conv)
-        self.__signature__ = inspect.signature(MethodType(type(conv).forward, conv))
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(MethodType(type(self.conv).forward, self.conv))
 
-    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         edges = next((each for each in (*args, *kwargs.values()) if isinstance(each, EdgeIndex)), None)
         if edges is not None:
+            given = self.__signature__.bind(*args, **kwargs)
+            name, x = next(iter(given.arguments.items()))
             engine = current_engine()
             if isinstance(engine, NotesInputs) and _tensors(x):
                 engine.note_input(_tensors(x)[0])
-            x = edges.walk.input_of(self.conv, x)
-        return type(self.conv).forward(self.conv, x, *args, **kwargs)
+            given.arguments[name] = edges.walk.input_of(self.conv, x)
+            args, kwargs = given.args, given.kwargs
+        return type(self.conv).forward(self.shadow, *args, **kwargs)
 
 
 class _Propagate(_Routed):
@@ -240,7 +310,7 @@ class _Propagate(_Routed):
             given["edge_weight"] = EdgeRows(StoredRow(DEGREE_WEIGHTS), {}, edge_index.walk.name_of)
         gathered = edge_index.walk.propagate(conv, given)
         gathered = moved(gathered, 0, row_dim(conv, gathered))
-        return conv.update(gathered, **_arguments_of_update(conv, given))
+        return self.shadow.update(gathered, **_arguments_of_update(conv, given))
 
 
 class _UpdateEdges(_Routed):
@@ -252,10 +322,41 @@ class _UpdateEdges(_Routed):
         return EdgeRows(UpdatedRow(arguments), rows, edge_index.walk.name_of)
 
 
-def routed(conv: nn.Module) -> None:
-    """Have a layer of PyG ask its ``edge_index`` who propagates."""
-    routes = {"forward": _Forward(conv), "propagate": _Propagate(conv), "edge_updater": _UpdateEdges(conv)}
-    conv.__dict__.update(routes)
+@contextmanager
+def shadowed(model: nn.Module) -> Iterator[nn.Module]:
+    """A model that shares all that this one has, but whose layers of PyG ask their ``edge_index`` who propagates.
+
+    The model itself stays as it is: threads may run it beside each other, and so may PyG. Attributes that a forward sets are the model's
+    when the block ends.
+    """
+    from torch_geometric.nn import MessagePassing
+
+    shadows: dict[nn.Module, nn.Module] = {}
+
+    def shadow_of(module: nn.Module | None) -> Any:
+        if module is None or module in shadows:
+            return shadows.get(module) if module else None
+        shadows[module] = module
+        inner = {name: shadow_of(each) for name, each in module._modules.items()}
+        is_conv = isinstance(module, MessagePassing)
+        if is_conv or any(inner[name] is not each for name, each in module._modules.items()):
+            found = shadows[module] = object.__new__(type(module))
+            vars(found).update(vars(module), _modules=inner)
+            for name, value in vars(module).items():
+                if isinstance(value, MethodType) and value.__self__ is module:
+                    vars(found)[name] = MethodType(value.__func__, found)
+            if is_conv:
+                routes = {"forward": _Forward, "propagate": _Propagate, "edge_updater": _UpdateEdges}
+                vars(found).update({name: kind(module, found) for name, kind in routes.items()})
+        return shadows[module]
+
+    shadow = shadow_of(model)
+    before = {module: dict(vars(found)) for module, found in shadows.items() if found is not module}
+    yield shadow
+    for module, known in before.items():
+        for name, value in vars(shadows[module]).items():
+            if known.get(name, known) is not value and not isinstance(value, EdgeRows | EdgeIndex):
+                vars(module)[name] = value
 
 
 def changed(found: str) -> LayerError:
@@ -287,5 +388,6 @@ def _tensors(value: Any) -> list[Tensor]:
 
 def _takes_pairs(conv: nn.Module) -> bool:
     """Whether a layer's ``forward`` says that it takes a pair of rows, of sources and of destinations."""
-    parameters = inspect.signature(type(conv).forward).parameters
-    return "Tuple" in str(parameters["x"].annotation) if "x" in parameters else False
+    return any(
+        "Tuple" in str(each.annotation) for each in list(inspect.signature(type(conv).forward).parameters.values())[1:2]
+    )
