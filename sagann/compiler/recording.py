@@ -100,14 +100,6 @@ class _Hop(Topology):
         return self.num_src
 
     @property
-    def num_edges(self) -> int:
-        return self.real.num_edges
-
-    @property
-    def is_part(self) -> bool:
-        return self.real.is_part
-
-    @property
     def device(self) -> torch.device:
         return self.on
 

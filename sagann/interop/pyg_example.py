@@ -86,7 +86,7 @@ def values_and_gradients(run: Callable[[Tensor], Any], model: nn.Module, x: Tens
         for each in inputs:
             each.grad = None
         # Some checkpoints do not run in torch.autograd.grad.
-        (out * weights).sum().backward()  # type: ignore[no-untyped-call]
+        (out * weights).sum().backward()
     return [out.detach(), *(torch.zeros_like(each) if each.grad is None else each.grad for each in inputs)]
 
 

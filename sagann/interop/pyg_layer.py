@@ -48,14 +48,13 @@ class Call:
         """What a function of the layer returns for these edges."""
         given = {argument: source.read(self) for argument, source in arguments}
         # Attributes that the function sets, such as the last weights of attention, are not kept.
-        conv = object.__new__(_with_softmax(type(self.conv)))
+        kind: Any = type(self.conv)
+        conv: Any = object.__new__(_with_softmax(kind))
         vars(conv).update(vars(self.conv))
         return getattr(conv, name)(**given)
 
 
-def _softmax(
-    src: Tensor, index: Any = None, ptr: object = None, num_nodes: object = None, dim: int = 0
-) -> Tensor:
+def _softmax(src: Tensor, index: Any = None, ptr: object = None, num_nodes: object = None, dim: int = 0) -> Tensor:
     """In the place of PyG's softmax: notes the scores, and gives ones."""
     if type(index) is not Index or dim not in (0, -src.ndim):
         raise LayerError(

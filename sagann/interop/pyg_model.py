@@ -28,6 +28,7 @@ from torch.nn.parameter import is_lazy
 
 from sagann.errors import InputError, LayerError, SagannError, in_one_line
 from sagann.graph import Graph, Topology, add_self_loops, normalise
+from sagann.interop.pyg_aggregations import aggregation_of
 from sagann.interop.pyg_call import (
     CACHES_OF_ROWS,
     arguments_for,
@@ -52,7 +53,6 @@ from sagann.interop.pyg_example import (
     values_and_gradients,
     with_some_weights,
 )
-from sagann.interop.pyg_aggregations import aggregation_of
 from sagann.interop.pyg_layer import PygLayer
 from sagann.interop.pyg_rows import EdgeRows, StoredRow
 from sagann.interop.pyg_walk import (

@@ -21,19 +21,8 @@ from sagann.errors import LayerError
 if TYPE_CHECKING:
     from sagann.interop.pyg_layer import Call
 
-_OF_SHAPE = (
-    "size",
-    "dim",
-    "numel",
-    "stride",
-    "tolist",
-    "item",
-    "numpy",
-    "backward",
-    "is_floating_point",
-    "nelement",
-    "ndimension",
-)
+_OF_SHAPE = ("size", "dim", "numel", "nelement", "ndimension", "stride", "is_floating_point")
+_LEAVING = (*_OF_SHAPE, "tolist", "item", "numpy", "backward")
 "Functions of a tensor that are not computed for each row."
 _OF_INDEX = ("index", "edge_index_i")
 _NOT_KNOWN = ("ptr", "size", "size_i", "size_j", "dim_size", "edge_index", "edge_index_j", "adj_t")
@@ -192,7 +181,7 @@ class EdgeRows:
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(Tensor, name, None)
-        if name.startswith("_") or not callable(function) or name in _OF_SHAPE or name.endswith("_"):
+        if name.startswith("_") or not callable(function) or name in _LEAVING or name.endswith("_"):
             if name.startswith("__"):
                 raise AttributeError(name)
             raise computes_with("a row per edge", name)
@@ -225,25 +214,8 @@ def _operator(name: str) -> Callable[..., EdgeRows]:
     return lambda self, *args: EdgeRows.__torch_function__(function, (), (self, *args))
 
 
-for _name in (
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "mul",
-    "rmul",
-    "truediv",
-    "rtruediv",
-    "pow",
-    "neg",
-    "getitem",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-):
+_ARITHMETIC = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "neg")
+for _name in (*_ARITHMETIC, "getitem", "eq", "ne", "lt", "le", "gt", "ge"):
     # Python looks operators up in the class.
     setattr(EdgeRows, f"__{_name}__", _operator(f"__{_name}__"))
 

@@ -7,12 +7,13 @@ else the walk that the stand-in is of, which calls the SAGA layer of this call o
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import MethodType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -26,90 +27,42 @@ from sagann.saga.engine import NotesInputs, current_engine, using_engine
 DEGREE_WEIGHTS = "gcn_weight"
 "Edge data with the weights by degree."
 WEIGHTS = StoredRow("weight")
-_NORMALISING = (
-    "APPNP",
-    "ARMAConv",
-    "DNAConv",
-    "FAConv",
-    "GCN2Conv",
-    "GCNConv",
-    "LGConv",
-    "MixHopConv",
-    "SGConv",
-    "SSGConv",
-    "TAGConv",
-)
-"Layers of PyG that weigh edges by the degrees of their ends."
-_WITHOUT_LOOPS = ("ARMAConv", "LGConv", "TAGConv")
-"Those of them that add no self-loops before."
-
-
-class Walk(Protocol):
-    """A forward of the model."""
-
-    def name_of(self, tensor: Tensor) -> str | None:
-        """The name of a parameter or buffer of the model; None for another tensor."""
-
-    def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
-        """What the next call of ``propagate`` returns before ``update``, for these named arguments."""
-
-    def end(self) -> None:
-        """The forward has ended."""
-
-    def input_of(self, conv: nn.Module, x: Any) -> Any:
-        """The rows that a layer is called with: a pair where it has fewer destinations than sources."""
-
-    @property
-    def hop(self) -> Topology:
-        """The topology of the next call of ``propagate``."""
+_ADDING = ("APPNP", "DNAConv", "FAConv", "GCN2Conv", "GCNConv", "MixHopConv", "SGConv", "SSGConv")
+"Layers of PyG that weigh edges by the degrees of their ends, and add self-loops before."
+_NORMALISING = (*_ADDING, "ARMAConv", "LGConv", "TAGConv")
+"All that weigh edges so."
 
 
 class EdgeIndex:
-    """Stands for the edges in a model of PyG, which may ask for its form, and pass it on to its layers."""
-
-    dtype, ndim, is_cuda = torch.int64, 2, property(lambda self: self.device.type == "cuda")
+    """Stands for the edges in a model of PyG, which may ask for their form, and pass it on to its layers."""
 
     def __init__(self, walk: Walk) -> None:
         self.walk = walk
-
-    @property
-    def device(self) -> torch.device:
-        """Where the edges lie."""
-        return self.walk.hop.device
-
-    @property
-    def shape(self) -> torch.Size:
-        """2, and the number of edges of the next layer."""
-        return torch.Size([2, self.numel() // 2])
-
-    def size(self, dim: int | None = None) -> Any:
-        """The shape, or a part of it."""
-        return self.shape if dim is None else 2 if dim in (0, -2) else self.shape[dim]
-
-    def dim(self) -> int:
-        """Number of dimensions."""
-        return self.ndim
-
-    def numel(self) -> int:
-        """Twice the number of edges."""
-        if self.walk.hop.is_part:
-            raise computes_with("edge_index", "the number of edges, of which a worker has a part,")
-        return 2 * self.walk.hop.num_edges
-
-    def to(self, *_: object, **__: object) -> EdgeIndex:
-        """The stand-in: the edges lie where the rows do."""
-        return self
-
-    cpu = cuda = long = contiguous = to
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
         raise computes_with("edge_index", getattr(func, "__name__", str(func)))
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise computes_with("edge_index", name)
+        if name in ("to", "cpu", "cuda", "long", "contiguous"):
+            # The edges lie where the rows do.
+            return lambda *_, **__: self
+        hop = self.walk.hop
+        # A trace has a stand-in for a hop, and a worker a part of the edges.
+        known = getattr(hop, "real", hop)
+        shape = torch.Size([2, known.num_edges])
+        form = {"device": hop.device, "is_cuda": hop.device.type == "cuda", "dtype": torch.int64, "ndim": 2}
+        if not known.is_part:
+            form |= {
+                "shape": shape,
+                "numel": shape.numel,
+                "size": lambda dim=None: shape if dim is None else shape[dim],
+            }
+        if name not in form and name != "dim":
+            raise computes_with("edge_index", name)
+        return form.get(name, lambda: 2)
 
     def _refuse(self, *_: object) -> NoReturn:
         raise computes_with("edge_index", "its entries")
@@ -117,19 +70,38 @@ class EdgeIndex:
     __getitem__ = __len__ = __iter__ = _refuse
 
 
-class _WalkOf:
+class Walk(ABC):
     """A forward of a model of PyG."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        self.has_ended = False
+        "Whether a call comes from a checkpoint, which computes a part of the forward again."
+
+    @property
+    @abstractmethod
+    def hop(self) -> Topology:
+        """The topology of the next call of ``propagate``."""
+
+    @abstractmethod
+    def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
+        """What the next call of ``propagate`` returns before ``update``, for these named arguments."""
+
+    def input_of(self, conv: nn.Module, x: Any) -> Any:
+        """The rows that a layer is called with: a pair where it has fewer destinations than sources."""
+        return x
+
+    def end(self) -> None:
+        """The forward has ended."""
+        self.has_ended = True
 
     def name_of(self, tensor: Tensor) -> str | None:
-        """See :class:`Walk`."""
+        """The name of a parameter or buffer of the model; None for another tensor."""
         named = (*self.model.named_parameters(), *self.model.named_buffers())
         return next((name for name, each in named if each is tensor), None)
 
 
-class PlannedWalk(_WalkOf):
+class PlannedWalk(Walk):
     """A forward over some hops, by what is known of the model.
 
     Args:
@@ -146,8 +118,6 @@ class PlannedWalk(_WalkOf):
         self.layers, self.levels, self.hops = layers, levels, hops
         self.number = 0
         "Number of the next call."
-        self.has_ended = False
-        "Whether a call comes from a checkpoint, which computes a part of the forward again."
         self.engine = current_engine()
 
     @property
@@ -175,7 +145,7 @@ class PlannedWalk(_WalkOf):
         is_sampled = any(hop.num_dst < hop.num_given for hop in self.hops)
         if self.number != len(self.layers) and (self.number or is_sampled):
             raise changed(f"{self.number} calls of propagate, {len(self.layers)} on made-up vertices")
-        self.has_ended = True
+        super().end()
 
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """See :class:`Walk`."""
@@ -197,7 +167,7 @@ class PlannedWalk(_WalkOf):
         return next(iter(found), len(self.layers))
 
 
-class ReadingWalk(_WalkOf):
+class ReadingWalk(Walk):
     """A forward on made-up vertices that shows what the model propagates.
 
     Args:
@@ -207,8 +177,13 @@ class ReadingWalk(_WalkOf):
 
     def __init__(self, model: nn.Module, topology: Topology) -> None:
         super().__init__(model)
-        self.topology = self.hop = topology
+        self.topology = topology
         self.layers: list[PygLayer] = []
+
+    @property
+    def hop(self) -> Topology:
+        """See :class:`Walk`."""
+        return self.topology
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """See :class:`Walk`."""
@@ -217,13 +192,6 @@ class ReadingWalk(_WalkOf):
         self.layers.append(layer)
         out: Tensor = layer(self.topology, rows)
         return out
-
-    def end(self) -> None:
-        """See :class:`Walk`."""
-
-    def input_of(self, conv: nn.Module, x: Any) -> Any:
-        """See :class:`Walk`."""
-        return x
 
 
 class SampledWalk(PlannedWalk):
@@ -267,7 +235,7 @@ def preparation_of(conv: nn.Module) -> Preparation:
     if any(name in _NORMALISING for name in names):
         # Those that do not weigh edges add no loops either, whatever add_self_loops is.
         weighs = bool(getattr(conv, "normalize", True))
-        adds = weighs and not any(name in _WITHOUT_LOOPS for name in names)
+        adds = weighs and any(name in _ADDING for name in names)
         return Preparation(adds_loops=adds and getattr(conv, "add_self_loops", True), weighs=weighs)
     doubles = "SimpleConv" in names and getattr(conv, "combine_root", None) == "self_loop"
     return Preparation(adds_loops=doubles or bool(getattr(conv, "add_self_loops", False)), doubles_loops=doubles)
@@ -389,5 +357,6 @@ def _tensors(value: Any) -> list[Tensor]:
 def _takes_pairs(conv: nn.Module) -> bool:
     """Whether a layer's ``forward`` says that it takes a pair of rows, of sources and of destinations."""
     return any(
-        "Tuple" in str(each.annotation) for each in list(inspect.signature(type(conv).forward).parameters.values())[1:2]
+        "Tuple" in str(each.annotation)
+        for each in list(inspect.signature(type(conv).forward).parameters.values())[1:2]
     )

@@ -288,7 +288,10 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: AddsRows(),
         r"^RuntimeError: The size of tensor.*does not run with it on 13 made-up vertices.*py:\d+: return x \+ self.rows.*EmbeddingEncoder",
     ),
-    "another receiver": (lambda: Plain(OtherReceiver()), r"^TypeError: propagate\(\) got.*py:\d+: out: Tensor = this.propagate"),
+    "another receiver": (
+        lambda: Plain(OtherReceiver()),
+        r"^TypeError: propagate\(\) got.*py:\d+: out: Tensor = this.propagate",
+    ),
     "a changed weight": (
         lambda: Plain(AddsRandomRows()),
         r"^RuntimeError: .*in-place.*does not run with it.*py:\d+: self.map.weight \+= 1",

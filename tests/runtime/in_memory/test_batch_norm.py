@@ -133,7 +133,9 @@ def test_a_batch_norm_without_running_means_is_refused() -> None:
 
 def gathered(topology: Topology, x: Tensor) -> Tensor:
     """The sum of the sources' rows."""
-    return x.new_zeros(topology.num_dst, x.shape[1]).index_add(0, topology.edge_dst().long(), x[topology.indices.long()])
+    return x.new_zeros(topology.num_dst, x.shape[1]).index_add(
+        0, topology.edge_dst().long(), x[topology.indices.long()]
+    )
 
 
 class Beside(SagaLayer):
