@@ -127,8 +127,8 @@ class PlannedWalk(Walk):
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """See :class:`Walk`."""
-        number = self._number_of(conv, _num_rows(conv, given))
-        self.number = number if self.has_ended else number + 1
+        number = self._number_again(conv, _num_rows(conv, given)) if self.has_ended else self.number
+        self.number += not self.has_ended
         layer = self.layers[number] if number < len(self.layers) else None
         if layer is None or layer.conv is not conv:
             raise changed(f"call {number + 1} of propagate is of {type(conv).__name__}")
@@ -149,15 +149,16 @@ class PlannedWalk(Walk):
 
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """See :class:`Walk`."""
-        if not isinstance(x, Tensor) or (number := self._number_of(conv, len(x))) == len(self.layers):
+        if not isinstance(x, Tensor):
+            return x
+        number = self._number_again(conv, len(x)) if self.has_ended else self.number
+        if number == len(self.layers):
             return x
         hop = self.hops[self.levels[number]]
         return (x, x[: hop.num_dst]) if hop.num_dst < hop.num_given and _takes_pairs(conv) else x
 
-    def _number_of(self, conv: nn.Module, num_rows: int) -> int:
-        """Number of a call: the next one; in a checkpoint, one of the same layer, of as many rows."""
-        if not self.has_ended:
-            return self.number
+    def _number_again(self, conv: nn.Module, num_rows: int) -> int:
+        """Number of a call that a checkpoint makes again: one of the same layer, of as many rows."""
         hops = {
             number: self.hops[self.levels[number]] for number, each in enumerate(self.layers) if each.conv is conv
         }
@@ -301,11 +302,11 @@ def shadowed(model: nn.Module) -> Iterator[nn.Module]:
 
     shadows: dict[nn.Module, nn.Module] = {}
 
-    def shadow_of(module: nn.Module | None) -> Any:
-        if module is None or module in shadows:
-            return shadows.get(module) if module else None
+    def shadow_of(module: nn.Module) -> nn.Module:
+        if module in shadows:
+            return shadows[module]
         shadows[module] = module
-        inner = {name: shadow_of(each) for name, each in module._modules.items()}
+        inner = {name: each if each is None else shadow_of(each) for name, each in module._modules.items()}
         is_conv = isinstance(module, MessagePassing)
         if is_conv or any(inner[name] is not each for name, each in module._modules.items()):
             found = shadows[module] = object.__new__(type(module))
