@@ -24,9 +24,10 @@ _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 0.1, tor
 
 
 def example_of(
-    graph: Graph, arguments: Sequence[str], model: nn.Module, *, of_graphs: bool
+    graph: Graph, arguments: Sequence[str], model: nn.Module, *, of_graphs: bool, whole: bool
 ) -> tuple[Graph, Tensor]:
-    """A graph of made-up vertices and edges with edge data like those of a graph, and its features; several graphs in one with ``of_graphs``."""
+    """A graph of made-up vertices and edges with edge data like those of a graph, and its features, 0 and 1 with ``whole``; several graphs in
+    one with ``of_graphs``."""
     generator = torch.Generator().manual_seed(0)
     like = next((each for each in model.parameters() if each.is_floating_point()), torch.empty(0))
     # Every vertex but the last one has in-edges, some of them twice, and some a self-loop.
@@ -46,6 +47,7 @@ def example_of(
             data[stored] = (torch.rand(shape, generator=generator) + 0.1).to(dtype)
     topology = Topology.from_coo(src=src, dst=dst, num_src=NUM_ROWS, edge_data=data)
     x = torch.randn(NUM_ROWS, graph.num_features, generator=generator).to(like.dtype)
+    x = (x > 0).to(x.dtype) if whole else x
     types = graph.num_edge_types if "type" in data else 0
     graph_ptr = torch.tensor([0, NUM_ROWS // 2, NUM_ROWS]) if of_graphs else None
     found = Graph(topology=topology, features=x, num_edge_types=types, graph_ptr=graph_ptr)
@@ -81,8 +83,11 @@ def values_and_gradients(run: Callable[[Tensor], Any], model: nn.Module, x: Tens
         if not out.requires_grad:
             return [out]
         weights = torch.linspace(1.0, 2.0, out.numel(), dtype=out.dtype, device=out.device).reshape(out.shape)
-        found = torch.autograd.grad((out * weights).sum(), inputs, allow_unused=True)
-    return [out.detach(), *(torch.zeros_like(a) if b is None else b for a, b in zip(inputs, found, strict=True))]
+        for each in inputs:
+            each.grad = None
+        # Some checkpoints do not run in torch.autograd.grad.
+        (out * weights).sum().backward()
+    return [out.detach(), *(torch.zeros_like(each) if each.grad is None else each.grad for each in inputs)]
 
 
 def are_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:

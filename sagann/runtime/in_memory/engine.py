@@ -27,7 +27,7 @@ from sagann.runtime.in_memory.invariants import Invariants
 from sagann.runtime.in_memory.pairs import check_types
 from sagann.runtime.in_memory.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.in_memory.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
-from sagann.saga.batch_norms import batch_norms_over_rows, naming_few_rows
+from sagann.saga.batch_norms import naming_few_rows
 from sagann.saga.edge import named
 from sagann.saga.engine import EdgeData, NaiveEngine, VertexRows
 from sagann.saga.shared_lock import MODELS
@@ -144,15 +144,12 @@ class CompiledEngine:
             return "autocast decides the types of its operators"
         if torch._C._are_functorch_transforms_active():
             return "torch.func transforms what its operators do"
-        if batch_norms_over_rows(layer):
-            return "a BatchNorm that is trained computes means over all rows"
-        if has_hooks(module for module in layer.modules() if module is not layer):
-            return "a module inside it has hooks"
         programs = self._programs.setdefault(layer, {})
         is_constant = all(map(self.invariants.is_constant, x.values()))
         constant = is_constant and not any(each.requires_grad for each in data.values())
         is_sparse = any(isinstance(rows, FeatureRows) and rows.is_sparse for rows in x.values())
-        key: Key = (configuration(layer, tensors), device, constant, is_sparse, many_sources)
+        hooked = tuple(name for name, module in layer.named_modules() if has_hooks([module]))
+        key: Key = (configuration(layer, tensors), hooked, device, constant, is_sparse, many_sources)
         key += tuple((name, rows.dtype, rows.shape[1:]) for given in (x, data) for name, rows in given.items())
         program = programs.get(key)
         if program is not None:
