@@ -127,7 +127,7 @@ _TOTAL = Reduction(
     name="total",
     state=(Part(),),
     rows="item",
-    reduce=lambda topology, values: (values[0].sum(0),),
+    reduce=lambda topology, values: (values[0].sum(0, dtype=torch.float64),),
     merge=_add,
 )
 _EDGE = Reduction(
@@ -174,7 +174,7 @@ def _extremum(name: str) -> Reduction:
 def _moments(topology: Topology, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
     (value,) = values
     mean = naive.gather_mean(topology, value)
-    deviation = value - mean.index_select(0, topology.edge_dst())
+    deviation = value - naive.scatter_dst(topology, mean)
     return naive.gather_sum(topology, deviation.square()), mean, topology.in_degrees().to(value.dtype)
 
 

@@ -10,7 +10,8 @@ import torch
 from sagann.kernels.edge.cpu.expressions import Expressions
 from sagann.kernels.edge.function import Output
 from sagann.kernels.edge.kinds import lanes
-from sagann.kernels.edge.lines import OutputWriter
+from sagann.kernels.edge.lines import OutputWriter, indented
+from sagann.kernels.edge.work import PIECE_EDGES
 
 
 class Writer(OutputWriter):
@@ -71,24 +72,57 @@ class Writer(OutputWriter):
 class _Sum(Writer):
     state = ("sum",)
 
+    def resume(self) -> list[str]:
+        # A few terms after the other added to a large sum would lose more than their own sum does.
+        return self.start()
+
     def update(self) -> list[str]:
         return [f"sum_{self.number} = {self.rows.operation('add')}(sum_{self.number}, {self.name})"]
 
+    def finish(self) -> list[str]:
+        found = self.variable(0)
+        if self.rows.form.continued:
+            found = f"{self.rows.operation('add')}({self.loaded(0)}, {found})"
+        return self.replaced(0, found)
+
 
 class _Total(_Sum):
-    """The sum of an item's edges. The sums of all items are added up afterwards."""
+    """The sum of a run's edges: of several rows in registers, of all rows in float64. The sums of all runs are added up afterwards."""
 
     def before(self) -> list[str]:
-        return super().start()
+        return [self.wide(self.rows.fill("f8", self.count, 0.0)), *self.emptied()]
 
     def start(self) -> list[str]:
         return []
 
-    resume = finish = start
+    resume = start
+
+    def finish(self) -> list[str]:
+        pending = f"pending_{self.number}"
+        return [
+            f"{pending} = {pending} + end - begin",
+            f"if {pending} > {PIECE_EDGES}:",
+            *indented(1, [*self.after(), *self.emptied()]),
+        ]
 
     def after(self) -> list[str]:
-        at = f"item * {lanes(self.value)}{self.first}"
-        return [f"block.store(p_out_{self.result}, {at}, sum_{self.number})"]
+        load = self.rows.define(
+            f"load_f8_{self.count}", f'block.loader("f8", {self.count}, {self.rows.layout.width})'
+        )
+        found = self.rows.cast(f"sum_{self.number}", "f8")
+        return [self.wide(f"{self.rows.operation('add')}({load}({self.place()}), {found})")]
+
+    def emptied(self) -> list[str]:
+        """Lines that begin the sum in registers anew."""
+        return [*super().start(), f"pending_{self.number} = 0"]
+
+    def place(self) -> str:
+        """Address and index of the run's row."""
+        return f"p_out_{self.result}, run * {lanes(self.value)}{self.first}"
+
+    def wide(self, value: str) -> str:
+        """A line that writes the run's row."""
+        return f"block.store({self.place()}, {value})"
 
 
 class _EdgeRows(Writer):
@@ -156,6 +190,9 @@ class _Moments(Writer):
 
     state = ("spread", "mean", "count")
 
+    def resume(self) -> list[str]:
+        return self.start()
+
     def update(self) -> list[str]:
         spread, mean, count = (self.variable(place) for place in range(3))
         add, mul, sub = (self.rows.operation(name) for name in ("add", "mul", "sub"))
@@ -165,6 +202,22 @@ class _Moments(Writer):
             f"distance = {sub}({self.name}, {mean})",
             f"{mean} = {add}({mean}, {mul}(distance, {self.rows.operation('div')}({one}, {count})))",
             f"{spread} = {add}({spread}, {mul}(distance, {sub}({self.name}, {mean})))",
+        ]
+
+    def finish(self) -> list[str]:
+        if not self.rows.form.continued:
+            return super().finish()
+        spread, mean, count = (self.variable(place) for place in range(3))
+        add, mul, sub = (self.rows.operation(name) for name in ("add", "mul", "sub"))
+        return [
+            f"known = {self.loaded(2)}",
+            f"distance = {sub}({mean}, {self.loaded(1)})",
+            f"share = {self.rows.operation('div')}({count}, {add}(known, {count}))",
+            f"{spread} = {add}({spread}, {mul}({mul}(distance, distance), {mul}(share, known)))",
+            f"{spread} = {add}({self.loaded(0)}, {spread})",
+            f"{mean} = {add}({self.loaded(1)}, {mul}(distance, share))",
+            f"{count} = {add}(known, {count})",
+            *super().finish(),
         ]
 
 
@@ -205,15 +258,29 @@ class _Softmax(Writer):
         ]
 
     def resume(self) -> list[str]:
+        # With the largest score so far, earlier edges seldom have to be weighed anew.
+        return [*self.start(), f"{self.variable(1)} = {self.known_top()}"]
+
+    def known_top(self) -> str:
+        """The largest score of earlier edges."""
+        return f"{self.rows.operation('maximum')}({self.lowest()}, {self.loaded(1)})"
+
+    def joined(self) -> list[str]:
+        """Lines that add the earlier results to sum and weight."""
         number, operation = self.number, self.rows.operation
-        known, top = self.loaded(0), self.loaded(1)
+        add, mul, sub, exp = operation("add"), operation("mul"), operation("sub"), operation("exp")
+        heavy, known_top = f"heavy_{number}", f"known_top_{number}"
         # Where all scores so far are -inf the mean is 0 / 0, but has no weight.
+        none = f"{operation('eq')}(heavy, {self.number_of(0.0)})"
         return [
-            f"top_{number} = {operation('maximum')}({self.lowest()}, {top})",
-            f"weight_{number} = {self.loaded(2)}",
-            f"heavy = {self.per_head(f'weight_{number}')}",
-            f"none = {operation('eq')}(heavy, {self.number_of(0.0)})",
-            f"sum_{number} = elementwise.where(none, {self.filled(0, 0.0)}, {operation('mul')}({known}, heavy))",
+            f"{known_top} = {self.known_top()}",
+            f"{heavy} = {self.loaded(2)}",
+            f"if elementwise.any_lane({operation('ne')}(top_{number}, {known_top})):",
+            f"    {heavy} = {mul}({heavy}, {exp}({sub}({known_top}, top_{number})))",
+            f"weight_{number} = {add}(weight_{number}, {heavy})",
+            f"heavy = {self.per_head(heavy)}",
+            f"known = elementwise.where({none}, {self.filled(0, 0.0)}, {mul}({self.loaded(0)}, heavy))",
+            f"sum_{number} = {add}(sum_{number}, known)",
         ]
 
     def update(self) -> list[str]:
@@ -236,7 +303,7 @@ class _Softmax(Writer):
         top, weight = self.variable(1), self.variable(2)
         mean = f"{self.rows.operation('div')}(sum_{self.number}, {self.per_head(weight)})"
         if self.rows.form.continued:
-            return [*self.replaced(0, mean), *self.replaced(1, top), *self.replaced(2, weight)]
+            return [*self.joined(), *self.replaced(0, mean), *self.replaced(1, top), *self.replaced(2, weight)]
         nothing = self.filled(1, -math.inf)
         return [
             "if end > begin:",
