@@ -47,10 +47,12 @@ def by_source(topology: Topology) -> tuple[Topology, Tensor]:
 
 
 def _scatter(topology: Topology, x: Tensor, at: str) -> Tensor:
-    if torch.is_grad_enabled() and has_hubs(topology, at):
-        scattered: Tensor = _Scatter.apply(x, topology, at)  # type: ignore[no-untyped-call]
-        return scattered
-    return _at_ends(x, topology, at)
+    # PyTorch's gradient of index_select runs in parallel for int64 ids only.
+    ends = (topology.indices if at == "src" else topology.edge_dst()).long()
+    if not torch.is_grad_enabled() or not has_hubs(topology, at):
+        return x.index_select(0, ends)
+    scattered: Tensor = _Scatter.apply(x, ends, topology, at)  # type: ignore[no-untyped-call]
+    return scattered
 
 
 def has_hubs(topology: Topology, at: str) -> bool:
@@ -64,32 +66,28 @@ def has_hubs(topology: Topology, at: str) -> bool:
     return has
 
 
-def _at_ends(x: Tensor, topology: Topology, at: str) -> Tensor:
-    # PyTorch's gradient of index_select runs in parallel for int64 ids only.
-    return x.index_select(0, (topology.indices if at == "src" else topology.edge_dst()).long())
-
-
 class _Scatter(torch.autograd.Function):
-    """``torch.index_select`` by an end of the edges, whose own gradient adds up the edges of a vertex one after the other."""
+    """``torch.index_select``, whose own gradient adds up the edges of a vertex one after the other."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, topology: Topology, at: str) -> Tensor:
-        return _at_ends(x, topology, at)
+    def forward(x: Tensor, ends: Tensor, topology: Topology, at: str) -> Tensor:
+        return x.index_select(0, ends)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Topology, str], output: Tensor) -> None:
-        ctx.num_rows, ctx.topology, ctx.at = len(inputs[0]), *inputs[1:]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Topology, str], output: Tensor) -> None:
+        ctx.num_rows, (ctx.topology, ctx.at) = len(inputs[0]), inputs[2:]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         topology = ctx.topology
         if ctx.at == "src":
             topology, order = by_source(topology)
             grad = grad.index_select(0, order)
         summed = gather_sum(topology, grad)
-        return torch.cat([summed, summed.new_zeros(ctx.num_rows - len(summed), *summed.shape[1:])]), None, None
+        rest = summed.new_zeros(ctx.num_rows - len(summed), *summed.shape[1:])
+        return torch.cat([summed, rest]), None, None, None
 
 
 def gather_sum(topology: Topology, values: Tensor) -> Tensor:

@@ -173,9 +173,8 @@ def _extremum(name: str) -> Reduction:
 
 def _moments(topology: Topology, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
     (value,) = values
-    mean = naive.gather_mean(topology, value)
-    deviation = value - naive.scatter_dst(topology, mean)
-    return naive.gather_sum(topology, deviation.square()), mean, topology.in_degrees().to(value.dtype)
+    degrees = topology.in_degrees().to(value.dtype)
+    return naive.gather_spread(topology, value), naive.gather_mean(topology, value), degrees
 
 
 def _merge_moments(into: Sequence[Tensor], part: Sequence[Tensor]) -> None:

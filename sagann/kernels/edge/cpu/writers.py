@@ -72,9 +72,8 @@ class Writer(OutputWriter):
 class _Sum(Writer):
     state = ("sum",)
 
-    def resume(self) -> list[str]:
-        # A few terms after the other added to a large sum would lose more than their own sum does.
-        return self.start()
+    # A term added to the large sum of earlier edges would lose more than terms added to each other do.
+    resume = Writer.start
 
     def update(self) -> list[str]:
         return [f"sum_{self.number} = {self.rows.operation('add')}(sum_{self.number}, {self.name})"]
@@ -90,7 +89,16 @@ class _Total(_Sum):
     """The sum of a run's edges: of several rows in registers, of all rows in float64. The sums of all runs are added up afterwards."""
 
     def before(self) -> list[str]:
-        return [self.wide(self.rows.fill("f8", self.count, 0.0)), *self.emptied()]
+        row = f"p_out_{self.result}, run * {lanes(self.value)}{self.first}"
+        load = f'block.loader("f8", {self.count}, {self.rows.layout.width})'
+        known = f"{self.rows.define(f'load_f8_{self.count}', load)}({row})"
+        found = self.rows.cast(f"sum_{self.number}", "f8")
+        self.added = f"block.store({row}, {self.rows.operation('add')}({known}, {found}))"
+        return [f"block.store({row}, {self.rows.fill('f8', self.count, 0.0)})", *self.emptied()]
+
+    def emptied(self) -> list[str]:
+        """Lines that begin the sum in registers anew."""
+        return [*super().start(), f"pending_{self.number} = 0"]
 
     def start(self) -> list[str]:
         return []
@@ -99,30 +107,11 @@ class _Total(_Sum):
 
     def finish(self) -> list[str]:
         pending = f"pending_{self.number}"
-        return [
-            f"{pending} = {pending} + end - begin",
-            f"if {pending} > {PIECE_EDGES}:",
-            *indented(1, [*self.after(), *self.emptied()]),
-        ]
+        full = [f"{pending} = {pending} + end - begin", f"if {pending} > {PIECE_EDGES}:"]
+        return [*full, *indented(1, [self.added, *self.emptied()])]
 
     def after(self) -> list[str]:
-        load = self.rows.define(
-            f"load_f8_{self.count}", f'block.loader("f8", {self.count}, {self.rows.layout.width})'
-        )
-        found = self.rows.cast(f"sum_{self.number}", "f8")
-        return [self.wide(f"{self.rows.operation('add')}({load}({self.place()}), {found})")]
-
-    def emptied(self) -> list[str]:
-        """Lines that begin the sum in registers anew."""
-        return [*super().start(), f"pending_{self.number} = 0"]
-
-    def place(self) -> str:
-        """Address and index of the run's row."""
-        return f"p_out_{self.result}, run * {lanes(self.value)}{self.first}"
-
-    def wide(self, value: str) -> str:
-        """A line that writes the run's row."""
-        return f"block.store({self.place()}, {value})"
+        return [self.added]
 
 
 class _EdgeRows(Writer):
@@ -189,9 +178,7 @@ class _Moments(Writer):
     """Mean and spread are updated edge by edge."""
 
     state = ("spread", "mean", "count")
-
-    def resume(self) -> list[str]:
-        return self.start()
+    resume = Writer.start
 
     def update(self) -> list[str]:
         spread, mean, count = (self.variable(place) for place in range(3))
@@ -213,11 +200,10 @@ class _Moments(Writer):
             f"known = {self.loaded(2)}",
             f"distance = {sub}({mean}, {self.loaded(1)})",
             f"share = {self.rows.operation('div')}({count}, {add}(known, {count}))",
-            f"{spread} = {add}({spread}, {mul}({mul}(distance, distance), {mul}(share, known)))",
-            f"{spread} = {add}({self.loaded(0)}, {spread})",
-            f"{mean} = {add}({self.loaded(1)}, {mul}(distance, share))",
-            f"{count} = {add}(known, {count})",
-            *super().finish(),
+            f"apart = {mul}({mul}(distance, distance), {mul}(share, known))",
+            *self.replaced(0, f"{add}({self.loaded(0)}, {add}({spread}, apart))"),
+            *self.replaced(1, f"{add}({self.loaded(1)}, {mul}(distance, share))"),
+            *self.replaced(2, f"{add}(known, {count})"),
         ]
 
 
@@ -258,12 +244,13 @@ class _Softmax(Writer):
         ]
 
     def resume(self) -> list[str]:
-        # With the largest score so far, earlier edges seldom have to be weighed anew.
-        return [*self.start(), f"{self.variable(1)} = {self.known_top()}"]
-
-    def known_top(self) -> str:
-        """The largest score of earlier edges."""
-        return f"{self.rows.operation('maximum')}({self.lowest()}, {self.loaded(1)})"
+        # Earlier edges are weighed anew only where a later score is larger.
+        known_top = f"{self.rows.operation('maximum')}({self.lowest()}, {self.loaded(1)})"
+        return [
+            *self.start(),
+            f"known_top_{self.number} = {known_top}",
+            f"top_{self.number} = known_top_{self.number}",
+        ]
 
     def joined(self) -> list[str]:
         """Lines that add the earlier results to sum and weight."""
@@ -273,14 +260,13 @@ class _Softmax(Writer):
         # Where all scores so far are -inf the mean is 0 / 0, but has no weight.
         none = f"{operation('eq')}(heavy, {self.number_of(0.0)})"
         return [
-            f"{known_top} = {self.known_top()}",
             f"{heavy} = {self.loaded(2)}",
             f"if elementwise.any_lane({operation('ne')}(top_{number}, {known_top})):",
             f"    {heavy} = {mul}({heavy}, {exp}({sub}({known_top}, top_{number})))",
             f"weight_{number} = {add}(weight_{number}, {heavy})",
             f"heavy = {self.per_head(heavy)}",
-            f"known = elementwise.where({none}, {self.filled(0, 0.0)}, {mul}({self.loaded(0)}, heavy))",
-            f"sum_{number} = {add}(sum_{number}, known)",
+            f"earlier = elementwise.where({none}, {self.filled(0, 0.0)}, {mul}({self.loaded(0)}, heavy))",
+            f"sum_{number} = {add}(sum_{number}, earlier)",
         ]
 
     def update(self) -> list[str]:
