@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph.topology import Topology
-from sagann.kernels.edge.work import PIECE_EDGES
+from sagann.kernels.edge.work import MOST_TERMS
 
 LEAST_VARIANCE = 1e-5
 "A standard deviation is 0 where the variance is not larger."
@@ -60,7 +60,7 @@ def has_hubs(topology: Topology, at: str) -> bool:
 
     def found() -> bool:
         degrees = topology.out_degrees() if at == "src" else topology.in_degrees()
-        return len(degrees) > 0 and int(degrees.max()) > 2 * PIECE_EDGES
+        return len(degrees) > 0 and int(degrees.max()) > 2 * MOST_TERMS
 
     has: bool = topology.derived(("has hubs", at), found)
     return has
@@ -259,10 +259,10 @@ def _pieces(topology: Topology) -> tuple[Tensor, Tensor] | None:
     """Offsets of pieces of in-edges, and the offsets of each destination's pieces; None where no destination has many."""
     if not has_hubs(topology, "dst"):
         return None
-    counts = (topology.in_degrees() + PIECE_EDGES - 1) // PIECE_EDGES
+    counts = (topology.in_degrees() + MOST_TERMS - 1) // MOST_TERMS
     of_row = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    begins = torch.arange(0, int(of_row[-1]) * PIECE_EDGES, PIECE_EDGES, device=counts.device)
-    begins += torch.repeat_interleave(topology.indptr[:-1] - of_row[:-1] * PIECE_EDGES, counts)
+    begins = torch.arange(0, int(of_row[-1]) * MOST_TERMS, MOST_TERMS, device=counts.device)
+    begins += torch.repeat_interleave(topology.indptr[:-1] - of_row[:-1] * MOST_TERMS, counts)
     return torch.cat([begins, topology.indptr[-1:]]), of_row
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sagann.kernels.edge.work import FIELDS, Grain, Work, item_size, most_items, piece_size
+from sagann.kernels.edge.work import FIELDS, Grain, Work, item_size, most_items, run_size
 from sagann.machine_code import compiled
 
 
@@ -24,25 +24,24 @@ def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
         [[2, 3, 2, 5, 0], [2, 3, 5, 8, 1], [2, 3, 8, 9, 2], [0, 2, 0, 2, -1]]
     """
     num_rows, num_edges = len(indptr) - 1, int(indptr[-1])
-    cost = num_rows + num_edges
-    size, piece = item_size(cost, grain), piece_size(cost, grain)
-    num_splits, num_slots = _count_cut(indptr, piece)
+    size = item_size(num_rows + num_edges, grain)
+    num_splits, num_slots = _count_cut(indptr, size)
     items = np.empty((num_slots + most_items(num_rows, num_edges, grain), FIELDS), np.int64)
     split_rows, split_indptr = np.empty(num_splits, np.int64), np.zeros(num_splits + 1, np.int64)
-    num_items = _cut(indptr, size, piece, num_slots, items, split_rows, split_indptr)
-    runs = np.concatenate([np.arange(0, num_slots, size // piece), np.arange(num_slots, num_items + 1)])
+    num_items = _cut(indptr, size, num_slots, items, split_rows, split_indptr)
+    runs = np.append(np.arange(0, num_items, run_size(num_rows + num_edges, grain) // size), num_items)
     return Work(items=items[:num_items], split_rows=split_rows, split_indptr=split_indptr, runs=runs)
 
 
 @compiled()
-def _count_cut(indptr: NDArray[np.integer], piece: int) -> tuple[int, int]:
+def _count_cut(indptr: NDArray[np.integer], size: int) -> tuple[int, int]:
     """Number of rows that are cut, and number of their items."""
     num_splits, num_slots = 0, 0
     for row in range(len(indptr) - 1):
         degree = indptr[row + 1] - indptr[row]
-        if degree > 2 * piece:
+        if degree > 2 * size:
             num_splits += 1
-            num_slots += (degree + piece - 1) // piece
+            num_slots += (degree + size - 1) // size
     return num_splits, num_slots
 
 
@@ -50,7 +49,6 @@ def _count_cut(indptr: NDArray[np.integer], piece: int) -> tuple[int, int]:
 def _cut(
     indptr: NDArray[np.integer],
     size: int,
-    piece: int,
     num_slots: int,
     items: NDArray[np.int64],
     split_rows: NDArray[np.int64],
@@ -61,7 +59,7 @@ def _cut(
     splits, slot, count = 0, 0, num_slots
     first, share_ends = 0, size
     for row in range(num_rows + 1):
-        is_split = row < num_rows and indptr[row + 1] - indptr[row] > 2 * piece
+        is_split = row < num_rows and indptr[row + 1] - indptr[row] > 2 * size
         cost = indptr[row] + row
         is_full = cost >= share_ends
         if is_full:
@@ -71,8 +69,8 @@ def _cut(
             count, first = count + 1, row
         if is_split:
             split_rows[splits] = row
-            for edge in range(indptr[row], indptr[row + 1], piece):
-                _write(items[slot], row, row + 1, edge, min(edge + piece, indptr[row + 1]), slot)
+            for edge in range(indptr[row], indptr[row + 1], size):
+                _write(items[slot], row, row + 1, edge, min(edge + size, indptr[row + 1]), slot)
                 slot += 1
             splits, first = splits + 1, row + 1
             split_indptr[splits] = slot

@@ -124,6 +124,7 @@ class _Rows(Expressions):
             *update,
         ]
         rows = [
+            *before,
             "edge = first_edge",
             "for row in range(first_row, last_row):",
             "    begin = edge",
@@ -138,16 +139,15 @@ class _Rows(Expressions):
             *indented(2, each_edge or ["pass"]),
             "    edge = end",
             *indented(1, finish),
+            *after,
         ]
         results = range(len(results_of(self.function)))
         choices = {f"target_{number}": f"p_slots_{number} if slot >= 0 else p_out_{number}" for number in results}
         return [
-            *before,
             "for item in range(int64_at(p_runs, run), int64_at(p_runs, run + 1)):",
             *(f"    {name} = int64_at(p_items, item * 5 + {position})" for position, name in enumerate(ITEM)),
             *(f"    {name} = {choice}" for name, choice in choices.items() if mention(rows, name)),
             *indented(1, rows),
-            *after,
         ]
 
     def load_inputs(self) -> None:

@@ -79,6 +79,9 @@ def run(
     kernel = _kernel_of(function, form)
     runs, num_slots = walk.work.runs, walk.work.num_slots
     outs = targets(kernel.results, walk, into, num_totals=len(runs) - 1)
+    for result, out in zip(kernel.results, outs, strict=True):
+        if result.rows == "item":
+            out.zero_()
     slots = [empty((num_slots, *out.shape[1:]), out.dtype) for out in outs]
     if into is not None:
         fill_neutral(kernel.results, slots)

@@ -10,8 +10,7 @@ import torch
 from sagann.kernels.edge.cpu.expressions import Expressions
 from sagann.kernels.edge.function import Output
 from sagann.kernels.edge.kinds import lanes
-from sagann.kernels.edge.lines import OutputWriter, indented
-from sagann.kernels.edge.work import PIECE_EDGES
+from sagann.kernels.edge.lines import OutputWriter
 
 
 class Writer(OutputWriter):
@@ -86,32 +85,22 @@ class _Sum(Writer):
 
 
 class _Total(_Sum):
-    """The sum of a run's edges: of several rows in registers, of all rows in float64. The sums of all runs are added up afterwards."""
+    """The sum of an item's edges, added to that of the run in float64. The sums of all runs are added up afterwards."""
 
     def before(self) -> list[str]:
-        row = f"p_out_{self.result}, run * {lanes(self.value)}{self.first}"
-        load = f'block.loader("f8", {self.count}, {self.rows.layout.width})'
-        known = f"{self.rows.define(f'load_f8_{self.count}', load)}({row})"
-        found = self.rows.cast(f"sum_{self.number}", "f8")
-        self.added = f"block.store({row}, {self.rows.operation('add')}({known}, {found}))"
-        return [f"block.store({row}, {self.rows.fill('f8', self.count, 0.0)})", *self.emptied()]
-
-    def emptied(self) -> list[str]:
-        """Lines that begin the sum in registers anew."""
-        return [*super().start(), f"pending_{self.number} = 0"]
+        return super().start()
 
     def start(self) -> list[str]:
         return []
 
-    resume = start
-
-    def finish(self) -> list[str]:
-        pending = f"pending_{self.number}"
-        full = [f"{pending} = {pending} + end - begin", f"if {pending} > {PIECE_EDGES}:"]
-        return [*full, *indented(1, [self.added, *self.emptied()])]
+    resume = finish = start
 
     def after(self) -> list[str]:
-        return [self.added]
+        row = f"p_out_{self.result}, run * {lanes(self.value)}{self.first}"
+        load = f'block.loader("f8", {self.count}, {self.rows.layout.width})'
+        known = f"{self.rows.define(f'load_f8_{self.count}', load)}({row})"
+        found = self.rows.cast(f"sum_{self.number}", "f8")
+        return [f"block.store({row}, {self.rows.operation('add')}({known}, {found}))"]
 
 
 class _EdgeRows(Writer):
