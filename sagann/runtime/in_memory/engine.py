@@ -19,6 +19,7 @@ from sagann.compiler.trace import tensors_of
 from sagann.graph.topology import Topology
 from sagann.kernels.dialects import Dialect, check_dialect, dialect_for
 from sagann.kernels.feature_rows import FeatureRows
+from sagann.kernels.naive import scatter_dst, scatter_src
 from sagann.runtime.allocator import give_back_freed_memory
 from sagann.runtime.in_memory.apart import can_gather_apart, gather_apart
 from sagann.runtime.in_memory.configuration import Key, configuration
@@ -257,8 +258,8 @@ class CompiledEngine:
         # Every edge's row is in memory, and autograd goes through it.
         for number, side in enumerate(edges.sides):
             if side in ("src", "dst"):
-                ends = topology.indices if side == "src" else topology.edge_dst()
-                arrays[number] = arrays[number].index_select(0, ends.long())
+                scatter = scatter_src if side == "src" else scatter_dst
+                arrays[number] = scatter(topology, arrays[number])
         return edges.gathering.gather(topology, edges.stage.module.forward(*arrays))
 
     def _dialect(self, topology: Topology) -> Dialect:
