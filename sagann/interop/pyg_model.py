@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sagann.errors import InputError, LayerError, in_one_line
+from sagann.errors import InputError, LayerError, in_one_line, listed
 from sagann.graph import Graph, Topology, add_self_loops, normalise
 from sagann.interop.pyg_call import (
     CACHES_OF_ROWS,
@@ -135,6 +135,8 @@ class PygModel(nn.Module):
         self.preparation = Preparation(adds_loops=False, weighs=False)
         self._is_fixed = False
         "Whether a graph was prepared, whose edge data are those that the model gets from then on."
+        self.reads_batch = self.gives_graphs or _reads_batch(model, graph)
+        "Whether the model's rows depend on which vertices make up a graph."
         self.not_sampled = ""
         "Why the model cannot walk the blocks of mini-batches; empty where it can."
         for conv in convs_of(model):
@@ -147,11 +149,11 @@ class PygModel(nn.Module):
         """Number of topologies that ``forward`` walks."""
         return max(self.levels, default=-1) + 1
 
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        """Run the model."""
+    def forward(self, hops: Sequence[Topology], x: Tensor, ptr: Tensor | None = None) -> Tensor:
+        """Run the model; ``ptr`` are the offsets of several graphs, for a model that takes ``batch``."""
         if any(hop.num_dst != hop.num_given for hop in hops):
             self.require_sampled()
-        return self._run(self._walk(hops), x)
+        return self._run(self._walk(hops), x, ptr)
 
     def require_sampled(self) -> None:
         """Refuse a model that cannot walk the blocks of mini-batches."""
@@ -162,6 +164,18 @@ class PygModel(nn.Module):
                 where=f"model {type(self.model).__name__}",
                 fix="Train it on the whole graph (without --sample), or give its layers pairs, (x, x[:num_dst]).",
             )
+
+    def left_out(self, graph: Graph) -> str:
+        """What the model asks for and the graph does not have, in a sentence that names edge data which the model does not get; or nothing."""
+        passed, known = {EDGE_ARGUMENTS[name] for name in self.arguments}, parameters_of(self.model)
+        unread = [name for name in graph.topology.edge_data if name not in passed]
+        asked = [name for name in known if known[name].default is None and name not in (*self.arguments, "batch")]
+        # Without other edge data, edges are unweighted. PyG's own models take much that no data has.
+        asked = [name for name in asked if unread or name not in EDGE_ARGUMENTS]
+        if not asked or self.user_class.__module__.startswith("torch_geometric."):
+            return ""
+        others = f" Edge data {listed(unread)} are not passed, as no argument has the name." if unread else ""
+        return f"{self.user_class.__name__} is trained without {listed(asked)}: the graph has none.{others}"
 
     def prepare(self, graph: Graph) -> Graph:
         """Add the self-loops, and the weights by degree, that the layers would make in every forward.
@@ -236,10 +250,10 @@ class PygModel(nn.Module):
         if self.layers and offered == self._offered:
             return
         self._offered = offered
-        self.arguments, _ = first_run(self.model, graph, of_graphs=self.gives_graphs)
+        self.arguments, _ = first_run(self.model, graph, of_graphs=self.reads_batch)
         if any(map(is_lazy, self.model.parameters())):
             self._give_widths(graph)
-        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.gives_graphs)
+        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.reads_batch)
         known_hops = self.num_hops if self.layers else None
         with undisturbed(self.model), using_engine(NaiveEngine()):
             try:
@@ -248,7 +262,7 @@ class PygModel(nn.Module):
                 self.layers, self.levels = nn.ModuleList(reading.layers), tuple(range(len(reading.layers)))
                 self.preparation = self._common_preparation()
                 self._compare(example, x)
-                self._find_levels(example, x)
+                self._find_levels(graph)
             except LayerError:
                 raise
             except Exception as error:
@@ -288,7 +302,7 @@ class PygModel(nn.Module):
 
     def _give_widths(self, graph: Graph) -> None:
         """Give parameters their shapes that get these in the first forward."""
-        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.gives_graphs)
+        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.reads_batch)
         _, twin = run_twin(self.model, self.arguments, example, x)
         self.model.load_state_dict(twin.state_dict())
 
@@ -325,16 +339,21 @@ class PygModel(nn.Module):
                 "others get it. Build it without that, or write it as sagann.SagaLayer.",
             )
 
-    def _find_levels(self, example: Graph, x: Tensor) -> None:
-        """Find out which layers walk the same hop of a mini-batch, if the model can walk mini-batches."""
+    def _find_levels(self, graph: Graph) -> None:
+        """Find out which layers walk the same hop of a mini-batch, if mini-batches with all in-edges give the rows of the whole graph."""
+        num_rows = NUM_ROWS + len(self.layers)
+        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.reads_batch, num_rows=num_rows)
         topology = self._prepared(example).topology
-        blocks = [block_of(topology, len(x) - level) for level in range(min(len(self.layers), len(x) - 1))]
+        blocks = [block_of(topology, num_rows - level) for level in range(len(self.layers))]
         walk = SampledWalk(self.model, self._calls, blocks)
         try:
-            self._run(walk, x, example.graph_ptr)
+            found = self._run(walk, x, example.graph_ptr)
+            whole = self._run(self._walk([topology] * len(self.layers)), x, example.graph_ptr)
         except Exception as error:  # noqa: BLE001  (of any kind: rows do not fit)
             self.not_sampled = in_one_line(error)
-        else:
+            return
+        self.not_sampled = "its rows depend on other vertices than in-neighbours"
+        if are_close([found], [whole[: len(found)]]):
             self.not_sampled, self.levels = "", tuple(walk.levels)
 
 
@@ -383,6 +402,14 @@ def _gives_graphs(model: nn.Module, graph: Graph) -> bool:
         return False
     _, out = first_run(model, graph, of_graphs=True)
     return takes_batch if out is None else isinstance(out, Tensor) and len(out) != NUM_ROWS
+
+
+def _reads_batch(model: nn.Module, graph: Graph) -> bool:
+    """Whether a model's rows depend on which vertices make up a graph."""
+    if "batch" not in parameters_of(model) and not takes_data(model):
+        return False
+    of_one, of_several = (first_run(model, graph, of_graphs=several)[1] for several in (False, True))
+    return isinstance(of_several, Tensor) and (of_one is None or not torch.equal(of_one, of_several))
 
 
 def _without(graph: Graph, name: str) -> Graph:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,18 @@ from torch import Tensor, nn
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.interop.pyg_layer import PygLayer
-from sagann.interop.pyg_rows import EdgeRows, StoredRow, UpdatedRow, arguments_of, computes_with, moved, row_dim
+from sagann.interop.pyg_rows import (
+    Arguments,
+    EdgeRows,
+    StoredRow,
+    UpdatedRow,
+    arguments_of,
+    computes_with,
+    moved,
+    of_hop,
+    row_dim,
+    sources_read,
+)
 from sagann.saga.engine import NotesInputs, current_engine
 
 DEGREE_WEIGHTS = "gcn_weight"
@@ -42,20 +53,27 @@ _WITHOUT_LOOPS = ("ARMAConv", "LGConv", "TAGConv")
 "Those of them that add no self-loops before."
 
 
-class Walk(Protocol):
-    """A forward of the model."""
+class Walk:
+    """A forward of a model of PyG."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
 
     def name_of(self, tensor: Tensor) -> str | None:
         """The name of a parameter or buffer of the model; None for another tensor."""
+        named = (*self.model.named_parameters(), *self.model.named_buffers())
+        return next((name for name, each in named if each is tensor), None)
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """What the next call of ``propagate`` returns before ``update``, for these named arguments."""
+        raise NotImplementedError
 
     def end(self) -> None:
         """The forward has ended."""
 
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """The rows that a layer is called with: a pair where it has fewer destinations than sources."""
+        return x
 
 
 class EdgeIndex:
@@ -79,19 +97,7 @@ class EdgeIndex:
     __getitem__ = __len__ = __iter__ = _refuse
 
 
-class _WalkOf:
-    """A forward of a model of PyG."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def name_of(self, tensor: Tensor) -> str | None:
-        """See :class:`Walk`."""
-        named = (*self.model.named_parameters(), *self.model.named_buffers())
-        return next((name for name, each in named if each is tensor), None)
-
-
-class PlannedWalk(_WalkOf):
+class PlannedWalk(Walk):
     """A forward over some hops, by what is known of the model.
 
     Args:
@@ -115,12 +121,16 @@ class PlannedWalk(_WalkOf):
         layer = self.layers[number] if number < len(self.layers) else None
         if layer is None or layer.conv is not conv:
             raise changed(f"call {number + 1} of propagate is of {type(conv).__name__}")
-        hop = self.hops[self.levels[number]]
-        arguments, rows = arguments_of(conv, "message", given, num_src=hop.num_given)
+        arguments, rows = arguments_of(conv, "message", given)
         if arguments != layer.called_with:
             raise changed(f"{type(conv).__name__} propagates other arguments")
-        out: Tensor = layer(hop, rows)
+        hop = self._hop(number, arguments, rows)
+        out: Tensor = layer(hop, {name: of_hop(each, hop.num_given) for name, each in rows.items()})
         return out
+
+    def _hop(self, number: int, arguments: Arguments, rows: Mapping[str, Tensor]) -> Topology:
+        """The topology that a call walks, whose arguments have these rows."""
+        return self.hops[self.levels[number]]
 
     def end(self) -> None:
         """Refuse a forward that has not called all layers."""
@@ -135,7 +145,7 @@ class PlannedWalk(_WalkOf):
         return (x, x[: hop.num_dst]) if hop.num_dst < hop.num_given and _takes_pairs(conv) else x
 
 
-class ReadingWalk(_WalkOf):
+class ReadingWalk(Walk):
     """A forward on made-up vertices that shows what the model propagates.
 
     Args:
@@ -150,18 +160,11 @@ class ReadingWalk(_WalkOf):
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """See :class:`Walk`."""
-        arguments, rows = arguments_of(conv, "message", given, num_src=self.topology.num_src)
+        arguments, rows = arguments_of(conv, "message", given)
         layer = PygLayer(conv, arguments, (self.topology, rows), self.model)
         self.layers.append(layer)
         out: Tensor = layer(self.topology, rows)
         return out
-
-    def end(self) -> None:
-        """See :class:`Walk`."""
-
-    def input_of(self, conv: nn.Module, x: Any) -> Any:
-        """See :class:`Walk`."""
-        return x
 
 
 class SampledWalk(PlannedWalk):
@@ -170,21 +173,21 @@ class SampledWalk(PlannedWalk):
     def __init__(self, model: nn.Module, layers: Sequence[PygLayer], blocks: Sequence[Topology]) -> None:
         super().__init__(model, layers, [0] * len(layers), blocks)
 
-    def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
-        """See :class:`Walk`."""
-        self._find_level(_num_rows(conv, given))
-        return super().propagate(conv, given)
-
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """See :class:`Walk`."""
         if isinstance(x, Tensor) and self.number < len(self.layers):
-            self._find_level(len(x))
+            self._find_level(self.number, len(x))
         return super().input_of(conv, x)
 
-    def _find_level(self, num_rows: int) -> None:
-        levels = list(self.levels)
-        levels[self.number] = [block.num_src for block in self.hops].index(num_rows)
-        self.levels = levels
+    def _hop(self, number: int, arguments: Arguments, rows: Mapping[str, Tensor]) -> Topology:
+        # Rows that are read at destinations alone may be those of a hop's destinations, of which there is one less.
+        read = sources_read(arguments)
+        if rows:
+            self._find_level(number, min(len(each) + (name not in read) for name, each in rows.items()))
+        return super()._hop(number, arguments, rows)
+
+    def _find_level(self, number: int, num_rows: int) -> None:
+        self.levels = [*self.levels[:number], max(0, self.hops[0].num_src - num_rows), *self.levels[number + 1 :]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +251,7 @@ class _UpdateEdges(_Routed):
         conv: Any = self.conv
         if not isinstance(edge_index, EdgeIndex):
             return type(conv).edge_updater(conv, edge_index, size=size, **given)
-        arguments, rows = arguments_of(conv, "edge_update", given, num_src=_num_rows(conv, given))
+        arguments, rows = arguments_of(conv, "edge_update", given)
         return EdgeRows(UpdatedRow(arguments), rows, edge_index.walk.name_of)
 
 
@@ -274,11 +277,6 @@ def _arguments_of_update(conv: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given.get(name) for name in names}
 
 
-def _num_rows(conv: nn.Module, given: Mapping[str, Any]) -> int:
-    """The largest number of rows among named arguments."""
-    return max(each.shape[row_dim(conv, each)] for value in given.values() for each in _tensors(value))
-
-
 def _tensors(value: Any) -> list[Tensor]:
     return [
         each for each in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(each, torch.Tensor)
@@ -288,4 +286,5 @@ def _tensors(value: Any) -> list[Tensor]:
 def _takes_pairs(conv: nn.Module) -> bool:
     """Whether a layer's ``forward`` says that it takes a pair of rows, of sources and of destinations."""
     parameters = inspect.signature(type(conv).forward).parameters
-    return "Tuple" in str(parameters["x"].annotation) if "x" in parameters else False
+    annotation = str(parameters["x"].annotation).lower() if "x" in parameters else ""
+    return "tuple" in annotation or "pair" in annotation
