@@ -427,7 +427,7 @@ def test_a_stage_that_raises_names_the_batch_and_leaves_no_thread(
     def counted(self: Predictor, batch: Any) -> Tensor:
         nonlocal count
         count += 1
-        Failing.fails = count == 7
+        Failing.fails = count == 10
         return forward_batch(self, batch)
 
     with monkeypatch.context() as patches:
@@ -435,7 +435,7 @@ def test_a_stage_that_raises_names_the_batch_and_leaves_no_thread(
         with pytest.raises(OSError, match="the network is gone") as caught:
             trainer_of(model, graph, run_dir=tmp_path / "cut", **options).fit()
     Failing.fails = False
-    # The first call measures the memory of a batch. Four batches an epoch: the sixth step is the second one of epoch 2.
+    # Three calls try whether seeds are independent, and one measures the memory of a batch. Four batches an epoch: the sixth step is the second one of epoch 2.
     assert caught.value.__notes__ == ["Raised by stage 'load' of epoch 2, batch 2."]
     again = trainer_of(model, graph, run_dir=tmp_path / "cut", **options)
     assert numbers_of(again.resume()) == numbers_of(expected)
