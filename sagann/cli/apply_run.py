@@ -39,7 +39,6 @@ from sagann.storage.whole_files import whole_files
 from sagann.torchrun import is_worker
 from sagann.train import Predictor, load_run, read_run
 from sagann.train.agreement import require_agreement, require_processors, require_same
-from sagann.train.evaluating import evaluating
 from sagann.train.identity import graph_difference
 from sagann.train.preparation import PreparedGraph
 from sagann.train.run_folder import CONFIG_FILE, RUN_FILE, RunFolder
@@ -192,10 +191,7 @@ class TrainedRun:
             require_same(workers, {"command": command, "memory_bytes": memory_bytes})
             require_agreement(workers, read_run(self.run_dir).train_config, graph, self.predictor, None)
         # The first worker has checked the values.
-        prepared = self.predictor.prepare(graph, validate=False)
-        with evaluating(self.predictor.model):
-            self.predictor.require_row_wise(prepared)
-        return prepared
+        return self.predictor.prepare(graph, validate=False)
 
 
 def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[TrainedRun], None]) -> int:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sagann.errors import InputError, LayerError, SagannError, in_one_line
+from sagann.errors import InputError, LayerError, SagannError, in_one_line, listed
 from sagann.graph import Graph, Topology, add_self_loops, normalise
 from sagann.interop.pyg_aggregations import aggregation_of
 from sagann.interop.pyg_call import (
@@ -137,6 +137,8 @@ class PygModel(nn.Module):
         self.preparation = Preparation()
         self._is_fixed = False
         "Whether a graph was prepared, whose edge data are those that the model gets from then on."
+        self.reads_batch = self.gives_graphs or _reads_batch(model, graph)
+        "Whether the model's rows depend on which vertices make up a graph."
         self.not_sampled = ""
         "Why the model cannot walk the blocks of mini-batches; empty where it can."
         self._read(graph)
@@ -146,11 +148,11 @@ class PygModel(nn.Module):
         """Number of topologies that ``forward`` walks."""
         return max(self.levels, default=-1) + 1
 
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        """Run the model."""
+    def forward(self, hops: Sequence[Topology], x: Tensor, ptr: Tensor | None = None) -> Tensor:
+        """Run the model; ``ptr`` are the offsets of several graphs, for a model that takes ``batch``."""
         if any(hop.num_dst != hop.num_given for hop in hops):
             self.require_sampled()
-        return self._run(self._walk(hops), x)
+        return self._run(self._walk(hops), x, ptr)
 
     def require_sampled(self) -> None:
         """Refuse a model that cannot walk the blocks of mini-batches."""
@@ -161,6 +163,18 @@ class PygModel(nn.Module):
                 where=f"model {type(self.model).__name__}",
                 fix="Train it on the whole graph (without --sample), or give its layers pairs, (x, x[:num_dst]).",
             )
+
+    def left_out(self, graph: Graph) -> str:
+        """What the model asks for and the graph does not have, in a sentence that names edge data which the model does not get; or nothing."""
+        passed, known = {EDGE_ARGUMENTS[name] for name in self.arguments}, parameters_of(self.model)
+        unread = [name for name in graph.topology.edge_data if name not in passed]
+        asked = [name for name in known if known[name].default is None and name not in (*self.arguments, "batch")]
+        # Without other edge data, edges are unweighted. PyG's own models take much that no data has.
+        asked = [name for name in asked if unread or name not in EDGE_ARGUMENTS]
+        if not asked or self.user_class.__module__.startswith("torch_geometric."):
+            return ""
+        others = f" Edge data {listed(unread)} are not passed, as no argument has the name." if unread else ""
+        return f"{self.user_class.__name__} is trained without {listed(asked)}: the graph has none.{others}"
 
     def prepare(self, graph: Graph) -> Graph:
         """Add the self-loops, and the weights by degree, that the layers would make in every forward.
@@ -247,14 +261,14 @@ class PygModel(nn.Module):
         if self.layers and offered == self._offered:
             return
         self._offered = offered
-        self.arguments, whole, out = first_run(self.model, graph, of_graphs=self.gives_graphs)
-        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.gives_graphs, whole=whole)
+        self.arguments, whole, out = first_run(self.model, graph, of_graphs=self.reads_batch)
+        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.reads_batch, whole=whole)
         if out is None or any(map(is_lazy, self.model.parameters())):
             with _blaming(self.model, *_IN_PYG):
                 _, twin = run_twin(self.model, self.arguments, example, x)
             # Some parameters get their shapes in the first forward.
             self.model.load_state_dict(twin.state_dict())
-            example, x = example_of(graph, self.arguments, self.model, of_graphs=self.gives_graphs, whole=whole)
+            example, x = example_of(graph, self.arguments, self.model, of_graphs=self.reads_batch, whole=whole)
         known_hops = self.num_hops if self.layers else None
         with undisturbed(self.model), using_engine(NaiveEngine()), _blaming(self.model, *_WITHOUT_EDGES):
             reading = ReadingWalk(self.model, with_some_weights(example.topology, like=x))
@@ -262,7 +276,7 @@ class PygModel(nn.Module):
             self.layers, self.levels = nn.ModuleList(reading.layers), tuple(range(len(reading.layers)))
             self.preparation = self._common_preparation()
             self._compare(example, x)
-            self._find_levels(example, x)
+            self._find_levels(graph, whole=whole)
         if known_hops not in (None, self.num_hops):
             raise changed(
                 f"{self.num_hops} hops with edge data {', '.join(self.arguments) or 'none'}, {known_hops} before"
@@ -326,16 +340,23 @@ class PygModel(nn.Module):
                 "others get it. Build it without that, or write it as sagann.SagaLayer.",
             )
 
-    def _find_levels(self, example: Graph, x: Tensor) -> None:
-        """Find out which layers walk the same hop of a mini-batch, if the model can walk mini-batches."""
+    def _find_levels(self, graph: Graph, *, whole: bool) -> None:
+        """Find out which layers walk the same hop of a mini-batch, if mini-batches with all in-edges give the rows of the whole graph."""
+        num_rows = NUM_ROWS + len(self.layers)
+        example, x = example_of(
+            graph, self.arguments, self.model, of_graphs=self.reads_batch, whole=whole, num_rows=num_rows
+        )
         topology = self._prepared(example).topology
-        blocks = [block_of(topology, len(x) - level) for level in range(min(len(self.layers), len(x) - 1))]
+        blocks = [block_of(topology, num_rows - level) for level in range(len(self.layers))]
         walk = SampledWalk(self.model, self._calls, blocks)
         try:
-            self._run(walk, x, example.graph_ptr)
+            found = self._run(walk, x, example.graph_ptr)
+            right = self._run(self._walk([topology] * len(self.layers)), x, example.graph_ptr)
         except Exception as error:  # noqa: BLE001  (of any kind: rows do not fit)
             self.not_sampled = in_one_line(error)
-        else:
+            return
+        self.not_sampled = "its rows depend on other vertices than in-neighbours"
+        if are_close([found], [right[: len(found)]]):
             self.not_sampled, self.levels = "", tuple(walk.levels)
 
 
@@ -417,6 +438,14 @@ def _gives_graphs(model: nn.Module, graph: Graph) -> bool:
         return False
     *_, out = first_run(model, graph, of_graphs=True)
     return takes_batch if out is None else isinstance(out, Tensor) and len(out) != NUM_ROWS
+
+
+def _reads_batch(model: nn.Module, graph: Graph) -> bool:
+    """Whether a model's rows depend on which vertices make up a graph."""
+    if "batch" not in parameters_of(model) and not takes_data(model):
+        return False
+    of_one, of_several = (first_run(model, graph, of_graphs=several)[-1] for several in (False, True))
+    return isinstance(of_several, Tensor) and (of_one is None or not torch.equal(of_one, of_several))
 
 
 def _without(graph: Graph, name: str) -> Graph:

@@ -230,18 +230,15 @@ def computes_with(what: str, how: str) -> LayerError:
     )
 
 
-def arguments_of(
-    conv: nn.Module, name: str, given: Mapping[str, Any], *, num_src: int
-) -> tuple[Arguments, dict[str, Tensor]]:
+def arguments_of(conv: nn.Module, name: str, given: Mapping[str, Any]) -> tuple[Arguments, dict[str, Tensor]]:
     """What the arguments of a function of the layer are, where ``propagate`` is called with these; and the vertex rows that they are read from.
 
     Args:
         conv: the layer of PyG.
         name: 'message' or 'edge_update'.
         given: named arguments of ``propagate`` or ``edge_updater``.
-        num_src: number of rows of the sources. Rows of the destinations, which are fewer in a mini-batch, are filled up to it.
     """
-    found, rows = [], {}
+    found, rows = [], dict[str, Tensor]()
     for argument, parameter in inspect.signature(getattr(conv, name)).parameters.items():
         if argument in _OF_INDEX:
             source: Source = Ids()
@@ -253,14 +250,14 @@ def arguments_of(
             source = Value(value)
             if isinstance(value, Tensor):
                 dim = row_dim(conv, value)
-                rows[key] = _filled(value.unsqueeze(-1) if value.ndim == 1 else moved(value, dim, 0), num_src)
+                _add(rows, {key: value.unsqueeze(-1) if value.ndim == 1 else moved(value, dim, 0)})
                 source = VertexRow(end, key, value.ndim == 1, dim)
         elif argument in given:
             value = given[argument]
             if isinstance(value, Tensor):
                 raise computes_with("vertex rows that are not those of an edge's end", f"the argument {argument}")
             source = value.source if isinstance(value, EdgeRows) else Value(value)
-            rows |= value.rows if isinstance(value, EdgeRows) else {}
+            _add(rows, value.rows if isinstance(value, EdgeRows) else {})
         elif parameter.default is not parameter.empty:
             source = Value(parameter.default)
         else:
@@ -272,6 +269,11 @@ def arguments_of(
             )
         found.append((argument, source))
     return tuple(found), rows
+
+
+def _add(rows: dict[str, Tensor], others: Mapping[str, Tensor]) -> None:
+    """Add rows by name; of those that begin with the others, the destinations' being the first of the sources', all are kept."""
+    rows |= {name: each for name, each in others.items() if name not in rows or len(each) > len(rows[name])}
 
 
 def row_dim(conv: nn.Module, rows: Tensor) -> int:
@@ -305,9 +307,10 @@ def _begins_with(rows: Any, first: Any) -> bool:
     )
 
 
-def _filled(rows: Tensor, num_rows: int) -> Tensor:
+def of_hop(rows: Tensor, num_rows: int) -> Tensor:
+    """The rows of a hop's sources: those of an earlier hop begin with them, and those of its destinations are filled up to them."""
     missing = num_rows - len(rows)
-    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows
+    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows[:num_rows]
 
 
 def _sources_in(arguments: Arguments) -> Iterator[Source]:
@@ -324,6 +327,11 @@ def _sources_of(source: Source) -> Iterator[Source]:
         for leaf in pytree.tree_leaves((source.args, source.kwargs)):
             if isinstance(leaf, _SOURCES):
                 yield from _sources_of(leaf)
+
+
+def sources_read(arguments: Arguments) -> set[str]:
+    """Names of the rows that are read at the edges' sources."""
+    return {each.name for each in _sources_in(arguments) if isinstance(each, VertexRow) and each.end == "src"}
 
 
 def stored_in(arguments: Arguments) -> Iterator[str]:

@@ -21,7 +21,18 @@ from torch import Tensor, nn
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.interop.pyg_layer import PygLayer
-from sagann.interop.pyg_rows import EdgeRows, StoredRow, UpdatedRow, arguments_of, computes_with, moved, row_dim
+from sagann.interop.pyg_rows import (
+    Arguments,
+    EdgeRows,
+    StoredRow,
+    UpdatedRow,
+    arguments_of,
+    computes_with,
+    moved,
+    of_hop,
+    row_dim,
+    sources_read,
+)
 from sagann.saga.engine import NotesInputs, current_engine, using_engine
 
 DEGREE_WEIGHTS = "gcn_weight"
@@ -132,13 +143,17 @@ class PlannedWalk(Walk):
         layer = self.layers[number] if number < len(self.layers) else None
         if layer is None or layer.conv is not conv:
             raise changed(f"call {number + 1} of propagate is of {type(conv).__name__}")
-        hop = self.hops[self.levels[number]]
-        arguments, rows = arguments_of(conv, "message", given, num_src=hop.num_given)
+        arguments, rows = arguments_of(conv, "message", given)
         if arguments != layer.called_with:
             raise changed(f"{type(conv).__name__} propagates other arguments")
+        hop = self._hop(number, arguments, rows)
         with using_engine(self.engine):
-            out: Tensor = layer(hop, rows)
+            out: Tensor = layer(hop, {name: of_hop(each, hop.num_given) for name, each in rows.items()})
         return out
+
+    def _hop(self, number: int, arguments: Arguments, rows: Mapping[str, Tensor]) -> Topology:
+        """The topology that a call walks, whose arguments have these rows."""
+        return self.hops[self.levels[number]]
 
     def end(self) -> None:
         """Refuse a forward that has called some of the layers, or none where vertices become fewer."""
@@ -188,7 +203,7 @@ class ReadingWalk(Walk):
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """See :class:`Walk`."""
-        arguments, rows = arguments_of(conv, "message", given, num_src=self.topology.num_src)
+        arguments, rows = arguments_of(conv, "message", given)
         layer = PygLayer(conv, arguments, (self.topology, rows), self.model)
         self.layers.append(layer)
         out: Tensor = layer(self.topology, rows)
@@ -201,21 +216,21 @@ class SampledWalk(PlannedWalk):
     def __init__(self, model: nn.Module, layers: Sequence[PygLayer], blocks: Sequence[Topology]) -> None:
         super().__init__(model, layers, [0] * len(layers), blocks)
 
-    def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
-        """See :class:`Walk`."""
-        self._find_level(_num_rows(conv, given))
-        return super().propagate(conv, given)
-
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """See :class:`Walk`."""
         if isinstance(x, Tensor) and self.number < len(self.layers):
-            self._find_level(len(x))
+            self._find_level(self.number, len(x))
         return super().input_of(conv, x)
 
-    def _find_level(self, num_rows: int) -> None:
-        levels = list(self.levels)
-        levels[self.number] = [block.num_src for block in self.hops].index(num_rows)
-        self.levels = levels
+    def _hop(self, number: int, arguments: Arguments, rows: Mapping[str, Tensor]) -> Topology:
+        # Rows that are read at destinations alone may be those of a hop's destinations, of which there is one less.
+        read = sources_read(arguments)
+        if rows:
+            self._find_level(number, min(len(each) + (name not in read) for name, each in rows.items()))
+        return super()._hop(number, arguments, rows)
+
+    def _find_level(self, number: int, num_rows: int) -> None:
+        self.levels = [*self.levels[:number], max(0, self.hops[0].num_src - num_rows), *self.levels[number + 1 :]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +302,7 @@ class _UpdateEdges(_Routed):
         conv: Any = self.conv
         if not isinstance(edge_index, EdgeIndex):
             return type(conv).edge_updater(conv, edge_index, size=size, **given)
-        arguments, rows = arguments_of(conv, "edge_update", given, num_src=_num_rows(conv, given))
+        arguments, rows = arguments_of(conv, "edge_update", given)
         return EdgeRows(UpdatedRow(arguments), rows, edge_index.walk.name_of)
 
 
@@ -344,20 +359,22 @@ def _arguments_of_update(conv: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given.get(name) for name in names}
 
 
-def _num_rows(conv: nn.Module, given: Mapping[str, Any]) -> int:
-    """The largest number of rows among named arguments."""
-    return max(each.shape[row_dim(conv, each)] for value in given.values() for each in _tensors(value))
-
-
 def _tensors(value: Any) -> list[Tensor]:
     return [
         each for each in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(each, torch.Tensor)
     ]
 
 
+def _num_rows(conv: nn.Module, given: Mapping[str, Any]) -> int:
+    """The largest number of rows among named arguments."""
+    rows = (each for value in given.values() for each in (value if isinstance(value, (tuple, list)) else [value]))
+    return max(each.shape[row_dim(conv, each)] for each in rows if isinstance(each, Tensor))
+
+
 def _takes_pairs(conv: nn.Module) -> bool:
     """Whether a layer's ``forward`` says that it takes a pair of rows, of sources and of destinations."""
-    return any(
-        "Tuple" in str(each.annotation)
+    annotations = [
+        str(each.annotation).lower()
         for each in list(inspect.signature(type(conv).forward).parameters.values())[1:2]
-    )
+    ]
+    return any(word in each for each in annotations for word in ("tuple", "pair"))

@@ -99,6 +99,8 @@ def assemble(
             model = build_model(model, graph)
     if is_written_for_pyg(model):
         model = from_pyg_model(model, graph)
+        if said := model.left_out(graph):
+            say(said)
     if config.sample is not None:
         check_sampled(model, graph, config.sample)
     streaming = streaming_of(config, spill_dir, device)

@@ -254,8 +254,8 @@ class TrainConfig:
             require_defaults(self, ("sample", "memory"), what)
         elif self.sample is None:
             # A run that was begun when None was this number goes on.
-            names = ("batches_ahead", "batch_size")[: 1 + (self.seeds_per_batch != _SEEDS)]
-            require_defaults(self, names, "sample is not set", otherwise=_SET_SAMPLE)
+            not_read = ("batches_ahead", "batch_size")[: 1 + (self.seeds_per_batch != _SEEDS)]
+            require_defaults(self, not_read, "sample is not set", otherwise=_SET_SAMPLE)
 
     def to_json(self) -> dict[str, Any]:
         """Every field as JSON values, which make the same configuration again."""

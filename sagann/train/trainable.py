@@ -26,11 +26,23 @@ def require_features(graph: Graph, what: str, *, fix: str) -> None:
         )
 
 
+def require_one_graph(model: nn.Module, graph: Graph) -> None:
+    """Refuse several graphs for a model that takes ``batch``, where it does not run on all of them at once."""
+    if graph.num_graphs > 1 and getattr(model, "reads_batch", False):
+        raise InputError(
+            "a model of PyTorch Geometric that takes batch runs on all graphs at once",
+            value=f"{graph.num_graphs} graphs, by mini-batches, workers or intervals",
+            where=f"graph '{graph.name}'",
+            fix="Train it in memory: without --sample, --workers and --memory.",
+        )
+
+
 def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:
     """Refuse a graph without features, and a model that does not walk such blocks, or as many."""
     require_features(
         graph, "mini-batches", fix="Train on the whole graph (--sample none), or give the graph features."
     )
+    require_one_graph(model, graph)
     for module in model.modules():
         if isinstance(module, PygModel):
             module.require_sampled()

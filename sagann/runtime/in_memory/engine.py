@@ -104,7 +104,7 @@ class CompiledEngine:
         if torch.compiler.is_compiling():
             return self._naive.run(layer, topology, x, data)
         # It reads the layer's parameters itself.
-        with MODELS.reading(), naming_few_rows(layer):
+        with MODELS.reading(), naming_few_rows(type(layer).__name__):
             return self._naive.run(layer, topology, x, data)
 
     def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
