@@ -147,7 +147,13 @@ class PygLayer(SagaLayer):
         "The arguments as the layer gives them."
         self.arguments = arguments
         "Those that the message reads, and None for the others."
-        scores = self._scores_on(example)
+        # Rows of the example are all 0 behind ReLUs that have died, and then no message depends on anything.
+        generator, (topology, rows) = torch.Generator().manual_seed(0), example
+        drawn = {
+            name: torch.rand(each.shape, generator=generator).to(each) if each.is_floating_point() else each
+            for name, each in rows.items()
+        }
+        scores = self._scores_on((topology, drawn))
         if len(scores) > 1:
             raise self._refused(f"{len(scores)} softmaxes in one message", "one softmax")
         self.accumulator = self.aggregation.accumulator

@@ -15,6 +15,8 @@ from torch_geometric import nn as pyg, utils
 from torch_geometric.nn.aggr import SoftmaxAggregation
 from torch_geometric.utils import softmax
 
+from sagann.interop import from_pyg_model
+from tests.graphs import edge_index as edges_of, labelled_graph
 from tests.interop.pyg_models import (
     EDGE_DIM,
     WIDTH,
@@ -28,6 +30,7 @@ from tests.interop.pyg_models import (
     pyg_graph,
     seeded,
 )
+from tests.tolerances import assert_close
 
 
 def pna(**options: Any) -> nn.Module:
@@ -441,3 +444,23 @@ def test_edge_data_that_the_model_computes_with() -> None:
 
 def test_edge_types_that_the_model_looks_up() -> None:
     assert_same(lambda: pyg.GINEConv(mlp()), EncodedType, "weight", "type")
+
+
+def test_edge_weights_are_read_behind_units_that_have_died() -> None:
+    """On made-up rows a ReLU may give nothing but zeros, of which a weight changes none."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.conv = nn.Linear(8, 8), pyg.GCNConv(8, 3)
+            nn.init.constant_(self.linear.bias, -1e3)
+
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            return self.conv(self.linear(x).relu(), edge_index)
+
+    torch.manual_seed(0)
+    graph, net = labelled_graph(), Net()
+    ours = from_pyg_model(net, graph)
+    nn.init.zeros_(net.linear.bias)
+    prepared = ours.prepare(graph)
+    assert_close(ours(prepared.hops(1), prepared.features), net(graph.features, edges_of(graph.topology)))
