@@ -25,7 +25,7 @@ def test_many(record_property):
 def test_some(number):
     assert number < 2
 
-@pytest.mark.tries("cut")
+@pytest.mark.tries("spill")
 def test_skipped():
     pytest.skip("not here")
 
@@ -77,7 +77,7 @@ def test_trials_are_counted_by_kind(tmp_path: Path, options: tuple[str, ...]) ->
 
 
 def test_a_kind_that_is_not_known_is_refused(tmp_path: Path) -> None:
-    ended = counted(tmp_path, TESTS.replace('"cut"', '"poke"'))
+    ended = counted(tmp_path, TESTS.replace('"spill"', '"poke"'))
     assert ended.returncode != 0
     assert "tries 'poke', expected one of kill, " in ended.stdout + ended.stderr
 

@@ -43,10 +43,6 @@ KINDS = {
         "spilled blocks cut, removed or changed in the midst of an epoch",
         "exit code 2 and a message that names the file; no spill folder is left",
     ),
-    "cut": (
-        "a file of the dataset cut to nothing in the midst of a run",
-        "exit code 2 and a message that names the file; the run goes on once the file is whole",
-    ),
     "flip": (
         "one bit of a dataset changed so that its value could be one",
         "exit code 2 and a message that names the file and the damaged part",

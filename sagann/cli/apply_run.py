@@ -35,7 +35,6 @@ from sagann.graph.task import without_others
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.storage.load import EMBEDDED
-from sagann.storage.whole_files import whole_files
 from sagann.torchrun import is_worker
 from sagann.train import Predictor, load_run, read_run
 from sagann.train.agreement import require_agreement, require_processors, require_same
@@ -168,8 +167,7 @@ class TrainedRun:
         """Say whether the run's own graph, with the answers that were learned, is another one now."""
         if not self.is_first:
             return
-        with whole_files(graph):
-            changed = graph_difference(read_run(self.run_dir).graph, graph)
+        changed = graph_difference(read_run(self.run_dir).graph, graph)
         if changed:
             self.terminal.say(
                 f"The dataset has changed since the run was trained on it ({changed}); it is taken as it is now."
@@ -186,10 +184,9 @@ class TrainedRun:
         workers, streaming = self.workers, self.predictor.streaming
         if workers is None:
             return graph
-        with whole_files(graph):
-            memory_bytes = None if streaming is None else streaming.memory_bytes
-            require_same(workers, {"command": command, "memory_bytes": memory_bytes})
-            require_agreement(workers, read_run(self.run_dir).train_config, graph, self.predictor, None)
+        memory_bytes = None if streaming is None else streaming.memory_bytes
+        require_same(workers, {"command": command, "memory_bytes": memory_bytes})
+        require_agreement(workers, read_run(self.run_dir).train_config, graph, self.predictor, None)
         # The first worker has checked the values.
         return self.predictor.prepare(graph, validate=False)
 

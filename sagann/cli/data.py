@@ -273,7 +273,6 @@ def reorder(
         from sagann.storage.npy import write_npy
         from sagann.storage.reorder import save_reordered
         from sagann.storage.verify import check_graph
-        from sagann.storage.whole_files import whole_files
 
     if save_order is not None:
         check_target(save_order, (".npy",), overwrite=overwrite, option="--save-order")
@@ -285,10 +284,9 @@ def reorder(
             fix="Add --by score, or leave --score out.",
         )
     graph = load_graph(dataset)
-    with whole_files(graph):
-        # Orders rely on valid ids.
-        check_graph(graph)
-        order = vertex_order(graph, by, num_parts=parts, seed=seed, score=score or DEFAULT_SCORE)
+    # Orders rely on valid ids.
+    check_graph(graph)
+    order = vertex_order(graph, by, num_parts=parts, seed=seed, score=score or DEFAULT_SCORE)
     manifest = read_manifest(Path(dataset)) if Path(dataset).is_dir() else None
     save_reordered(graph, order, out, overwrite=overwrite, manifest=manifest)
     if save_order is not None:

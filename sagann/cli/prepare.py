@@ -40,7 +40,6 @@ from sagann.storage import load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
 from sagann.storage.npz_graph import arrays_left_out
 from sagann.storage.verify import check_graph
-from sagann.storage.whole_files import whole_files
 
 LINK_SHARES = f"edges:{LEARNED},{VALIDATED}"
 "The default split of links of data that state none."
@@ -61,10 +60,9 @@ def training_graph(
     graph = with_task(open_checked(config, keep_splits=config.split is None, check=check), config, task, say)
     if config.data.endswith(".npz") and os.path.isfile(config.data) and (names := arrays_left_out(config.data)):
         say(f"Arrays left out: {listed(names)}.")
-    with whole_files(graph):
-        if task == LINK_TASK:
-            return with_held_out(graph, config.split, seed=seed, say=say)
-        return _with_split(graph, config, seed=seed, say=say)
+    if task == LINK_TASK:
+        return with_held_out(graph, config.split, seed=seed, say=say)
+    return _with_split(graph, config, seed=seed, say=say)
 
 
 def with_task(graph: Graph, config: DataConfig, task: str | None, say: Callable[[str], None]) -> Graph:
@@ -180,18 +178,17 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
     )
     if not keep_splits:
         graph = replace(graph, splits={}, graph_splits={})
-    with whole_files(graph):
-        # Opening a folder does not check values, and the changes below need valid ones.
-        if check:
-            check_graph(graph)
-        if config.undirected:
-            graph = symmetrise(graph)
-        if config.inverse_edges:
-            # Inverses are numbered from the number of types on, so a graph that lacks the last types must count them too.
-            if "type" in graph.topology.edge_data:
-                graph = replace(graph, num_edge_types=max(graph.num_edge_types, num_edge_types // 2))
-            graph = add_inverse_edges(graph)
-        return normalise_features(graph) if config.normalise_features else graph
+    # Opening a folder does not check values, and the changes below need valid ones.
+    if check:
+        check_graph(graph)
+    if config.undirected:
+        graph = symmetrise(graph)
+    if config.inverse_edges:
+        # Inverses are numbered from the number of types on, so a graph that lacks the last types must count them too.
+        if "type" in graph.topology.edge_data:
+            graph = replace(graph, num_edge_types=max(graph.num_edge_types, num_edge_types // 2))
+        graph = add_inverse_edges(graph)
+    return normalise_features(graph) if config.normalise_features else graph
 
 
 def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:

@@ -19,7 +19,6 @@ from sagann.report.terminal import Terminal
 from sagann.storage import load_graph
 from sagann.storage.picture import require_drawing
 from sagann.storage.verify import check_graph
-from sagann.storage.whole_files import whole_files
 from sagann.tiering import SCORES, access_curve, labelled_vertices, measured_accesses, score_vertices
 
 ALL = "all"
@@ -55,23 +54,22 @@ def score_run(dataset: str, request: ScoreRequest, terminal: Terminal) -> None:
         require_drawing("--plot")
         check_target(request.plot, (".png",), overwrite=request.overwrite, option="--plot")
     graph = load_graph(dataset)
-    with whole_files(graph):
-        # Scores and samplers rely on valid ids and masks. Features are not read.
-        check_graph(replace(graph, features=None))
-        seeds = _seeds(graph, request.split)
-        counts = measured_accesses(
-            graph.topology,
-            seeds.nonzero().squeeze(1),
-            fanouts,
-            batch_size=request.batch_size,
-            seed=request.seed,
-        )
-        scores = {
-            name: score_vertices(graph, name, fanouts=fanouts, batch_size=request.batch_size, seeds=seeds)
-            for name in request.scores
-        }
-        curves = {name: access_curve(score, counts) for name, score in scores.items()}
-        curves["oracle"] = access_curve(counts, counts)
+    # Scores and samplers rely on valid ids and masks. Features are not read.
+    check_graph(replace(graph, features=None))
+    seeds = _seeds(graph, request.split)
+    counts = measured_accesses(
+        graph.topology,
+        seeds.nonzero().squeeze(1),
+        fanouts,
+        batch_size=request.batch_size,
+        seed=request.seed,
+    )
+    scores = {
+        name: score_vertices(graph, name, fanouts=fanouts, batch_size=request.batch_size, seeds=seeds)
+        for name in request.scores
+    }
+    curves = {name: access_curve(score, counts) for name, score in scores.items()}
+    curves["oracle"] = access_curve(counts, counts)
     # Nothing is shown of files that were cut.
     title = f"Reads of features that hot rows of {graph.name} take"
     terminal.show(curves_table(curves, title=title))

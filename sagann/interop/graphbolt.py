@@ -28,14 +28,12 @@ from sagann.storage.manifest import SAFE_NAME
 from sagann.storage.regular_file import open_file, reading
 from sagann.storage.row_source import Array, ArrayRows, RowSource, masks_of
 from sagann.storage.vertex_files import array_labels, map_array, open_features
-from sagann.storage.whole_files import whole_sources
 
 _MOST_BYTES = 2**18
 "Largest metadata.yaml that is read. Its parser is slow; a file has some thousand bytes."
 _SETS = {"train": "train_set", "val": "validation_set", "test": "test_set"}
 
 
-@whole_sources()
 def import_graphbolt(
     source: str | os.PathLike[str], out: str | os.PathLike[str], *, options: ImportOptions | None = None
 ) -> None:

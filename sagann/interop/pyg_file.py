@@ -40,7 +40,6 @@ from sagann.storage.row_source import (
     masks_of,
     target_rows,
 )
-from sagann.storage.whole_files import whole_sources
 
 _DATA = "torch_geometric.data.data.Data"
 _LISTED = frozenset(
@@ -65,7 +64,6 @@ _CHUNK_EDGES = 2**20
 _MOST_NAMES = 10
 
 
-@whole_sources()
 def read_pyg(path: str | os.PathLike[str], *, split: int | None = None, task: Task = "auto") -> Graph:
     """Read a graph, or many, that PyG has saved, and check every value. PyG need not be installed, and nothing in the file is run.
 
@@ -93,7 +91,6 @@ def read_pyg(path: str | os.PathLike[str], *, split: int | None = None, task: Ta
     return graph_of(_Source(Path(path), split, task, lambda text: warnings.warn(text, stacklevel=5)).source())
 
 
-@whole_sources()
 def import_pyg(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],

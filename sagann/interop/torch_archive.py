@@ -25,7 +25,6 @@ from sagann.interop.restricted_pickle import MOST_BYTES, STORED, ForbiddenGlobal
 from sagann.ranges import RANGES, require_shape
 from sagann.storage.regular_file import open_file, reading
 from sagann.storage.row_source import Array
-from sagann.storage.whole_files import map_source
 
 _REBUILD = "torch._utils._rebuild_tensor_v2"
 _DTYPES = {
@@ -116,8 +115,7 @@ class TorchFile:
                 self.value: Any = read_pickle(content, {*listed, *_TENSOR_GLOBALS})
             except ForbiddenGlobalError as error:
                 raise _forbidden(error.name, self.path, advice or {}) from None
-            file.seek(0)
-            self._bytes = map_source(file, self.path, np.dtype(np.uint8), (os.fstat(file.fileno()).st_size,))
+            self._bytes = np.memmap(file, np.uint8, "r")
 
     def array(self, saved: object) -> Array | None:
         """The tensor ``saved``, a part of :attr:`value`, as an array that is mapped from the file; None for anything else."""

@@ -10,15 +10,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import finalize
 
 import numpy as np
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from sagann.storage.bus_error import Watch
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -31,8 +28,6 @@ class ArrayMap:
     "Address of the array's first byte."
     end: int
     "Address after the array's last byte."
-    fill: int
-    "64-bit word that takes the place of lost ones: the array stays valid with it."
     state: os.stat_result
     "Identity, size and time of the file when it was mapped, or when its checksums were compared last."
     crc32: tuple[int, ...]
@@ -41,12 +36,6 @@ class ArrayMap:
     "Functions, each of which compares the checksum of a part of the array, and says whether it could."
     is_checked: bool = False
     "Whether the whole array has the checksums of the manifest, or was written to and its file has them."
-    watch: Watch | None = None
-    "The watch on the array's pages, while there is work on them."
-    num_watchers: int = 0
-    "Number of blocks of work that need the watch."
-    is_lost: bool = False
-    "Whether an ended watch found that pages were lost."
 
     def is_unchanged(self) -> bool:
         """Whether the file is still at its path, and has not been written to."""
@@ -62,10 +51,6 @@ class ArrayMap:
             before.st_mtime_ns,
         )
 
-    def has_lost_pages(self) -> bool:
-        """Whether other numbers stand in the place of pages that were lost."""
-        return self.is_lost or (self.watch is not None and self.watch.is_lost())
-
 
 _MAPS: dict[int, ArrayMap] = {}
 "The maps of all arrays in use, by the address of the array."
@@ -78,19 +63,16 @@ def remember(
     *,
     crc32: tuple[int, ...] = (),
     checks: Sequence[Callable[[], bool]] = (),
-    fill: int = 0,
 ) -> ArrayMap:
     """Note that an array is mapped from a file. A DatasetError of one of the ``checks`` says that the file is damaged.
 
-    ``crc32`` are the checksums that the manifest states, ``fill`` is the number that may take the place of lost ones.
+    ``crc32`` are the checksums that the manifest states.
     """
     begin = array.ctypes.data
-    words = np.full(8, fill, np.uint8 if fill == 0 else array.dtype).view(np.int64)
     found = _MAPS[begin] = ArrayMap(
         path=path,
         begin=begin,
         end=begin + array.nbytes,
-        fill=int(words[0]),
         state=state,
         crc32=crc32,
         checks=checks,

@@ -25,7 +25,6 @@ from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, Manifest, kind_of_labels, layout_of, read_manifest, write_manifest
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
 from sagann.storage.verify import check_files
-from sagann.storage.whole_files import whole_files
 
 _STATED = ("name", "num_classes", "num_graph_classes", "num_edge_types")
 _FOUND = ("num_vertices", "num_edges", "num_features", "num_targets", "num_graphs", "num_graph_targets")
@@ -53,7 +52,7 @@ def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = 
     """
     tensors = tensors_of(graph)
     # Refused before the folder gets its name.
-    with new_folder(path, overwrite=overwrite) as folder, whole_files(graph):
+    with new_folder(path, overwrite=overwrite) as folder:
         # Damage would get a checksum that is right.
         check_files(graph)
         arrays = {name: write_npy(folder / f"{name}.npy", tensor) for name, tensor in tensors.items()}
@@ -78,14 +77,7 @@ def open_graph(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
 
 def map_dataset(folder: Path, manifest: Manifest, *, verify: bool = True) -> Graph:
     """Map the arrays of a dataset folder whose manifest is known."""
-    # Where the end of an array of offsets is lost, its rows are empty.
-    ends = {"indptr": manifest.num_edges, "graph_ptr": manifest.num_vertices}
-    if "features_indices" in manifest.arrays:
-        ends["features_indptr"] = manifest.arrays["features_indices"].shape[0]
-    tensors = {
-        name: map_npy(folder / f"{name}.npy", spec, verify=verify, fill=ends.get(name, 0))
-        for name, spec in manifest.arrays.items()
-    }
+    tensors = {name: map_npy(folder / f"{name}.npy", spec, verify=verify) for name, spec in manifest.arrays.items()}
     topology = Topology(
         indptr=tensors["indptr"],
         indices=tensors["indices"],
@@ -134,10 +126,9 @@ def check_dataset(path: str | os.PathLike[str]) -> None:
     folder = _folder(path)
     manifest = read_manifest(folder)
     graph = map_dataset(folder, manifest)
-    with whole_files(graph):
-        for name, spec in manifest.arrays.items():
-            check_npy(folder / f"{name}.npy", spec)
-        validate_graph(graph)
+    for name, spec in manifest.arrays.items():
+        check_npy(folder / f"{name}.npy", spec)
+    validate_graph(graph)
 
 
 def dataset_info(path: str | os.PathLike[str]) -> dict[str, Any]:

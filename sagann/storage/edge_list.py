@@ -26,7 +26,6 @@ from sagann.storage.tables import (
     open_table,
 )
 from sagann.storage.vertex_files import open_features, open_labels, open_targets
-from sagann.storage.whole_files import whole_sources
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -57,7 +56,6 @@ class EdgeListFormat:
         require_choice(self.kind, _SUFFIXES, what="kind of edge list is unknown", where="EdgeListFormat.kind")
 
 
-@whole_sources()
 def import_edge_list(
     source: PathLike | Sequence[PathLike],
     out: PathLike,

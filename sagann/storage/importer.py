@@ -22,7 +22,6 @@ from sagann.storage.import_source import READING, ImportOptions, ImportSource, n
 from sagann.storage.manifest import EdgeTreatment, Manifest, write_manifest
 from sagann.storage.npy import NpyWriter
 from sagann.storage.vertex_arrays import VertexArrays
-from sagann.storage.whole_files import require_whole_sources
 
 if TYPE_CHECKING:
     from sagann.storage.edge_spool import EdgeSpool
@@ -85,7 +84,6 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             source=source.description,
             arrays={**vertices.arrays, **edges},
         )
-        require_whole_sources()
         write_manifest(folder, manifest)
         with naming(source):
             validate_graph(map_dataset(folder, manifest))

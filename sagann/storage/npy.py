@@ -173,12 +173,11 @@ def write_npy(path: Path, tensor: Tensor, pieces: Iterable[Tensor] | None = None
         return writer.finish()
 
 
-def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True, fill: int = 0) -> Tensor:
+def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
     """Map an array file into memory without reading its data; its header and size must be those of ``spec``.
 
     The map is private and copy-on-write: writing to the tensor does not change the file. ``verify`` says whether the checksums
-    are compared when the values are checked (:func:`sagann.storage.verify.check_graph`), ``fill`` what may stand in the place
-    of numbers that are lost when the file is cut (:mod:`sagann.storage.whole_files`).
+    are compared when the values are checked (:func:`sagann.storage.verify.check_graph`).
     """
     header = npy_header(spec.dtype, spec.shape)
     try:
@@ -199,7 +198,7 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True, fill: int = 0) 
                 whole_path = path.absolute()
                 address = stored.ctypes.data
                 checks = [partial(_check_part_of, address, state, whole_path, spec, part) for part in parts]
-                remember(stored, whole_path, state, crc32=spec.crc32, checks=checks, fill=fill)
+                remember(stored, whole_path, state, crc32=spec.crc32, checks=checks)
     except OSError as error:
         raise DatasetError(
             "array file cannot be read",

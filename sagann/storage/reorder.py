@@ -18,7 +18,6 @@ from sagann.storage.dataset import manifest_of, tensors_of
 from sagann.storage.folder import new_folder
 from sagann.storage.manifest import Manifest, write_manifest
 from sagann.storage.npy import write_npy
-from sagann.storage.whole_files import whole_files
 
 _AT_ONCE_BYTES = 32 << 20
 
@@ -43,7 +42,7 @@ def save_reordered(
     """
     check_order(graph, order)
     # Refused before the folder gets its name.
-    with new_folder(path, overwrite=overwrite) as folder, whole_files(graph):
+    with new_folder(path, overwrite=overwrite) as folder:
         found = replace(graph, **fields_of_graphs(graph, order))
         arrays = {
             name: write_npy(folder / f"{name}.npy", tensor, pieces)

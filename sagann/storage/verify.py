@@ -14,9 +14,9 @@ from threading import Event
 import torch
 
 from sagann.graph import Graph, validate_graph
+from sagann.graph.graph import named_arrays
 from sagann.parent_process import require_own_threads
-from sagann.storage.array_map import ArrayMap
-from sagann.storage.whole_files import graph_maps, whole_files
+from sagann.storage.array_map import ArrayMap, maps_of
 
 
 def check_graph(graph: Graph) -> None:
@@ -27,8 +27,7 @@ def check_graph(graph: Graph) -> None:
         InputError: a value is wrong; the message names the first offending vertex or edge.
     """
     require_own_threads()
-    with whole_files(graph):
-        _compare(graph_maps(graph), meanwhile=lambda: validate_graph(graph))
+    _compare(_maps(graph), meanwhile=lambda: validate_graph(graph))
 
 
 def check_files(graph: Graph) -> None:
@@ -37,8 +36,12 @@ def check_files(graph: Graph) -> None:
     Raises:
         DatasetError: a file is damaged; the message names the file and the damaged part.
     """
-    with whole_files(graph):
-        _compare(graph_maps(graph), meanwhile=lambda: None)
+    _compare(_maps(graph), meanwhile=lambda: None)
+
+
+def _maps(graph: Graph) -> list[ArrayMap]:
+    """The maps of the files that a graph was opened from."""
+    return maps_of(array for _, array in named_arrays(graph) if isinstance(array, torch.Tensor))
 
 
 def _compare(maps: Iterable[ArrayMap], *, meanwhile: Callable[[], None]) -> None:

@@ -26,7 +26,6 @@ from sagann.storage.row_source import (
     target_rows,
 )
 from sagann.storage.tables import Table, named_column, open_table, require_named
-from sagann.storage.whole_files import map_source
 
 _CHUNK_BYTES = 2**24
 
@@ -149,4 +148,4 @@ def map_array(path: str | os.PathLike[str]) -> Array:
         shape, fortran, dtype = read_npy_header(file)
         if dtype.hasobject:
             raise ValueError("it holds pickled objects")
-        return map_source(file, path, dtype, shape, is_fortran=fortran)
+        return np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran else "C")

@@ -19,7 +19,6 @@ from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.without_effect import options_without_effect
 from sagann.storage.verify import check_graph
-from sagann.storage.whole_files import whole_files
 from sagann.train.agreement import device_together, require_agreement, require_divisible
 from sagann.train.best import resolve_monitor
 from sagann.train.config import TrainConfig
@@ -69,22 +68,21 @@ def assemble(
     if optimizer is None and scheduler is None:
         try_policies(config)
     # The first of several workers checks every value, and the others wait for what it finds.
-    with whole_files(graph), nullcontext() if workers is None else workers.together("checking the graph"):
+    with nullcontext() if workers is None else workers.together("checking the graph"):
         if validate:
             check_graph(graph)
         else:
             validate_labels(graph)
     check_trainable(graph)
-    with whole_files(graph):
-        if said := learned_as_well(graph):
-            say(said)
+    if said := learned_as_well(graph):
+        say(said)
     config.require_effect(of_graphs=is_of_graphs(graph), of_links=is_of_links(graph))
     if config.tensorboard and find_spec("tensorboard") is None:
         raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
     named = "cpu" if config.devices else config.device
     device = resolve_device(named) if workers is None else _device_of_worker(named, workers, config, say)
     contract = Contract.of(graph)
-    with whole_files(graph), seeded(config.seed, device):
+    with seeded(config.seed, device):
         mean_loss = build_loss(
             contract.kind, answers, name=config.loss, class_weights=config.class_weights, function=loss
         )
@@ -123,11 +121,10 @@ def assemble(
         spill_dir=spill_dir,
         say=say,
     )
-    with whole_files(graph):
-        if workers is not None:
-            require_divisible(config, device, balance=workers.balance)
-            require_agreement(workers, config, graph, predictor, model_config)
-        parts.prepare()
+    if workers is not None:
+        require_divisible(config, device, balance=workers.balance)
+        require_agreement(workers, config, graph, predictor, model_config)
+    parts.prepare()
     return parts
 
 

@@ -19,10 +19,9 @@ from sagann.nn.link_model import product
 from sagann.nn.model_call import check_score, class_of, own_score
 from sagann.runtime.loading import MiniBatch
 from sagann.sampling.arguments import require_ids
-from sagann.storage.whole_files import whole_files
 from sagann.train.contract import Contract
 from sagann.train.evaluating import evaluating
-from sagann.train.predictor import Predictor, graph_of
+from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 
 _TRIED_LINKS = 8
@@ -231,11 +230,10 @@ class LinkPredictor(Predictor):
                 where="predict",
                 fix="Pass links=(src, dst), or with edge types (src, dst, types); embed gives the rows of all vertices.",
             )
-        with whole_files(graph_of(graph)):
-            prepared = self._prepared(graph)
-            src, dst, types = self._checked_links(links, prepared.graph)
-            with evaluating(self.model):
-                scores = self.scores(self.forward(prepared), src, dst, types)
+        prepared = self._prepared(graph)
+        src, dst, types = self._checked_links(links, prepared.graph)
+        with evaluating(self.model):
+            scores = self.scores(self.forward(prepared), src, dst, types)
         return (scores.sigmoid() if probabilities else (scores > 0).to(torch.uint8)).cpu()
 
     def _checked_links(self, links: tuple[Tensor, ...], graph: Graph) -> tuple[Tensor, Tensor, Tensor | None]:

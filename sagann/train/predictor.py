@@ -15,7 +15,6 @@ from sagann.graph.checks import CHECKED_AT_ONCE
 from sagann.graph.split import labelled_rows
 from sagann.graph.task import without_others
 from sagann.storage.verify import check_graph
-from sagann.storage.whole_files import whole_files
 from sagann.train.evaluating import evaluating
 from sagann.train.last_input import LastInput
 from sagann.train.metrics import Metrics, Rows, evaluate_splits, finite, measured_splits, predict_classes
@@ -63,10 +62,9 @@ class Predictor(ModelPasses):
         _require_graph(graph)
         # A graph may have answers for another task than the model's.
         graph = without_others(graph, self.contract.task)
-        with whole_files(graph):
-            if validate:
-                check_graph(graph)
-            return self._prepare(graph)
+        if validate:
+            check_graph(graph)
+        return self._prepare(graph)
 
     def _prepared_by_model(self, graph: Graph) -> Graph:
         """The graph as the model reads it, after a check of its sizes."""
@@ -96,18 +94,17 @@ class Predictor(ModelPasses):
         A graph without splits counts as one split, 'all'. Vertices, or graphs, without a label are left out, and so are metrics that are NaN or infinite.
         """
         _require_graph(graph)
-        with whole_files(graph_of(graph)):
-            self.contract.check_labels(graph_of(graph))
-            prepared = self._prepared(graph)
-            outputs, measured = self._finite_logits(prepared), prepared.answers
-            if self.workers is not None and self._for_first and not self.workers.is_first:
-                return {}
-            found = finite(evaluate_splits(outputs, measured, task=self.contract.kind, loss=self.mean_loss))
-            for name, mask in measured_splits(measured).items() if self.own_metrics else ():
-                rows, answers = labelled_rows(measured, mask)
-                if len(rows):
-                    found[name] |= measure_own(self.own_metrics, Rows(outputs, rows, len(rows)), answers)
-            return found
+        self.contract.check_labels(graph_of(graph))
+        prepared = self._prepared(graph)
+        outputs, measured = self._finite_logits(prepared), prepared.answers
+        if self.workers is not None and self._for_first and not self.workers.is_first:
+            return {}
+        found = finite(evaluate_splits(outputs, measured, task=self.contract.kind, loss=self.mean_loss))
+        for name, mask in measured_splits(measured).items() if self.own_metrics else ():
+            rows, answers = labelled_rows(measured, mask)
+            if len(rows):
+                found[name] |= measure_own(self.own_metrics, Rows(outputs, rows, len(rows)), answers)
+        return found
 
     def predict(
         self,
@@ -145,8 +142,7 @@ class Predictor(ModelPasses):
                 where="predict",
                 fix="Leave it out: the predictions are values.",
             )
-        with whole_files(graph_of(graph)):
-            logits = self._finite_logits(self._prepared(graph))
+        logits = self._finite_logits(self._prepared(graph))
         if task == "regression":
             # A copy, because the outputs of a streamed model lie in a file.
             return (logits[:, 0] if self.contract.num_targets == 1 else logits).to("cpu", copy=True)
@@ -166,8 +162,7 @@ class Predictor(ModelPasses):
             SpillError: there is too little room to spill.
         """
         _require_graph(graph)
-        with whole_files(graph_of(graph)):
-            return self._embed(self._prepared(graph))
+        return self._embed(self._prepared(graph))
 
     @cached_property
     def _last_input(self) -> LastInput:

@@ -10,7 +10,6 @@ from sagann.errors import InputError, listed
 from sagann.plan.hybrid.assignment import HOST
 from sagann.plan.hybrid.predict import best_split, machine_here
 from sagann.plan.hybrid.rehearsed import RehearsedJob
-from sagann.storage.whole_files import whole_files
 from sagann.train.epoch_source import EpochSource
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
@@ -92,6 +91,5 @@ def _copied(parts: RunParts) -> Iterator[Predictor]:
     with ExitStack() as stack:
         stack.enter_context(seeded(parts.config.seed, parts.device))
         stack.enter_context(reproducible(parts.config.deterministic, parts.device))
-        stack.enter_context(whole_files(parts.prepared.graph))
         known = parts.predictor
         yield Predictor(copy_of_model(parts.model), known.contract, device=parts.device, loss=known.mean_loss)

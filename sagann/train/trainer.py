@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,6 @@ from sagann.errors import CheckpointError, require_type
 from sagann.graph import Graph
 from sagann.nn import ModelConfig
 from sagann.registry import default
-from sagann.storage.whole_files import whole_files
 from sagann.train.agreement import continue_together, require_same_run
 from sagann.train.assembly import assemble
 from sagann.train.best import copy_of
@@ -218,11 +217,10 @@ class Trainer:
             stack.enter_context(reproducible(self.config.deterministic, self.device))
             unit = "batch" if parts.has_batches else "epoch"
             stack.enter_context(stop_on_interrupt(self.stop, self._say, after=unit))
-            with whole_files(self.graph):
-                if workers is not None:
-                    require_same_run(workers, resume=resume)
-                session = parts.session()
-                description = {} if folder is None else description_of(parts, session)
+            if workers is not None:
+                require_same_run(workers, resume=resume)
+            session = parts.session()
+            description = {} if folder is None else description_of(parts, session)
             run = ""
             with nullcontext() if workers is None else workers.together("opening the run folder"):
                 if folder is not None and resume:
@@ -234,7 +232,6 @@ class Trainer:
             self._records = session.history
             if session.balancer is not None:
                 session.balancer.begin()
-            require_whole_files = stack.enter_context(whole_files(parts.prepared.graph))
             reporters = self._reporters(folder, session, stack)
             for reporter in reporters:
                 reporter.on_start(info_of(parts, session))
@@ -246,7 +243,7 @@ class Trainer:
 
                 begin_as_foretold(parts, session.source)
             session.source.open()
-            self._train(session, saver, reporters, require_whole_files)
+            self._train(session, saver, reporters)
             result = self._finish(session, folder)
             for reporter in reporters:
                 reporter.on_end(result)
@@ -264,26 +261,18 @@ class Trainer:
             reporters.append(events)
         return reporters
 
-    def _train(
-        self,
-        session: TrainSession,
-        saver: Saver | None,
-        reporters: Sequence[Reporter],
-        require_whole_files: Callable[[], None],
-    ) -> None:
+    def _train(self, session: TrainSession, saver: Saver | None, reporters: Sequence[Reporter]) -> None:
         """Train until the run has ended or is stopped; save and report its progress."""
 
         def between_batches(progress: EpochProgress) -> bool:
             for reporter in reporters:
                 reporter.on_batch(progress)
             if saver is not None and saver.is_late:
-                require_whole_files()
                 saver.save()
             return self._is_stopping
 
         while not (session.finished or self._all_stop()):
             record = session.run_epoch(leave=between_batches)
-            require_whole_files()
             if record is None:
                 break
             if saver is not None:

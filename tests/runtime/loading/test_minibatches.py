@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import sagann
-from sagann.errors import DatasetError, InputError
+from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.runtime.loading import MiniBatch, MiniBatches
@@ -22,7 +22,6 @@ from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.sampling import NeighborSampler, seed_batches
 from sagann.storage import load_graph, save_graph
 from sagann.storage.mapped import MappedRows
-from sagann.storage.whole_files import whole_files
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
@@ -276,20 +275,6 @@ def stored(tmp_path: Path) -> Graph:
 def test_a_graph_on_disk_has_the_batches_of_the_graph_in_memory(stored: Graph) -> None:
     options: dict[str, Any] = {"batch_size": 1000, "threads": 2}
     assert_same(list(of(labelled_graph(20_000, 100_000), **options)), list(of(stored, **options)))
-
-
-def test_a_feature_file_that_is_cut_meanwhile_is_an_error_that_names_it(stored: Graph, tmp_path: Path) -> None:
-    (path,) = (tmp_path / "graph").rglob("features*.npy")
-
-    def train() -> None:
-        with whole_files(stored):
-            for number, _ in enumerate(of(stored, batch_size=500)):
-                if number == 3:
-                    with path.open("r+b") as file:
-                        file.truncate(path.stat().st_size // 4)
-
-    with pytest.raises(DatasetError, match=path.name):
-        train()
 
 
 def test_counters_tell_edges_rows_and_bytes() -> None:
