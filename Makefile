@@ -3,6 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NEWEST := .venv-newest
 RUN_DIR ?= runs/demo
 # For `make streaming`.
 WORK ?= runs/streaming
@@ -20,7 +21,7 @@ TOGETHER := OMP_WAIT_POLICY=passive $(BIN)/python -m tests.again -q $(SHARED)
 # The files of the tests that run alone: to import all others takes longer than some of these tests.
 ALONE = $(shell grep -rl 'mark\.alone' tests --include='test_*.py')
 
-.PHONY: help setup demo test thorough quick lint format types layers lines doctest docs accuracy epochs streaming performance fuzz trials clean
+.PHONY: help setup demo test thorough newest quick lint format types layers lines doctest docs accuracy epochs streaming performance fuzz trials clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -44,6 +45,15 @@ test: $(STAMP)  ## Run the tests of every change; what measures time runs last, 
 thorough: $(STAMP)  ## Run all tests (about an hour): before a release, after changes of compiler, engines, storage.
 	$(TOGETHER) --durations=15 -m "not alone"
 	$(BIN)/python -m tests.again -q -m alone $(ALONE)
+	$(MAKE) newest
+
+newest: $(STAMP)  ## Run every command with the newest releases of what sagann needs, in an environment of its own.
+	test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
+	# PyTorch stays the one that is tested: another release may bring gigabytes of CUDA libraries.
+	grep '^torch==' constraints.txt > $(NEWEST)/torch.txt
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
+		-c $(NEWEST)/torch.txt -e '.[cuda,graphbolt,metis,pandas,plots,pyg,tensorboard]'
+	$(BIN)/python -m pytest -q $(SHARED) --python $(NEWEST)/bin/python tests/cli/test_every_command.py
 
 quick: $(STAMP)  ## Run the tests that take under a few seconds each.
 	$(TOGETHER) -m "not slow and not alone and not thorough"
@@ -99,5 +109,5 @@ trials: $(STAMP)  ## Kill, cut, fill up and limit as the tests of it do, and cou
 	$(BIN)/python -m pytest -q -m tries --trials $(RESULTS)/trials.json
 
 clean:  ## Remove the environment and all caches.
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs
+	rm -rf $(VENV) $(NEWEST) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,6 +26,8 @@ Record = dict[str, Any]
 NEARLY_BEST = 1.25
 "A system's variants that are this close to its best are timed in alternation too, at most MOST_OF_A_SYSTEM of them."
 MOST_OF_A_SYSTEM = 2
+MOST_WAIT_S = 600.0
+"Longest wait for an answer where contestants take turns of some epochs or batches, in seconds. Who hangs is left out then."
 SLOW_S = 20.0
 "Runs that take longer are not repeated alone."
 
@@ -257,6 +259,44 @@ def _run_together(
                     continue
                 seconds[name].append(turn["seconds"])
     return seconds
+
+
+def take_turns(
+    contestants: Iterable[Contestant],
+    specification: Callable[[Contestant], Mapping[str, Any]],
+    *,
+    first: Mapping[str, Any],
+    request: Mapping[str, Any],
+    rounds: int,
+    timeout_s: float = MOST_WAIT_S,
+) -> dict[str, list[Record]]:
+    """The answers of every contestant to so many requests in alternation, after a first one that is not counted.
+
+    Who ends before its time, or does not answer in time, is left out; the others go on.
+    """
+    turns: dict[str, list[Record]] = {}
+    with ExitStack() as stack:
+        workers: dict[str, Worker] = {}
+
+        def ask(contestant: Contestant, asked: Mapping[str, Any]) -> None:
+            name = contestant.name
+            try:
+                if name not in workers:
+                    worker = Worker(contestant.command, specification(contestant), timeout_s=timeout_s)
+                    workers[name] = stack.enter_context(worker)
+                    turns[name] = []
+                turns[name].append(workers[name].ask(asked))
+            except WorkerEndedError as end:
+                _say(f"{name} does not run: {end}")
+                turns.pop(name, None)
+
+        for contestant in contestants:
+            ask(contestant, first)
+        for _ in range(rounds):
+            for contestant in contestants:
+                if contestant.name in turns:
+                    ask(contestant, request)
+    return {name: answers[1:] for name, answers in turns.items()}
 
 
 def _start(contestant: Contestant, specification: Mapping[str, Any], rules: Rules) -> Worker:

@@ -32,6 +32,8 @@ RESULTS = ROOT / "bench" / "results"
 FIRST_TO_GO = 1000
 "The kernel's highest inclination to end a process when memory runs out: a worker goes, never the parent."
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+GRACE_S = 10.0
+"Longest wait for the end of a worker that answers no more, in seconds."
 OUTCOMES = ("killed", "out of memory", "unsupported", "too slow", "failed")
 "How a worker may end before its time. Killed is by the kernel, as a rule for want of memory."
 
@@ -97,6 +99,8 @@ class Worker:
                 pass_fds=[answers],
                 cwd=ROOT,
                 env=environment,
+                # A group of its own: it goes with all processes that it started.
+                start_new_session=True,
             )
         finally:
             os.close(answers)
@@ -130,9 +134,9 @@ class Worker:
         return self._answer()
 
     def close(self) -> None:
-        """End the worker."""
-        if self._process.poll() is None:
-            self._process.kill()
+        """End the worker, and the processes that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         assert self._process.stdin is not None
         for pipe in (self._process.stdin, self._answers, self._log):
@@ -152,7 +156,8 @@ class Worker:
     def _answer(self) -> dict[str, Any]:
         line = self._line()
         if not line:
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_S)
             status = self._process.returncode
             outcome = "killed" if status == -signal.SIGKILL else "failed"
             words = self._last_words()

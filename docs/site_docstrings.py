@@ -25,6 +25,10 @@ class Docstrings(griffe.Extension):
         if obj.docstring is not None:
             obj.docstring.value = rewritten(obj.docstring.value)
 
+    def on_module(self, *, mod: griffe.Module, **_: Any) -> None:
+        """Called for every module. The package itself is a member of nothing, and ``on_object`` is called for members alone."""
+        self.on_object(obj=mod)
+
 
 def rewritten(text: str) -> str:
     """A docstring in Markdown."""

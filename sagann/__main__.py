@@ -13,6 +13,7 @@ from sagann.errors import Terminated
 def main() -> None:
     """Run the command that the process was started with, and exit."""
     _open_closed_streams()
+    _spin_briefly()
     signals = Signals()
     try:
         with signals.handled():
@@ -40,6 +41,16 @@ def _open_closed_streams() -> None:
     # Python sets a stream to None if its number was closed.
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
+def _spin_briefly() -> None:
+    """Have threads of OpenMP sleep after some 10 us of waiting for each other, unless the user has said how they wait.
+
+    By default they spin for 3 ms. Where other programs want the cores, that keeps a core from the very thread that is waited for, and
+    epochs take many times as long. OpenMP reads the variable when PyTorch loads it; processes that a command starts inherit it.
+    """
+    if not os.environ.get("OMP_WAIT_POLICY"):
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 if __name__ == "__main__":

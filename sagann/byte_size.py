@@ -1,4 +1,4 @@
-"""Sizes in bytes as people write them: '256MiB', '1.5 GiB', '4096'."""
+"""Sizes in bytes as people write them: '256MiB', '1.5 GiB', '4194304'."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sagann.ranges import RANGES
 _UNITS = {
     "": 1,
     "b": 1,
+    "bytes": 1,
     "kb": 10**3,
     "mb": 10**6,
     "gb": 10**9,
@@ -19,25 +20,30 @@ _UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
+_LEAST_BARE = 2**20
+"Least number, apart from 0, that is taken for bytes where no unit stands beside it: a smaller one is surely meant as MiB or GiB."
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)")
 
 
 def parse_bytes(text: str, *, where: str) -> int:
-    """Read a size in bytes: a number, with or without a unit.
+    """Read a size in bytes: a number and a unit. The unit of a large number, and of 0, may be left out.
 
     Example:
         >>> parse_bytes("256MiB", where="--memory"), parse_bytes("1.5 kB", where="--memory")
         (268435456, 1500)
     """
     match = _SIZE.fullmatch(text.strip())
-    if match is None or match[2].lower() not in _UNITS:
+    number, unit = match.groups() if match else ("", "")
+    size = int(float(number or 0) * _UNITS.get(unit.lower(), 0))
+    is_bare = bool(number) and not unit and 0 < size < _LEAST_BARE
+    if match is None or unit.lower() not in _UNITS or is_bare:
+        meant = f"{unit.upper()}iB" if f"{unit.lower()}ib" in _UNITS else "MiB"
         raise InputError(
             "size is not understood",
-            value=f"'{text[:40]}'",
+            value=f"'{text[:40]}'" + " has no unit" * is_bare,
             where=where,
-            fix="Write a number and a unit, as 256MiB or 2GB.",
+            fix=f"Write a number and a unit, as {f'{number}{meant}' if number else '256MiB or 2GB'}.",
         )
-    size = int(float(match[1]) * _UNITS[match[2].lower()])
     if size not in RANGES["bytes"]:
         raise InputError(
             "size is out of range",

@@ -11,6 +11,8 @@ from sagann.did_you_mean import closest
 from sagann.errors import InputError, shown
 
 T = TypeVar("T")
+_KNOWN: dict[str, list[str]] = {}
+"Names of the options of each decorated class."
 
 
 def with_known_names(options: type[T]) -> type[T]:
@@ -27,12 +29,13 @@ def with_known_names(options: type[T]) -> type[T]:
         ...
         sagann.errors.InputError: Options has no such option: 'epoch' (in Options). Did you mean 'epochs'? Known: epochs.
     """
+    _KNOWN[options.__name__] = [each.name for each in fields(options)]  # type: ignore[arg-type]
     make: Callable[..., None] = options.__init__
 
     @wraps(make)
     def checked(self: T, *values: object, **named: Any) -> None:
-        known = [each.name for each in fields(self)]  # type: ignore[arg-type]
         name = type(self).__name__
+        known = _KNOWN[options.__name__]
         if values:
             raise InputError(
                 f"{name} takes options by name alone",
@@ -42,7 +45,8 @@ def with_known_names(options: type[T]) -> type[T]:
             )
         for each in named:
             if each not in known:
-                fix = closest(each, known)
+                others = [other for other, names in _KNOWN.items() if each in names]
+                fix = "".join(f"{other} has it. " for other in others) + closest(each, known)
                 raise InputError(f"{name} has no such option", value=shown(each), where=name, fix=fix)
         make(self, **named)
 

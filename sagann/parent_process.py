@@ -7,7 +7,32 @@ import os
 import signal
 import sys
 
+import torch
+
+from sagann.errors import InputError
+
 _PR_SET_PDEATHSIG = 1
+_computes: int | None = None
+"Process that was the first to compute on several threads; its forks have this number too."
+
+
+def require_own_threads() -> None:
+    """Refuse to compute in a fork of a process that has computed: it has none of OpenMP's threads, and would wait for them for ever.
+
+    A process that computes on one thread needs none.
+    """
+    global _computes
+    if torch.get_num_threads() == 1:
+        return
+    if _computes is None:
+        _computes = os.getpid()
+    if _computes != os.getpid():
+        raise InputError(
+            "a forked process has none of its parent's threads",
+            value=f"process {_computes} had computed on {torch.get_num_threads()} threads when this one was forked",
+            where=f"process {os.getpid()}",
+            fix="Start processes with multiprocessing.get_context('spawn'), or fork before anything is computed.",
+        )
 
 
 def end_with(parent: int) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ from sagann.plan.steps import Plan, Step
 from tests.cover import mark_the_rest
 from tests.forks import in_group
 from tests.shared import Fill, SharedFolder, filled_once, shared_root
-from tests.trials import note_kinds, pytest_addoption as pytest_addoption, pytest_configure as pytest_configure
+from tests.trials import note_kinds, pytest_addoption as add_trials, pytest_configure as pytest_configure
 
 # The first example of a property pays for Numba's compilation, or for importing PyG.
 settings.register_profile("compiles", deadline=None, max_examples=60)
@@ -47,6 +48,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 # Graphs of a few edges gain nothing from threads, and waiting for them is slow on a busy machine.
 torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add options of our own."""
+    add_trials(parser)
+    parser.addoption(
+        "--python", default=sys.executable, metavar="FILE", help="interpreter of tests/cli/test_every_command.py"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,7 +10,8 @@ from sagann.errors import InputError
     ("text", "size"),
     [
         ("0", 0),
-        ("4096", 4096),
+        ("1048576", 2**20),
+        ("1000632 bytes", 1000632),
         ("256MiB", 2**28),
         ("1 gib", 2**30),
         ("2GB", 2 * 10**9),
@@ -26,6 +27,23 @@ def test_sizes(text: str, size: int) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(InputError, match=r"size is not understood: .* \(in --memory\)\. Write a number and a unit"):
         parse_bytes(text, where="--memory")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("300", "300MiB"),
+        ("16000", "16000MiB"),
+        ("1048575", "1048575MiB"),
+        ("1.5", "1.5MiB"),
+        ("2G", "2GiB"),
+        ("512 m", "512MiB"),
+    ],
+)
+def test_a_small_number_without_a_unit_is_refused_and_the_size_that_is_offered_is_not(text: str, hint: str) -> None:
+    with pytest.raises(InputError, match=rf"size is not understood: .*\. Write a number and a unit, as {hint}\.$"):
+        parse_bytes(text, where="--memory")
+    assert parse_bytes(hint, where="--memory") >= 2**20
 
 
 @pytest.mark.parametrize("text", ["9" * 18 + "TiB", "8388608 TiB"])

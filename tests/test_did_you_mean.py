@@ -15,6 +15,40 @@ def test_slips_are_recognised(name: str, near: str) -> None:
     assert did_you_mean(name, ["gin", "gcn", "sage", "gated-gcn", "residual-gcn"]) == f"Did you mean '{near}'? "
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("--learning_rate", "lr"),
+        ("Fanouts", "sample"),
+        ("--num-workers", "sampling_threads"),
+        ("CE", "cross_entropy"),
+        ("NLLLoss", "cross_entropy"),
+        ("BCEWithLogitsLoss", "bce"),
+        ("SAGEConv", "sage"),
+        ("GATConv", "gat"),
+        ("GatedGraphConv", "ggnn"),
+        ("auc", "roc_auc"),
+    ],
+)
+def test_names_that_other_programs_use_are_recognised(name: str, near: str) -> None:
+    known = [
+        "link_rate",
+        "lr",
+        "sample",
+        "sampling_threads",
+        "bce",
+        "cross_entropy",
+        "edgeconv",
+        "gat",
+        "gated-gcn",
+        "ggnn",
+        "sage",
+        "roc_auc",
+    ]
+    assert did_you_mean(name, known) == f"Did you mean '{near}'? "
+    assert did_you_mean(name, ["tensorboard"]) == ""
+
+
 @pytest.mark.parametrize("name", ["", "transformer", "gcn" * 20, "gc\x1b[31mn", "gc\nn", 3, None, ["gcn"]])
 def test_nothing_is_offered_where_nothing_is_near_or_the_name_is_strange(name: object) -> None:
     assert did_you_mean(name, ["gcn", "sage"]) == ""

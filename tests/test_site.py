@@ -11,6 +11,9 @@ import pytest
 
 pytest.importorskip("mkdocs", reason="The site's tools are not installed: pip install sagann[docs]")
 
+import griffe
+from mkdocs.config import load_config
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
@@ -84,6 +87,27 @@ def test_what_pages_name_exists() -> None:
 def _is_module(name: str) -> bool:
     path = ROOT / name.replace(".", "/")
     return path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+
+
+def test_no_code_is_published() -> None:
+    excluded = load_config(str(ROOT / "mkdocs.yml")).exclude_docs
+    assert excluded is not None
+    for path in ("site_hook.py", "__pycache__/site_hook.cpython-311.pyc"):
+        assert excluded.match_file(path)
+    assert not excluded.match_file("training.md")
+
+
+def test_docstrings_of_a_package_and_of_what_is_in_it_are_rewritten(tmp_path: Path) -> None:
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    text = '"""See :func:`one`."""\ndef one():\n    """As :class:`Two`."""\n'
+    for folder in ("outer", "outer/inner"):
+        (tmp_path / folder / "__init__.py").write_text(text)
+    extensions = griffe.load_extensions(_loaded("site_docstrings").Docstrings)
+    outer = griffe.load("outer", search_paths=[tmp_path], extensions=extensions)
+    for name in ("inner", "one", "inner.one"):
+        assert ":" not in outer[name].docstring.value
+    assert outer.docstring is not None
+    assert outer.docstring.value == "See ``one``."
 
 
 def test_docstrings_are_rewritten_for_the_site() -> None:

@@ -59,10 +59,6 @@ KINDS = {
         "files and folders that the user may not read or write",
         "exit code 2 and a message that names it",
     ),
-    "planted": (
-        "another user's files in a folder of compiled code",
-        "the files are not loaded",
-    ),
     "foreign run": (
         "a run folder that names a Python file as its model",
         "the file is not executed unless the user names it too",

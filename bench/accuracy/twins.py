@@ -141,7 +141,7 @@ def run_twin(experiment: Experiment, graph: Graph, seed: int) -> float:
             optimizer.step()
         if monitored and (epoch % train.eval_every == 0 or epoch == train.epochs):
             value = _measure(_predict(model, inputs), graph, "val", metric)
-            if value > best:
+            if value >= best:
                 best, weights = value, copy.deepcopy(model.state_dict())
     if monitored:
         model.load_state_dict(weights)

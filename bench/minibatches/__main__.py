@@ -14,16 +14,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.contest import Contestant
+from bench.contest import Contestant, take_turns
 from bench.minibatches import on_device
 from bench.minibatches.tasks import TASKS, described, specification_of, task_named, write_graph, write_task
-from bench.workers import ROOT, Worker, WorkerEndedError
+from bench.workers import ROOT
 from sagann.runtime.processor import num_cores
 
 Turns = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -97,21 +96,14 @@ def measure(
     contestants: Sequence[Contestant], specification: Mapping[str, Any], rounds: int
 ) -> dict[str, list[dict[str, Any]]]:
     """Epochs of every contestant that lives through them, in alternation."""
-    turns: dict[str, list[dict[str, Any]]] = {}
-    with ExitStack() as stack:
-        workers: dict[str, Worker] = {}
-        for each in contestants:
-            try:
-                worker = Worker(each.command, {**specification, "variant": each.variant})
-                workers[each.name] = stack.enter_context(worker)
-                workers[each.name].ask({"epoch": 1})
-                turns[each.name] = []
-            except WorkerEndedError as end:
-                print(f"{each.name} does not run: {end}", file=sys.stderr)
-        for _ in range(rounds):
-            for name in turns:
-                turns[name].append(workers[name].ask({"epoch": 1}))
-    return turns
+    epoch = {"epoch": 1}
+    return take_turns(
+        contestants,
+        lambda contestant: {**specification, "variant": contestant.variant},
+        first=epoch,
+        request=epoch,
+        rounds=rounds,
+    )
 
 
 def rows_of(turns: Turns) -> list[str]:

@@ -60,7 +60,7 @@ def train_sagann(asked: dict[str, Any]) -> None:
         batch_size=batch_size,
         device="cpu",
         batches_ahead=AHEAD,
-        memory=str(asked["step_bytes"]),
+        memory=f"{asked['step_bytes']}B",
         lr=LEARNING_RATE,
     )
     trainer = Trainer(named, graph, config, validate=False, progress=False)

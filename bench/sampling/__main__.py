@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -22,23 +20,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench.contest import Contestant, take_turns
 from bench.result_tables import table_line
-from bench.workers import ROOT, Worker, WorkerEndedError
+from bench.workers import ROOT
 from sagann.graph import Topology, rmat_edges
 
 FANOUTS = ((25, 10), (15, 10, 5), (12, 12, 12))
 REHEARSAL = (2000, 20_000)
 "Vertices and edges of the graph on which workers compile and import."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Contestant:
-    """A sampler, and how its worker is started."""
-
-    name: str
-    "system:variant"
-    command: tuple[str, ...]
-    "Starts its worker."
 
 
 def main() -> None:
@@ -113,29 +102,21 @@ def measure(
     contestants: Sequence[Contestant], fanouts: Sequence[int], folder: str, options: argparse.Namespace
 ) -> dict[str, list[dict[str, Any]]]:
     """Turns of every contestant that lives through them, in alternation."""
-    turns: dict[str, list[dict[str, Any]]] = {}
-    with ExitStack() as stack:
-        workers: dict[str, Worker] = {}
-        for each in contestants:
-            specification = {
-                "variant": each.name.partition(":")[2],
-                "fanouts": list(fanouts),
-                "batch_size": options.batch_size,
-                "sampling_threads": options.threads,
-                "threads": 1,
-                "device": options.device,
-                "folder": folder,
-            }
-            try:
-                workers[each.name] = stack.enter_context(Worker(each.command, specification))
-                workers[each.name].ask({"batches": options.threads})
-                turns[each.name] = []
-            except WorkerEndedError as end:
-                print(f"{each.name} does not run: {end}", file=sys.stderr)
-        for _ in range(options.rounds):
-            for name in turns:
-                turns[name].append(workers[name].ask({"batches": options.batches * options.threads}))
-    return turns
+
+    def specification(contestant: Contestant) -> dict[str, Any]:
+        return {
+            "variant": contestant.variant,
+            "fanouts": list(fanouts),
+            "batch_size": options.batch_size,
+            "sampling_threads": options.threads,
+            "threads": 1,
+            "device": options.device,
+            "folder": folder,
+        }
+
+    batches = {"batches": options.batches * options.threads}
+    first = {"batches": options.threads}
+    return take_turns(contestants, specification, first=first, request=batches, rounds=options.rounds)
 
 
 def rows_of(turns: Mapping[str, Sequence[Mapping[str, float]]], threads: int) -> list[list[str]]:

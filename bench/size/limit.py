@@ -8,6 +8,7 @@ swap apart, where it counts it at all: on a machine with swap, switch that off.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -18,6 +19,8 @@ from pathlib import Path
 
 EVERY_S = 0.5
 "Between two looks at what a group holds."
+MOST_S = 4 * 3600.0
+"Longest that a command runs, in seconds. One that hangs is ended then."
 ROOTS = (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup"))
 
 
@@ -59,12 +62,16 @@ class Ended:
     "Processes that the kernel killed for want of memory."
     hits: int
     "How often the limit was hit, and the cache of files had to make way."
+    is_late: bool = False
+    "Whether it was ended because it took too long."
 
     @property
     def outcome(self) -> str:
         """In a word or two."""
         if self.kills:
             return "killed"
+        if self.is_late:
+            return "too slow"
         return "ok" if self.status == 0 else f"failed ({self.status})"
 
 
@@ -108,8 +115,14 @@ class Limit:
             f"No memory controller in {', '.join(map(str, roots))} takes a group. Run as root, or in a container that may."
         )
 
-    def run(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Ended:
-        """Run a command in the group, and wait for it."""
+    def run(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = MOST_S,
+    ) -> Ended:
+        """Run a command in the group, and wait for it, ``timeout_s`` seconds at most."""
         procs = self.group / "cgroup.procs"
         kills, hits = self._kills(), self._hits()
         started = time.monotonic()
@@ -120,15 +133,22 @@ class Limit:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **(environment or {})},
+            start_new_session=True,
         )
-        most = [0]
+        most, is_late = [0], False
         ended = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(most, ended))
         watcher.start()
         try:
-            output, errors = process.communicate()
+            try:
+                output, errors = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                is_late = True
+                os.killpg(process.pid, signal.SIGKILL)
+                output, errors = process.communicate()
         finally:
-            process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             ended.set()
             watcher.join()
         return Ended(
@@ -139,6 +159,7 @@ class Limit:
             own_bytes=most[0],
             kills=self._kills() - kills,
             hits=self._hits() - hits,
+            is_late=is_late,
         )
 
     def close(self) -> None:

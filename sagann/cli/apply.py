@@ -20,7 +20,7 @@ OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a file that sta
 class Opening:
     """Options of the three commands: which run is opened, on which graph, and where it computes."""
 
-    run: Annotated[str | None, option("Folder that 'sagann train' wrote.", "RUN_DIR")] = None
+    run: Annotated[str | None, option("Folder that 'sagann train' or a Trainer wrote.", "RUN_DIR")] = None
     data: Annotated[
         str | None,
         option(

@@ -17,7 +17,7 @@ from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
 from sagann.cli.link_file import check_links, read_links
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import LINK_SHARES, apply_split, open_checked, training_graph, with_columns, with_held_out
+from sagann.cli.prepare import apply_split, link_split, open_checked, training_graph, with_columns, with_held_out
 from sagann.cli.result_file import write_embeddings, write_links, write_predictions, write_values
 from sagann.cli.run_settings import (
     DataConfig,
@@ -29,19 +29,19 @@ from sagann.cli.run_settings import (
     require_nothing_of_workers,
     settings_of,
 )
-from sagann.errors import CheckpointError, InputError
+from sagann.errors import CheckpointError, InputError, shown
 from sagann.graph import Graph, original_order
 from sagann.graph.task import without_others
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
+from sagann.storage.load import EMBEDDED
 from sagann.storage.whole_files import whole_files
 from sagann.torchrun import is_worker
 from sagann.train import Predictor, load_run, read_run
 from sagann.train.agreement import require_agreement, require_processors, require_same
-from sagann.train.evaluating import evaluating
 from sagann.train.identity import graph_difference
 from sagann.train.preparation import PreparedGraph
-from sagann.train.run_folder import CONFIG_FILE
+from sagann.train.run_folder import CONFIG_FILE, RUN_FILE, RunFolder
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
@@ -84,20 +84,20 @@ class TrainedRun:
                 )
             self._note_change(graph)
         elif of_links:
-            own = self.settings.data.split
+            graph, own = self._graph(), self.settings.data.split
             is_same_data = self.data.data == self.settings.data.data
-            if is_same_data and (split or own or LINK_SHARES) != (own or LINK_SHARES):
+            if is_same_data and link_split(graph, split or own) != link_split(graph, own):
                 self.terminal.say(
                     "Other edges are held out than in training: the run has learned some of the links to measure."
                 )
-            graph = with_held_out(self._graph(), split or own, seed=seed, say=self.terminal.say)
+            graph = with_held_out(graph, split or own, seed=seed, say=self.terminal.say)
         else:
             graph = with_columns(self._graph(keep_splits=split is None), self.settings.data.targets)
             graph = graph if split is None else apply_split(graph, split, seed=seed)
         self._say_streamed()
         metrics = self.predictor.evaluate(self._divided(graph, "evaluate"))
         if self.is_first:
-            title = f"{self.settings.model.model} on {graph.name}"
+            title = f"{read_run(self.run_dir).model} on {graph.name}"
             self.terminal.show(metrics_table(metrics, title=title))
 
     def predict(self, out: Path, links: Path | None) -> None:
@@ -191,10 +191,7 @@ class TrainedRun:
             require_same(workers, {"command": command, "memory_bytes": memory_bytes})
             require_agreement(workers, read_run(self.run_dir).train_config, graph, self.predictor, None)
         # The first worker has checked the values.
-        prepared = self.predictor.prepare(graph, validate=False)
-        with evaluating(self.predictor.model):
-            self.predictor.require_row_wise(prepared)
-        return prepared
+        return self.predictor.prepare(graph, validate=False)
 
 
 def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[TrainedRun], None]) -> int:
@@ -258,7 +255,7 @@ def _use(
     use: Callable[[TrainedRun], None],
     workers: Workers | None = None,
 ) -> None:
-    settings = settings_of(merge(read_tables(run_dir / CONFIG_FILE), {}), stored=True)
+    settings = _settings(run_dir, has_data=opening.data is not None)
     predictor, terminal = _opened(opening, run_dir, shared, workers), shared.terminal()
     shared.load_compiler()
     data = settings.data
@@ -279,6 +276,22 @@ def _use(
         )
     finally:
         predictor.release()
+
+
+def _settings(run_dir: Path, *, has_data: bool) -> RunSettings:
+    """The settings of a run. One of a Trainer in Python has the model, the training and the name of the graph."""
+    file = run_dir / CONFIG_FILE
+    if file.is_file():
+        return settings_of(merge(read_tables(file), {}), stored=True)
+    run = read_run(run_dir)
+    if not (has_data or run.data in EMBEDDED or Path(run.data).exists()):
+        raise InputError(
+            "the run does not say where its graph is",
+            value=f"a Trainer in Python has trained on a graph named {shown(run.data)}",
+            where=str(run_dir),
+            fix="Name the dataset: --data PATH.",
+        )
+    return settings_of({"data": {"data": run.data}, "model": {}, "train": run.train_config.to_json()}, stored=True)
 
 
 def _opened(opening: Opening, run_dir: Path, shared: Shared, workers: Workers | None = None) -> Predictor:
@@ -304,12 +317,12 @@ def _run_dir(opening: Opening) -> Path:
             fix="Name the folder that 'sagann train' wrote, as in: sagann evaluate runs/demo-gcn",
         )
     run_dir = Path(opening.run)
-    if not (run_dir / CONFIG_FILE).is_file():
+    if not (run_dir / CONFIG_FILE).is_file() and not RunFolder(run_dir).exists:
         raise CheckpointError(
             "not a run folder",
-            value=f"there is no {CONFIG_FILE}",
+            value=f"there is neither {CONFIG_FILE} nor {RUN_FILE}",
             where=str(run_dir),
-            fix="Name the folder of a run that 'sagann train' wrote; open others with sagann.load_run.",
+            fix="Name the folder of a run that 'sagann train' or a Trainer wrote.",
         )
     return run_dir
 

@@ -87,9 +87,13 @@ def import_(
     streaming: Streaming,
     format_: Annotated[str, option("What SOURCE is.", "|".join(("auto", *FORMATS)), name="--format")] = "auto",
     src: Annotated[
-        str, option("Column of the source ids: a name, or a position from 0.", "COLUMN", panel=_EDGE_LIST)
-    ] = "0",
-    dst: Annotated[str, option("Column of the destination ids.", "COLUMN", panel=_EDGE_LIST)] = "1",
+        str | None,
+        option("Column of the source ids.", "NAME|POSITION", default="src, source, from, u", panel=_EDGE_LIST),
+    ] = None,
+    dst: Annotated[
+        str | None,
+        option("Column of the destination ids.", "NAME|POSITION", default="dst, target, to, v", panel=_EDGE_LIST),
+    ] = None,
     weight: Annotated[str | None, option("Column of edge weights.", "COLUMN", panel=_EDGE_LIST)] = None,
     edge_type: Annotated[str | None, option("Column of edge types.", "COLUMN", panel=_EDGE_LIST)] = None,
     separator: Annotated[
@@ -165,8 +169,8 @@ def import_(
         form=EdgeListFormat(
             src=column(src),
             dst=column(dst),
-            weight=None if weight is None else column(weight),
-            edge_type=None if edge_type is None else column(edge_type),
+            weight=column(weight),
+            edge_type=column(edge_type),
             separator="\t" if separator in ("tab", "\\t") else separator,
             header=header,
         ),
@@ -191,14 +195,10 @@ def info(shared: Shared, dataset: DatasetArgument) -> None:
     Example: sagann data info demo
     """
     with shared.loading():
-        from sagann.cli.prepare import stored_class_names
-        from sagann.cli.run_settings import absolute_path
         from sagann.report.tables import dataset_table
         from sagann.storage import load_graph
 
-    graph = load_graph(dataset)
-    names = stored_class_names(absolute_path(dataset), graph.num_classes)
-    shared.terminal().show(dataset_table(graph, class_names=names, path=Path(dataset)))
+    shared.terminal().show(dataset_table(load_graph(dataset), path=Path(dataset)))
 
 
 @app.command("check")

@@ -18,6 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sagann.cli.settings import SETTINGS
 from sagann.errors import SagannError, Terminated, first_line, in_one_line, printable
 
 OUR_FAULT = 1
@@ -35,6 +36,9 @@ _OUT_OF_MEMORY = (
     "out of memory",
     "Storage size calculation overflowed",
 )
+_OWNERS = ("TrainConfig", "ModelConfig", "RunSettings", "load_run", "ImportOptions")
+"Classes and functions whose parameters are options of the command line."
+_SETTINGS = {setting.name: setting for setting in SETTINGS}
 # What PyTorch says where a model that runs as it is written multiplies rows by a matrix of another width.
 _WIDTHS = re.compile(r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)")
 
@@ -69,9 +73,26 @@ class Failure:
         return "\n".join(map(printable, lines))
 
 
-def failure_of(error: BaseException, *, user_files: Collection[str] = ()) -> Failure:
-    """Explain an exception. One from ``user_files``, absolute paths of the user's own Python files, is not our fault."""
-    return replace(_explained(error, user_files), notes=tuple(getattr(error, "__notes__", ())))
+def failure_of(
+    error: BaseException, *, user_files: Collection[str] = (), arguments: Collection[str] = ()
+) -> Failure:
+    """Explain an exception of a command with these arguments.
+
+    One from ``user_files``, absolute paths of the user's own Python files, is not our fault.
+    """
+    failure, notes = _explained(error, user_files), tuple(getattr(error, "__notes__", ()))
+    return replace(failure, where=_option(failure.where, arguments), notes=notes)
+
+
+def _option(where: str, arguments: Collection[str]) -> str:
+    """The option that sets a field, with its key in a file unless the option is among ``arguments``; another place stays as it is."""
+    owner, _, name = where.rpartition(".")
+    if owner not in _OWNERS:
+        return where
+    if (setting := _SETTINGS.get(name)) is None:
+        return "--" + name.removesuffix("_bytes").replace("_", "-")
+    is_given = any(each.partition("=")[0] == setting.option for each in arguments)
+    return setting.option if is_given else f"{setting.option}, or {setting.section}.{name} in a file"
 
 
 def _explained(error: BaseException, user_files: Collection[str]) -> Failure:

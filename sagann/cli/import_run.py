@@ -13,7 +13,7 @@ from sagann.interop import import_graphbolt, import_ogb, import_pyg
 from sagann.report.progress import import_progress
 from sagann.report.terminal import Terminal
 from sagann.storage import EdgeListFormat, ImportOptions, import_edge_list, import_npz
-from sagann.storage.edge_list import columns_left_out
+from sagann.storage.edge_list import describe_columns
 from sagann.storage.import_source import READING, WRITING, Progress
 from sagann.storage.npz_graph import arrays_left_out
 from sagann.storage.regular_file import require_file
@@ -57,10 +57,9 @@ def import_run(
     _refuse_foreign_options(found, form, files, split_scheme=split, task=task)
     if found in _EDGE_LISTS:
         form = replace(form, kind=None if kind == "auto" else kind)
-        hint = " --weight takes one as edge weights, --edge-type as edge types."
-        _note_left_out("Columns", columns_left_out(source, form), hint, terminal)
-    if found == "npz":
-        _note_left_out("Arrays", arrays_left_out(source), "", terminal)
+        terminal.say(describe_columns(source, form, files.values(), expansion=options.expansion))
+    if found == "npz" and (names := arrays_left_out(source)):
+        terminal.say(f"Arrays left out: {listed(names)}.")
     num_read: dict[str, int] = {}
     with import_progress(terminal) as progress:
         options = replace(options, progress=_counting(progress, num_read))
@@ -122,14 +121,14 @@ def detect_format(source: Path) -> str:
     raise _not_recognised(source, "neither metadata.yaml, nor raw and split, nor files of edges stand in it")
 
 
-def column(text: str) -> str | int:
-    """A column as an option names it: a position where the text is a short number, else a name."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
+def column(text: str | None) -> str | int | None:
+    """A column as an option names it: a position where the text is a short number, else a name; None for no option."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else text
 
 
 def _column_of_split(text: str | None) -> int | None:
     """The column of a split in a file of PyG."""
-    number = None if text is None else column(text)
+    number = column(text)
     if isinstance(number, str):
         raise InputError(
             "a split of a file of PyG is a column of its masks",
@@ -174,8 +173,3 @@ def _refuse_foreign_options(
             where="sagann data import",
             fix="Leave it out, or say what the source is with --format.",
         )
-
-
-def _note_left_out(what: str, names: list[str], hint: str, terminal: Terminal) -> None:
-    if names:
-        terminal.say(f"{what} left out: {listed(names)}.{hint}")

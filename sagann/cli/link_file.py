@@ -11,20 +11,21 @@ from torch import Tensor
 
 from sagann.errors import DatasetError
 from sagann.graph.checks import check_ids, check_types, numbered
-from sagann.storage.tables import column_name, open_table
+from sagann.storage.tables import column_name, end_columns, named_column, open_table
 
 
 def read_links(path: Path, *, with_types: bool) -> dict[str, Tensor]:
-    """The first columns of a table: 'src', 'dst' and, with types, 'type': int64 [n] each.
+    """The columns 'src', 'dst' and, with types, 'type' of a table, by name or position: int64 [n] each.
 
     Raises:
         DatasetError: the file is no table, has too few columns, or a value is no integer.
     """
     table = open_table(path)
     wanted = ("src", "dst", "type") if with_types else ("src", "dst")
-    # By name where the table has one of these names, else by position.
-    by_name = not set(wanted).isdisjoint(table.names)
-    names = [column_name(table, name if by_name else number) for number, name in enumerate(wanted)]
+    names = end_columns(table)
+    if with_types:
+        by_name = "type" in table.names or named_column(table, "src") is not None
+        names.append(column_name(table, "type" if by_name else 2))
     batches = [batch.columns for batch in table.batches(names, ["int64"] * len(names))]
     if not batches:
         raise DatasetError(

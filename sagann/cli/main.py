@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import sys
@@ -16,26 +15,12 @@ import typer
 from sagann import __version__
 from sagann.cli import apply, data, generate, machine, train
 from sagann.cli.failure import BAD_INPUT, INTERRUPTED, TERMINATED, failure_of, line_of_user
-from sagann.cli.options import App, DebugOption, QuietOption, Shared, ThreadsOption
+from sagann.cli.options import App, DebugOption, QuietOption, Shared, ThreadsOption, UsageError
 from sagann.cli.signals import Signals
+from sagann.did_you_mean import nearest
 from sagann.errors import InputError, is_interrupt
+from sagann.process_end import end_quickly
 from sagann.ranges import RANGES
-
-# The base of every error of usage. Its module differs between versions of Typer.
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-# Options as other programs call them, or another command, and what they are called here.
-_CALLED_HERE = {
-    "--early-stopping": "--patience",
-    "--fanouts": "--sample",
-    "--hidden-channels": "--hidden",
-    "--learning-rate": "--lr",
-    "--metric": "--monitor",
-    "--num-layers": "--layers",
-    "--num-neighbors": "--sample",
-    "--num-workers": "--sampling-threads",
-    "--symmetrise": "--undirected",
-    "--undirected": "--symmetrise",
-}
 
 app = App(
     name="sagann",
@@ -90,8 +75,7 @@ def run(signals: Signals) -> NoReturn:
             code = _fail(error, Shared())
         # Else Python would report the same error again while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    # The system takes back what is left. Python would look for garbage among all of it first.
-    gc.freeze()
+    end_quickly()
     sys.exit(code)
 
 
@@ -113,8 +97,8 @@ def _run_command(arguments: Sequence[str], shared: Shared) -> int:
         code = command.main(list(arguments), prog_name="sagann", standalone_mode=False, obj=shared)
     except BaseException as error:  # noqa: BLE001 - every failure ends here, and a user's model may raise anything
         if shared.error is None:
-            if isinstance(error, _UsageError):
-                _offer_name_here(error)
+            if isinstance(error, UsageError):
+                _advise(error)
                 error.show()  # type: ignore[attr-defined]
                 return BAD_INPUT
             shared.error = error
@@ -123,11 +107,17 @@ def _run_command(arguments: Sequence[str], shared: Shared) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _offer_name_here(error: Any) -> None:
-    """Of an unknown option that has another name here, have the error offer that name, where the command has it."""
-    here = _CALLED_HERE.get(getattr(error, "option_name", ""))
-    if here and any(here in parameter.opts for parameter in error.ctx.command.params):
-        error.possibilities = [here]
+def _advise(error: Any) -> None:
+    """Have an error of usage offer the nearest option, or say how options are written."""
+    if hasattr(error, "possibilities"):
+        names = {
+            name: each.metavar for each in error.ctx.command.params for name in (*each.opts, *each.secondary_opts)
+        }
+        near = nearest(error.option_name, names)
+        # An argument has no dashes.
+        error.possibilities = [near if near[0] == "-" else f"{names[near]} without a name"] if near else None
+    elif error.message.startswith("Got unexpected extra argument"):
+        error.message += ". Write the name of an option before its value, and a switch without one, as --undirected or --no-undirected."
 
 
 def _check_environment() -> None:
@@ -147,7 +137,7 @@ def _check_environment() -> None:
 def _fail(error: BaseException, shared: Shared) -> int:
     # Libraries turn an interrupt into other errors.
     error = _interrupt_behind(error) or error
-    if not line_of_user(error, shared.user_files):
+    if not line_of_user(error, shared.files_of_user()):
         # Outside of commands, Typer turns a closed pipe into SystemExit, and Ctrl-C into Abort.
         if isinstance(error, BrokenPipeError) or (
             isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError)
@@ -160,7 +150,7 @@ def _fail(error: BaseException, shared: Shared) -> int:
             return error.code if isinstance(error.code, int) else BAD_INPUT
     if shared.debug:
         traceback.print_exception(error)
-    failure = failure_of(error, user_files=shared.user_files)
+    failure = failure_of(error, user_files=shared.files_of_user(), arguments=shared.arguments)
     head, _, rest = failure.text.partition(":")
     # Typer leaves the colour out where stderr is no terminal.
     coloured = head if "NO_COLOR" in os.environ else typer.style(head, fg=typer.colors.RED, bold=True)

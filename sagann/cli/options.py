@@ -10,6 +10,7 @@ import functools
 import gc
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -20,12 +21,15 @@ import typer
 
 from sagann.cli.settings import KINDS, Setting
 from sagann.cli.signals import Signals
+from sagann.did_you_mean import nearest
 from sagann.errors import InputError, shown
 from sagann.ranges import RANGES
 
 if TYPE_CHECKING:
     from sagann.report.terminal import Terminal
 
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"The base of every error of usage. Its module differs between versions of Typer."
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 Given = Mapping[str, Any]
 "Settings that were given on the command line, by name."
@@ -48,14 +52,23 @@ class _Command(_PlainHelp, typer.core.TyperCommand):
 
 
 class _Group(_PlainHelp, typer.core.TyperGroup):
-    pass
+    def resolve_command(self, context: Any, arguments: Any) -> Any:
+        """The command that the arguments name; an unknown one is refused with the nearest, of this group or of one in it."""
+        try:
+            return super().resolve_command(context, arguments)
+        except UsageError as error:
+            groups = self.commands.items()
+            known = {each: f"{name} {each}" for name, group in groups for each in getattr(group, "commands", ())}
+            near = nearest(arguments[0], [*self.commands, *known])
+            error.message += f" Did you mean '{known.get(near, near)}'?" if near else ""  # type: ignore[attr-defined]
+            raise
 
 
 class App(typer.Typer):
     """Commands of the program, or a group of them."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(cls=_Group, **options)
+        super().__init__(cls=_Group, suggest_commands=False, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[_Function], _Function]:
         """Add the decorated function as a command."""
@@ -102,20 +115,34 @@ class Shared:
             gc.enable()
 
     def load_compiler(self) -> None:
-        """Load PyTorch's compiler, which its optimizers and its traces would load."""
+        """Load PyTorch's compiler, which its optimizers and its traces would load; without Triton, where no device runs its kernels."""
         with self.loading():
-            importlib.import_module("torch._dynamo")
+            import torch
+
+            is_hidden = self.is_program and "triton" not in sys.modules and not torch.accelerator.is_available()
+            if is_hidden:
+                # Python refuses to import what has None here. The compiler asks once whether there is Triton, and keeps the answer.
+                sys.modules["triton"] = None  # type: ignore[assignment]
+            try:
+                importlib.import_module("torch._dynamo")
+            finally:
+                if is_hidden:
+                    del sys.modules["triton"]
 
     def add_user_file(self, model: str) -> None:
-        """Note the file of a model that is named as FILE.py:CLASS, and the files beside it that it imports; a name of the zoo has none."""
-        if ".py:" not in model:
-            return
-        # Imported here: it loads PyTorch, as the model does.
-        from sagann.nn.imported_files import imported_files
+        """Note the file of a model that is named as FILE.py:CLASS; a name of the zoo has none."""
+        if ".py:" in model:
+            # Python names the file of a frame by its absolute path.
+            self.user_files.add(str(Path(model.rpartition(":")[0]).absolute()))
 
-        # Python names the file of a frame by its absolute path.
-        path = Path(model.rpartition(":")[0]).absolute()
-        self.user_files.update(map(str, [path, *imported_files(path)] if path.is_file() else [path]))
+    def files_of_user(self) -> set[str]:
+        """Absolute paths of the files of models, and of what they have imported beside them."""
+        if not self.user_files:
+            return set()
+        # Imported here: it loads PyTorch, as the model does.
+        from sagann.nn.user_model import files_of_models
+
+        return self.user_files | files_of_models()
 
     def use_threads(self) -> None:
         """Have as many threads compute as --threads says."""

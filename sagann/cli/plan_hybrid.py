@@ -62,6 +62,7 @@ def show_hybrid(
     job: AnyJob
     if machine_file is None:
         terminal.say("Sampling, loading and training a few mini-batches with every trainer ...")
+        shared.load_compiler()
         trainer = Trainer(settings.model, graph, settings.train, validate=False)
         with using_engine(settings.new_engine()):
             job = trainer.rehearse_trainers()

@@ -140,6 +140,7 @@ def show_sampled(given: Given, file: Path | None, shared: Shared, *, memory: str
     check_memory(replace(settings, train=config), graph)
     terminal.say("Sampling, loading and training a few mini-batches ...")
     # The values of the graph were checked when it was opened.
+    shared.load_compiler()
     trainer = Trainer(settings.model, graph, config, validate=False)
     with using_engine(settings.new_engine()):
         terminal.show(sampled_plan_text(trainer.foretell(), processor=processor_name()))
@@ -177,6 +178,7 @@ def _opened(settings: RunSettings, shared: Shared) -> tuple[Any, Graph]:
     graph = with_task(graph, settings.data, settings.train.task, say)
     if settings.train.task == LINK_TASK:
         graph = with_held_out(graph, settings.data.split, seed=settings.train.seed, say=say)
+    shared.load_compiler()
     model = build_model(settings.model, graph)
     return model, features_as(graph, parameter_dtype(model))
 

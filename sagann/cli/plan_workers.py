@@ -35,6 +35,7 @@ def show_workers(given: Given, file: Path | None, shared: Shared, *, learned: Pa
         open_checked(settings.data, keep_splits=False), settings.data, settings.train.task, terminal.say
     )
     require_vertices(graph, "--workers")
+    shared.load_compiler()
     model = build_model(settings.model, graph)
     topology = prepared_by(model, features_as(graph, parameter_dtype(model))).topology
     size, balance = settings.workers, settings.balance

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from sagann.cli.run_settings import DataConfig
-from sagann.errors import InputError, shown
+from sagann.errors import InputError, listed, shown
 from sagann.graph import (
     Graph,
     add_inverse_edges,
@@ -26,6 +26,7 @@ from sagann.graph.split import as_columns
 from sagann.graph.task import (
     LEARNED,
     LINK_TASK,
+    SPLIT_OF_EDGES,
     VALIDATED,
     answered,
     answers_of,
@@ -35,14 +36,15 @@ from sagann.graph.task import (
     task_of,
     without_others,
 )
-from sagann.storage import dataset_info, load_graph
+from sagann.storage import load_graph
 from sagann.storage.load import EMBEDDED, embedded_graph
-from sagann.storage.npz_graph import describe_npz
+from sagann.storage.npz_graph import arrays_left_out
 from sagann.storage.verify import check_graph
 from sagann.storage.whole_files import whole_files
 
 LINK_SHARES = f"edges:{LEARNED},{VALIDATED}"
-"The default split of links."
+"The default split of links of data that state none."
+_OWN_SPLIT = f"edge data '{SPLIT_OF_EDGES}'"
 _LINK_SHARES_SAID = (
     f"{LEARNED:.0%} of the edges are learned, {VALIDATED:.0%} validate, {1 - LEARNED - VALIDATED:.0%} test"
 ).replace("%", " %")
@@ -57,6 +59,8 @@ def training_graph(
     checked: another worker does it.
     """
     graph = with_task(open_checked(config, keep_splits=config.split is None, check=check), config, task, say)
+    if config.data.endswith(".npz") and os.path.isfile(config.data) and (names := arrays_left_out(config.data)):
+        say(f"Arrays left out: {listed(names)}.")
     with whole_files(graph):
         if task == LINK_TASK:
             return with_held_out(graph, config.split, seed=seed, say=say)
@@ -104,40 +108,42 @@ def with_columns(graph: Graph, columns: Sequence[int] | None) -> Graph:
     return replace(graph, **chosen)
 
 
+def link_split(graph: Graph, choice: str | None) -> str:
+    """The split of links that ``choice`` names, 'edges:TRAIN,VAL'; for None that of the data, or LINK_SHARES."""
+    return choice or (_OWN_SPLIT if SPLIT_OF_EDGES in graph.topology.edge_data else LINK_SHARES)
+
+
 def with_held_out(graph: Graph, choice: str | None, *, seed: int, say: Callable[[str], None]) -> Graph:
-    """The graph with links held out as ``choice`` says: 'edges:TRAIN,VAL'; by default, which ``say`` is told of, LINK_SHARES."""
+    """The graph with links held out as :func:`link_split` says; ``say`` is told of a default."""
+    # Imported here: most runs do not learn links, and it loads Numba.
+    from sagann.sampling import hold_out_links
+
+    split = link_split(graph, choice)
     if choice is None:
-        say(f"{_LINK_SHARES_SAID} (seed {seed}).")
-    kind, _, text = (choice or LINK_SHARES).partition(":")
+        said = f"The {_OWN_SPLIT} say which edges are learned, validate and test"
+        say(f"{said if split == _OWN_SPLIT else _LINK_SHARES_SAID} (seed {seed}).")
+    if split == _OWN_SPLIT:
+        return hold_out_links(graph, seed=seed)
+    kind, _, text = split.partition(":")
     shares: list[float] = []
     with suppress(ValueError):
         shares = [float(part) for part in text.split(",")]
     if kind != "edges" or len(shares) != 2 or not all(0 <= share <= 1 for share in (*shares, sum(shares))):
         raise InputError(
             "split is not one of links",
-            value=f"'{str(choice)[:80]}'",
+            value=f"'{split[:80]}'",
             where="--split",
             fix=f"Write {LINK_SHARES} (shares of the edges to learn and to validate on, at most 1 together).",
         )
-    # Imported here: most runs do not learn links, and it loads Numba.
-    from sagann.sampling import hold_out_links
-
     return hold_out_links(graph, train=shares[0], val=shares[1], seed=seed)
 
 
 def require_vertices(graph: Graph, option: str) -> None:
     """Refuse to plan by an option for a task on whole graphs, which are trained in batches, or on links."""
-    if is_of_links(graph):
+    if is_of_links(graph) or is_of_graphs(graph):
         raise InputError(
-            "training on links is not planned",
-            value=f"the task is {LINK_TASK}, and {option} plans how answers of vertices are learned",
-            where="sagann plan",
-            fix=f"Leave {option} out.",
-        )
-    if is_of_graphs(graph):
-        raise InputError(
-            "whole graphs are trained in batches of graphs",
-            value=f"the task is {task_of(graph)}, and {option} plans how one graph is trained",
+            "training on links, and on whole graphs, is not planned",
+            value=f"the task is {task_of(graph)}, and {option} plans how one graph is trained on its vertices",
             where="sagann plan",
             fix=f"Leave {option} out.",
         )
@@ -188,19 +194,6 @@ def open_checked(config: DataConfig, *, keep_splits: bool, num_edge_types: int =
         return normalise_features(graph) if config.normalise_features else graph
 
 
-def stored_class_names(source: str, num_classes: int) -> tuple[str, ...]:
-    """The names of the classes of a dataset's vertices; empty unless there are ``num_classes``."""
-    if source in EMBEDDED:
-        return ()
-    path = Path(source)
-    names: tuple[str, ...] = ()
-    if path.is_dir():
-        names = tuple(dataset_info(path)["class_names"])
-    elif path.suffix == ".npz" and path.is_file():
-        names = describe_npz(path).get("class_names", ())
-    return names if len(names) == num_classes else ()
-
-
 def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
     """Split ``graph``, which has the answers of one task, as ``choice`` says, instead of its own splits.
 
@@ -242,7 +235,7 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
         where="--split",
         fix="Write random:0.6,0.2 (shares), per-class:20,30 (vertices), "
         "planetoid:20,500,1000 (per class, then in all), or graphs:TRAIN/VAL/TEST "
-        "(names or positions, comma-separated).",
+        "(names or positions, comma-separated); or leave --split out for the graph's own train, val and test.",
     )
 
 

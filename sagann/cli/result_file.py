@@ -24,47 +24,31 @@ _AT_ONCE_BYTES = 32 << 20
 
 def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool, option: str = "--out") -> None:
     """Refuse a file that cannot or should not be written, before the work is done. ``option`` names the file, for messages."""
-    where = f"{option} {path}"
+    folder, what, fix = path.parent, "file cannot be written", "Choose a file in a folder that exists."
     if path.suffix not in suffixes:
-        raise InputError(
-            "file type is unknown",
-            value=f"'{path.suffix}', expected {' or '.join(suffixes)}",
-            where=where,
-            fix="Give the file one of these endings.",
+        what, value = "file type is unknown", f"'{path.suffix}', expected {' or '.join(suffixes)}"
+        fix = "Give the file one of these endings."
+    elif path.is_dir():
+        value = "a folder stands there"
+    elif not folder.is_dir():
+        value = f"there is no folder '{folder}'"
+    elif not os.access(folder, os.W_OK):
+        value, fix = (
+            f"the folder '{folder}' may not be written to",
+            "Choose a file in a folder that you may write to.",
         )
-    if not path.parent.is_dir() or path.is_dir():
-        value = "a folder stands there" if path.is_dir() else f"there is no folder '{path.parent}'"
-        raise InputError(
-            "file cannot be written", value=value, where=where, fix="Choose a file in a folder that exists."
-        )
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(
-            "file cannot be written",
-            value=f"the folder '{path.parent}' may not be written to",
-            where=where,
-            fix="Choose a file in a folder that you may write to.",
-        )
-    if owner := owner_of(path):
-        raise InputError(
-            "file cannot be written among those of a dataset or a run",
-            value=f"they belong to {owner}",
-            where=where,
-            fix="Choose a file in another folder.",
-        )
-    if path.is_file() and not overwrite:
-        raise InputError(
-            "a file stands there already",
-            value="overwriting was not asked for",
-            where=where,
-            fix="Choose another name, or replace it with --overwrite.",
-        )
-    if os.path.lexists(path) and not path.is_file():
-        raise InputError(
-            "what stands there is not a file",
-            value="a device, a pipe or a broken link",
-            where=where,
-            fix="Choose another name.",
-        )
+    elif owner := owner_of(path):
+        what += " among those of a dataset or a run"
+        value, fix = f"they belong to {owner}", "Choose a file in another folder."
+    elif path.is_file() and not overwrite:
+        what, value = "a file stands there already", "overwriting was not asked for"
+        fix = "Choose another name, or replace it with --overwrite."
+    elif os.path.lexists(path) and not path.is_file():
+        what, value = "what stands there is not a file", "a device, a pipe or a broken link"
+        fix = "Choose another name."
+    else:
+        return
+    raise InputError(what, value=value, where=f"{option} {path}", fix=fix)
 
 
 def owner_of(path: Path) -> Path | None:

@@ -139,11 +139,12 @@ def read_tables(path: Path) -> Tables:
         for key, value in table.items():
             if (section, key) not in known:
                 names = [name for of_section, name in known if of_section == section]
+                others = [f"[{of_section}]" for of_section, name in known if name == key]
                 raise InputError(
                     "unknown key in a configuration",
                     value=f"'{key}' in [{section}]",
                     where=str(path),
-                    fix=closest(key, names),
+                    fix=f"Put it under {others[0]}." if others else closest(key, names),
                 )
             tables[section][key] = known[section, key].from_toml(value, where=f"{path}, {section}.{key}")
     return tables
@@ -187,13 +188,7 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
     train = dict(tables["train"])
     of_run = {name: train.pop(name) for name in _OF_RUN if name in train}
     engine = of_run.get("engine", ENGINES[0])
-    if engine not in ENGINES:
-        raise InputError(
-            "unknown engine",
-            value=f"'{engine}', expected one of {', '.join(ENGINES)}",
-            where="engine",
-            fix=closest(str(engine), ENGINES),
-        )
+    require_choice(engine, ENGINES, what="unknown engine", where="RunSettings.engine")
     check_workers(of_run)
     if "data" not in tables["data"]:
         raise InputError(
@@ -206,7 +201,7 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunSettings:
         raise InputError(
             "only the compiled engine streams",
             value=f"engine '{engine}' with memory {train['memory']}",
-            where="engine",
+            where="RunSettings.engine",
             fix="Leave out one of engine and memory.",
         )
     data = tables["data"]["data"]
@@ -234,7 +229,7 @@ def check_workers(of_run: Mapping[str, Any]) -> None:
         # Imported here: it loads Numba, which many commands do not need.
         from sagann.partition import BALANCES
 
-        require_choice(of_run["balance"], BALANCES, what="unknown balance", where="balance")
+        require_choice(of_run["balance"], BALANCES, what="unknown balance", where="RunSettings.balance")
 
 
 def require_nothing_of_workers(given: Mapping[str, Any]) -> None:

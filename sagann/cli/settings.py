@@ -40,7 +40,7 @@ class KindFacts(NamedTuple):
 
 KINDS: dict[Kind, KindFacts] = {
     "integer": KindFacts("an integer", (int,), "int", "INTEGER"),
-    "integers": KindFacts("a list of integers", (list,), "tuple[int, ...]", "N,N,..."),
+    "integers": KindFacts("a list of integers with commas between them", (list,), "tuple[int, ...]", "N,N,..."),
     "number": KindFacts("a number", (int, float), "float", "NUMBER"),
     "flag": KindFacts("true or false", (bool,), "bool", ""),
     "text": KindFacts("a string", (str,), "str", "TEXT"),
@@ -184,7 +184,7 @@ _PANELS = {
     "Task and loss": "task loss class_weights",
     "Optimisation": "epochs optimizer lr weight_decay decay optimizer_options scheduler scheduler_options clip_norm seed",
     "Mini-batches": "sample batch_size sampling_threads sample_on batches_ahead hot score cache",
-    "Links": "negatives decoder",
+    "Links": "negatives keep_positives decoder",
     "Several trainers": "devices mapping sharing link_rate",
     "Evaluation and early stopping": "monitor patience weights eval_every",
     "Workers": "workers worker_timeout balance",

@@ -9,7 +9,7 @@ from typing import Annotated
 from sagann.byte_size import parse_bytes
 from sagann.cli.options import Given, Shared, command, option, refuse_given, switch
 from sagann.cli.settings import SETTINGS
-from sagann.errors import InputError, require_choice
+from sagann.errors import require_choice
 
 _RUN = "Run folder"
 
@@ -153,13 +153,12 @@ def plan(
         "--machine": machine is not None,
         "--picture": picture is not None,
     }
+    for_one = {"--show kernels": show == "kernels", "--memory": memory is not None, "--device": device != "auto"}
     if "workers" in given:
         _refuse(
             {
                 **for_streaming,
-                "--show kernels": show == "kernels",
-                "--memory": memory is not None,
-                "--device": device != "auto",
+                **for_one,
                 "--devices": devices is not None,
                 "--sample": "sample" in given,
             },
@@ -180,13 +179,7 @@ def plan(
     )
     if devices is not None:
         _refuse(
-            {
-                **for_streaming,
-                "--machine": False,
-                "--show kernels": show == "kernels",
-                "--memory": memory is not None,
-                "--device": device != "auto",
-            },
+            {**for_streaming, "--machine": False, **for_one},
             "several trainers are predicted without this option",
             beside="with --devices",
             fix="Leave {name} out, or leave --devices out for one trainer.",
@@ -226,21 +219,12 @@ def plan(
 
         show_programs(given, config, shared, with_source=show == "kernels")
         return
-    if show == "kernels":
-        raise InputError(
-            "kernels are not shown beside a memory budget",
-            value="--show kernels, with --memory",
-            where="sagann plan",
-            fix="Leave --memory out for the kernels, or --show kernels for how an epoch is streamed.",
-        )
-    budget_bytes = parse_bytes(memory, where="--memory")
-    if budget_bytes == 0:
-        raise InputError(
-            "a memory budget of nothing",
-            value=f"'{memory}', expected a size above 0",
-            where="--memory",
-            fix="Write a number and a unit, as 256MiB or 2GB.",
-        )
+    _refuse(
+        {"--show kernels": show == "kernels"},
+        "kernels are not shown beside a memory budget",
+        beside="with --memory",
+        fix="Leave --memory out for the kernels, or {name} for how an epoch is streamed.",
+    )
     with shared.loading():
         from sagann.cli.plan_run import show_streaming
 
@@ -248,7 +232,7 @@ def plan(
         given,
         config,
         shared,
-        budget_bytes=budget_bytes,
+        budget_bytes=parse_bytes(memory, where="--memory"),
         with_steps=show == "steps",
         spill=spill,
         machine_file=machine,

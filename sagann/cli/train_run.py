@@ -16,7 +16,7 @@ from sagann.byte_size import format_bytes
 from sagann.cli.failure import INTERRUPTED
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import stored_class_names, training_graph
+from sagann.cli.prepare import training_graph
 from sagann.cli.result_file import owner_of
 from sagann.cli.run_settings import RunSettings, chosen_settings, require_nothing_of_workers
 from sagann.errors import CheckpointError, InputError, Terminated
@@ -201,7 +201,6 @@ def _fit(
         settings.train,
         run_dir=run_dir,
         source=data.data,
-        class_names=stored_class_names(data.data, graph.num_classes),
         reporter=reporter,
         # The values of the graph as it was opened are checked.
         validate=data.undirected or data.inverse_edges or data.normalise_features,
@@ -253,7 +252,7 @@ def _file_of_resumed(out: Path | None, file: Path | None, *, overwrite: bool) ->
             "nothing to resume",
             value=f"there is no {CONFIG_FILE}",
             where=str(out),
-            fix="Name the folder of a run that 'sagann train' started.",
+            fix="Name the folder of a run that 'sagann train' started; continue one of Python with fit(resume=True).",
         )
     return out / CONFIG_FILE
 

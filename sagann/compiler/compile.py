@@ -14,13 +14,13 @@ from sagann.compiler.fuse_rows import fuse_rows
 from sagann.compiler.hoist import hoist, transpose_matrices
 from sagann.compiler.lower import lower
 from sagann.compiler.lowering import NotFusedError
-from sagann.compiler.operators import GATHER, TYPED_LINEAR
+from sagann.compiler.operators import GATHER, MEANS, TYPED_LINEAR
 from sagann.compiler.program import EdgeWork, LayerProgram, Note, Typed
 from sagann.compiler.rewrite import gather_of, gathered, gathering_of, leading_to, name_of
 from sagann.compiler.share import shared_rows
 from sagann.compiler.split_concat import split_concat
 from sagann.compiler.stages import cut
-from sagann.compiler.trace import trace_layer
+from sagann.compiler.trace import TraceError, trace_layer
 from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
 from sagann.compiler.vjp import Backward
 from sagann.kernels.edge.function import EdgeFunction, Side
@@ -86,6 +86,8 @@ def compile_layer(layer: SagaLayer, form: CallForm) -> LayerProgram:
     options = form.options
     notes: list[Note] = []
     module, typed, naive_bytes = rewritten(layer, form, notes)
+    if any(node.target in MEANS for node in module.graph.nodes):
+        raise TraceError("a BatchNorm that is trained computes means over all rows")
     maps_last = None
     if options.hoist and typed is None:
         typed, done = map_first(module)

@@ -55,6 +55,9 @@ def hoist(gather: fx.Node, *, enabled: bool = True) -> list[fx.Node]:
     if enabled:
         frontier = dict.fromkeys(_cheapest(frontier))
     order = {node: index for index, node in enumerate(gather.graph.nodes)}
+    if all(node.meta["place"] == "param" for node in frontier):
+        # Edges that read nothing of their own count the rows of their sources.
+        frontier |= {node: None for node in order if "input" in node.meta and node.meta["place"] == "src"}
     return sorted(_without_made_of_means(frontier, gather.graph), key=order.__getitem__)
 
 

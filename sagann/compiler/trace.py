@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
@@ -38,7 +38,7 @@ from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.kernels.accumulators import gathering
 from sagann.saga.accumulator import accum_of, values_of
 from sagann.saga.edge import Edge, named, scattered, unnamed
-from sagann.saga.side_effects import taken_back
+from sagann.saga.side_effects import taken_back, without_hooks
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
@@ -69,7 +69,7 @@ def trace_layer(
 
     def whole(*args: Tensor) -> Tensor:
         given = dict(zip(tensors, args, strict=False))
-        with _reparametrize_module(layer, given):
+        with _reparametrize_module(layer, given), without_hooks(layer, _refused):
             result = _run(layer, dict(zip(inputs, args[len(tensors) :], strict=True)))
             check_not_set(layer, given)
         return result
@@ -82,6 +82,10 @@ def trace_layer(
     check_trace(module)
     _finish(module, layer)
     return module
+
+
+def _refused(*_: object, **__: object) -> NoReturn:
+    raise NotShown("a module inside it has hooks")
 
 
 def _layer_inputs(vertices: list[str], edges: list[str]) -> list[LayerInput]:

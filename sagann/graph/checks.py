@@ -84,9 +84,15 @@ def mask_of_ids(num_rows: int) -> str:
 
 
 def check_ids(
-    ids: Rows, num_vertices: int | None, side: str, *, where: Where, error: type[InputError] = InputError
+    ids: Rows,
+    num_vertices: int | None,
+    side: str,
+    *,
+    where: Where,
+    rows_of: str = "",
+    error: type[InputError] = InputError,
 ) -> None:
-    """Check that vertex ids are at least 0 and below ``num_vertices``; None for no upper limit."""
+    """Check that vertex ids are at least 0 and below ``num_vertices`` (None: no limit), which may be the number of ``rows_of`` a file."""
     if len(ids) == 0:
         return
     low, high = (ids.min(), ids.max()) if isinstance(ids, np.ndarray) else ids.aminmax()
@@ -95,12 +101,10 @@ def check_ids(
     at = first_true(ids < 0 if num_vertices is None else (ids < 0) | (ids >= num_vertices))
     assert at is not None
     limit = "ids start at 0" if num_vertices is None else f"there are {num_vertices} vertices, numbered from 0"
-    raise error(
-        f"{side} id out of range",
-        value=f"{int(ids[at])}, but {limit}",
-        where=where(at),
-        fix="Number the vertices from 0 without gaps, or state the right number of vertices.",
-    )
+    fix = "Number the vertices from 0 without gaps, or state the right number of vertices."
+    if rows_of and ids[at] >= 0:
+        limit, fix = f"{limit}: the rows of {rows_of}", f"Give each vertex a row in {rows_of}, or correct the id."
+    raise error(f"{side} id out of range", value=f"{int(ids[at])}, but {limit}", where=where(at), fix=fix)
 
 
 def check_offsets(
@@ -191,8 +195,8 @@ def check_labels(
 ) -> None:
     """Check labels: from -1 to ``num_classes - 1`` for [n]; 0 or 1 for [n, C]. None for no upper limit."""
     if labels.ndim == 2:
-        wrong, limit = (labels < 0) | (labels > 1), "multi-label rows hold 0 and 1"
-        fix = "Write 1 for each class that a vertex has, and 0 for the others. One label per vertex is one column, without ids beside it."
+        wrong, limit = (labels != 0) & (labels != 1), "multi-label rows hold 0 and 1"
+        fix = "Write 1 for each class that a vertex has, and 0 for the others, also where it is unknown. One label per vertex is one column."
     else:
         wrong, limit = labels < -1, "-1 is for unknown"
         if num_classes is not None:

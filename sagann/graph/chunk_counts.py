@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 
 # Smallest number of edges for each thread: to start a thread takes longer than to count fewer edges.
 _EDGES_PER_THREAD = 1 << 15

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.widths import id_dtype
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 
 # High bits distinguish up to 2^10 buckets: few enough that their write positions stay in the cache and their
 # pages in the translation buffer, many enough that the counters of one bucket fit the second-level cache.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
 
 SPLIT_NAMES = ("train", "val", "test")
+NAMES = ("graph_names", "feature_names", "class_names", "edge_type_names")
+"Fields of a graph, and of what it is made of, that hold names."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -49,7 +52,7 @@ class Graph:
     labels: Tensor | None = None
     "Labels: int64 [num_vertices], -1 for unknown; or uint8 [num_vertices, num_classes] of 0 and 1 for multi-label."
     num_classes: int = 0
-    "Number of classes; 0 without labels."
+    "Number of classes, 0 without labels; by default one more than the largest label, or the number of columns."
     targets: Tensor | None = None
     """Values to predict in a regression: finite float32 [num_vertices], or [num_vertices, num_targets]; a single column is kept as
     [num_vertices]. Where a value is unknown, it is any number, and the vertex is in no split."""
@@ -64,7 +67,7 @@ class Graph:
     """A label for each graph: int64 [num_graphs], -1 for unknown; or uint8 [num_graphs, num_graph_classes] of 0 and 1. Like all answers of
     whole graphs, it needs ``graph_ptr``."""
     num_graph_classes: int = 0
-    "Number of classes of graphs; 0 without labels of graphs."
+    "Number of classes of graphs, as ``num_classes``."
     graph_targets: Tensor | None = None
     """Values to predict for each graph: finite float32 [num_graphs], or [num_graphs, num_graph_targets]; a single column is kept as
     [num_graphs]. Where a value is unknown, it is any number, and the graph is in no split."""
@@ -77,7 +80,13 @@ class Graph:
     """Ids that the vertices had before they were renumbered, int64 [num_vertices], a permutation, on the CPU: vertex i was vertex
     original_ids[i]. None for a graph that was never renumbered."""
     num_edge_types: int = 0
-    "Number of edge types; 0 without types. The types are ``topology.edge_data['type']``, from 0."
+    """Number of edge types, 0 without types; by default one more than the largest. The types are ``topology.edge_data['type']``, from 0."""
+    feature_names: tuple[str, ...] = ()
+    "Names of the features, or empty. These names and the following ones are dropped where their number does not fit."
+    class_names: tuple[str, ...] = ()
+    "Names of the classes, or empty."
+    edge_type_names: tuple[str, ...] = ()
+    "Names of the edge types, or empty."
     name: str = "graph"
     "Name of the graph in messages and metrics."
 
@@ -115,6 +124,25 @@ class Graph:
                     fix=mask_of_ids(n) if is_ids else "Pass one row per vertex.",
                 )
         _check_answers_of_graphs(self)
+        types = self.topology.edge_data.get("type")
+        counts = {"num_classes": self.labels, "num_graph_classes": self.graph_labels, "num_edge_types": types}
+        for count, numbers in counts.items():
+            if (
+                not getattr(self, count)
+                and numbers is not None
+                and not numbers.is_floating_point()
+                and len(numbers)
+            ):
+                largest = numbers.shape[1] - 1 if numbers.ndim == 2 else int(numbers.max())
+                object.__setattr__(self, count, max(0, largest + 1))
+        row_shape = () if features is None else tuple(feature_store(features).row_shape)
+        fits = {
+            "feature_names": (len(self.feature_names),) == row_shape,
+            "class_names": len(self.class_names) == self.num_classes,
+            "edge_type_names": len(self.edge_type_names) == self.num_edge_types,
+        }
+        for names in (names for names, is_fit in fits.items() if not is_fit):
+            object.__setattr__(self, names, ())
 
     @property
     def num_vertices(self) -> int:
@@ -185,11 +213,7 @@ class Graph:
 
         ``num_classes`` is by default one more than the largest label, or C.
         """
-        if num_classes is None:
-            num_classes = 0
-            if isinstance(labels, Tensor) and labels.numel():
-                num_classes = labels.shape[1] if labels.ndim == 2 else max(0, int(labels.max()) + 1)
-        return replace(self, labels=labels, num_classes=num_classes)
+        return replace(self, labels=labels, num_classes=num_classes or 0)
 
     def with_splits(self, splits: Mapping[str, Tensor]) -> Graph:
         """The same graph with other splits: bool masks [num_vertices] of 'train', 'val' and 'test'."""
@@ -239,6 +263,11 @@ class Graph:
             f"Graph(num_vertices={self.num_vertices}, num_edges={self.num_edges}, "
             f"num_features={self.num_features}, num_classes={self.num_classes}{targets}{several}{of_graphs}{links})"
         )
+
+
+def names_of(source: Any) -> dict[str, Any]:
+    """The fields NAMES of a graph, or of an object with the same fields."""
+    return {name: getattr(source, name) for name in NAMES}
 
 
 def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
@@ -313,6 +342,9 @@ def _check_types(graph: Graph) -> None:
             require_type(mask, Tensor, where=f"{where}[{name!r}]", fix=as_tensor)
     fix = "Make them with sagann.sampling.hold_out_links."
     require_type(graph.links, MeasuredLinks, where="Graph.links", fix=fix, optional=True)
-    require_type(graph.graph_names, tuple, where="Graph.graph_names", fix="Pass a tuple of names.")
-    for text in (*graph.graph_names, graph.name):
-        require_type(text, str, where="Graph.name or Graph.graph_names", fix="Pass text.")
+    require_type(graph.name, str, where="Graph.name", fix="Pass text.")
+    for field_name in NAMES:
+        names, where = getattr(graph, field_name), f"Graph.{field_name}"
+        require_type(names, tuple, where=where, fix="Pass a tuple of names.")
+        for text in names:
+            require_type(text, str, where=where, fix="Pass text.")

@@ -38,23 +38,19 @@ class MeasuredLinks:
     "Edge types of the links, those of the negative ones too, int64 [num_links]; None for a graph without edge types."
     splits: Mapping[str, Tensor] = field(default_factory=dict)
     "Disjoint masks, bool [num_links], by name: 'train', 'val', 'test'."
+    undirected: bool = True
+    "Whether a link and its reverse are one: neither is drawn as a negative link to learn from where the graph has the other one."
 
     def __post_init__(self) -> None:
         as_ids = "Pass ids with .to(torch.int64)."
-        for name in ("src", "dst", "types"):
-            ids, where = getattr(self, name), f"MeasuredLinks.{name}"
+        one, several = "[num_links]", "[num_links, num_negatives], at least one of them for each link"
+        for name, form in {"src": one, "dst": one, "types": one, "negatives": several}.items():
+            ids, where, ndim = getattr(self, name), f"MeasuredLinks.{name}", 1 if form is one else 2
             require_type(ids, Tensor, where=where, fix=as_ids, optional=name == "types")
-            if ids is not None and (ids.dtype != torch.int64 or ids.ndim != 1 or len(ids) != len(self.src)):
-                raise wrong_form(ids, "torch.int64 [num_links]", where=where, fix=as_ids)
-        require_type(self.negatives, Tensor, where="MeasuredLinks.negatives", fix=as_ids)
-        if (
-            self.negatives.dtype != torch.int64
-            or self.negatives.ndim != 2
-            or len(self.negatives) != self.num_links
-            or not self.negatives.shape[1]
-        ):
-            expected = "torch.int64 [num_links, num_negatives], at least one of them for each link"
-            raise wrong_form(self.negatives, expected, where="MeasuredLinks.negatives", fix=as_ids)
+            if ids is None:
+                continue
+            if ids.dtype != torch.int64 or ids.ndim != ndim or len(ids) != len(self.src) or 0 in ids.shape[1:]:
+                raise wrong_form(ids, f"torch.int64 {form}", where=where, fix=as_ids)
         require_type(
             self.splits, Mapping, where="MeasuredLinks.splits", fix="Pass a mapping of split to bool mask."
         )

@@ -29,7 +29,7 @@ from sagann.graph.split import random_split
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 
 EDGES, SCRAMBLE, FEATURES, LABELS = range(4)
 # Each level compares 16 random bits with the probabilities, so one draw of 64 bits serves four levels.

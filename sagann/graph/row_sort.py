@@ -18,7 +18,7 @@ from torch import Tensor
 from sagann.graph.counting_sort import ITEMS_PER_THREAD, Array
 from sagann.graph.large_arrays import SLAB_EDGES, slabs
 from sagann.graph.threads import pytorch_threads
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 
 # Up to this number of ids, insertion is faster than counting digits.
 _SHORT = 64

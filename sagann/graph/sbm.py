@@ -27,7 +27,7 @@ from sagann.graph.rows import offsets_of
 from sagann.graph.split import planetoid_split
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 
 LABELS, WEIGHTS, EDGES, CENTRES, NOISE = range(5)
 # Draws that repeat an edge are replaced in further rounds; dense graphs converge slowly, so rounds are limited.

@@ -23,7 +23,7 @@ from sagann.graph.split import require_shares
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
 from sagann.graph.transform import keep_edges
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -27,6 +27,8 @@ LINK_TASK = "link-prediction"
 "The task on pairs of vertices: whether an edge joins them."
 LEARNED, VALIDATED = 0.85, 0.05
 "Shares of the edges to learn and to validate on, where none are named; the rest is for testing."
+SPLIT_OF_EDGES = "split"
+"Edge data that say which edges are to learn (0), to validate on (1) and to test on (2)."
 TO_HOLD_OUT = f"Hold some out with sagann.sampling.hold_out_links, or --split edges:{LEARNED},{VALIDATED}."
 "What to do where links are to be learned, and none are held out."
 ALL_TASKS = (*TASKS, *GRAPH_TASKS, LINK_TASK)

@@ -13,6 +13,7 @@ import numba
 import torch
 
 from sagann.errors import InputError, first_line
+from sagann.parent_process import require_own_threads
 
 
 @contextmanager
@@ -22,6 +23,7 @@ def pytorch_threads() -> Iterator[int]:
     Raises:
         InputError: a variable of the environment keeps Numba from starting its threads.
     """
+    require_own_threads()
     threads = torch.get_num_threads()
     try:
         numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]

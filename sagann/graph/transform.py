@@ -34,7 +34,9 @@ from sagann.graph.topology import Topology, destinations
 from sagann.graph.widths import id_dtype
 
 
-def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None, leave_out: bool = False) -> Graph:
+def add_self_loops(
+    graph: Graph, *, fill: Mapping[str, float] | None = None, leave_out: bool = False, doubles: bool = False
+) -> Graph:
     """Add the edge v -> v to every vertex that has none.
 
     Existing self-loops and their data stay (as in PyG's ``add_remaining_self_loops``, but several loops of one vertex
@@ -46,6 +48,7 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None, lea
         fill: values of the new loops' edge data, by name; 'weight' defaults to 1, 'type' to the new type.
         leave_out: drop edge data that has no value for the new loops, instead of raising an error. If no loop is added,
             nothing is dropped.
+        doubles: add another one to a vertex that has a self-loop (as PyG's ``add_self_loops``).
     Raises:
         InputError: the graph has edge data without a value for the new loops.
     Example:
@@ -58,7 +61,7 @@ def add_self_loops(graph: Graph, *, fill: Mapping[str, float] | None = None, lea
     num_before = torch.empty(graph.num_vertices, dtype=torch.int64, device=topology.device)
     for rows, edges in slabs(topology.indptr):
         sources, dst = topology.indices[edges], destinations(topology, rows, edges)
-        missing[sources[sources == dst].long()] = False
+        missing[sources[sources == dst].long()] = doubles
         below = dst[sources < dst] - rows.start
         num_before[rows] = torch.bincount(below, minlength=rows.stop - rows.start)
     if not missing.any():

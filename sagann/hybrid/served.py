@@ -6,7 +6,6 @@ It answers one message at a time: a share in, a gradient out. It ends with its p
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import pickle
 import signal
@@ -24,6 +23,7 @@ from sagann.hybrid.parcel import checksum, share_in
 from sagann.hybrid.shared_memory import received
 from sagann.hybrid.trainer import LossOf, propagate
 from sagann.parent_process import end_with
+from sagann.process_end import end_quickly
 from sagann.runtime.loading import MiniBatch
 from sagann.sampling.sampled import Sampled
 
@@ -81,8 +81,7 @@ def serve(pipe: Connection, start: Start) -> None:
     """Train what comes through a pipe until it ends."""
     # Elsewhere than on Linux, the end of the pipe ends it.
     end_with(start.parent)
-    # The system takes back what is left at the end. Python would look for garbage among all of it first.
-    atexit.register(gc.freeze)
+    atexit.register(end_quickly)
     # Ctrl-C in a terminal and SIGTERM of a scheduler reach all processes; the first one saves the run, and ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(_SAVING_S))

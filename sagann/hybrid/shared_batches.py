@@ -158,7 +158,7 @@ class SharedBatches:
 
     def sample(self, iteration: Iteration, name: str, ids: Tensor) -> None:
         """Sample the neighbours of a trainer's seeds."""
-        sampled = self._minibatches.sampler.sample(ids, epoch=iteration.epoch, batch=iteration.number)
+        sampled = self._minibatches.neighbor_sampler.sample(ids, epoch=iteration.epoch, batch=iteration.number)
         divides = self._trainers[name].divides_blocks
         iteration.sampled[name] = sampled if divides else sampled.prepare()
         iteration.num_edges += sampled.num_edges
@@ -173,7 +173,7 @@ class SharedBatches:
 
     def _share(self, iteration: Iteration, batch: MiniBatch) -> Share:
         # The same for all trainers: masks then depend on the vertex.
-        key = key_of(self._minibatches.sampler.seed, TRAINERS, iteration.epoch, iteration.number)
+        key = key_of(self._minibatches.neighbor_sampler.seed, TRAINERS, iteration.epoch, iteration.number)
         return Share(
             batch=batch,
             weight=len(batch.seeds) / iteration.num_seeds,

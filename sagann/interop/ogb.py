@@ -108,8 +108,7 @@ def _csv_fields(raw: Path, expansion: int) -> dict[str, Any]:
             data={} if edge_features is None else {"feat": table_features(edge_features)},
         ),
         "features": None if features is None else table_features(features),
-        # Some datasets write unknown labels as nan.
-        "labels": None if labels is None else table_labels(labels, "float64"),
+        "labels": None if labels is None else table_labels(labels),
         "num_vertices": _one_number(_require(raw, "num-node-list.csv"), "num_vertices"),
     }
 
@@ -182,7 +181,7 @@ def _masks(folder: Path, scheme: str | None, num_vertices: int, expansion: int) 
     ids = {}
     for name, file in _SPLIT_FILES.items():
         table = CsvTable(_require(folder / scheme, f"{file}.csv"), header=False, expansion=expansion)
-        ids[name] = [TableRows(table=table, dtype="int64", row_shape=())]
+        ids[name] = [TableRows(table=table, dtype="int64", names=table.names[:1], row_shape=())]
     return masks_of(ids, num_vertices)
 
 

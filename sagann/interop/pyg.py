@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, MissingDependencyError, require_choice, require_type
+from sagann.errors import InputError, MissingDependencyError, listed, require_choice, require_type, shown
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
-from sagann.graph.checks import mask_of_ids, wrong_form
+from sagann.graph.checks import check_ids, form_of, mask_of_ids, numbered, wrong_form
 from sagann.graph.feature_store import tensor_of
 from sagann.graph.rows import is_sparse
 from sagann.graph.task import answers_of
@@ -26,9 +28,9 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
     """Make a Graph of a PyG ``Data`` (or ``Batch``) object.
 
     The graph takes ``edge_index`` (an edge goes from the first row to the second), ``x``, ``y``, the masks ``train_mask``,
-    ``val_mask`` and ``test_mask``, and ``ptr`` of a Batch. Every tensor ``edge_NAME`` with one row per edge becomes edge data
-    NAME: ``edge_weight`` becomes 'weight', for example. Other fields (``pos``, ``edge_label`` with ``edge_label_index``, ...)
-    are ignored. Edges are sorted by destination, then source; the input is not changed.
+    ``val_mask`` and ``test_mask`` (or ids, ``train_idx`` and so on), and ``ptr`` of a Batch. Every tensor ``edge_NAME`` with one row per edge
+    becomes edge data NAME: ``edge_weight`` becomes 'weight', for example, and so does ``weight``. A warning names other fields (``pos``,
+    ``edge_label`` with ``edge_label_index``, ...), which are left out. Edges are sorted by destination, then source; the input is not changed.
 
     ``task`` says what ``y`` is; a single column [V, 1] is taken as [V]:
 
@@ -82,7 +84,9 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
             fix="Set data.edge_index; of a SparseTensor adj_t, whose rows are destinations, "
             "row, col, _ = adj_t.coo() gives torch.stack([col, row]).",
         )
-    edge_data = _edge_data(data, edge_index.shape[1])
+    fields = {key: value for key, value in data.to_dict().items() if value is not None}
+    lengths = {key: len(rows) if isinstance(rows, Tensor) and rows.ndim else None for key, rows in fields.items()}
+    keys = edge_data_of(lengths, edge_index.shape[1])
     y, ptr = getattr(data, "y", None), getattr(data, "ptr", None)
     num_rows, prefix = data.num_nodes or 0, ""
     if isinstance(y, Tensor) and y.ndim and ptr is not None and len(y) == len(ptr) - 1 != num_rows:
@@ -98,21 +102,26 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
     answers: dict[str, Any] = {
         f"{prefix}labels": labels,
         f"{prefix}targets": targets,
-        f"num_{prefix}classes": num_classes if num_classes is not None else _count_classes(labels),
+        f"num_{prefix}classes": num_classes or 0,
     }
-    types = edge_data.get("type")
     graph = Graph(
         topology=Topology.from_coo(
-            src=edge_index[0], dst=edge_index[1], num_src=data.num_nodes or 0, edge_data=edge_data
+            src=edge_index[0],
+            dst=edge_index[1],
+            num_src=data.num_nodes or 0,
+            edge_data={name: fields[key] for name, key in keys.items()},
         ),
         features=getattr(data, "x", None),
-        splits=_splits(data, data.num_nodes or 0),
+        splits=_splits(fields, data.num_nodes or 0),
         graph_ptr=ptr,
         **answers,
-        num_edge_types=0 if types is None else _count(types),
         name=name,
     )
     validate_graph(graph)
+    taken = {"edge_index", "x", "y", "num_nodes", *keys.values(), *([] if ptr is None else ["ptr", "batch"])}
+    splits = [split_field(fields, split) for split in SPLIT_NAMES]
+    if left_out := {key: form_of(value) for key, value in fields.items() if key not in {*taken, *splits}}:
+        warnings.warn(left_out_of("data", left_out), stacklevel=2)
     return graph
 
 
@@ -157,36 +166,56 @@ def _require_tensor(value: object, field: str) -> None:
     require_type(value, Tensor, where=f"data.{field}", fix=f"Pass torch.as_tensor({field}).", optional=True)
 
 
-def _edge_data(data: Any, num_edges: int) -> dict[str, Tensor]:
-    """Edge data by NAME: edge_weight, edge_type, edge_attr, and every other tensor edge_NAME with a row per edge."""
-    found, fields = {}, data.to_dict()
-    for key, rows in fields.items():
+def edge_data_of(lengths: Mapping[str, int | None], num_edges: int) -> dict[str, str]:
+    """The attribute of PyG that becomes the edge data of each name: edge_weight, edge_type, edge_attr, and every other edge_NAME with a row
+    per edge; without edge_weight also 'weight', as NetworkX calls it. ``lengths`` are the numbers of rows, None for what is no tensor.
+    """
+    found = {}
+    for key, length in lengths.items():
         name = key.removeprefix("edge_")
+        is_plain = name == key
         # The rows of edge_label belong to the edges of edge_label_index.
-        if name == key or key.endswith("_index") or f"{key}_index" in fields or rows is None:
+        is_other = key.endswith("_index") or f"{key}_index" in lengths
+        if is_other or (is_plain and (key != "weight" or "edge_weight" in lengths)):
             continue
-        is_per_edge = isinstance(rows, Tensor) and rows.ndim > 0 and len(rows) == num_edges
-        if is_per_edge or name in ("weight", "type", "attr"):
-            found[name] = rows
+        if length == num_edges or (not is_plain and name in ("weight", "type", "attr")):
+            found[name] = key
     return found
 
 
-def _splits(data: Any, num_vertices: int) -> dict[str, Tensor]:
+def split_field(fields: Mapping[str, Any], split: str) -> str | None:
+    """The attribute of PyG that has a split, as a mask or, where its name ends in '_idx', as ids; None without one."""
+    names = (f"{split}_mask", f"{split}_idx", *(["valid_idx"] if split == "val" else []))
+    return next((name for name in names if name in fields), None)
+
+
+def left_out_of(source: str, kinds: Mapping[str, str]) -> str:
+    """The line that names what of a source is left out, by the kind of each attribute."""
+    named = [f"{shown(name, 40)} ({kind.removeprefix('torch.')})" for name, kind in kinds.items()]
+    return f"Left out of {source}: {listed(named)}."
+
+
+def _splits(fields: Mapping[str, Any], num_vertices: int) -> dict[str, Tensor]:
     splits = {}
     for name in SPLIT_NAMES:
-        mask = getattr(data, f"{name}_mask", None)
-        _require_tensor(mask, f"{name}_mask")
-        if mask is None:
+        key = split_field(fields, name)
+        if key is None:
             continue
+        mask = fields[key]
+        _require_tensor(mask, key)
+        if key.endswith("_idx") and mask.ndim == 1 and not (mask.is_floating_point() or mask.dtype == torch.bool):
+            ids, mask = mask, torch.zeros(num_vertices, dtype=torch.bool, device=mask.device)
+            check_ids(ids, num_vertices, "vertex", where=numbered(f"data.{key}", "position"))
+            mask[ids.long()] = True
         if mask.ndim != 1 or mask.dtype != torch.bool:
             if mask.ndim != 1:
-                fix = f"Choose one split, for example data.{name}_mask[:, 0]."
+                fix = f"Choose one split, for example data.{key}[:, 0]."
             else:
                 fix = "Convert the mask with .bool()." if len(mask) == num_vertices else mask_of_ids(num_vertices)
             raise InputError(
                 "mask is not a mask of one split",
                 value=f"{mask.dtype} {list(mask.shape)}, expected torch.bool [num_vertices]",
-                where=f"data.{name}_mask",
+                where=f"data.{key}",
                 fix=fix,
             )
         splits[name] = mask
@@ -214,7 +243,13 @@ def _labels_or_targets(y: Tensor | None, num_vertices: int, task: Task) -> tuple
         if y.ndim == 2 and _is_binary(y):
             return y.to(torch.uint8), None
         expected = "0 and 1 [num_vertices, num_classes] for several labels per vertex"
-        raise wrong_form(y, expected, where="data.y", fix="Pass from_pyg(..., task='regression') for targets.")
+        fix = "Pass from_pyg(..., task='regression') for targets."
+        if y.isnan().any():
+            expected, fix = (
+                f"{expected}, and no NaN",
+                "Write 0 for an unknown label, or leave the vertices out: task='none'.",
+            )
+        raise wrong_form(y, expected, where="data.y", fix=fix)
     known = torch.where(y.isnan(), -1, y) if y.is_floating_point() else y
     if y.ndim != 1 or not _is_whole(known):
         expected = "integers [num_vertices], or 0 and 1 [num_vertices, num_classes] with task='multi-label'"
@@ -225,7 +260,7 @@ def _labels_or_targets(y: Tensor | None, num_vertices: int, task: Task) -> tuple
 
 def _task_of(y: Tensor) -> Task:
     """The task that the form of ``y`` tells; an InputError where it may be of two."""
-    if y.ndim == 2 and _is_binary(y):
+    if y.ndim == 2 and _is_binary(y.nan_to_num()):
         return "multi-label"
     if y.is_floating_point() and not _is_whole(torch.where(y.isnan(), -1, y)):
         return "regression"
@@ -247,14 +282,3 @@ def _is_binary(y: Tensor) -> bool:
 def _is_whole(y: Tensor) -> bool:
     """Whether all numbers are integers of 32 bits."""
     return not y.is_floating_point() or bool(((y == y.floor()) & (y.abs() < 2**31)).all())
-
-
-def _count_classes(labels: Tensor | None) -> int:
-    if labels is None:
-        return 0
-    return labels.shape[1] if labels.ndim == 2 else _count(labels)
-
-
-def _count(numbers: Tensor) -> int:
-    """Number of classes, or of edge types: one more than the largest."""
-    return max(0, int(numbers.max()) + 1) if len(numbers) else 0

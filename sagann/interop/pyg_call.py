@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -64,21 +65,21 @@ def arguments_for(model: nn.Module, graph: Graph) -> tuple[str, ...]:
     return tuple(found)
 
 
-def first_run(model: nn.Module, graph: Graph, *, of_graphs: bool) -> tuple[tuple[str, ...], Any]:
-    """The arguments with which a model runs in PyG on made-up vertices, and what it returns.
+def first_run(model: nn.Module, graph: Graph, *, of_graphs: bool) -> tuple[tuple[str, ...], bool, Any]:
+    """The arguments with which a model runs in PyG on made-up vertices, whether these have whole numbers as features, and what it returns.
 
-    It gets all that the graph has edge data for; where it does not run with them, those that it needs. A model that runs with neither gives
-    the first ones, and None.
+    It gets all that the graph has edge data for; where it does not run with them, those that it needs. A model that looks features up runs with
+    whole numbers alone. A model that runs with none of these gives the first ones, and None.
     """
     offered, known = arguments_for(model, graph), parameters_of(model)
     needed = tuple(each for each in offered if each in known and known[each].default is inspect.Parameter.empty)
-    for arguments in dict.fromkeys([offered, needed]):
-        example, x = example_of(graph, arguments, model, of_graphs=of_graphs)
+    for whole, arguments in itertools.product((False, True), dict.fromkeys([offered, needed])):
+        example, x = example_of(graph, arguments, model, of_graphs=of_graphs, whole=whole)
         try:
-            return arguments, run_twin(model, arguments, example, x)[0]
+            return arguments, whole, run_twin(model, arguments, example, x)[0]
         except Exception:  # noqa: BLE001  (of any kind: the error comes again when the model is read)
             continue
-    return offered, None
+    return offered, False, None
 
 
 def run_twin(model: nn.Module, arguments: Sequence[str], example: Graph, x: Tensor) -> tuple[Any, nn.Module]:

@@ -17,23 +17,32 @@ from sagann.interop.pyg_walk import DEGREE_WEIGHTS
 
 EDGE_ARGUMENTS = {"edge_weight": "weight", "edge_attr": "attr", "edge_type": "type"}
 "Arguments of a model's forward, and the edge data that they are."
-NUM_ROWS, _NUM_EDGES = 13, 60
-"Numbers of made-up vertices and edges."
+NUM_ROWS = 13
+"Number of made-up vertices."
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 0.1, torch.bfloat16: 0.1}
 "Difference from PyG's results, and from their gradients, relative to the largest of them."
 
 
 def example_of(
-    graph: Graph, arguments: Sequence[str], model: nn.Module, *, of_graphs: bool
+    graph: Graph,
+    arguments: Sequence[str],
+    model: nn.Module,
+    *,
+    of_graphs: bool,
+    whole: bool,
+    num_rows: int = NUM_ROWS,
 ) -> tuple[Graph, Tensor]:
-    """A graph of made-up vertices and edges with edge data like those of a graph, and its features; several graphs in one with ``of_graphs``."""
+    """A graph of made-up vertices and edges with edge data like those of a graph, and its features, 0 and 1 with ``whole``; several graphs in
+    one with ``of_graphs``."""
     generator = torch.Generator().manual_seed(0)
     like = next((each for each in model.parameters() if each.is_floating_point()), torch.empty(0))
-    # Every vertex but the last one has in-edges, some of them twice, and some a self-loop.
-    src = torch.randint(NUM_ROWS, (_NUM_EDGES,), generator=generator)
-    dst = torch.randint(NUM_ROWS - 1, (_NUM_EDGES,), generator=generator)
-    loops = torch.arange(0, NUM_ROWS - 1, 3)
-    src, dst = torch.cat([src[src != dst], loops]), torch.cat([dst[src != dst], loops])
+    # Every vertex but the last one has in-edges, some of them twice, and some a self-loop. Sources are numbered up to their destination and one
+    # more, so that the first vertices but the last of these have all in-edges among them.
+    others = torch.arange(num_rows - 1)
+    dst = others.repeat(4)
+    src = (torch.rand(len(dst), generator=generator) * (dst + 2)).long()
+    kept, loops = src != dst, others[::3]
+    src, dst = torch.cat([others + 1, src[kept], loops]), torch.cat([others, dst[kept], loops])
     data = {}
     for name in arguments:
         stored = EDGE_ARGUMENTS[name]
@@ -44,10 +53,11 @@ def example_of(
         else:
             dtype = like.dtype if known is None else known.dtype
             data[stored] = (torch.rand(shape, generator=generator) + 0.1).to(dtype)
-    topology = Topology.from_coo(src=src, dst=dst, num_src=NUM_ROWS, edge_data=data)
-    x = torch.randn(NUM_ROWS, graph.num_features, generator=generator).to(like.dtype)
+    topology = Topology.from_coo(src=src, dst=dst, num_src=num_rows, edge_data=data)
+    x = torch.randn(num_rows, graph.num_features, generator=generator).to(like.dtype)
+    x = (x > 0).to(x.dtype) if whole else x
     types = graph.num_edge_types if "type" in data else 0
-    graph_ptr = torch.tensor([0, NUM_ROWS // 2, NUM_ROWS]) if of_graphs else None
+    graph_ptr = torch.tensor([0, num_rows // 2, num_rows]) if of_graphs else None
     found = Graph(topology=topology, features=x, num_edge_types=types, graph_ptr=graph_ptr)
     return found.to(like.device), x.to(like.device)
 
@@ -59,9 +69,9 @@ def with_some_weights(topology: Topology, *, like: Tensor) -> Topology:
 
 
 def block_of(topology: Topology, num_src: int) -> Topology:
-    """The edges among the first vertices that reach all of these but the last one."""
+    """The edges of an example among the first vertices that reach all of these but the last one."""
     src, dst = topology.indices.long(), topology.edge_dst().long()
-    inside = (src < num_src) & (dst < num_src - 1)
+    inside = dst < num_src - 1
     data = {name: rows[inside] for name, rows in topology.edge_data.items()}
     return Topology.from_coo(src=src[inside], dst=dst[inside], num_src=num_src, num_dst=num_src - 1, edge_data=data)
 
@@ -81,8 +91,11 @@ def values_and_gradients(run: Callable[[Tensor], Any], model: nn.Module, x: Tens
         if not out.requires_grad:
             return [out]
         weights = torch.linspace(1.0, 2.0, out.numel(), dtype=out.dtype, device=out.device).reshape(out.shape)
-        found = torch.autograd.grad((out * weights).sum(), inputs, allow_unused=True)
-    return [out.detach(), *(torch.zeros_like(a) if b is None else b for a, b in zip(inputs, found, strict=True))]
+        for each in inputs:
+            each.grad = None
+        # Some checkpoints do not run in torch.autograd.grad.
+        (out * weights).sum().backward()
+    return [out.detach(), *(torch.zeros_like(each) if each.grad is None else each.grad for each in inputs)]
 
 
 def are_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:

@@ -12,16 +12,15 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sagann.errors import DatasetError, listed, require_choice, shown
+from sagann.errors import DatasetError, require_choice, shown
 from sagann.graph import SPLIT_NAMES, Graph
-from sagann.graph.checks import first_true, wrong_form
-from sagann.interop.pyg import TASK_CHOICES, Task
+from sagann.graph.checks import wrong_form
+from sagann.interop.pyg import TASK_CHOICES, Task, edge_data_of, left_out_of, split_field
 from sagann.interop.pyg_slices import read_slices
 from sagann.interop.restricted_pickle import Global, Made
 from sagann.interop.torch_archive import TorchFile
@@ -35,10 +34,10 @@ from sagann.storage.row_source import (
     Array,
     ArrayRows,
     LabelRows,
-    RowChunk,
     RowSource,
     feature_dtype,
     label_rows,
+    masks_of,
     target_rows,
 )
 from sagann.storage.whole_files import whole_sources
@@ -143,14 +142,13 @@ class _Source:
             description=f"PyG file {self._path.name}",
             edges=edges,
             features=None if x is None else self._rows("x", x, feature_dtype(x, self._where("x"))),
-            splits=self._splits(),
+            splits=self._splits(num_vertices if x is None else len(x)),
             num_vertices=num_vertices,
             graph_ptr=None if slices is None else slices.graph_ptr,
             **self._answers(num_vertices),
         )
-        left_out = [self._described(name) for name in self._fields if name not in self._taken]
-        if left_out:
-            self._say(f"Left out of {self._path.name}: {listed(left_out)}.")
+        if left_out := {name: self._kind(name) for name in self._fields if name not in self._taken}:
+            self._say(left_out_of(self._path.name, left_out))
         return found
 
     def _saved(self) -> tuple[Mapping[str, Any], Mapping[str | int, Any]]:
@@ -182,18 +180,13 @@ class _Source:
                 "the file has no edges", f"edge_index is {found}, expected integers [2, E]; there are {names}"
             )
         data: dict[str, RowSource] = {}
-        for name in self._fields:
-            key = name.removeprefix("edge_")
-            # The rows of edge_label belong to the edges of edge_label_index.
-            if key == name or name.endswith("_index") or f"{name}_index" in self._fields:
-                continue
-            rows = self._file.array(self._fields[name])
-            is_per_edge = rows is not None and rows.ndim > 0 and len(rows) == ids.shape[1]
-            if self._slices is not None and not self._slices.is_of_edges(name):
-                continue
+        arrays = {name: self._file.array(value) for name, value in self._fields.items()}
+        lengths = {name: len(rows) if rows is not None and rows.ndim else None for name, rows in arrays.items()}
+        for key, name in edge_data_of(lengths, ids.shape[1]).items():
+            rows = arrays[name]
             if rows is None or rows.ndim == 0 or not SAFE_NAME.fullmatch(key):
                 continue
-            if not (is_per_edge or key in ("weight", "type", "attr")):
+            if self._slices is not None and not self._slices.is_of_edges(name):
                 continue
             if rows.dtype.kind not in ("iu" if key == "type" else "iuf"):
                 expected = "integers [E]" if key == "type" else "numbers [E, ...]"
@@ -287,21 +280,25 @@ class _Source:
                 f"y {list(y.shape)}; {task} has {expected}",
                 fix="Say another task with --task (task= in Python).",
             )
-        if y.dtype.kind != "f":
-            return label_rows(self._rows("y", y, "int64"), y), None
-        if is_matrix:
-            return LabelRows(rows=_ZerosAndOnes(rows=self._rows("y", y, "uint8")), row_shape=y.shape[1:]), None
-        return label_rows(self._rows("y", y, "float64"), y), None
+        found = self._rows("y", y, "float64" if y.dtype.kind == "f" else "int64")
+        return LabelRows(rows=found, row_shape=y.shape[1:]) if is_matrix else label_rows(found, y), None
 
-    def _splits(self) -> dict[str, RowSource]:
+    def _splits(self, num_vertices: int | None) -> dict[str, RowSource]:
         splits: dict[str, RowSource] = {}
         chosen = False
         for name in SPLIT_NAMES:
-            key = f"{name}_mask"
+            key = split_field(self._fields, name)
+            is_ids = key is not None and key.endswith("_idx")
+            # Ids in many graphs count the vertices of each anew.
+            if key is None or (is_ids and (num_vertices is None or self._slices is not None)):
+                continue
             if self._slices is not None and not self._slices.is_of_vertices(key):
                 continue
             mask = self._array(key)
             if mask is None:
+                continue
+            if is_ids and mask.ndim == 1 and mask.dtype.kind in "iu" and num_vertices is not None:
+                splits |= masks_of({name: [self._rows(key, mask, "int64")]}, num_vertices)
                 continue
             if mask.ndim == 2 and mask.dtype == np.bool_:
                 if self._split is None or not 0 <= self._split < mask.shape[1]:
@@ -341,47 +338,14 @@ class _Source:
     def _where(self, name: str) -> str:
         return f"{self._path}, {name}"
 
-    def _described(self, name: str) -> str:
+    def _kind(self, name: str) -> str:
         array = self._file.array(self._fields[name]) if isinstance(self._fields[name], Made) else None
-        kind = _kind(self._fields[name]) if array is None else f"{array.dtype} {list(array.shape)}"
-        return f"{shown(name, 40)} ({kind})"
+        return _kind(self._fields[name]) if array is None else f"{array.dtype} {list(array.shape)}"
 
     def _refused(
         self, what: str, value: str, fix: str = "Save the graph with torch.save(data.to_dict(), FILE)."
     ) -> DatasetError:
         return DatasetError(what, value=value, where=str(self._path), fix=fix)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ZerosAndOnes:
-    """Floating numbers that say whether a vertex has a class, as integers; another number than 0 and 1 is an error."""
-
-    rows: ArrayRows
-    "The numbers."
-
-    @property
-    def file(self) -> str:
-        return self.rows.file
-
-    @property
-    def dtype(self) -> str:
-        return "uint8"
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        return self.rows.row_shape
-
-    def chunks(self) -> Iterator[RowChunk]:
-        for chunk in self.rows.chunks():
-            at = first_true((chunk.rows != 0) & (chunk.rows != 1))
-            if at is not None:
-                raise DatasetError(
-                    "label is neither 0 nor 1",
-                    value=f"{shown(chunk.rows[at].tolist())}: a column for each class, or numbers to predict",
-                    where=f"{self.file}, row {chunk.first_row + at}",
-                    fix="Write 1 for each class that a vertex has, and 0 for the others; to predict numbers is not supported here.",
-                )
-            yield RowChunk(rows=chunk.rows.astype(np.uint8), first_row=chunk.first_row)
 
 
 def _mapping_of(saved: object) -> Mapping[str | int, Any] | None:

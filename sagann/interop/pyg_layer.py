@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import FunctionType
+from functools import lru_cache
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -47,34 +48,69 @@ class Call:
         """What a function of the layer returns for these edges."""
         given = {argument: source.read(self) for argument, source in arguments}
         # Attributes that the function sets, such as the last weights of attention, are not kept.
-        conv = object.__new__(type(self.conv))
-        conv.__dict__ = dict(self.conv.__dict__)
-        return self._with_softmax(getattr(type(self.conv), name))(conv, **given)
+        kind: Any = type(self.conv)
+        conv: Any = object.__new__(_with_softmax(kind))
+        vars(conv).update(vars(self.conv))
+        return getattr(conv, name)(**given)
 
-    def _with_softmax(self, function: Any) -> Callable[..., Any]:
-        """A function in whose module the name of PyG's softmax means ours."""
-        from torch_geometric.utils import softmax
 
-        function = inspect.unwrap(function)
-        known = {name: self._softmax if value is softmax else value for name, value in function.__globals__.items()}
-        found = FunctionType(
-            function.__code__, known, function.__name__, function.__defaults__, function.__closure__
+def _softmax(src: Tensor, index: Any = None, ptr: object = None, num_nodes: object = None, dim: int = 0) -> Tensor:
+    """In the place of PyG's softmax: notes the scores, and gives ones."""
+    if type(index) is not Index or dim not in (0, -src.ndim):
+        raise LayerError(
+            "a softmax over other rows than a destination's edges",
+            value=f"index {type(index).__name__}, dim {dim}",
+            where="its message or edge_update",
+            fix="Call softmax(scores, index) with the index that message gets, or write the layer as sagann.SagaLayer.",
         )
-        found.__kwdefaults__ = function.__kwdefaults__
-        return found
+    index.scores.append(src)
+    return torch.ones_like(src)
 
-    def _softmax(
-        self, src: Tensor, index: object = None, ptr: object = None, num_nodes: object = None, dim: int = 0
-    ) -> Tensor:
-        if index is not Index.INDEX or dim != 0:
-            raise LayerError(
-                "a softmax over other rows than a destination's edges",
-                value=f"index {type(index).__name__}, dim {dim}",
-                where=f"layer {type(self.conv).__name__}",
-                fix="Call softmax(scores, index) with the index that message gets, or write the layer as sagann.SagaLayer.",
-            )
-        self.scores.append(src)
-        return torch.ones_like(src)
+
+@lru_cache(maxsize=256)
+def _with_softmax(kind: type) -> type:
+    """A subclass of a layer's class in which PyG's softmax is ours, for all functions that its users have written."""
+    from torch_geometric.nn import MessagePassing
+
+    users = [each for each in kind.__mro__ if each not in MessagePassing.__mro__]
+    own = {name: _replaced(member) for each in reversed(users) for name, member in vars(each).items()}
+    own = {name: member for name, member in own.items() if isinstance(member, FunctionType | staticmethod)}
+    # What a function calls with super() is found in subclasses of the bases.
+    bases = [_with_softmax(each) for each in kind.__bases__ if each in users and issubclass(each, MessagePassing)]
+    return type(kind)(kind.__name__, (kind, *bases), {**own, "__module__": kind.__module__})
+
+
+class _Names(dict[str, Any]):
+    """Names that a function or a user of a module reads, of which PyG's softmax is ours. They are looked up when they are read."""
+
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.known = known
+
+    def __missing__(self, name: str) -> Any:
+        return _replaced(self.known[name])
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+def _replaced(value: Any) -> Any:
+    """Ours for PyG's softmax; for a function that may call it, or a module that has it, one that calls ours."""
+    from torch_geometric.utils import softmax
+
+    if value is softmax:
+        return _softmax
+    if isinstance(value, staticmethod):
+        return staticmethod(_replaced(value.__func__))
+    if isinstance(value, ModuleType) and value.__name__.startswith("torch_geometric"):
+        return _Names(vars(value))
+    if not isinstance(value, FunctionType) or value.__module__.startswith(("torch.", "torch_geometric.utils")):
+        return value
+    function = inspect.unwrap(value)
+    names = _Names(function.__globals__)
+    found = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    found.__kwdefaults__ = function.__kwdefaults__
+    return found
 
 
 class PygLayer(SagaLayer):
@@ -111,7 +147,13 @@ class PygLayer(SagaLayer):
         "The arguments as the layer gives them."
         self.arguments = arguments
         "Those that the message reads, and None for the others."
-        scores = self._scores_on(example)
+        # Rows of the example are all 0 behind ReLUs that have died, and then no message depends on anything.
+        generator, (topology, rows) = torch.Generator().manual_seed(0), example
+        drawn = {
+            name: torch.rand(each.shape, generator=generator).to(each) if each.is_floating_point() else each
+            for name, each in rows.items()
+        }
+        scores = self._scores_on((topology, drawn))
         if len(scores) > 1:
             raise self._refused(f"{len(scores)} softmaxes in one message", "one softmax")
         self.accumulator = self.aggregation.accumulator

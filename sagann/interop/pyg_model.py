@@ -1,8 +1,7 @@
 """PygModel: a model that is written for PyTorch Geometric, called and trained like one that is written for sagann.
 
 The model runs as it is, and gets a stand-in for its ``edge_index`` which it may pass on to its layers alone. Where a layer calls
-``propagate`` with the stand-in, a SAGA layer runs the layer's own ``message`` (:mod:`sagann.interop.pyg_layer`). With an ``edge_index`` of
-PyG the same layer does what it always did. So model, parameters and names of weights are the user's; what is propagated is compiled,
+``propagate`` with the stand-in, a SAGA layer runs the layer's own ``message`` (:mod:`sagann.interop.pyg_layer`). So model, parameters and names of weights are the user's; what is propagated is compiled,
 streamed and divided among workers as that of any other model.
 
 When the adapter is made, the model runs on a few made-up vertices (:mod:`sagann.interop.pyg_example`), which shows what its layers propagate
@@ -19,15 +18,17 @@ References:
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sagann.errors import InputError, LayerError, in_one_line
+from sagann.errors import InputError, LayerError, SagannError, in_one_line, listed
 from sagann.graph import Graph, Topology, add_self_loops, normalise
+from sagann.interop.pyg_aggregations import aggregation_of
 from sagann.interop.pyg_call import (
     CACHES_OF_ROWS,
     arguments_for,
@@ -65,9 +66,10 @@ from sagann.interop.pyg_walk import (
     Walk,
     changed,
     preparation_of,
-    routed,
+    shadowed,
 )
 from sagann.saga.engine import NaiveEngine, using_engine
+from sagann.saga.users_lines import line_of_error
 
 
 def is_written_for_pyg(model: nn.Module) -> bool:
@@ -132,14 +134,13 @@ class PygModel(nn.Module):
         "The arguments of the model that get edge data."
         self._offered: tuple[str, ...] = ()
         "Those that the graph has edge data for, or that the model needs."
-        self.preparation = Preparation(adds_loops=False, weighs=False)
+        self.preparation = Preparation()
         self._is_fixed = False
         "Whether a graph was prepared, whose edge data are those that the model gets from then on."
+        self.reads_batch = self.gives_graphs or _reads_batch(model, graph)
+        "Whether the model's rows depend on which vertices make up a graph."
         self.not_sampled = ""
         "Why the model cannot walk the blocks of mini-batches; empty where it can."
-        for conv in convs_of(model):
-            _require_usual(conv)
-            routed(conv)
         self._read(graph)
 
     @property
@@ -147,11 +148,11 @@ class PygModel(nn.Module):
         """Number of topologies that ``forward`` walks."""
         return max(self.levels, default=-1) + 1
 
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        """Run the model."""
+    def forward(self, hops: Sequence[Topology], x: Tensor, ptr: Tensor | None = None) -> Tensor:
+        """Run the model; ``ptr`` are the offsets of several graphs, for a model that takes ``batch``."""
         if any(hop.num_dst != hop.num_given for hop in hops):
             self.require_sampled()
-        return self._run(self._walk(hops), x)
+        return self._run(self._walk(hops), x, ptr)
 
     def require_sampled(self) -> None:
         """Refuse a model that cannot walk the blocks of mini-batches."""
@@ -162,6 +163,18 @@ class PygModel(nn.Module):
                 where=f"model {type(self.model).__name__}",
                 fix="Train it on the whole graph (without --sample), or give its layers pairs, (x, x[:num_dst]).",
             )
+
+    def left_out(self, graph: Graph) -> str:
+        """What the model asks for and the graph does not have, in a sentence that names edge data which the model does not get; or nothing."""
+        passed, known = {EDGE_ARGUMENTS[name] for name in self.arguments}, parameters_of(self.model)
+        unread = [name for name in graph.topology.edge_data if name not in passed]
+        asked = [name for name in known if known[name].default is None and name not in (*self.arguments, "batch")]
+        # Without other edge data, edges are unweighted. PyG's own models take much that no data has.
+        asked = [name for name in asked if unread or name not in EDGE_ARGUMENTS]
+        if not asked or self.user_class.__module__.startswith("torch_geometric."):
+            return ""
+        others = f" Edge data {listed(unread)} are not passed, as no argument has the name." if unread else ""
+        return f"{self.user_class.__name__} is trained without {listed(asked)}: the graph has none.{others}"
 
     def prepare(self, graph: Graph) -> Graph:
         """Add the self-loops, and the weights by degree, that the layers would make in every forward.
@@ -192,7 +205,7 @@ class PygModel(nn.Module):
             # Weights that the model does not take count for nothing.
             graph = _without(graph, WEIGHTS.name)
         if wanted.adds_loops:
-            graph = add_self_loops(graph, leave_out=True)
+            graph = add_self_loops(graph, leave_out=True, doubles=wanted.doubles_loops)
         if not wanted.weighs:
             return graph
         dtype = torch.float32 if graph.features is None else graph.features.dtype
@@ -226,8 +239,20 @@ class PygModel(nn.Module):
 
     def _run(self, walk: Walk, x: Tensor, graph_ptr: Tensor | None = None) -> Tensor:
         stored = {name: EdgeRows(StoredRow(EDGE_ARGUMENTS[name]), {}, walk.name_of) for name in self.arguments}
-        out = called(self.model, x, EdgeIndex(walk), stored, graph_ptr)
-        walk.end()
+        for conv in convs_of(self.model):
+            _require_usual(conv)
+        for layer in self._calls:
+            if (aggregation_of(layer.conv), preparation_of(layer.conv)) != (layer.aggregation, self.preparation):
+                raise changed(f"{type(layer.conv).__name__} gathers otherwise than it did, or from other edges")
+        try:
+            with shadowed(self.model) as model:
+                out = called(model, x, EdgeIndex(walk), stored, graph_ptr)
+            walk.end()
+        except LayerError as error:
+            where = f"{error.where}, {line_of_error(error)}"
+            raise LayerError(error.what, value=error.value, where=where, fix=error.fix).with_traceback(
+                error.__traceback__
+            ) from error.__cause__
         return out
 
     def _read(self, graph: Graph) -> None:
@@ -236,29 +261,22 @@ class PygModel(nn.Module):
         if self.layers and offered == self._offered:
             return
         self._offered = offered
-        self.arguments, _ = first_run(self.model, graph, of_graphs=self.gives_graphs)
-        if any(map(is_lazy, self.model.parameters())):
-            self._give_widths(graph)
-        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.gives_graphs)
+        self.arguments, whole, out = first_run(self.model, graph, of_graphs=self.reads_batch)
+        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.reads_batch, whole=whole)
+        if out is None or any(map(is_lazy, self.model.parameters())):
+            with _blaming(self.model, *_IN_PYG):
+                _, twin = run_twin(self.model, self.arguments, example, x)
+            # Some parameters get their shapes in the first forward.
+            self.model.load_state_dict(twin.state_dict())
+            example, x = example_of(graph, self.arguments, self.model, of_graphs=self.reads_batch, whole=whole)
         known_hops = self.num_hops if self.layers else None
-        with undisturbed(self.model), using_engine(NaiveEngine()):
-            try:
-                reading = ReadingWalk(self.model, with_some_weights(example.topology, like=x))
-                self._run(reading, x, example.graph_ptr)
-                self.layers, self.levels = nn.ModuleList(reading.layers), tuple(range(len(reading.layers)))
-                self.preparation = self._common_preparation()
-                self._compare(example, x)
-                self._find_levels(example, x)
-            except LayerError:
-                raise
-            except Exception as error:
-                raise LayerError(
-                    "a model of PyTorch Geometric does not run without its edges",
-                    value=in_one_line(error) or type(error).__name__,
-                    where=f"model {type(self.model).__name__}, on {NUM_ROWS} made-up vertices",
-                    fix="Let it run with PyTorch Geometric first, on any number of vertices. Then let it pass edge_index on to its layers alone, and compute "
-                    "nothing with it.",
-                ) from error
+        with undisturbed(self.model), using_engine(NaiveEngine()), _blaming(self.model, *_WITHOUT_EDGES):
+            reading = ReadingWalk(self.model, with_some_weights(example.topology, like=x))
+            self._run(reading, x, example.graph_ptr)
+            self.layers, self.levels = nn.ModuleList(reading.layers), tuple(range(len(reading.layers)))
+            self.preparation = self._common_preparation()
+            self._compare(example, x)
+            self._find_levels(graph, whole=whole)
         if known_hops not in (None, self.num_hops):
             raise changed(
                 f"{self.num_hops} hops with edge data {', '.join(self.arguments) or 'none'}, {known_hops} before"
@@ -286,12 +304,6 @@ class PygModel(nn.Module):
             )
         return found
 
-    def _give_widths(self, graph: Graph) -> None:
-        """Give parameters their shapes that get these in the first forward."""
-        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.gives_graphs)
-        _, twin = run_twin(self.model, self.arguments, example, x)
-        self.model.load_state_dict(twin.state_dict())
-
     def _compare(self, example: Graph, x: Tensor) -> None:
         """Refuse a model whose results, or their gradients, are not those of PyG."""
         twin = copy.deepcopy(self)
@@ -299,8 +311,11 @@ class PygModel(nn.Module):
         prepared = twin._prepared(example)
         hops = prepared.hops(twin.num_hops)
 
-        def in_pyg(x: Tensor) -> Any:
-            return run_in_pyg(twin.model, self.arguments, example, x)
+        def in_pyg() -> list[Tensor]:
+            with _blaming(twin.model, *_IN_PYG):
+                return values_and_gradients(
+                    lambda x: run_in_pyg(twin.model, self.arguments, example, x), twin.model, x
+                )
 
         def in_sagann(x: Tensor) -> Any:
             return twin._run(twin._walk(hops), x, example.graph_ptr)
@@ -308,12 +323,12 @@ class PygModel(nn.Module):
         for training in (False, True):
             twin.train(training)
             with WithoutDropout():
-                expected = values_and_gradients(in_pyg, twin.model, x)
+                expected = in_pyg()
                 found = values_and_gradients(in_sagann, twin.model, x)
                 if are_close(found, expected):
                     continue
                 # A model that draws random numbers of its own is compared in evaluation alone.
-                if training and not are_close(values_and_gradients(in_pyg, twin.model, x), expected):
+                if training and not are_close(in_pyg(), expected):
                     continue
             raise LayerError(
                 "a model gives other numbers than with PyTorch Geometric",
@@ -325,16 +340,23 @@ class PygModel(nn.Module):
                 "others get it. Build it without that, or write it as sagann.SagaLayer.",
             )
 
-    def _find_levels(self, example: Graph, x: Tensor) -> None:
-        """Find out which layers walk the same hop of a mini-batch, if the model can walk mini-batches."""
+    def _find_levels(self, graph: Graph, *, whole: bool) -> None:
+        """Find out which layers walk the same hop of a mini-batch, if mini-batches with all in-edges give the rows of the whole graph."""
+        num_rows = NUM_ROWS + len(self.layers)
+        example, x = example_of(
+            graph, self.arguments, self.model, of_graphs=self.reads_batch, whole=whole, num_rows=num_rows
+        )
         topology = self._prepared(example).topology
-        blocks = [block_of(topology, len(x) - level) for level in range(min(len(self.layers), len(x) - 1))]
+        blocks = [block_of(topology, num_rows - level) for level in range(len(self.layers))]
         walk = SampledWalk(self.model, self._calls, blocks)
         try:
-            self._run(walk, x, example.graph_ptr)
+            found = self._run(walk, x, example.graph_ptr)
+            right = self._run(self._walk([topology] * len(self.layers)), x, example.graph_ptr)
         except Exception as error:  # noqa: BLE001  (of any kind: rows do not fit)
             self.not_sampled = in_one_line(error)
-        else:
+            return
+        self.not_sampled = "its rows depend on other vertices than in-neighbours"
+        if are_close([found], [right[: len(found)]]):
             self.not_sampled, self.levels = "", tuple(walk.levels)
 
 
@@ -345,7 +367,40 @@ class PygGraphModel(PygModel):
 
     def forward(self, hops: Sequence[Topology], x: Tensor, graph_ptr: Tensor) -> Tensor:  # type: ignore[override]
         """Run the model."""
-        return self._run(self._walk(hops), x, graph_ptr)
+        out, num_graphs = self._run(self._walk(hops), x, graph_ptr), len(graph_ptr) - 1
+        if isinstance(out, Tensor) and 0 < len(out) < num_graphs and int(graph_ptr[len(out)]) == len(x):
+            raise LayerError(
+                "a pool of PyTorch Geometric leaves out the last graphs, which have no vertices",
+                value=f"{len(out)} rows for {num_graphs} graphs",
+                where=f"model {type(self.model).__name__}",
+                fix="Give these graphs a vertex, or leave them out of the dataset.",
+            )
+        return out
+
+
+_IN_PYG = (
+    f"a model of PyTorch Geometric does not run with it on {NUM_ROWS} made-up vertices",
+    "Let it run with PyTorch Geometric first, on any number of vertices with floating numbers as features. For a learned row per vertex, write it with "
+    "sagann's layers and sagann.nn.EmbeddingEncoder.",
+)
+_WITHOUT_EDGES = (
+    f"a model of PyTorch Geometric does not run without its edges on {NUM_ROWS} made-up vertices",
+    "Let it pass edge_index on to its layers alone, and compute nothing with it; or write the layer as sagann.SagaLayer.",
+)
+
+
+@contextmanager
+def _blaming(model: nn.Module, how: str, fix: str) -> Iterator[None]:
+    """Inside the ``with`` block, an exception of any kind becomes an error that begins with it, and names its line."""
+    try:
+        yield
+    except LayerError:
+        raise
+    except Exception as error:
+        where = f"model {type(model).__name__}, {line_of_error(error)}"
+        if isinstance(error, SagannError):
+            raise LayerError(error.what, value=f"{error.value}; {how}", where=where, fix=error.fix) from error
+        raise LayerError(in_one_line(error).rstrip("."), value=how, where=where, fix=fix) from error
 
 
 def _require_usual(conv: Any) -> None:
@@ -381,8 +436,16 @@ def _gives_graphs(model: nn.Module, graph: Graph) -> bool:
     takes_batch = "batch" in parameters_of(model)
     if not takes_batch and not takes_data(model):
         return False
-    _, out = first_run(model, graph, of_graphs=True)
+    *_, out = first_run(model, graph, of_graphs=True)
     return takes_batch if out is None else isinstance(out, Tensor) and len(out) != NUM_ROWS
+
+
+def _reads_batch(model: nn.Module, graph: Graph) -> bool:
+    """Whether a model's rows depend on which vertices make up a graph."""
+    if "batch" not in parameters_of(model) and not takes_data(model):
+        return False
+    of_one, of_several = (first_run(model, graph, of_graphs=several)[-1] for several in (False, True))
+    return isinstance(of_several, Tensor) and (of_one is None or not torch.equal(of_one, of_several))
 
 
 def _without(graph: Graph, name: str) -> Graph:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -22,29 +21,23 @@ from sagann.errors import LayerError
 if TYPE_CHECKING:
     from sagann.interop.pyg_layer import Call
 
-_OF_SHAPE = (
-    "size",
-    "dim",
-    "numel",
-    "stride",
-    "tolist",
-    "item",
-    "numpy",
-    "backward",
-    "is_floating_point",
-    "nelement",
-    "ndimension",
-)
+_OF_SHAPE = ("size", "dim", "numel", "nelement", "ndimension", "stride", "is_floating_point")
+_LEAVING = (*_OF_SHAPE, "tolist", "item", "numpy", "backward")
 "Functions of a tensor that are not computed for each row."
 _OF_INDEX = ("index", "edge_index_i")
 _NOT_KNOWN = ("ptr", "size", "size_i", "size_j", "dim_size", "edge_index", "edge_index_j", "adj_t")
 "Arguments that PyG offers to any function: the ids of the destinations, and what else it knows of the edges."
 
 
-class Index(Enum):
-    """Stands for the ids of the edges' destinations, which only PyG's softmax may read."""
+class Index:
+    """Stands for the ids of the edges' destinations, which only PyG's softmax may read.
 
-    INDEX = 0
+    Args:
+        scores: gets what softmax is called with.
+    """
+
+    def __init__(self, scores: list[Tensor]) -> None:
+        self.scores = scores
 
     def numel(self) -> int:
         """Not 0: a function may ask whether there are edges."""
@@ -54,8 +47,26 @@ class Index(Enum):
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
         raise _reads_ids(f"it passes index to {getattr(func, '__name__', func)}")
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """Tensor's: a function that asks for the type goes on as it would with ids."""
+        return Tensor
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _reads_ids(f"it reads {name} of index")
+
     def __getitem__(self, _: object) -> NoReturn:
         raise _reads_ids("it picks entries of index")
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """The argument that is the ids of the edges' destinations."""
+
+    def read(self, call: Call) -> Index:
+        return Index(call.scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +140,8 @@ class ComputedRow:
         return self.function(*args, **kwargs)
 
 
-Source = Value | VertexRow | StoredRow | UpdatedRow | ComputedRow | Parameter
-_SOURCES = (Value, VertexRow, StoredRow, UpdatedRow, ComputedRow, Parameter)
+Source = Ids | Value | VertexRow | StoredRow | UpdatedRow | ComputedRow | Parameter
+_SOURCES = (Ids, Value, VertexRow, StoredRow, UpdatedRow, ComputedRow, Parameter)
 Arguments = tuple[tuple[str, Source], ...]
 "Names of a function's arguments, and what each of them is."
 NameOf = Callable[[Tensor], str | None]
@@ -170,7 +181,7 @@ class EdgeRows:
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(Tensor, name, None)
-        if name.startswith("_") or not callable(function) or name in _OF_SHAPE or name.endswith("_"):
+        if name.startswith("_") or not callable(function) or name in _LEAVING or name.endswith("_"):
             if name.startswith("__"):
                 raise AttributeError(name)
             raise computes_with("a row per edge", name)
@@ -194,7 +205,7 @@ def _reads_ids(how: str) -> LayerError:
         "a layer of PyTorch Geometric reads the ids of destinations",
         value=how,
         where="its message or edge_update",
-        fix="Pass index to softmax alone. Compute what depends on it once for the graph, or write the layer as sagann.SagaLayer.",
+        fix="Pass index to torch_geometric.utils.softmax alone, in the layer's own functions. Compute what depends on it once for the graph, or write the layer as sagann.SagaLayer.",
     )
 
 
@@ -203,25 +214,8 @@ def _operator(name: str) -> Callable[..., EdgeRows]:
     return lambda self, *args: EdgeRows.__torch_function__(function, (), (self, *args))
 
 
-for _name in (
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "mul",
-    "rmul",
-    "truediv",
-    "rtruediv",
-    "pow",
-    "neg",
-    "getitem",
-    "eq",
-    "ne",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-):
+_ARITHMETIC = ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "neg")
+for _name in (*_ARITHMETIC, "getitem", "eq", "ne", "lt", "le", "gt", "ge"):
     # Python looks operators up in the class.
     setattr(EdgeRows, f"__{_name}__", _operator(f"__{_name}__"))
 
@@ -231,26 +225,23 @@ def computes_with(what: str, how: str) -> LayerError:
     return LayerError(
         f"a model of PyTorch Geometric computes with {what}",
         value=f"it uses {how} outside of message and edge_update",
-        where="its forward, or that of one of its layers",
+        where="the model's forward",
         fix="Compute it in the layer's message, or once for the graph, before it is trained; or write the layer as sagann.SagaLayer.",
     )
 
 
-def arguments_of(
-    conv: nn.Module, name: str, given: Mapping[str, Any], *, num_src: int
-) -> tuple[Arguments, dict[str, Tensor]]:
+def arguments_of(conv: nn.Module, name: str, given: Mapping[str, Any]) -> tuple[Arguments, dict[str, Tensor]]:
     """What the arguments of a function of the layer are, where ``propagate`` is called with these; and the vertex rows that they are read from.
 
     Args:
         conv: the layer of PyG.
         name: 'message' or 'edge_update'.
         given: named arguments of ``propagate`` or ``edge_updater``.
-        num_src: number of rows of the sources. Rows of the destinations, which are fewer in a mini-batch, are filled up to it.
     """
-    found, rows = [], {}
-    for argument, parameter in list(inspect.signature(getattr(type(conv), name)).parameters.items())[1:]:
+    found, rows = [], dict[str, Tensor]()
+    for argument, parameter in inspect.signature(getattr(conv, name)).parameters.items():
         if argument in _OF_INDEX:
-            source: Source = Value(Index.INDEX)
+            source: Source = Ids()
         elif argument in _NOT_KNOWN:
             source = Value(None)
         elif argument[-2:] in ("_i", "_j") and argument[:-2] in given:
@@ -259,14 +250,14 @@ def arguments_of(
             source = Value(value)
             if isinstance(value, Tensor):
                 dim = row_dim(conv, value)
-                rows[key] = _filled(value.unsqueeze(-1) if value.ndim == 1 else moved(value, dim, 0), num_src)
+                _add(rows, {key: value.unsqueeze(-1) if value.ndim == 1 else moved(value, dim, 0)})
                 source = VertexRow(end, key, value.ndim == 1, dim)
         elif argument in given:
             value = given[argument]
             if isinstance(value, Tensor):
                 raise computes_with("vertex rows that are not those of an edge's end", f"the argument {argument}")
             source = value.source if isinstance(value, EdgeRows) else Value(value)
-            rows |= value.rows if isinstance(value, EdgeRows) else {}
+            _add(rows, value.rows if isinstance(value, EdgeRows) else {})
         elif parameter.default is not parameter.empty:
             source = Value(parameter.default)
         else:
@@ -278,6 +269,11 @@ def arguments_of(
             )
         found.append((argument, source))
     return tuple(found), rows
+
+
+def _add(rows: dict[str, Tensor], others: Mapping[str, Tensor]) -> None:
+    """Add rows by name; of those that begin with the others, the destinations' being the first of the sources', all are kept."""
+    rows |= {name: each for name, each in others.items() if name not in rows or len(each) > len(rows[name])}
 
 
 def row_dim(conv: nn.Module, rows: Tensor) -> int:
@@ -311,9 +307,10 @@ def _begins_with(rows: Any, first: Any) -> bool:
     )
 
 
-def _filled(rows: Tensor, num_rows: int) -> Tensor:
+def of_hop(rows: Tensor, num_rows: int) -> Tensor:
+    """The rows of a hop's sources: those of an earlier hop begin with them, and those of its destinations are filled up to them."""
     missing = num_rows - len(rows)
-    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows
+    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows[:num_rows]
 
 
 def _sources_in(arguments: Arguments) -> Iterator[Source]:
@@ -330,6 +327,11 @@ def _sources_of(source: Source) -> Iterator[Source]:
         for leaf in pytree.tree_leaves((source.args, source.kwargs)):
             if isinstance(leaf, _SOURCES):
                 yield from _sources_of(leaf)
+
+
+def sources_read(arguments: Arguments) -> set[str]:
+    """Names of the rows that are read at the edges' sources."""
+    return {each.name for each in _sources_in(arguments) if isinstance(each, VertexRow) and each.end == "src"}
 
 
 def stored_in(arguments: Arguments) -> Iterator[str]:

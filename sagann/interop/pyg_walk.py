@@ -1,16 +1,19 @@
 """Walks: what a model of PyTorch Geometric gets for ``edge_index``, and what its layers do with it.
 
-A layer that was :func:`routed` asks its ``edge_index`` who propagates: PyG, where it is a tensor; else the walk that the stand-in is of, which
-calls the SAGA layer of this call of ``propagate``.
+The model that runs is a shadow of the user's (:func:`shadowed`). A layer of it asks its ``edge_index`` who propagates: PyG, where it is a tensor;
+else the walk that the stand-in is of, which calls the SAGA layer of this call of ``propagate``.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from types import MethodType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -18,48 +21,31 @@ from torch import Tensor, nn
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.interop.pyg_layer import PygLayer
-from sagann.interop.pyg_rows import EdgeRows, StoredRow, UpdatedRow, arguments_of, computes_with, moved, row_dim
-from sagann.saga.engine import NotesInputs, current_engine
+from sagann.interop.pyg_rows import (
+    Arguments,
+    EdgeRows,
+    StoredRow,
+    UpdatedRow,
+    arguments_of,
+    computes_with,
+    moved,
+    of_hop,
+    row_dim,
+    sources_read,
+)
+from sagann.saga.engine import NotesInputs, current_engine, using_engine
 
 DEGREE_WEIGHTS = "gcn_weight"
 "Edge data with the weights by degree."
 WEIGHTS = StoredRow("weight")
-_NORMALISING = (
-    "APPNP",
-    "ARMAConv",
-    "DNAConv",
-    "FAConv",
-    "GCN2Conv",
-    "GCNConv",
-    "LGConv",
-    "MixHopConv",
-    "SGConv",
-    "SSGConv",
-    "TAGConv",
-)
-"Layers of PyG that weigh edges by the degrees of their ends."
-_WITHOUT_LOOPS = ("ARMAConv", "LGConv", "TAGConv")
-"Those of them that add no self-loops before."
-
-
-class Walk(Protocol):
-    """A forward of the model."""
-
-    def name_of(self, tensor: Tensor) -> str | None:
-        """The name of a parameter or buffer of the model; None for another tensor."""
-
-    def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
-        """What the next call of ``propagate`` returns before ``update``, for these named arguments."""
-
-    def end(self) -> None:
-        """The forward has ended."""
-
-    def input_of(self, conv: nn.Module, x: Any) -> Any:
-        """The rows that a layer is called with: a pair where it has fewer destinations than sources."""
+_ADDING = ("APPNP", "DNAConv", "FAConv", "GCN2Conv", "GCNConv", "MixHopConv", "SGConv", "SSGConv")
+"Layers of PyG that weigh edges by the degrees of their ends, and add self-loops before."
+_NORMALISING = (*_ADDING, "ARMAConv", "LGConv", "TAGConv")
+"All that weigh edges so."
 
 
 class EdgeIndex:
-    """Stands for the edges in a model of PyG, which may only pass it on to its layers."""
+    """Stands for the edges in a model of PyG, which may ask for their form, and pass it on to its layers."""
 
     def __init__(self, walk: Walk) -> None:
         self.walk = walk
@@ -68,10 +54,26 @@ class EdgeIndex:
     def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
         raise computes_with("edge_index", getattr(func, "__name__", str(func)))
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise computes_with("edge_index", name)
+        if name in ("to", "cpu", "cuda", "long", "contiguous"):
+            # The edges lie where the rows do.
+            return lambda *_, **__: self
+        hop = self.walk.hop
+        # A trace has a stand-in for a hop, and a worker a part of the edges.
+        known = getattr(hop, "real", hop)
+        shape = torch.Size([2, known.num_edges])
+        form = {"device": hop.device, "is_cuda": hop.device.type == "cuda", "dtype": torch.int64, "ndim": 2}
+        if not known.is_part:
+            form |= {
+                "shape": shape,
+                "numel": shape.numel,
+                "size": lambda dim=None: shape if dim is None else shape[dim],
+            }
+        if name not in form and name != "dim":
+            raise computes_with("edge_index", name)
+        return form.get(name, lambda: 2)
 
     def _refuse(self, *_: object) -> NoReturn:
         raise computes_with("edge_index", "its entries")
@@ -79,19 +81,38 @@ class EdgeIndex:
     __getitem__ = __len__ = __iter__ = _refuse
 
 
-class _WalkOf:
+class Walk(ABC):
     """A forward of a model of PyG."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        self.has_ended = False
+        "Whether a call comes from a checkpoint, which computes a part of the forward again."
+
+    @property
+    @abstractmethod
+    def hop(self) -> Topology:
+        """The topology of the next call of ``propagate``."""
+
+    @abstractmethod
+    def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
+        """What the next call of ``propagate`` returns before ``update``, for these named arguments."""
+
+    def input_of(self, conv: nn.Module, x: Any) -> Any:
+        """The rows that a layer is called with: a pair where it has fewer destinations than sources."""
+        return x
+
+    def end(self) -> None:
+        """The forward has ended."""
+        self.has_ended = True
 
     def name_of(self, tensor: Tensor) -> str | None:
-        """See :class:`Walk`."""
+        """The name of a parameter or buffer of the model; None for another tensor."""
         named = (*self.model.named_parameters(), *self.model.named_buffers())
         return next((name for name, each in named if each is tensor), None)
 
 
-class PlannedWalk(_WalkOf):
+class PlannedWalk(Walk):
     """A forward over some hops, by what is known of the model.
 
     Args:
@@ -108,34 +129,61 @@ class PlannedWalk(_WalkOf):
         self.layers, self.levels, self.hops = layers, levels, hops
         self.number = 0
         "Number of the next call."
+        self.engine = current_engine()
+
+    @property
+    def hop(self) -> Topology:
+        """See :class:`Walk`."""
+        return self.hops[self.levels[min(self.number, len(self.levels) - 1)]]
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """See :class:`Walk`."""
-        number, self.number = self.number, self.number + 1
+        number = self._number_again(conv, _num_rows(conv, given)) if self.has_ended else self.number
+        self.number += not self.has_ended
         layer = self.layers[number] if number < len(self.layers) else None
         if layer is None or layer.conv is not conv:
             raise changed(f"call {number + 1} of propagate is of {type(conv).__name__}")
-        hop = self.hops[self.levels[number]]
-        arguments, rows = arguments_of(conv, "message", given, num_src=hop.num_given)
+        arguments, rows = arguments_of(conv, "message", given)
         if arguments != layer.called_with:
             raise changed(f"{type(conv).__name__} propagates other arguments")
-        out: Tensor = layer(hop, rows)
+        hop = self._hop(number, arguments, rows)
+        with using_engine(self.engine):
+            out: Tensor = layer(hop, {name: of_hop(each, hop.num_given) for name, each in rows.items()})
         return out
 
+    def _hop(self, number: int, arguments: Arguments, rows: Mapping[str, Tensor]) -> Topology:
+        """The topology that a call walks, whose arguments have these rows."""
+        return self.hops[self.levels[number]]
+
     def end(self) -> None:
-        """Refuse a forward that has not called all layers."""
-        if self.number != len(self.layers):
+        """Refuse a forward that has called some of the layers, or none where vertices become fewer."""
+        is_sampled = any(hop.num_dst < hop.num_given for hop in self.hops)
+        if self.number != len(self.layers) and (self.number or is_sampled):
             raise changed(f"{self.number} calls of propagate, {len(self.layers)} on made-up vertices")
+        super().end()
 
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """See :class:`Walk`."""
-        if self.number == len(self.layers) or not isinstance(x, Tensor):
+        if not isinstance(x, Tensor):
             return x
-        hop = self.hops[self.levels[self.number]]
+        number = self._number_again(conv, len(x)) if self.has_ended else self.number
+        if number == len(self.layers):
+            return x
+        hop = self.hops[self.levels[number]]
         return (x, x[: hop.num_dst]) if hop.num_dst < hop.num_given and _takes_pairs(conv) else x
 
+    def _number_again(self, conv: nn.Module, num_rows: int) -> int:
+        """Number of a call that a checkpoint makes again: one of the same layer, of as many rows."""
+        hops = {
+            number: self.hops[self.levels[number]] for number, each in enumerate(self.layers) if each.conv is conv
+        }
+        found = {number: hop for number, hop in hops.items() if hop.num_given == num_rows}
+        if len({id(hop) for hop in found.values()}) > 1:
+            raise changed(f"a checkpoint of {type(conv).__name__}, which several levels share, may be any of them")
+        return next(iter(found), len(self.layers))
 
-class ReadingWalk(_WalkOf):
+
+class ReadingWalk(Walk):
     """A forward on made-up vertices that shows what the model propagates.
 
     Args:
@@ -148,20 +196,18 @@ class ReadingWalk(_WalkOf):
         self.topology = topology
         self.layers: list[PygLayer] = []
 
+    @property
+    def hop(self) -> Topology:
+        """See :class:`Walk`."""
+        return self.topology
+
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """See :class:`Walk`."""
-        arguments, rows = arguments_of(conv, "message", given, num_src=self.topology.num_src)
+        arguments, rows = arguments_of(conv, "message", given)
         layer = PygLayer(conv, arguments, (self.topology, rows), self.model)
         self.layers.append(layer)
         out: Tensor = layer(self.topology, rows)
         return out
-
-    def end(self) -> None:
-        """See :class:`Walk`."""
-
-    def input_of(self, conv: nn.Module, x: Any) -> Any:
-        """See :class:`Walk`."""
-        return x
 
 
 class SampledWalk(PlannedWalk):
@@ -170,62 +216,70 @@ class SampledWalk(PlannedWalk):
     def __init__(self, model: nn.Module, layers: Sequence[PygLayer], blocks: Sequence[Topology]) -> None:
         super().__init__(model, layers, [0] * len(layers), blocks)
 
-    def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
-        """See :class:`Walk`."""
-        self._find_level(_num_rows(conv, given))
-        return super().propagate(conv, given)
-
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """See :class:`Walk`."""
         if isinstance(x, Tensor) and self.number < len(self.layers):
-            self._find_level(len(x))
+            self._find_level(self.number, len(x))
         return super().input_of(conv, x)
 
-    def _find_level(self, num_rows: int) -> None:
-        levels = list(self.levels)
-        levels[self.number] = [block.num_src for block in self.hops].index(num_rows)
-        self.levels = levels
+    def _hop(self, number: int, arguments: Arguments, rows: Mapping[str, Tensor]) -> Topology:
+        # Rows that are read at destinations alone may be those of a hop's destinations, of which there is one less.
+        read = sources_read(arguments)
+        if rows:
+            self._find_level(number, min(len(each) + (name not in read) for name, each in rows.items()))
+        return super()._hop(number, arguments, rows)
+
+    def _find_level(self, number: int, num_rows: int) -> None:
+        self.levels = [*self.levels[:number], max(0, self.hops[0].num_src - num_rows), *self.levels[number + 1 :]]
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
     """What the layers of PyG do to the edges in every forward."""
 
-    adds_loops: bool
+    adds_loops: bool = False
     "Whether the layers give every vertex a self-loop that has none."
-    weighs: bool
+    weighs: bool = False
     "Whether the layers weigh edges by the degrees of their ends."
+    doubles_loops: bool = False
+    "Whether the layers give a vertex that has a self-loop another one."
 
 
 def preparation_of(conv: nn.Module) -> Preparation:
     """What this layer does to its edges before it propagates."""
     names = [kind.__name__ for kind in type(conv).__mro__ if kind.__module__.startswith("torch_geometric.")]
-    if any(name in _NORMALISING for name in names) and getattr(conv, "normalize", True):
-        adds = not any(name in _WITHOUT_LOOPS for name in names)
-        return Preparation(adds_loops=adds and getattr(conv, "add_self_loops", True), weighs=True)
-    return Preparation(adds_loops=bool(getattr(conv, "add_self_loops", False)), weighs=False)
+    if any(name in _NORMALISING for name in names):
+        # Those that do not weigh edges add no loops either, whatever add_self_loops is.
+        weighs = bool(getattr(conv, "normalize", True))
+        adds = weighs and any(name in _ADDING for name in names)
+        return Preparation(adds_loops=adds and getattr(conv, "add_self_loops", True), weighs=weighs)
+    doubles = "SimpleConv" in names and getattr(conv, "combine_root", None) == "self_loop"
+    return Preparation(adds_loops=doubles or bool(getattr(conv, "add_self_loops", False)), doubles_loops=doubles)
 
 
 class _Routed:
-    """A function of a layer, in the place of the layer's own."""
+    """A function of a layer's shadow, in the place of the layer's own."""
 
-    def __init__(self, conv: nn.Module) -> None:
-        self.conv = conv
+    def __init__(self, conv: nn.Module, shadow: Any) -> None:
+        self.conv, self.shadow = conv, shadow
 
 
 class _Forward(_Routed):
-    def __init__(self, conv: nn.Module) -> None:
-        super().__init__(conv)
-        self.__signature__ = inspect.signature(MethodType(type(conv).forward, conv))
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(MethodType(type(self.conv).forward, self.conv))
 
-    def __call__(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         edges = next((each for each in (*args, *kwargs.values()) if isinstance(each, EdgeIndex)), None)
         if edges is not None:
+            given = self.__signature__.bind(*args, **kwargs)
+            name, x = next(iter(given.arguments.items()))
             engine = current_engine()
             if isinstance(engine, NotesInputs) and _tensors(x):
                 engine.note_input(_tensors(x)[0])
-            x = edges.walk.input_of(self.conv, x)
-        return type(self.conv).forward(self.conv, x, *args, **kwargs)
+            given.arguments[name] = edges.walk.input_of(self.conv, x)
+            args, kwargs = given.args, given.kwargs
+        return type(self.conv).forward(self.shadow, *args, **kwargs)
 
 
 class _Propagate(_Routed):
@@ -240,7 +294,7 @@ class _Propagate(_Routed):
             given["edge_weight"] = EdgeRows(StoredRow(DEGREE_WEIGHTS), {}, edge_index.walk.name_of)
         gathered = edge_index.walk.propagate(conv, given)
         gathered = moved(gathered, 0, row_dim(conv, gathered))
-        return conv.update(gathered, **_arguments_of_update(conv, given))
+        return self.shadow.update(gathered, **_arguments_of_update(conv, given))
 
 
 class _UpdateEdges(_Routed):
@@ -248,14 +302,45 @@ class _UpdateEdges(_Routed):
         conv: Any = self.conv
         if not isinstance(edge_index, EdgeIndex):
             return type(conv).edge_updater(conv, edge_index, size=size, **given)
-        arguments, rows = arguments_of(conv, "edge_update", given, num_src=_num_rows(conv, given))
+        arguments, rows = arguments_of(conv, "edge_update", given)
         return EdgeRows(UpdatedRow(arguments), rows, edge_index.walk.name_of)
 
 
-def routed(conv: nn.Module) -> None:
-    """Have a layer of PyG ask its ``edge_index`` who propagates."""
-    routes = {"forward": _Forward(conv), "propagate": _Propagate(conv), "edge_updater": _UpdateEdges(conv)}
-    conv.__dict__.update(routes)
+@contextmanager
+def shadowed(model: nn.Module) -> Iterator[nn.Module]:
+    """A model that shares all that this one has, but whose layers of PyG ask their ``edge_index`` who propagates.
+
+    The model itself stays as it is: threads may run it beside each other, and so may PyG. Attributes that a forward sets are the model's
+    when the block ends.
+    """
+    from torch_geometric.nn import MessagePassing
+
+    shadows: dict[nn.Module, nn.Module] = {}
+
+    def shadow_of(module: nn.Module) -> nn.Module:
+        if module in shadows:
+            return shadows[module]
+        shadows[module] = module
+        inner = {name: each if each is None else shadow_of(each) for name, each in module._modules.items()}
+        is_conv = isinstance(module, MessagePassing)
+        if is_conv or any(inner[name] is not each for name, each in module._modules.items()):
+            found = shadows[module] = object.__new__(type(module))
+            vars(found).update(vars(module), _modules=inner)
+            for name, value in vars(module).items():
+                if isinstance(value, MethodType) and value.__self__ is module:
+                    vars(found)[name] = MethodType(value.__func__, found)
+            if is_conv:
+                routes = {"forward": _Forward, "propagate": _Propagate, "edge_updater": _UpdateEdges}
+                vars(found).update({name: kind(module, found) for name, kind in routes.items()})
+        return shadows[module]
+
+    shadow = shadow_of(model)
+    before = {module: dict(vars(found)) for module, found in shadows.items() if found is not module}
+    yield shadow
+    for module, known in before.items():
+        for name, value in vars(shadows[module]).items():
+            if known.get(name, known) is not value and not isinstance(value, EdgeRows | EdgeIndex):
+                vars(module)[name] = value
 
 
 def changed(found: str) -> LayerError:
@@ -274,18 +359,22 @@ def _arguments_of_update(conv: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given.get(name) for name in names}
 
 
-def _num_rows(conv: nn.Module, given: Mapping[str, Any]) -> int:
-    """The largest number of rows among named arguments."""
-    return max(each.shape[row_dim(conv, each)] for value in given.values() for each in _tensors(value))
-
-
 def _tensors(value: Any) -> list[Tensor]:
     return [
         each for each in (value if isinstance(value, (tuple, list)) else [value]) if isinstance(each, torch.Tensor)
     ]
 
 
+def _num_rows(conv: nn.Module, given: Mapping[str, Any]) -> int:
+    """The largest number of rows among named arguments."""
+    rows = (each for value in given.values() for each in (value if isinstance(value, (tuple, list)) else [value]))
+    return max(each.shape[row_dim(conv, each)] for each in rows if isinstance(each, Tensor))
+
+
 def _takes_pairs(conv: nn.Module) -> bool:
     """Whether a layer's ``forward`` says that it takes a pair of rows, of sources and of destinations."""
-    parameters = inspect.signature(type(conv).forward).parameters
-    return "Tuple" in str(parameters["x"].annotation) if "x" in parameters else False
+    annotations = [
+        str(each.annotation).lower()
+        for each in list(inspect.signature(type(conv).forward).parameters.values())[1:2]
+    ]
+    return any(word in each for each in annotations for word in ("tuple", "pair"))

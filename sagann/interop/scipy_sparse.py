@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.graph.checks import check_offsets, wrong_form
+from sagann.interop.pyg import left_out_of
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.import_source import CsrRows, ImportSource
 from sagann.storage.read_source import graph_of
@@ -25,7 +27,7 @@ def from_scipy(
     features: sparray | spmatrix | Array | None = None,
     labels: Array | None = None,
     targets: Array | None = None,
-    weighted: bool = False,
+    weighted: bool | None = None,
     name: str = "scipy",
 ) -> Graph:
     """Make a Graph of a sparse adjacency matrix.
@@ -36,7 +38,7 @@ def from_scipy(
         features: [N, F], sparse or dense.
         labels: integers [N] or [N, 1], -1 for unknown, or 0/1 [N, C].
         targets: values to predict in a regression, numbers [N] or [N, T].
-        weighted: keep the matrix's values as edge data 'weight'.
+        weighted: keep the matrix's values as edge data 'weight'. By default they are left out, with a warning if one is not 1.
         name: name of the graph.
     Raises:
         InputError: the matrix is not sparse or not square, or a value is not valid in a graph.
@@ -61,6 +63,9 @@ def from_scipy(
         )
     coo, num_vertices = adjacency.tocoo(), adjacency.shape[0]
     src, dst = (np.ascontiguousarray(ids, dtype=np.int64) for ids in (coo.row, coo.col))
+    if weighted is None and (coo.data != 1).any():
+        said = left_out_of("adjacency", {"values": f"{coo.data.dtype} {list(coo.data.shape)}"})
+        warnings.warn(f"{said} weighted=True keeps them as weights.", stacklevel=2)
     data = {"weight": _numbers(coo.data, "adjacency")} if weighted else {}
     return graph_of(
         ImportSource(

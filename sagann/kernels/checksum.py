@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 
 _WORDS = 128
 "Number of 64-bit words in a kilobyte, and of keys."

@@ -5,6 +5,8 @@ without in-edges gets 0 (a product 1), as in PyG. NaN and infinity propagate as 
 accumulated in float32 and cast back. Where several edges attain a maximum, the first edge gets the gradient. Gradients have
 gradients. Kernels have no scatter of their own: passes over the edges load vertices' rows where the rows lie.
 
+A sum of very many terms in float32 would drift. Rows with many edges are summed in pieces, and the pieces in float64.
+
 References:
     Ma et al., NGra, 2018, Sec. 2.1 and 3.3: Scatter; sum, max and concatenation. User-defined accumulators are not offered.
 """
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph.topology import Topology
+from sagann.kernels.edge.work import MOST_TERMS
 
 LEAST_VARIANCE = 1e-5
 "A standard deviation is 0 where the variance is not larger."
@@ -28,13 +31,63 @@ HALF = (torch.float16, torch.bfloat16)
 
 def scatter_src(topology: Topology, x: Tensor) -> Tensor:
     """Copy each edge's source row: [num_src, ...] -> [num_edges, ...]."""
-    # PyTorch's gradient of index_select runs in parallel for int64 ids only.
-    return x.index_select(0, topology.indices.long())
+    return _scatter(topology, x, "src")
 
 
 def scatter_dst(topology: Topology, x: Tensor) -> Tensor:
     """Copy each edge's destination row: [num_src or num_dst, ...] -> [num_edges, ...]."""
-    return x.index_select(0, topology.edge_dst().long())
+    return _scatter(topology, x, "dst")
+
+
+def by_source(topology: Topology) -> tuple[Topology, Tensor]:
+    """The edges with their ends exchanged, grouped by source, and the position of each in CSC order."""
+    csr = topology.csr()
+    num_src = max(topology.num_src, topology.num_dst)
+    return Topology(indptr=csr.indptr, indices=csr.indices, num_src=num_src, validate=False), csr.edge_ids.long()
+
+
+def _scatter(topology: Topology, x: Tensor, at: str) -> Tensor:
+    # PyTorch's gradient of index_select runs in parallel for int64 ids only.
+    ends = (topology.indices if at == "src" else topology.edge_dst()).long()
+    if not torch.is_grad_enabled() or not has_hubs(topology, at):
+        return x.index_select(0, ends)
+    scattered: Tensor = _Scatter.apply(x, ends, topology, at)  # type: ignore[no-untyped-call]
+    return scattered
+
+
+def has_hubs(topology: Topology, at: str) -> bool:
+    """Whether a vertex at "dst" or "src" has more edges than are summed one after the other; found once."""
+
+    def found() -> bool:
+        degrees = topology.out_degrees() if at == "src" else topology.in_degrees()
+        return len(degrees) > 0 and int(degrees.max()) > 2 * MOST_TERMS
+
+    has: bool = topology.derived(("has hubs", at), found)
+    return has
+
+
+class _Scatter(torch.autograd.Function):
+    """``torch.index_select``, whose own gradient adds up the edges of a vertex one after the other."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, ends: Tensor, topology: Topology, at: str) -> Tensor:
+        return x.index_select(0, ends)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Topology, str], output: Tensor) -> None:
+        ctx.num_rows, (ctx.topology, ctx.at) = len(inputs[0]), inputs[2:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        topology = ctx.topology
+        if ctx.at == "src":
+            topology, order = by_source(topology)
+            grad = grad.index_select(0, order)
+        summed = gather_sum(topology, grad)
+        rest = summed.new_zeros(ctx.num_rows - len(summed), *summed.shape[1:])
+        return torch.cat([summed, rest]), None, None, None
 
 
 def gather_sum(topology: Topology, values: Tensor) -> Tensor:
@@ -74,7 +127,7 @@ def gather_spread(topology: Topology, values: Tensor) -> Tensor:
 
 def _deviations(topology: Topology, rows: Tensor) -> Tensor:
     """The rows of the edges less the mean of the in-edges of their destination."""
-    return rows - gather_mean(topology, rows).index_select(0, topology.edge_dst())
+    return rows - scatter_dst(topology, gather_mean(topology, rows))
 
 
 def gather_std(topology: Topology, values: Tensor) -> Tensor:
@@ -189,9 +242,28 @@ def _segment_sum(topology: Topology, rows: Tensor) -> Tensor:
     if rows.numel() == 0:
         return rows.new_zeros(topology.num_dst, *rows.shape[1:]) + rows.sum()
     if not torch.is_grad_enabled():
-        return torch.segment_reduce(rows, "sum", offsets=topology.indptr, axis=0)
-    summed: Tensor = _SegmentSum.apply(rows, topology.indptr, topology.edge_dst())  # type: ignore[no-untyped-call]
+        return _summed(rows, topology)
+    summed: Tensor = _SegmentSum.apply(rows, topology)  # type: ignore[no-untyped-call]
     return summed
+
+
+def _summed(rows: Tensor, topology: Topology) -> Tensor:
+    pieces: tuple[Tensor, Tensor] | None = topology.derived("pieces", lambda: _pieces(topology))
+    if pieces is None:
+        return torch.segment_reduce(rows, "sum", offsets=topology.indptr, axis=0)
+    sums = torch.segment_reduce(rows, "sum", offsets=pieces[0], axis=0)
+    return torch.segment_reduce(sums.double(), "sum", offsets=pieces[1], axis=0).to(rows.dtype)
+
+
+def _pieces(topology: Topology) -> tuple[Tensor, Tensor] | None:
+    """Offsets of pieces of in-edges, and the offsets of each destination's pieces; None where no destination has many."""
+    if not has_hubs(topology, "dst"):
+        return None
+    counts = (topology.in_degrees() + MOST_TERMS - 1) // MOST_TERMS
+    of_row = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    begins = torch.arange(0, int(of_row[-1]) * MOST_TERMS, MOST_TERMS, device=counts.device)
+    begins += torch.repeat_interleave(topology.indptr[:-1] - of_row[:-1] * MOST_TERMS, counts)
+    return torch.cat([begins, topology.indptr[-1:]]), of_row
 
 
 class _SegmentSum(torch.autograd.Function):
@@ -200,17 +272,16 @@ class _SegmentSum(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(rows: Tensor, indptr: Tensor, edge_dst: Tensor) -> Tensor:
-        return torch.segment_reduce(rows, "sum", offsets=indptr, axis=0)
+    def forward(rows: Tensor, topology: Topology) -> Tensor:
+        return _summed(rows, topology)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[2])
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Topology], output: Tensor) -> None:
+        ctx.topology = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (edge_dst,) = ctx.saved_tensors
-        return grad.index_select(0, edge_dst), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return scatter_dst(ctx.topology, grad), None
 
 
 def _extremum(topology: Topology, values: Tensor, reduce: str) -> Tensor:

@@ -273,7 +273,8 @@ def _softmax(score: Tensor, dst: Tensor, num_dst: int) -> Tensor:
     at = dst.long().view(-1, *[1] * (score.ndim - 1)).expand_as(score)
     largest = score.new_full((num_dst, *score.shape[1:]), -torch.inf).scatter_reduce(0, at, score, "amax")
     grown = (score - largest.gather(0, at)).exp()
-    return grown / torch.zeros_like(largest).scatter_add(0, at, grown).gather(0, at)
+    total = torch.zeros_like(largest, dtype=torch.float64).scatter_add(0, at, grown.double())
+    return grown / total.to(grown.dtype).gather(0, at)
 
 
 def _per_head(attend: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """The user's own layer or model, named as ``path/to/file.py:ClassName``.
 
 The file is executed as any Python program that the user runs. The user names the file in every command or call: a file that only
-a dataset, a run folder or a configuration names is refused (:func:`require_named`). It may import files beside it
-(:mod:`sagann.nn.imported_files`), whose content counts as its own when a run is continued.
+a dataset, a run folder or a configuration names is refused (:func:`require_named`). It may import files beside it, whose content counts
+as its own when a run is continued.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import importlib.util
 import inspect
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from torch import nn
 
 from sagann.constructor_options import check_options
 from sagann.errors import InputError, in_one_line, is_interrupt
-from sagann.nn.imported_files import SourceLoader, importable, imported_files
 from sagann.saga import SagaLayer
 from sagann.storage.regular_file import require_file
 
@@ -49,15 +49,15 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
             "model file not found", value=f"'{path}'", where=f"model '{path}:{class_name}'", fix="Check the path."
         )
     name = f"sagann_user_{path.stem}"
-    loader = SourceLoader(name, str(path))
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and the inspection of source code look a module up here.
     sys.modules[spec.name] = module
     try:
-        with importable(imported_files(path), path):
-            loader.exec_module(module)
+        with _importing_beside(path.absolute()):
+            spec.loader.exec_module(module)
     except BaseException as error:
         if is_interrupt(error) or isinstance(error, InputError):
             raise
@@ -81,6 +81,54 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
             fix="Name a class derived from sagann.SagaLayer or torch.nn.Module.",
         )
     return modules[class_name]
+
+
+_imported: dict[Path, tuple[Path, ...]] = {}
+"Files beside each model file that it has imported."
+
+
+def imported_files(path: Path) -> tuple[Path, ...]:
+    """The files in the folder of a model file that it imported when it was last loaded, in alphabetical order."""
+    return _imported.get(path.absolute(), ())
+
+
+def files_of_models() -> set[str]:
+    """Absolute paths of all model files that were loaded, and of the files beside them that they imported."""
+    return {str(file) for path, files in _imported.items() for file in (path, *files)}
+
+
+@contextmanager
+def _importing_beside(path: Path) -> Iterator[None]:
+    """Let a model file import what lies beside it, where nothing installed has that name; what it imports later finds it too."""
+    others, folder = {str(each.parent) for each in _imported}, str(path.parent)
+    # Files may have changed, and those of another model may have the same names.
+    for name in [name for name in sys.modules if _files_beside([name], others)]:
+        del sys.modules[name]
+    sys.path[:] = [each for each in sys.path if not isinstance(each, _Folder)]
+    sys.path.append(_Folder(folder))
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        _imported[path] = tuple(sorted(_files_beside(set(sys.modules) - before, {folder}) - {path}))
+
+
+class _Folder(str):
+    """A folder in ``sys.path`` that a model file has put there."""
+
+
+def _files_beside(names: Collection[str], folders: Collection[str]) -> set[Path]:
+    """The files of modules that lie in one of the folders, or in a package there."""
+    found = set()
+    for name in names:
+        top, file = (getattr(sys.modules.get(each), "__file__", None) for each in (name.partition(".")[0], name))
+        if (
+            file
+            and top
+            and str(Path(top).parent if Path(top).name != "__init__.py" else Path(top).parents[1]) in folders
+        ):
+            found.add(Path(file))
+    return found
 
 
 def layer_from_class(

@@ -90,20 +90,18 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or (self.model not in MODELS and class_in_file(self.model) is None):
-            # A layer of PyG is offered by its name there.
-            name = self.model.removesuffix("Conv") if isinstance(self.model, str) else self.model
             raise InputError(
                 "unknown model",
                 value=f"{shown(self.model)}, expected one of {', '.join(MODELS)}",
-                where="model",
-                fix=f"{did_you_mean(name, MODELS)}Choose one of these, or name your own as path/to/file.py:ClassName.",
+                where="ModelConfig.model",
+                fix=f"{did_you_mean(self.model, MODELS)}Choose one of these, or name your own as path/to/file.py:ClassName.",
             )
         if named := class_in_file(self.model):
             # A run may be resumed or reopened from another folder.
             object.__setattr__(self, "model", f"{named[0].absolute()}:{named[1]}")
         self._take_options(is_own=named is not None)
-        require_choice(self.encoder, ENCODERS, what="unknown encoder", where="encoder")
-        require_choice(self.decoder, ("auto", *DECODERS), what="unknown decoder", where="decoder")
+        require_choice(self.encoder, ENCODERS, what="unknown encoder", where="ModelConfig.encoder")
+        require_choice(self.decoder, ("auto", *DECODERS), what="unknown decoder", where="ModelConfig.decoder")
         for name in ("layers", "hidden", "heads", "out_heads"):
             self._require((name,), RANGES[name].__contains__, str(RANGES[name]))
         self._require(
@@ -158,8 +156,8 @@ class ModelConfig:
                 raise InputError(
                     "model setting out of range",
                     value=f"{name} = {shown(value)}, expected {expected}",
-                    where="ModelConfig",
-                    fix=f"Change {name}.",
+                    where=f"ModelConfig.{name}",
+                    fix=f"Set {name} to {expected}.",
                 )
 
 

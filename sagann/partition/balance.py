@@ -24,7 +24,7 @@ import numpy as np
 
 from sagann.errors import InputError
 from sagann.graph.counting_sort import Array
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.partition.part_costs import PartCosts
 
 # Total cost over total speed is a lower limit, but for rounding errors. These are many times smaller than this share.

@@ -31,7 +31,7 @@ from sagann.errors import InputError, require_choice
 from sagann.graph.counting_sort import ITEMS_PER_THREAD, Array
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.ranges import require_integer
 
 FEATURES = ("vertices", "edges", "runs", "id accesses", "row accesses")

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from sagann.compiler.model_program import Gather, ModelProgram
 from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.kinds import kind_of, reduced_results
-from sagann.kernels.edge.work import most_items, most_slots, most_splits
+from sagann.kernels.edge.work import HOST_GRAIN, most_items, most_slots, most_splits
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
 from sagann.kernels.packed import packed_bytes
 from sagann.plan.gradients import Gradients
@@ -149,19 +149,19 @@ class BlockSizes:
     def gather_bytes(self, gather: Gather, src: int, dst: int, backward_pass: int = 0) -> int:
         """Temporary bytes of a pass over a chunk: of the forward, or of a backward pass, counted from 1.
 
-        On the CPU the pass is divided into work by rows. On a device the pieces of cut rows lie in memory until they are
-        merged.
+        On the CPU the pass is divided into work by rows. The pieces of cut rows lie in memory until they are merged.
         """
         hop, rows = self.hops[gather.hop], max(self.rows[src], self.rows[dst])
-        if hop.grain is None:
-            return _WALK_BYTES * rows
         edges = hop.edges[src, dst]
-        slots, items = most_slots(rows, edges, hop.grain), most_items(rows, edges, hop.grain)
-        of_rows = slots + most_merged(slots) + _MERGED_AT_ONCE * most_splits(rows, edges, hop.grain)
-        taken = 0
+        of_rows = slots = most_slots(rows, edges, hop.grain or HOST_GRAIN)
+        taken, of_totals = _WALK_BYTES * rows, 0
+        if hop.grain is not None:
+            items = most_items(rows, edges, hop.grain)
+            of_rows += most_merged(slots) + _MERGED_AT_ONCE * most_splits(rows, edges, hop.grain)
+            taken, of_totals = 0, 2 * items + most_merged(items)
         for result in reduced_results(self.gradients.function(gather, backward_pass)):
             size = math.prod(result.shape) * (result.dtype or id_dtype(hop.num_edges)).itemsize
-            taken += size * (of_rows if result.rows == "row" else 2 * items + most_merged(items))
+            taken += size * (of_rows if result.rows == "row" else of_totals)
         return allocated_bytes(taken)
 
     def exchange_bytes(self, name: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from sagann.free_space import free_disk_bytes, memory
 from sagann.report.probes import Finding
 from sagann.report.terminal import facts_table
 from sagann.runtime.processor import num_cores
-from sagann.runtime.spinning import load_advice, may_spin
 
 _OK, _MISSING, _FAILED = Text("ok", "green"), Text("-", "yellow"), Text("failed", "bold red")
 
@@ -39,8 +37,6 @@ def machine_table() -> Table:
     here = Path.cwd()
     table = facts_table("Machine")
     table.add_row("cores", str(num_cores()))
-    if (advice := _advice_of_load()) is not None:
-        table.add_row("load", advice)
     table.add_row(
         "memory", f"{format_bytes(found.total_bytes)}, of which {format_bytes(found.available_bytes)} are free"
     )
@@ -50,14 +46,6 @@ def machine_table() -> Table:
     table.add_row("memory limit (cgroup)", limit)
     table.add_row("disk", f"{format_bytes(free_disk_bytes(here))} free in {here}")
     return table
-
-
-def _advice_of_load() -> str | None:
-    """What the load of the last minute means for threads that spin; None where there is nothing to say."""
-    # PyTorch, which may be broken, starts a thread for each core.
-    if not may_spin(num_cores()) or not hasattr(os, "getloadavg"):
-        return None
-    return load_advice(os.getloadavg()[0], num_cores=os.cpu_count() or 1, num_threads=num_cores())
 
 
 def extras_table() -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -53,10 +53,10 @@ def _metric(name: str, value: float) -> str:
     return f"{value:.3e}" if is_far else f"{value:.4f}"
 
 
-def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Table:
+def dataset_table(graph: Graph, *, path: Path) -> Table:
     """Describe ``graph``, for ``sagann data info``. Offsets, labels and splits are read; edges, features and targets are not.
 
-    Where ``class_names`` is empty, classes are numbered. ``path`` is the dataset, for its size on disk.
+    Classes without names are numbered. ``path`` is the dataset, for its size on disk.
     """
     table = facts_table(graph.name)
     table.add_row("vertices", f"{graph.num_vertices:,}")
@@ -64,7 +64,7 @@ def dataset_table(graph: Graph, *, class_names: Sequence[str], path: Path) -> Ta
     table.add_row("in-degrees", _degrees(graph))
     table.add_row("edge data", _edge_data(graph))
     table.add_row("features", _features(graph))
-    table.add_row("classes", _classes(graph, class_names))
+    table.add_row("classes", _classes(graph))
     if graph.labels is not None and not graph.multi_label:
         known = int((graph.labels >= 0).sum())
         table.add_row("labelled", f"{known:,} of {graph.num_vertices:,} vertices")
@@ -116,14 +116,14 @@ def _features(graph: Graph) -> str:
     return f"{graph.num_features:,}, dense {_dtype(features.dtype)}"
 
 
-def _classes(graph: Graph, class_names: Sequence[str]) -> str:
+def _classes(graph: Graph) -> str:
     if graph.labels is None:
         return "no labels"
     # Counted one class at a time, because labels of a damaged dataset may be any numbers.
     numbers = range(min(graph.num_classes, _MOST_SHOWN))
     columns = [graph.labels[:, number] if graph.multi_label else graph.labels == number for number in numbers]
     # Only shown classes get a name: the number of classes of a damaged dataset may be huge.
-    names = class_names or [str(number) for number in numbers]
+    names = graph.class_names or [str(number) for number in numbers]
     shown = [f"{name}: {int(column.sum()):,}" for name, column in zip(names, columns, strict=False)]
     several = ", several per vertex" if graph.multi_label else ""
     return f"{graph.num_classes}{several} ({_listed(shown, graph.num_classes)})"

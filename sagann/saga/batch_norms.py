@@ -68,21 +68,29 @@ def with_running_means(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def naming_few_rows(layer: nn.Module) -> Iterator[None]:
-    """Inside the ``with`` block, the error of a BatchNorm that has one row to compute means of names the layer."""
+def naming_few_rows(where: str) -> Iterator[None]:
+    """Inside the ``with`` block, the error of a BatchNorm that has one row to compute means of names the layer, or the model."""
     try:
         yield
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
-        raise too_few_rows(type(layer).__name__) from error
+        raise too_few_rows(where) from error
+
+
+def batch_size_without_rest(model: nn.Module, num_rows: int, batch_size: int) -> int:
+    """The batch size, or a larger one where a BatchNorm would get a last batch of one row, which has no deviation."""
+    has_norms = any(isinstance(each, _BatchNorm) for each in model.modules())
+    while has_norms and batch_size < num_rows and num_rows % batch_size == 1:
+        batch_size += 1
+    return batch_size
 
 
 def too_few_rows(where: str) -> LayerError:
     """What is said where a BatchNorm has one row to compute means of."""
     return LayerError(
         "a BatchNorm that is trained needs two rows at least",
-        value="one edge, or one vertex",
+        value="one row, of an edge, a vertex or a graph",
         where=where,
         fix="Take larger mini-batches, or use LayerNorm.",
     )

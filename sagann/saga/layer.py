@@ -22,6 +22,7 @@ from sagann.graph.graph import Graph
 from sagann.graph.rows import csr_tensor
 from sagann.graph.topology import Topology
 from sagann.kernels.feature_rows import FeatureRows
+from sagann.parent_process import require_own_threads
 from sagann.saga.accumulator import Accumulators, check_accumulator
 from sagann.saga.edge import Edge, named
 from sagann.saga.engine import EdgeData, MapsFeatures, VertexRows, current_engine
@@ -101,6 +102,7 @@ class SagaLayer(nn.Module):
 
     def forward(self, topology: Topology, x: Tensor | FeatureRows | Mapping[str, Tensor]) -> Tensor:
         """Run the four stages: x [num_src, F], dense or ``torch.sparse_csr``, or dense tensors by name -> [num_dst, F']."""
+        require_own_threads()
         where = f"layer {type(self).__name__}"
         check_accumulator(self.accumulator, self.max_degree, where)
         if isinstance(x, Tensor) and x.layout == torch.sparse_csr and not x.requires_grad:

@@ -7,7 +7,7 @@ a program that is made from a trace would not repeat the change, nor call the ho
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -130,6 +130,19 @@ def _put_back(held: Any, items: list[tuple[Any, ...]]) -> None:
         set.update(held, [item for (item,) in items])
     else:
         base.extend(held, [item for (item,) in items])
+
+
+@contextmanager
+def without_hooks(root: nn.Module, run: Callable[..., Any]) -> Iterator[None]:
+    """Inside the ``with`` block, calls of the modules inside ``root`` that have hooks call ``run`` instead."""
+    hooked = [module for module in root.modules() if module is not root and has_hooks([module])]
+    for module in hooked:
+        vars(module)["_call_impl"] = run
+    try:
+        yield
+    finally:
+        for module in hooked:
+            del vars(module)["_call_impl"]
 
 
 def has_hooks(modules: Iterable[nn.Module]) -> bool:

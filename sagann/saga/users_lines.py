@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-_OURS = (Path(__file__).parents[1] / package for package in ("saga", "compiler", "kernels", "interop"))
+_OURS = (Path(__file__).parents[1] / package for package in ("saga", "compiler", "kernels", "interop", "runtime"))
 # With a separator: torch_geometric is none of these.
 _NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, *_OURS))
 
@@ -25,12 +25,13 @@ def users_line() -> str:
 
 
 def line_of_error(error: BaseException) -> str:
-    """The innermost line of an error that is the user's; 'the layer' where there is none."""
+    """The innermost line of an error that is the user's, or PyG's where all are; 'the layer' where there is none."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_NOT_THE_USERS)
     ]
+    frames = [frame for frame in frames if f"{os.sep}torch_geometric{os.sep}" not in frame.filename] or frames
     return _format_line(frames[-1].filename, frames[-1].lineno or 0) if frames else "the layer"
 
 

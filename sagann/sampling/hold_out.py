@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
+from sagann.graph.checks import first_true
 from sagann.graph.generator import generator_of
-from sagann.graph.graph import Graph
+from sagann.graph.graph import SPLIT_NAMES, Graph
 from sagann.graph.measured_links import MeasuredLinks
 from sagann.graph.split_edges import edge_split
-from sagann.graph.task import LEARNED, VALIDATED
+from sagann.graph.task import LEARNED, SPLIT_OF_EDGES, VALIDATED
 from sagann.graph.topology import Topology
+from sagann.graph.transform import keep_edges
 from sagann.ranges import require_integer
 from sagann.sampling.arguments import require_square
 from sagann.sampling.links import found_destinations
@@ -27,8 +29,8 @@ MOST_MEASURED = 100_000
 def hold_out_links(
     graph: Graph,
     *,
-    train: float = LEARNED,
-    val: float = VALIDATED,
+    train: float | None = None,
+    val: float | None = None,
     negatives: int = NEGATIVES,
     most: int = MOST_MEASURED,
     seed: int,
@@ -37,7 +39,8 @@ def hold_out_links(
     """Keep a share of the edges to learn from, and hold the others out, to validate and to test on.
 
     Messages travel along the edges that are kept, and these are the links to learn from. Each link that is measured is ranked among drawn
-    ones from the same source to other vertices that it has no edge to in the whole graph. They are the same in every epoch. The measured
+    ones from the same source to other vertices that it has no edge to in the whole graph. They are the same in every epoch, and no two splits share
+    one where a source has enough of them. The measured
     links of the split 'train' are some of the kept edges, at most as many as the larger of the other two splits has. A link whose source has
     edges to (nearly) all vertices is held out, but not measured: there is nothing to rank it among.
 
@@ -46,13 +49,14 @@ def hold_out_links(
 
     Args:
         graph: any graph in the processor's memory; edge data are divided with the edges, and the edge data 'type' are the types of links.
-        train: share of the edges to keep, in [0, 1], of those that are no self-loops; self-loops are kept.
-        val: share for validation, in [0, 1]; the rest is for testing.
+        train: share of the edges to keep, in [0, 1], of those that are no self-loops; self-loops are kept. By default 0.85.
+        val: share for validation, in [0, 1], by default 0.05; the rest is for testing. Where neither share is named and the graph has edge data
+            'split', as published data may, that decides: 0 for the edges to keep, 1 for validation, 2 for testing.
         negatives: number of negative links for each measured one.
         most: most links of a split that are measured; where more are held out, some of them are drawn.
         seed: seed of the draws.
-        undirected: hold ``v -> u`` out with ``u -> v``, which would give it away. Edges between the same two vertices are held out together
-            in any case.
+        undirected: hold ``v -> u`` out with ``u -> v``, which would give it away, and draw neither as a negative link where the graph has the
+            other one. Edges between the same two vertices are held out together in any case.
     Returns:
         the graph with the kept edges, and with ``links``.
     Raises:
@@ -70,49 +74,70 @@ def hold_out_links(
     )
     require_square(graph.topology, where="hold_out_links, graph.topology")
     for name, share in (("train", train), ("val", val)):
-        require_type(share, (int, float), where=f"hold_out_links, {name}", fix="Pass a share, as 0.85.")
+        require_type(
+            share, (int, float), where=f"hold_out_links, {name}", fix="Pass a share, as 0.85.", optional=True
+        )
     require_integer(negatives, "drawn_negatives", where="hold_out_links, negatives")
     require_integer(most, "measured", where="hold_out_links, most")
     if graph.links is not None:
         raise _refused(
             graph, "links are held out already", f"{graph.links.num_links} links", "Pass the whole graph."
         )
-    whole = graph.topology
-    parts = edge_split(whole, train=train, val=val, seed=seed, undirected=undirected, ids=graph.original_ids)
-    sizes = {"val": parts.val.num_edges, "test": parts.test.num_edges}
-    generator = generator_of(seed)
-    kept = proper_edges(parts.train)
-    measured = {
-        "train": _edges(parts.train, _drawn(kept, min(most, max(sizes.values())), generator)),
-        "val": _edges(parts.val, _drawn(torch.arange(sizes["val"]), most, generator)),
-        "test": _edges(parts.test, _drawn(torch.arange(sizes["test"]), most, generator)),
-    }
-    if not len(kept) or not sum(sizes.values()):
-        value = f"{len(kept)} edges are kept, {sum(sizes.values())} held out, self-loops aside"
+    parts = _parts(graph, train, val, seed=seed, undirected=undirected)
+    proper = {name: proper_edges(part) for name, part in parts.items()}
+    num_kept, *num_held_out = map(len, proper.values())
+    if not num_kept or not sum(num_held_out):
+        value = f"{num_kept} edges are kept, {sum(num_held_out)} held out, self-loops aside"
         raise _refused(
             graph, "too few edges to hold some out", value, "Choose other shares, or a graph with more edges."
         )
-    src = torch.cat([links[0] for links in measured.values()])
-    dst = torch.cat([links[1] for links in measured.values()])
-    types = [links[2] for links in measured.values() if links[2] is not None]
-    counts = [len(links[0]) for links in measured.values()]
-    destinations, is_found = found_destinations(whole, src, negatives, seed=seed)
-    if not bool(is_found.any()):
+    generator, most = generator_of(seed), min(most, max(num_held_out))
+    measured = [(part, _drawn(proper[name], most, generator)) for name, part in parts.items()]
+    src = torch.cat([part.indices[edges] for part, edges in measured]).long()
+    dst = torch.cat([part.edge_dst()[edges] for part, edges in measured]).long()
+    types = [of_part[edges] for part, edges in measured if (of_part := link_types(part)) is not None]
+    numbers = torch.repeat_interleave(torch.tensor([len(edges) for _, edges in measured])).to(torch.uint8)
+    destinations, failed = found_destinations(
+        graph.topology, src, negatives, seed=seed, avoids=1 + undirected, parts=numbers
+    )
+    found = torch.ones(len(src), dtype=torch.bool).index_fill(0, failed, False)
+    if not bool(found.any()):
         raise _refused(
             graph,
             "no link can be measured",
             f"each of {len(src)} links comes from a vertex that is joined to (nearly) all others",
             "Take a graph with fewer edges.",
         )
-    numbers = torch.repeat_interleave(torch.tensor(counts))[is_found]
+    masks = {name: numbers[found] == number for number, name in enumerate(parts)}
     links = MeasuredLinks(
-        src=src[is_found],
-        dst=dst[is_found],
-        types=torch.cat(types)[is_found] if types else None,
-        negatives=destinations[is_found],
-        splits={name: mask for number, name in enumerate(measured) if bool((mask := numbers == number).any())},
+        src=src[found],
+        dst=dst[found],
+        types=torch.cat(types)[found] if types else None,
+        negatives=destinations[found],
+        undirected=undirected,
+        splits={name: mask for name, mask in masks.items() if bool(mask.any())},
     )
-    return replace(graph, topology=parts.train, links=links)
+    return replace(graph, topology=parts["train"], links=links)
+
+
+def _parts(
+    graph: Graph, train: float | None, val: float | None, *, seed: int, undirected: bool
+) -> dict[str, Topology]:
+    """The edges of each split: drawn, or where no share is named and the graph states a split, those of that."""
+    whole, stated = graph.topology, graph.topology.edge_data.get(SPLIT_OF_EDGES)
+    if stated is None or train is not None or val is not None:
+        shares = {"train": LEARNED if train is None else train, "val": VALIDATED if val is None else val}
+        drawn = edge_split(whole, **shares, seed=seed, undirected=undirected, ids=graph.original_ids)
+        return {name: getattr(drawn, name) for name in SPLIT_NAMES}
+    wrong = first_true((stated != 0) & (stated != 1) & (stated != 2)) if stated.ndim == 1 else 0
+    if wrong is not None:
+        raise InputError(
+            "split of an edge is not 0, 1 or 2",
+            value=f"{stated[wrong].tolist()} of edge {wrong}",
+            where=f"edge data '{SPLIT_OF_EDGES}' of graph '{graph.name}'",
+            fix="Write 0 for edges to learn, 1 to validate, 2 to test on; or draw a split: train=0.85 (--split edges:0.85,0.05).",
+        )
+    return {name: keep_edges(whole, stated == number, with_ids=True) for number, name in enumerate(SPLIT_NAMES)}
 
 
 def link_types(topology: Topology) -> Tensor | None:
@@ -124,12 +149,6 @@ def link_types(topology: Topology) -> Tensor | None:
 def proper_edges(topology: Topology) -> Tensor:
     """Numbers of the edges that are no self-loops, int64 ascending."""
     return (topology.indices != topology.edge_dst()).nonzero().squeeze(1)
-
-
-def _edges(part: Topology, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Sources, destinations and types of some edges, by their numbers."""
-    types = link_types(part)
-    return part.indices[chosen].long(), part.edge_dst()[chosen].long(), None if types is None else types[chosen]
 
 
 def _drawn(edges: Tensor, most: int, generator: torch.Generator) -> Tensor:

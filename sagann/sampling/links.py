@@ -25,7 +25,7 @@ from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, stream_of
 from sagann.graph.row_sort import rows_ascend, sort_rows
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.ranges import require_integer
 from sagann.sampling.arguments import LINKS, MEASURED_LINKS, require_ids, require_square
 
@@ -36,6 +36,7 @@ Negatives = Literal["uniform", "structured"]
 
 MOST_DRAWS = 1000
 "Most times that a negative link is drawn because it is an edge, or joins a vertex to itself."
+_NO_PARTS = torch.empty(0, dtype=torch.uint8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -64,14 +65,11 @@ class Links:
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> Links:
         """The same links with every array replaced by the result of ``move``, for example a copy on a device."""
-        return replace(
-            self,
-            seeds=move(self.seeds),
-            src=move(self.src),
-            dst=move(self.dst),
-            labels=move(self.labels),
-            types=None if self.types is None else move(self.types),
-        )
+        names = ("seeds", "src", "dst", "labels", "types")
+        moved: dict[str, Any] = {
+            name: move(getattr(self, name)) for name in names if getattr(self, name) is not None
+        }
+        return replace(self, **moved)
 
 
 def beside(ends: Tensor, num_positive: int) -> Tensor:
@@ -92,6 +90,7 @@ class LinkSampler:
         how: ``"uniform"`` draws both ends; ``"structured"`` keeps the source of the positive link and draws the destination. The two ends
             of a negative link differ.
         avoid_edges: draw again while a negative link is an edge of the topology.
+        undirected: the reverse of an edge counts as an edge, as it does for a decoder that scores both alike.
         seed: seed of the run.
     Raises:
         InputError: an argument has the wrong form.
@@ -109,12 +108,14 @@ class LinkSampler:
         negatives: int = 1,
         how: Negatives = "uniform",
         avoid_edges: bool = True,
+        undirected: bool = False,
         seed: int = 0,
     ) -> None:
         require_square(topology, where="LinkSampler.topology")
         require_integer(negatives, "negatives", where="LinkSampler.negatives")
         require_choice(how, get_args(Negatives), what="unknown way to draw negative links", where="LinkSampler.how")
         require_type(avoid_edges, bool, where="LinkSampler.avoid_edges", fix="Pass True or False.")
+        require_type(undirected, bool, where="LinkSampler.undirected", fix="Pass True or False.")
         require_type(seed, int, where="LinkSampler.seed", fix="Pass a whole number.")
         self.topology = topology
         # Sorted now, not by several threads at once.
@@ -122,6 +123,7 @@ class LinkSampler:
         self.negatives = negatives
         self.how = how
         self.avoid_edges = avoid_edges
+        self.undirected = undirected
         self.seed = seed
 
     def sample(self, src: Tensor, dst: Tensor, *, epoch: int = 0, batch: int = 0) -> Links:
@@ -173,7 +175,7 @@ class LinkSampler:
             self.topology,
             key_of(self.seed, LINKS, epoch, batch),
             draws_sources=self.how == "uniform",
-            avoids_edges=self.avoid_edges,
+            avoids=self.avoid_edges * (1 + self.undirected),
         )
         if failed >= 0:
             raise _not_found(
@@ -187,7 +189,7 @@ class LinkSampler:
 
 
 def negative_destinations(
-    topology: Topology, src: Tensor, negatives: int, *, seed: int = 0, first: int = 0
+    topology: Topology, src: Tensor, negatives: int, *, seed: int = 0, first: int = 0, undirected: bool = False
 ) -> Tensor:
     """Draw the negative links that a positive link is ranked among: from the same source, to other vertices that it has no edge to.
 
@@ -200,6 +202,7 @@ def negative_destinations(
         seed: seed of the draw.
         first: number of the first of these links. Draws depend on the seed and on a link's number alone, so a large
             number of links may be measured slice by slice.
+        undirected: the reverse of an edge counts as an edge.
     Returns:
         int64 [num_links, negatives].
     Raises:
@@ -215,37 +218,47 @@ def negative_destinations(
     require_integer(negatives, "negatives", where=f"{where}, negatives")
     require_type(seed, int, where=f"{where}, seed", fix="Pass a whole number.")
     require_integer(first, "num_edges", where=f"{where}, first")
-    destinations, failed = _destinations(topology, src, negatives, seed=seed, first=first, stops=True)
+    require_type(undirected, bool, where=f"{where}, undirected", fix="Pass True or False.")
+    destinations, failed = found_destinations(
+        topology, src, negatives, seed=seed, first=first, avoids=1 + undirected, stops=True
+    )
     if len(failed):
         fix = "The source is joined to nearly all vertices; leave this link out."
         raise _not_found(f"{where}, link {first + int(failed[0])}", fix)
     return destinations
 
 
-def found_destinations(topology: Topology, src: Tensor, negatives: int, *, seed: int) -> tuple[Tensor, Tensor]:
+def found_destinations(
+    topology: Topology,
+    src: Tensor,
+    negatives: int,
+    *,
+    seed: int,
+    avoids: int,
+    first: int = 0,
+    parts: Tensor = _NO_PARTS,
+    stops: bool = False,
+) -> tuple[Tensor, Tensor]:
     """As :func:`negative_destinations`, for arguments that are checked, without an error where a source is joined to nearly all vertices.
 
+    Args:
+        avoids: 1 to avoid edges, 2 to avoid their reverses as well.
+        parts: uint8 [num_links] below 3; links of different parts share no negative link, unless a source has too few of them.
+        stops: end at the first link for which not all are found.
     Returns:
-        destinations int64 [num_links, negatives], and a mask bool [num_links] of the links for which all of them are found.
+        destinations int64 [num_links, negatives], and the numbers of the links for which not all of them are found.
     """
-    destinations, failed = _destinations(topology, src, negatives, seed=seed, stops=False)
-    is_found = torch.ones(len(src), dtype=torch.bool)
-    is_found[failed] = False
-    return destinations, is_found
-
-
-def _destinations(
-    topology: Topology, src: Tensor, negatives: int, *, seed: int, first: int = 0, stops: bool
-) -> tuple[Tensor, Tensor]:
-    """Destinations [num_links, negatives], and the numbers of the links for which some are not found; with ``stops``, the first such link."""
     sources = src.cpu().repeat_interleave(negatives)
+    parts = parts.repeat_interleave(negatives)
     destinations, key = torch.zeros_like(sources), key_of(seed, MEASURED_LINKS)
     failed: list[int] = []
     at = 0
     while at < len(src) and not (failed and stops):
         rest = slice(at * negatives, None)
         number = (first + at) * negatives
-        wrong = _draw_into(sources[rest], destinations[rest], topology, key, number, avoids_edges=True)
+        wrong = _draw_into(
+            sources[rest], destinations[rest], topology, key, number, parts=parts[rest], avoids=avoids
+        )
         if wrong < 0:
             break
         failed.append(at + wrong // negatives)
@@ -260,12 +273,17 @@ def _draw_into(
     key: np.uint64,
     first: int = 0,
     *,
+    parts: Tensor = _NO_PARTS,
     draws_sources: bool = False,
-    avoids_edges: bool,
+    avoids: int,
 ) -> int:
-    """Draw negative links, of which the first one has the number ``first``; return the first that is not found, or -1."""
+    """Draw negative links, of which the first one has the number ``first``; return the first that is not found, or -1.
+
+    ``avoids`` is 1 to avoid edges, 2 to avoid their reverses as well, and 0 for neither.
+    """
     edges = topology.indptr.contiguous().numpy(), _ordered_edges(topology)[0].numpy()
-    return _draw(*edges, key, first, draws_sources, avoids_edges, sources.numpy(), destinations.numpy())
+    drawn = sources.numpy(), destinations.numpy(), parts.numpy()
+    return _draw(*edges, key, first, draws_sources, avoids, *drawn)
 
 
 def _not_found(where: str, fix: str, *, avoids_edges: bool = True) -> InputError:
@@ -325,11 +343,15 @@ def _draw(
     key: Any,
     first: int,
     draws_sources: bool,
-    avoids_edges: bool,
+    avoids: int,
     sources: Array,
     destinations: Array,
+    parts: Array,
 ) -> int:
-    """Draw the destinations of links, and their sources where asked for; returns the first link that is not found, or -1."""
+    """Draw the destinations of links, and their sources where asked for; returns the first link that is not found, or -1.
+
+    A hash divides all pairs of vertices among the ``parts`` of the links, if there are any. A source that finds none of its own part takes others.
+    """
     num_vertices = len(indptr) - 1
     for link in range(len(sources)):
         state = stream_of(key, first + link)
@@ -342,9 +364,16 @@ def _draw(
                 sources[link] = below(mix(state), num_vertices)
             state += GOLDEN
             destinations[link] = below(mix(state), num_vertices)
-            is_wrong = sources[link] == destinations[link] or (
-                avoids_edges and _is_edge(indptr, indices, sources[link], destinations[link])
+            src, dst = sources[link], destinations[link]
+            is_wrong = (
+                src == dst
+                or (avoids > 0 and _is_edge(indptr, indices, src, dst))
+                or (avoids > 1 and _is_edge(indptr, indices, dst, src))
             )
+            if not is_wrong and len(parts) > 0 and num_draws < MOST_DRAWS // 2:
+                if avoids > 1 and dst < src:
+                    src, dst = dst, src
+                is_wrong = stream_of(stream_of(key, src), dst) % np.uint64(3) != parts[link]
             num_draws += 1
     return -1
 

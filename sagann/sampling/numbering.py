@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from sagann.graph.random_numbers import GOLDEN
+from sagann.jit import compiled
 from sagann.kernels.edge.cpu.access import prefetcher
-from sagann.machine_code import compiled
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -25,8 +25,8 @@ from numba import types
 
 from sagann.graph.random_numbers import GOLDEN, below, mix, stream_of, unit
 from sagann.graph.row_sort import sort_range
+from sagann.jit import compiled
 from sagann.kernels.edge.cpu.block import I1, emitted
-from sagann.machine_code import compiled
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from sagann.graph.topology import Topology
@@ -33,6 +34,20 @@ class Sampled:
         """Number of edges in all blocks."""
         return sum(block.num_edges for block in self.blocks)
 
+    def with_links(self, links: Links, *, keep_positives: bool = False, undirected: bool = True) -> Sampled:
+        """The blocks for a batch of links whose ends are the seeds, without the edges that would give the positive ones away.
+
+        These are all edges, of any type, that join the ends of a positive link; with ``undirected=False`` only those in its direction. Other edges stay
+        as they were picked, so an end may have fewer than its fanout. With ``keep_positives`` all edges stay.
+        """
+        blocks = self.blocks
+        if not keep_positives:
+            src, dst = links.src[: links.num_positive], links.dst[: links.num_positive]
+            pairs = torch.cat([dst, src]) * len(links.seeds) + torch.cat([src, dst])
+            pairs = pairs if undirected else pairs[: len(src)]
+            blocks = tuple(_without(block, pairs, len(links.seeds)) for block in blocks)
+        return replace(self, blocks=blocks, links=links)
+
     def prepare(self) -> Sampled:
         """Make what a training step on the processor needs of the blocks; returns the same object.
 
@@ -44,3 +59,28 @@ class Sampled:
             for at in ("dst", "src"):
                 walk_of(block, at)
         return self
+
+
+def _without(block: Topology, pairs: Tensor, num_seeds: int) -> Topology:
+    """A block without the edges between pairs of seeds, ``destination * num_seeds + source``. Seeds are its first vertices, so no vertex goes."""
+    # Nearly all edges come from other vertices, and the last ones go to others: they are not looked at one by one.
+    of_seeds, others = block.indptr[: num_seeds + 1], block.indptr[num_seeds + 1 :]
+    num_edges = int(of_seeds[-1])
+    inner = (block.indices[:num_edges] < num_seeds).nonzero().squeeze(1)
+    ends = (torch.searchsorted(of_seeds, inner, right=True) - 1) * num_seeds + block.indices[inner]
+    keep = torch.ones(num_edges, dtype=torch.bool, device=inner.device)
+    keep[inner[torch.isin(ends, pairs.to(ends.device))]] = False
+    ids = keep.nonzero().squeeze(1)
+
+    def kept(rows: Tensor) -> Tensor:
+        return torch.cat([rows[ids], rows[num_edges:]])
+
+    assert block.edge_ids is not None
+    return Topology(
+        indptr=torch.cat([torch.searchsorted(ids, of_seeds), others - (num_edges - len(ids))]),
+        indices=kept(block.indices),
+        num_src=block.num_src,
+        edge_data={name: kept(rows) for name, rows in block.edge_data.items()},
+        edge_ids=kept(block.edge_ids),
+        validate=False,
+    )

@@ -23,7 +23,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.numpy_support import carray
 
-from sagann.machine_code import compiled_callback
+from sagann.jit import compiled_callback
 
 # Columns of the table: the addresses of a watched map in whole pages, the word that fills lost pages, and whether there are any.
 _BEGIN, _END, _FILL, _LOST = range(4)

@@ -21,9 +21,11 @@ BATCH_ROWS = 2**19
 "Most rows of a batch."
 MOST_COLUMNS = 2**16
 "Largest number of columns of a table. pyarrow takes 8 KiB of memory and 0.1 ms for each."
+LABEL = "label"
+"Dtype of a column of labels: integers, also as 1.0, and NaN where a value is missing; read as float64."
 FIX_INTEGERS = (
-    "Vertex ids, types and labels are integers from 0; replace names by numbers, with pandas.factorize for example, or "
-    "choose other columns."
+    "Vertex ids, types and labels are integers from 0; replace names by numbers, with pandas.factorize for example. "
+    "Of an edge list, src, dst, weight and edge_type (--src, ...) choose other columns."
 )
 "What to do where a column of integers holds something else."
 UNREADABLE = (pa.ArrowException, OSError, EOFError, zlib.error, csv.Error, ValueError, KeyError)
@@ -43,6 +45,11 @@ class Batch:
 def quoted(name: str) -> str:
     """A column's name, for people."""
     return name if name.startswith("column ") else f"column '{name}'"
+
+
+def stored_as(dtype: str) -> str:
+    """The dtype of the array in which a column of a dtype is returned."""
+    return "float64" if dtype == LABEL else dtype
 
 
 def require_columns(count: int, path: Path) -> None:

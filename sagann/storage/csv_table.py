@@ -23,12 +23,14 @@ import pyarrow.csv
 from sagann.errors import DatasetError
 from sagann.storage.columns import (
     FIX_INTEGERS,
+    LABEL,
     UNREADABLE,
     Batch,
     bad_row,
     quoted,
     refuse_doubles,
     require_columns,
+    stored_as,
 )
 from sagann.storage.expanded import EXPANSION, Expanded
 from sagann.storage.regular_file import open_file, reading
@@ -79,7 +81,7 @@ class CsvTable:
                     "the first row is neither names nor numbers",
                     value=separator.join(first)[:80],
                     where=f"{path}, row 1",
-                    fix="Correct the row, or state whether it names the columns (--header, --no-header).",
+                    fix="Give every column a name, or none; of an edge list, header (--header, --no-header) says whether there are names.",
                 )
             header = not all(numbers)
         self.has_names = header
@@ -100,16 +102,17 @@ class CsvTable:
         return max(1, size_bytes * max(1, sample.count(b"\n")) // len(sample))
 
     def batches(self, columns: Sequence[str], dtypes: Sequence[str]) -> Iterator[Batch]:
-        """Stream columns as "int64", "float32" or "float64"; an error names the first row with another value."""
+        """Stream columns as "int64", "float32", "float64" or LABEL; an error names the first row with another value."""
         wanted = list(zip(columns, dtypes, strict=True))
         # A column may be requested twice, as ids and as weights.
         integers = {name for name, dtype in wanted if dtype == "int64"}
         needed = {name: "int64" if name in integers else dtype for name, dtype in wanted}
         single = len(self.names) == 1
-        # Integers are read as text, because pyarrow takes 0x10 for 16. A single column is read as text, because its empty
-        # lines must be told from its values.
+        # Integers are read as text, because pyarrow takes 0x10 for 16, and labels, because some are missing. A single column
+        # is read as text, because its empty lines must be told from its values.
         types = {
-            name: pa.string() if single or name in integers else pa.type_for_alias(dtype) for name, dtype in wanted
+            name: pa.string() if single or dtype in ("int64", LABEL) else pa.type_for_alias(dtype)
+            for name, dtype in needed.items()
         }
         first_row, gap = self.first_row, None
         with reading(self.path, UNREADABLE), self._open() as file:
@@ -123,7 +126,10 @@ class CsvTable:
                         else batch.column(name)
                         for name, kind in types.items()
                     }
-                    arrays = tuple(found[name].to_numpy().astype(dtype, copy=False) for name, dtype in wanted)
+                    arrays = tuple(
+                        found[name].to_numpy(zero_copy_only=False).astype(stored_as(dtype), copy=False)
+                        for name, dtype in wanted
+                    )
                     if any(array.dtype == np.float32 and np.isinf(array).any() for array in arrays):
                         raise ValueError("a number is not finite")
                     yield Batch(columns=arrays, first_row=first_row)
@@ -209,14 +215,16 @@ class CsvTable:
             return problem, "Give every row the same number of fields; check the separator."
         for name, dtype in needed.items():
             text = row[places[name]]
-            field, fix = f"'{text:.40}' in {quoted(name)}", "Correct the row, or choose other columns."
+            field = f"'{text:.40}' in {quoted(name)}"
             if dtype == "int64":
                 if not (_INTEGER.fullmatch(text.strip()) and -(2**63) <= int(text) < 2**63):
                     return f"{field} is not an integer", FIX_INTEGERS
+            elif dtype == LABEL and not text.strip():
+                continue
             elif not _NUMBER.fullmatch(text.strip()):
-                return f"{field} is not a number", fix
+                return f"{field} is not a number", FIX_INTEGERS if dtype == LABEL else "Correct the row."
             elif dtype == "float32" and abs(float(text)) > _LARGEST_FLOAT32:
-                return f"{field} is not finite in float32, which ends at {_LARGEST_FLOAT32:.3g}", fix
+                return f"{field} is not finite in float32, which ends at {_LARGEST_FLOAT32:.3g}", "Correct the row."
         return None
 
     def _before_gap(self, batch: Any, first_row: int, gap: int | None) -> tuple[Any, int | None]:
@@ -246,7 +254,10 @@ def _filled_lines(file: IO[str]) -> Iterator[str]:
 
 def _as_numbers(column: Any, dtype: str) -> Any:
     """Numbers of a column of text: decimal integers, or floats."""
-    kind = pa.type_for_alias(dtype)
+    kind = pa.type_for_alias(stored_as(dtype))
+    if dtype == LABEL:
+        text = pyarrow.compute.utf8_trim_whitespace(column)
+        return pyarrow.compute.if_else(pyarrow.compute.equal(text, ""), None, text).cast(kind)
     letters = column.buffers()[2]
     # Bit 32 turns X into x; NumPy compares all letters at memory speed.
     if dtype == "int64" and letters is not None and ((np.frombuffer(letters, np.uint8) | 32) == ord("x")).any():

@@ -18,7 +18,7 @@ from torch import Tensor
 from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.feature_store import tensor_of
-from sagann.graph.graph import answers_of_graphs
+from sagann.graph.graph import answers_of_graphs, names_of
 from sagann.graph.rows import csr_tensor, is_sparse
 from sagann.graph.subgraph import require_no_links
 from sagann.storage.folder import new_folder, recover
@@ -26,6 +26,10 @@ from sagann.storage.manifest import SAFE_NAME, Manifest, kind_of_labels, layout_
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
 from sagann.storage.verify import check_files
 from sagann.storage.whole_files import whole_files
+
+_STATED = ("name", "num_classes", "num_graph_classes", "num_edge_types")
+_FOUND = ("num_vertices", "num_edges", "num_features", "num_targets", "num_graphs", "num_graph_targets")
+"Fields and properties of a graph that the manifest has under the same name."
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -89,20 +93,15 @@ def map_dataset(folder: Path, manifest: Manifest, *, verify: bool = True) -> Gra
         edge_data={name: tensors[f"edge_{name}"] for name in manifest.edge_data},
         validate=False,
     )
-    graph = Graph(
-        topology=topology,
-        num_classes=manifest.num_classes,
-        graph_names=manifest.graph_names,
-        num_graph_classes=manifest.num_graph_classes,
-        num_edge_types=manifest.num_edge_types,
-        name=manifest.name,
-    )
-    return with_vertex_arrays(graph, tensors, manifest.num_features)
+    graph = Graph(topology=topology, **{name: getattr(manifest, name) for name in _STATED})
+    return with_vertex_arrays(graph, tensors, manifest.num_features, names_of(manifest))
 
 
-def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features: int) -> Graph:
-    """Add features, labels, targets, splits, offsets and answers of graphs, original ids, without checks; ``tensors`` has the names of the
-    files.
+def with_vertex_arrays(
+    graph: Graph, tensors: Mapping[str, Tensor], num_features: int, names: Mapping[str, Any]
+) -> Graph:
+    """Add features, labels, targets, splits, offsets and answers of graphs, original ids and names, without checks; ``tensors`` has the
+    names of the files.
     """
     features = tensors.get("features")
     if "features_indptr" in tensors:
@@ -111,6 +110,7 @@ def with_vertex_arrays(graph: Graph, tensors: Mapping[str, Tensor], num_features
     return replace(
         graph,
         features=features,
+        **names,
         labels=tensors.get("labels"),
         targets=tensors.get("targets"),
         splits={name: tensors[f"split_{name}"] for name in SPLIT_NAMES if f"split_{name}" in tensors},
@@ -210,22 +210,13 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
 def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
     """The manifest of a graph; ``arrays`` describes the array files that were written."""
     return Manifest(
-        name=graph.name,
-        num_vertices=graph.num_vertices,
-        num_edges=graph.num_edges,
-        num_features=graph.num_features,
+        **{name: getattr(graph, name) for name in (*_STATED, *_FOUND)},
+        **names_of(graph),
         features=layout_of(graph.features),
-        num_classes=graph.num_classes,
-        num_targets=graph.num_targets,
         labels=kind_of_labels(graph.labels),
-        num_edge_types=graph.num_edge_types,
         edge_data=tuple(graph.topology.edge_data),
         splits=tuple(graph.splits),
-        num_graphs=graph.num_graphs,
-        graph_names=graph.graph_names,
         graph_labels=kind_of_labels(graph.graph_labels),
-        num_graph_classes=graph.num_graph_classes,
-        num_graph_targets=graph.num_graph_targets,
         graph_splits=tuple(graph.graph_splits),
         source="save_graph",
         arrays=arrays,

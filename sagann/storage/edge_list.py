@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from sagann.errors import DatasetError, require_choice
+from sagann.errors import DatasetError, listed, require_choice
 from sagann.option_names import with_known_names
+from sagann.storage.columns import quoted
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn
 from sagann.storage.expanded import EXPANSION
 from sagann.storage.import_source import ImportOptions, ImportSource
 from sagann.storage.importer import import_dataset
-from sagann.storage.tables import CSV_SUFFIXES, PARQUET_SUFFIXES, Column, Table, column_name, open_table
+from sagann.storage.tables import (
+    CSV_SUFFIXES,
+    PARQUET_SUFFIXES,
+    Column,
+    Table,
+    column_name,
+    end_columns,
+    named_column,
+    open_table,
+)
 from sagann.storage.vertex_files import open_features, open_labels, open_targets
 from sagann.storage.whole_files import whole_sources
 
@@ -28,10 +38,10 @@ _SUFFIXES = {None: CSV_SUFFIXES + PARQUET_SUFFIXES, "csv": CSV_SUFFIXES, "parque
 class EdgeListFormat:
     """Columns and file format of an edge list."""
 
-    src: Column = 0
-    "Column of the source ids: a name, or a position from 0."
-    dst: Column = 1
-    "Column of the destination ids: a name, or a position from 0."
+    src: Column | None = None
+    "Column of the source ids, by name or position from 0; None for the one named src, source, from or u, else the first."
+    dst: Column | None = None
+    "Column of the destination ids; None for the one named dst, destination, target, to or v, else the second."
     weight: Column | None = None
     "Column of the edge weights, by name or position; None without weights."
     edge_type: Column | None = None
@@ -64,8 +74,10 @@ def import_edge_list(
         source: a file, several files, or a folder whose files are taken in the order of their names; all have the
             same columns. Vertex ids are integers from 0.
         out: dataset folder to make.
-        form: columns and file format; by default the first two columns are source and destination.
-        features: vertex features, one row per vertex: ``.npy`` [N, F], CSV or Parquet with F columns.
+        form: columns and file format; by default names such as src and dst say which columns are source and destination, and
+            without such names they are the first two.
+        features: vertex features, one row per vertex: ``.npy`` [N, F], CSV or Parquet with F columns. A column ``id`` of
+            this and the following tables has the vertex of each row; without one, rows are in the order of the vertices.
         labels: vertex labels: ``.npy`` [N] or [N, C], CSV or Parquet with one column, or C of 0/1.
         targets: values to predict in a regression: ``.npy`` [N] or [N, T], CSV or Parquet with a column for each.
         options: symmetrise, memory, and so on.
@@ -86,21 +98,18 @@ def import_edge_list(
     files = _edge_files(source, kind=form.kind)
     _refuse_vertex_files(files, {"features": features, "labels": labels, "targets": targets})
     edges = EdgeListSource(files, form, may_be_empty=options.num_vertices is not None, expansion=options.expansion)
+    given: dict[str, Any] = {"separator": form.separator, "expansion": options.expansion}
+    columns = None if features is None else open_features(features, **given)
     import_dataset(
         ImportSource(
             # Edge files often have a general name such as 'edges'.
             name=Path(os.path.abspath(out)).name,
             description=f"edge list {files[0].name}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""),
             edges=edges,
-            features=None
-            if features is None
-            else open_features(features, separator=form.separator, expansion=options.expansion),
-            labels=None
-            if labels is None
-            else open_labels(labels, separator=form.separator, expansion=options.expansion),
-            targets=None
-            if targets is None
-            else open_targets(targets, separator=form.separator, expansion=options.expansion),
+            features=columns,
+            feature_names=() if columns is None else columns.column_names,
+            labels=None if labels is None else open_labels(labels, **given),
+            targets=None if targets is None else open_targets(targets, **given),
         ),
         out,
         options,
@@ -125,9 +134,24 @@ def _edge_files(source: PathLike | Sequence[PathLike], *, kind: str | None = Non
     return paths
 
 
-def columns_left_out(source: PathLike | Sequence[PathLike], form: EdgeListFormat) -> list[str]:
-    """Names of the columns of an edge list (its first file) that ``form`` does not use."""
-    return EdgeListSource(_edge_files(source, kind=form.kind)[:1], form).columns_left_out
+def describe_columns(
+    source: PathLike | Sequence[PathLike],
+    form: EdgeListFormat,
+    tables: Iterable[PathLike | None] = (),
+    *,
+    expansion: int = EXPANSION,
+) -> str:
+    """A line that says which columns of an edge list are read, and which columns of tables of vertices have ids."""
+    edges = EdgeListSource(_edge_files(source, kind=form.kind), form, expansion=expansion)
+    src, dst, *_ = edges.names
+    said = f"Edges go from {quoted(src)} to {quoted(dst)}."
+    for path in tables:
+        if path is not None and Path(path).suffix != ".npy":
+            ids = named_column(open_table(path, separator=form.separator, expansion=expansion), "id")
+            said += "" if ids is None else f" Rows of {Path(path).name} are those of the vertices in {quoted(ids)}."
+    if edges.columns_left_out:
+        said += f" Columns left out: {listed(edges.columns_left_out)}. --weight takes one as edge weights, --edge-type as edge types."
+    return said
 
 
 def _refuse_vertex_files(files: Sequence[Path], given: Mapping[str, PathLike | None]) -> None:
@@ -160,13 +184,26 @@ class EdgeListSource:
         self._may_be_empty = may_be_empty
         self._form = form
         # Every file is opened before the first edge is read, so that a wrong file is refused early.
+        self._ends = [form.src, form.dst]
+        for named in [table for table in self._tables if table.has_names][:1]:
+            # Files that were cut from a larger one have no names, but the same columns.
+            ends = end_columns(named, self._ends)
+            self._ends = [
+                named.names.index(name) if given is None else given
+                for name, given in zip(ends, self._ends, strict=True)
+            ]
         self._names = [self._columns_of(table) for table in self._tables]
         self._refuse_different_columns()
 
     @property
+    def names(self) -> list[str]:
+        """Names of the columns of the first file that are read: sources, destinations, edge data."""
+        return self._names[0]
+
+    @property
     def columns_left_out(self) -> list[str]:
         """Names of the columns of the first file that are not used."""
-        return [name for name in self._tables[0].names if name not in self._names[0]]
+        return [name for name in self._tables[0].names if name not in self.names]
 
     @property
     def num_edges(self) -> int | None:
@@ -203,8 +240,8 @@ class EdgeListSource:
 
     def _columns_of(self, table: Table) -> list[str]:
         form = self._form
-        wanted = [form.src, form.dst, form.weight, form.edge_type]
-        names = [column_name(table, column) for column in wanted if column is not None]
+        names = end_columns(table, [form.src, form.dst] if table.has_names else self._ends)
+        names += [column_name(table, column) for column in (form.weight, form.edge_type) if column is not None]
         if names[0] == names[1]:
             raise DatasetError(
                 "source and destination are the same column",

@@ -136,14 +136,16 @@ class _Stream:
         )
 
 
-def checked_chunk(chunk: EdgeChunk, num_vertices: int | None, columns: Mapping[str, EdgeColumn]) -> EdgeChunk:
+def checked_chunk(
+    chunk: EdgeChunk, num_vertices: int | None, columns: Mapping[str, EdgeColumn], rows_of: str = ""
+) -> EdgeChunk:
     """Check the ids and the edge data of a chunk, and cast the edge data to the dtypes of ``columns``.
 
-    Ids must be below ``num_vertices``; None for no upper limit.
+    Ids must be below ``num_vertices``, None for no upper limit; ``rows_of`` names the file whose rows were counted for it.
     """
     where = numbered(chunk.file, "row", chunk.first_row)
-    check_ids(chunk.src, num_vertices, "source", where=where, error=DatasetError)
-    check_ids(chunk.dst, num_vertices, "destination", where=where, error=DatasetError)
+    check_ids(chunk.src, num_vertices, "source", where=where, rows_of=rows_of, error=DatasetError)
+    check_ids(chunk.dst, num_vertices, "destination", where=where, rows_of=rows_of, error=DatasetError)
     data = {}
     for name, rows in chunk.data.items():
         file, first_row = chunk.data_places.get(name, (chunk.file, chunk.first_row))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn, checked_chunk
 from sagann.storage.row_source import Array
 
@@ -125,7 +125,7 @@ class Histogram:
 class EdgeSpool:
     """Check chunks of edges, and write them to the spool in blocks of about ``block_edges`` edges.
 
-    Ids must be below ``num_vertices``; None for no upper limit. With ``mirrors`` the sort will add the mirror image of
+    Ids must be below ``num_vertices``, None for no upper limit; ``rows_of`` names the file whose rows were counted for it. With ``mirrors`` the sort will add the mirror image of
     each edge (its ends exchanged), so the histogram counts mirror images too.
     """
 
@@ -138,13 +138,14 @@ class EdgeSpool:
         drop_self_loops: bool,
         mirrors: bool,
         block_edges: int,
+        rows_of: str = "",
     ) -> None:
         self.columns = dict(columns)
         self.mirrors = mirrors
         self.histogram = Histogram()
         self.largest_id = -1
         self.largest_type = -1
-        self._num_vertices = num_vertices
+        self._num_vertices, self._rows_of = num_vertices, rows_of
         self._drop_self_loops = drop_self_loops
         self._block_edges = block_edges
         self._waiting: list[list[Array]] = []
@@ -162,7 +163,7 @@ class EdgeSpool:
 
     def add(self, chunk: EdgeChunk) -> None:
         """Add a chunk; an error about a wrong value names the file and the row."""
-        chunk = checked_chunk(chunk, self._num_vertices, self.columns)
+        chunk = checked_chunk(chunk, self._num_vertices, self.columns, self._rows_of)
         columns = [chunk.src, chunk.dst, *(chunk.data[name] for name in self.columns)]
         if len(chunk.src):
             # Self-loops count even if they are dropped, because their vertices and types exist.

@@ -25,7 +25,7 @@ import torch
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.row_sort import sort_rows
 from sagann.graph.widths import id_dtype
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.storage.edge_source import EdgeColumn
 from sagann.storage.edge_spool import EdgeRun, EdgeSpool, Histogram, empty_edges
 from sagann.storage.import_source import Progress

@@ -138,6 +138,8 @@ class ImportSource:
     "Names of the classes, or empty."
     edge_type_names: tuple[str, ...] = ()
     "Names of the edge types, or empty."
+    feature_names: tuple[str, ...] = ()
+    "Names of the features, or empty."
     num_vertices: int | None = None
     "Number of vertices; None where the source does not state it."
     num_classes: int | None = None

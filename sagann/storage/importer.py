@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sagann.errors import DatasetError
 from sagann.graph import validate_graph
+from sagann.graph.graph import names_of
 from sagann.storage.dataset import map_dataset
 from sagann.storage.edge_source import EdgeSource
 from sagann.storage.folder import new_folder
@@ -48,7 +49,7 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             return NpyWriter(folder / f"{name}.npy", dtype, row_shape)
 
         vertices = VertexArrays(source, options, open_array)
-        spool, num_vertices = _spool(folder, source.edges, vertices.num_vertices, options, mirrors=symmetrise)
+        spool, num_vertices = _spool(folder, source.edges, vertices, options, mirrors=symmetrise)
         edges = ExternalSort(
             spool,
             num_vertices=num_vertices,
@@ -71,13 +72,11 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             edge_data=tuple(source.edges.columns),
             splits=tuple(source.splits),
             num_graphs=1 if source.graph_ptr is None else len(source.graph_ptr) - 1,
-            graph_names=source.graph_names,
             graph_labels=vertices.graph_label_kind,
             num_graph_classes=vertices.num_graph_classes,
             num_graph_targets=vertices.num_graph_targets,
             graph_splits=tuple(source.graph_splits),
-            class_names=source.class_names,
-            edge_type_names=source.edge_type_names,
+            **names_of(source),
             edges=EdgeTreatment(
                 symmetrised=symmetrise,
                 coalesced=options.coalesce or symmetrise,
@@ -93,7 +92,7 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
 
 
 def _spool(
-    folder: Path, source: EdgeSource, num_vertices: int | None, options: ImportOptions, *, mirrors: bool
+    folder: Path, source: EdgeSource, vertices: VertexArrays, options: ImportOptions, *, mirrors: bool
 ) -> tuple[EdgeSpool, int]:
     """Spool the edges; return the spool and the number of vertices."""
     from sagann.storage.edge_spool import EdgeSpool
@@ -106,7 +105,8 @@ def _spool(
     spool = EdgeSpool(
         folder / "edges-0.tmp",
         columns=source.columns,
-        num_vertices=num_vertices,
+        num_vertices=vertices.num_vertices,
+        rows_of=vertices.rows_of,
         drop_self_loops=options.drop_self_loops,
         mirrors=mirrors,
         block_edges=max(1024, min(2**22, options.memory_bytes // (8 * record_bytes))),
@@ -117,7 +117,7 @@ def _spool(
         # Self-loops that are dropped were read as well.
         num_read += len(chunk.src)
         options.progress(num_read, source.num_edges, "edges", READING)
-    count = num_vertices
+    count = vertices.num_vertices
     if count is None:
         count = count_by_ids(spool.largest_id, spool.num_edges, str(folder.parent))
     spool.finish(count)

@@ -91,6 +91,8 @@ class Manifest:
     "Names of the classes, or empty."
     edge_type_names: tuple[str, ...] = ()
     "Names of the edge types, or empty."
+    feature_names: tuple[str, ...] = ()
+    "Names of the features, or empty."
     edges: EdgeTreatment = field(default_factory=EdgeTreatment)
     "Changes that the import made to the edges of the source."
     source: str = ""
@@ -218,6 +220,7 @@ _ADDED: Mapping[str, Any] = {
     "num_graph_classes": 0,
     "num_graph_targets": 0,
     "graph_splits": [],
+    "feature_names": [],
 }
 """Values of fields that a manifest of an earlier sagann lacks. A sagann that does not know a field refuses the arrays that belong to
 it."""
@@ -264,6 +267,7 @@ def _contradiction_in_names(manifest: Manifest) -> str:
         *manifest.graph_names,
         *manifest.class_names,
         *manifest.edge_type_names,
+        *manifest.feature_names,
     )
     if wrong := [text for text in texts if not is_unicode(text)]:
         return f"{wrong[0]!r:.80} cannot be written in UTF-8"
@@ -271,6 +275,7 @@ def _contradiction_in_names(manifest: Manifest) -> str:
         ("graphs", manifest.graph_names, manifest.num_graphs),
         ("classes", manifest.class_names, manifest.num_classes),
         ("edge types", manifest.edge_type_names, manifest.num_edge_types),
+        ("features", manifest.feature_names, manifest.num_features),
     ):
         if names and len(names) != count:
             return f"there are {count} {what}, but {len(names)} names"

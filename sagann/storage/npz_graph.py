@@ -42,6 +42,7 @@ from sagann.storage.row_source import Array, RowChunk, RowSource, feature_dtype,
 _FEATURE_PARTS = ("features_indptr", "features_indices", "features_data", "features_shape")
 _READ = {
     "edge_index",
+    "edge_split",
     "edge_type",
     "edge_weight",
     "features",
@@ -113,8 +114,9 @@ def _source(archive: NpzArchive) -> ImportSource:
     data: dict[str, RowSource] = {}
     if "edge_weight" in members:
         data["weight"] = npz_rows(archive, "edge_weight", "float32", ndim=1, kinds="fiub")
-    if "edge_type" in members:
-        data["type"] = npz_rows(archive, "edge_type", "int32", ndim=1, kinds="iu")
+    for name in ("type", "split"):
+        if f"edge_{name}" in members:
+            data[name] = npz_rows(archive, f"edge_{name}", "int32", ndim=1, kinds="iu")
     return ImportSource(
         description=f"archive {archive.path.name}",
         edges=npz_edges(archive, data),

@@ -17,6 +17,7 @@ from sagann.errors import DatasetError
 from sagann.storage.columns import (
     BATCH_ROWS,
     FIX_INTEGERS,
+    LABEL,
     UNREADABLE,
     Array,
     Batch,
@@ -24,6 +25,7 @@ from sagann.storage.columns import (
     quoted,
     refuse_doubles,
     require_columns,
+    stored_as,
 )
 from sagann.storage.regular_file import open_file, reading
 
@@ -88,14 +90,14 @@ class ParquetTable:
             yield file
 
     def _array(self, column: Any, name: str, dtype: str, first_row: int) -> Array:
-        if column.null_count:
+        if column.null_count and dtype != LABEL:
             at = int(np.argmin(column.is_valid().to_numpy(zero_copy_only=False)))
             raise bad_row(
                 self.path, first_row + at, f"{quoted(name)} is null", "Drop or fill rows with missing values."
             )
-        array: Array = column.to_numpy()
+        array: Array = column.to_numpy(zero_copy_only=False)
         if dtype != "int64":
-            return array.astype(dtype, copy=False)
+            return array.astype(stored_as(dtype), copy=False)
         if array.dtype == np.uint64 and len(array) and array.max() >= 2**63:
             at = int(array.argmax())
             problem = f"{array[at]} in {quoted(name)} does not fit 63 bits"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sagann.free_space import require_memory
 from sagann.graph import Graph, Topology, symmetrise, validate_graph
+from sagann.graph.graph import names_of
 from sagann.storage.dataset import with_vertex_arrays
 from sagann.storage.edge_source import checked_chunk
 from sagann.storage.import_source import ImportOptions, ImportSource, naming
@@ -29,7 +30,7 @@ def graph_of(source: ImportSource) -> Graph:
     data = {name: _MemoryArray(name, form.dtype, form.row_shape) for name, form in columns.items()}
     largest_id = largest_type = -1
     for found in source.edges.chunks():
-        chunk = checked_chunk(found, vertices.num_vertices, columns)
+        chunk = checked_chunk(found, vertices.num_vertices, columns, vertices.rows_of)
         src.append(chunk.src)
         dst.append(chunk.dst)
         largest_id = max(largest_id, largest(chunk.src), largest(chunk.dst))
@@ -56,12 +57,11 @@ def graph_of(source: ImportSource) -> Graph:
         graph = Graph(
             topology=topology,
             num_classes=vertices.num_classes,
-            graph_names=source.graph_names,
             num_graph_classes=vertices.num_graph_classes,
             num_edge_types=num_edge_types,
             name=source.name,
         )
-        graph = with_vertex_arrays(graph, vertices.arrays, vertices.num_features)
+        graph = with_vertex_arrays(graph, vertices.arrays, vertices.num_features, names_of(source))
         if source.undirected_once:
             graph = symmetrise(graph)
         validate_graph(graph)

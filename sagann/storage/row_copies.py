@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numba import types
 
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

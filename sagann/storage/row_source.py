@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -37,6 +37,8 @@ class RowChunk:
     "Values [n, ...]."
     first_row: int = 0
     "Row number of the first row in the file; rows are counted from 1 in CSV files, from 0 in all others."
+    ids: Array | None = None
+    "Ids of the vertices that the rows belong to, int64 [n]; None where rows are in the order of the vertices."
 
 
 class RowSource(Protocol):
@@ -70,6 +72,8 @@ class ArrayRows:
     "Name of the torch dtype to store."
     chunk_rows: int = 65536
     "Number of rows in a chunk."
+    column_names: tuple[str, ...] = ()
+    "Names of the columns, or empty."
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -111,7 +115,7 @@ class LabelRows:
                 rows = chunk.rows.astype(np.uint8)
             else:
                 rows = self._classes(chunk)
-            yield RowChunk(rows=rows, first_row=chunk.first_row)
+            yield replace(chunk, rows=rows)
 
     def _classes(self, chunk: RowChunk) -> Array:
         values = chunk.rows.reshape(len(chunk.rows))
@@ -166,8 +170,7 @@ class TargetRows:
     def chunks(self) -> Iterator[RowChunk]:
         """Targets as numbers [n], or [n, T]; whoever stores them checks that they are finite."""
         for chunk in self.rows.chunks():
-            rows = chunk.rows if self.row_shape else chunk.rows.reshape(len(chunk.rows))
-            yield RowChunk(rows=rows, first_row=chunk.first_row)
+            yield chunk if self.row_shape else replace(chunk, rows=chunk.rows.reshape(len(chunk.rows)))
 
 
 def target_rows(rows: RowSource, stored: Stored) -> RowSource:
@@ -205,6 +208,38 @@ def masks_of(split_ids: Mapping[str, Sequence[RowSource]], num_vertices: int) ->
         files = ", ".join(source.file for source in sources)
         masks[name] = ArrayRows(array=mask, file=files, dtype="bool", chunk_rows=2**24)
     return masks
+
+
+def in_order_of_ids(chunks: Iterable[RowChunk], file: str) -> Iterator[Array]:
+    """Rows of chunks in the order of their ids, which are 0 to n - 1; without ids, in the order of the chunks.
+
+    Memory holds the rows from the first one on that is out of order.
+    """
+    num_rows, held = 0, list[RowChunk]()
+    for chunk in chunks:
+        if held or (chunk.ids is not None and (chunk.ids != np.arange(num_rows, num_rows + len(chunk.ids))).any()):
+            held.append(chunk)
+            # They are joined before they are taken in order.
+            require_memory(sum(each.rows.nbytes for each in held), where=file, fix="Sort the rows by id.")
+        else:
+            num_rows += len(chunk.rows)
+            yield chunk.rows
+    if held:
+        ids = np.concatenate([chunk.ids for chunk in held if chunk.ids is not None])
+        order = np.argsort(ids, kind="stable")
+        at = first_true(ids[order] != np.arange(num_rows, num_rows + len(ids)))
+        if at is not None:
+            found, expected = ids[order[at]], num_rows + at
+            problem = f"stands where {expected} is missing" if found > expected else "stands twice"
+            raise DatasetError(
+                "ids of rows are not those of the vertices",
+                value=f"{found} {'is negative' if found < 0 else problem}; there are {num_rows + len(ids)} rows",
+                where=f"{file}, row {held[0].first_row + order[at]}",
+                fix="Give each vertex one row, with its id from 0 as in the edges; an unknown label is -1.",
+            )
+        rows = np.concatenate([chunk.rows for chunk in held])
+        for part in np.array_split(order, len(held)):
+            yield rows[part]
 
 
 def as_stored(rows: Array, dtype: str, what: str, *, where: Where, fix: str = NOT_A_NUMBER) -> Array:

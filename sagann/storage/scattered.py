@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numba import types
 
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.storage.positioned import READ_BYTES, CutShort, read_bytes
 from sagann.storage.row_copies import copy_row
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,6 +20,48 @@ Table: TypeAlias = CsvTable | ParquetTable
 CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 _TAB_SUFFIXES = (".tsv", ".tsv.gz")
+_NAMES = {
+    "src": ("src", "source", "from", "u"),
+    "dst": ("dst", "destination", "target", "to", "v"),
+    "id": ("id", "vertex", "vertex_id", "node", "node_id"),
+}
+"Names of columns that say what a column holds, in any case."
+_NO_ENDS = ("id", "weight", "type", "time", "timestamp")
+"Names of columns that are not taken for ends of edges."
+
+
+def named_column(table: Table, role: str) -> str | None:
+    """The column beside others whose name says that it holds 'src', 'dst' or 'id'; None without one, an error for two."""
+    has_names = table.has_names and len(table.names) > 1
+    found = [name for name in table.names if has_names and name.lower() in _NAMES[role]]
+    if len(found) > 1:
+        raise _unclear(table, f"{' and '.join(map(quoted, found))} both name the column of '{role}'")
+    return found[0] if found else None
+
+
+def end_columns(table: Table, given: Sequence[Column | None] = (None, None)) -> list[str]:
+    """Columns of sources and destinations: as given, else by name, else the first and the second, unless names speak against it."""
+    roles = ("src", "dst")
+    named = [
+        named_column(table, role) if column is None else column_name(table, column)
+        for role, column in zip(roles, given, strict=True)
+    ]
+    ends = [column_name(table, at) if name is None else name for at, name in enumerate(named)]
+    for role, name, known in zip(roles, ends, named, strict=True):
+        if known is None and set(named) != {None} == set(given):
+            raise _unclear(table, f"no column '{role}' ({', '.join(_NAMES[role])}) beside the other end")
+        if known is None and table.has_names and name.lower() in _NO_ENDS:
+            raise _unclear(table, f"{quoted(name)} is not taken for an end of edges")
+    return ends
+
+
+def _unclear(table: Table, problem: str) -> DatasetError:
+    return DatasetError(
+        "it is not clear what the columns are",
+        value=f"{problem}; there are {', '.join(map(quoted, table.names[:20]))}",
+        where=str(table.path),
+        fix="Rename the columns; of an edge list, src and dst (--src and --dst) name them.",
+    )
 
 
 def column_name(table: Table, column: Column) -> str:

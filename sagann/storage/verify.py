@@ -14,6 +14,7 @@ from threading import Event
 import torch
 
 from sagann.graph import Graph, validate_graph
+from sagann.parent_process import require_own_threads
 from sagann.storage.array_map import ArrayMap
 from sagann.storage.whole_files import graph_maps, whole_files
 
@@ -25,6 +26,7 @@ def check_graph(graph: Graph) -> None:
         DatasetError: a file is damaged; the message names the file and the damaged part.
         InputError: a value is wrong; the message names the first offending vertex or edge.
     """
+    require_own_threads()
     with whole_files(graph):
         _compare(graph_maps(graph), meanwhile=lambda: validate_graph(graph))
 

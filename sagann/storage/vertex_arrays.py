@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,20 @@ from sagann.graph import id_dtype
 from sagann.graph.checks import check_columns, check_labels, numbered, unknown_target
 from sagann.storage.import_source import WRITING, CsrRows, ImportOptions, ImportSource
 from sagann.storage.npy import dtype_name
-from sagann.storage.row_source import Array, RowSource, as_stored
+from sagann.storage.row_source import Array, RowChunk, RowSource, as_stored, in_order_of_ids
 
 
 class VertexArrays:
     """Write the arrays of vertices and of graphs, and find the numbers of vertices, features, classes and targets.
 
     ``open_array`` makes the writer of an array from its name, dtype and row shape: an NpyWriter, or an object with the same
-    methods. ``arrays`` holds the result of each writer's ``finish``, by the name of the array.
+    methods. ``rows_of`` names the file whose rows were counted for the number of vertices, if that is not stated. ``arrays`` holds the result of each writer's ``finish``, by the name of the array.
     """
 
     def __init__(self, source: ImportSource, options: ImportOptions, open_array: Callable[..., Any]) -> None:
         self._options = options
         self._open = open_array
-        self._told_by = "num_vertices"
+        self.rows_of = ""
         self.num_vertices = options.num_vertices if options.num_vertices is not None else source.num_vertices
         num_classes = options.num_classes if options.num_classes is not None else source.num_classes
         self._num_classes = {"labels": num_classes, "graph_labels": source.num_graph_classes}
@@ -76,16 +77,7 @@ class VertexArrays:
         if name.startswith("graph_"):
             unit, units, total = "graph", "graphs", self._num_graphs
         with self._open(name, source.dtype, source.row_shape) as writer:
-            for chunk in source.chunks():
-                rows, where = chunk.rows, numbered(source.file, "row", chunk.first_row)
-                if name == "features":
-                    rows = as_stored(rows, source.dtype, "feature", where=where)
-                elif name in ("targets", "graph_targets"):
-                    rows = as_stored(rows, source.dtype, "target", where=where, fix=unknown_target(unit))
-                elif name in self._largest_label:
-                    check_labels(rows, self._num_classes[name], where=where, error=DatasetError)
-                    if rows.ndim == 1:
-                        self._largest_label[name] = max(self._largest_label[name], largest(rows))
+            for rows in in_order_of_ids(self._checked(name, source, unit), source.file):
                 writer.append(rows)
                 self._options.progress(writer.num_rows, total, units, f"{WRITING}{name}")
             self.arrays[name] = writer.finish()
@@ -93,6 +85,19 @@ class VertexArrays:
             self._agree(writer.num_rows, source.file)
         else:
             self._agree_on_graphs(writer.num_rows, source.file)
+
+    def _checked(self, name: str, source: RowSource, unit: str) -> Iterator[RowChunk]:
+        for chunk in source.chunks():
+            rows, where = chunk.rows, numbered(source.file, "row", chunk.first_row)
+            if name == "features":
+                rows = as_stored(rows, source.dtype, "feature", where=where)
+            elif name in ("targets", "graph_targets"):
+                rows = as_stored(rows, source.dtype, "target", where=where, fix=unknown_target(unit))
+            elif name in self._largest_label:
+                check_labels(rows, self._num_classes[name], where=where, error=DatasetError)
+                if rows.ndim == 1:
+                    self._largest_label[name] = max(self._largest_label[name], largest(rows))
+            yield replace(chunk, rows=rows)
 
     def _write_csr(self, features: CsrRows) -> None:
         self.layout, self.num_features = "csr", features.num_features
@@ -125,11 +130,11 @@ class VertexArrays:
 
     def _agree(self, num_rows: int, file: str) -> None:
         if self.num_vertices is None:
-            self.num_vertices, self._told_by = num_rows, file
+            self.num_vertices, self.rows_of = num_rows, file
         elif num_rows != self.num_vertices:
             raise DatasetError(
                 "number of vertices is not clear",
-                value=f"{num_rows} rows, but {self._told_by} says {self.num_vertices}",
+                value=f"{num_rows} rows, but {self.rows_of or 'num_vertices'} says {self.num_vertices}",
                 where=file,
                 fix="Provide one row for each vertex, or state the right number of vertices.",
             )

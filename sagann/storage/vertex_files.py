@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from sagann.errors import DatasetError
-from sagann.storage.columns import BATCH_ROWS
+from sagann.storage.columns import BATCH_ROWS, LABEL
 from sagann.storage.expanded import EXPANSION
 from sagann.storage.npz import UNREADABLE_HEADER, read_npy_header
 from sagann.storage.regular_file import open_file, reading
@@ -25,7 +25,7 @@ from sagann.storage.row_source import (
     label_rows,
     target_rows,
 )
-from sagann.storage.tables import Table, open_table, require_named
+from sagann.storage.tables import Table, named_column, open_table, require_named
 from sagann.storage.whole_files import map_source
 
 _CHUNK_BYTES = 2**24
@@ -38,9 +38,26 @@ class TableRows:
     table: Table
     "The file."
     dtype: str
-    "Name of the dtype to read and to store: 'int64', 'float32' or 'float64'."
+    "Name of the dtype to read and to store: 'int64', 'float32', 'float64' or LABEL."
+    names: Sequence[str]
+    "Columns to read."
     row_shape: tuple[int, ...]
-    "Shape of one row: (F,) for all F columns of the table; () for the first column alone."
+    "Shape of one row: (F,) for F columns; () for a column alone."
+    ids: str | None = None
+    "Column with the vertex of each row; None where rows are in the order of the vertices."
+
+    @classmethod
+    def of(cls, table: Table, dtype: str, *, is_matrix: bool = False) -> TableRows:
+        """The columns of a table without its ids; of a single column, a vector unless ``is_matrix``."""
+        ids = named_column(table, "id")
+        names = [name for name in table.names if name != ids]
+        row_shape = (len(names),) if is_matrix or len(names) > 1 else ()
+        return cls(table=table, dtype=dtype, names=names, row_shape=row_shape, ids=ids)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names that the file gives its columns; empty without a line of names."""
+        return tuple(self.names) if self.table.has_names else ()
 
     @property
     def file(self) -> str:
@@ -49,31 +66,32 @@ class TableRows:
 
     def chunks(self) -> Iterator[RowChunk]:
         """Yield the rows; a batch of many columns is cut into chunks of bounded size."""
-        names = self.table.names if self.row_shape else self.table.names[:1]
+        names, dtypes = list(self.names), [self.dtype] * len(self.names)
         step = max(1, min(BATCH_ROWS, _CHUNK_BYTES // (8 * len(names))))
-        for batch in self.table.batches(names, [self.dtype] * len(names)):
+        if self.ids is not None:
+            names, dtypes = [*names, self.ids], [*dtypes, "int64"]
+        for batch in self.table.batches(names, dtypes):
             for begin in range(0, len(batch.columns[0]), step):
                 parts = [column[begin : begin + step] for column in batch.columns]
+                ids = None if self.ids is None else parts.pop()
                 rows = np.stack(parts, axis=1) if self.row_shape else parts[0]
-                yield RowChunk(rows=rows, first_row=batch.first_row + begin)
+                yield RowChunk(rows=rows, first_row=batch.first_row + begin, ids=ids)
 
 
 def table_features(table: Table) -> TableRows:
-    """All columns of a table, as float32."""
-    return TableRows(table=table, dtype="float32", row_shape=(len(table.names),))
+    """The columns of a table but its ids, as float32."""
+    return TableRows.of(table, "float32", is_matrix=True)
 
 
-def table_labels(table: Table, dtype: str) -> RowSource:
-    """Labels of a table: one column, read as ``dtype``, or C columns of 0 and 1."""
-    if len(table.names) == 1:
-        return LabelRows(rows=TableRows(table=table, dtype=dtype, row_shape=()), row_shape=())
-    shape = (len(table.names),)
-    return LabelRows(rows=TableRows(table=table, dtype="int64", row_shape=shape), row_shape=shape)
+def table_labels(table: Table) -> RowSource:
+    """Labels of a table: one column, or C columns of 0 and 1, and ids."""
+    rows = TableRows.of(table, LABEL)
+    return LabelRows(rows=rows, row_shape=rows.row_shape)
 
 
 def open_features(
     path: str | os.PathLike[str], *, separator: str | None = None, expansion: int = EXPANSION
-) -> RowSource:
+) -> TableRows | ArrayRows:
     """Open vertex features: ``.npy`` [N, F], or a table with F columns."""
     if Path(path).suffix == ".npy":
         array = map_array(path)
@@ -105,7 +123,7 @@ def open_labels(
     """Open vertex labels: ``.npy`` [N] or [N, C], or a table with one column, or C of 0/1."""
     if Path(path).suffix == ".npy":
         return array_labels(map_array(path), str(path))
-    return table_labels(open_table(path, separator=separator, expansion=expansion), "int64")
+    return table_labels(open_table(path, separator=separator, expansion=expansion))
 
 
 def open_targets(
@@ -115,9 +133,8 @@ def open_targets(
     if Path(path).suffix == ".npy":
         array = map_array(path)
         return target_rows(ArrayRows(array=array, file=str(path), dtype="float32"), array)
-    table = _table_of_numbers(path, separator=separator, expansion=expansion)
-    shape = () if len(table.names) == 1 else (len(table.names),)
-    return TargetRows(rows=TableRows(table=table, dtype="float64", row_shape=shape), row_shape=shape)
+    rows = TableRows.of(_table_of_numbers(path, separator=separator, expansion=expansion), "float64")
+    return TargetRows(rows=rows, row_shape=rows.row_shape)
 
 
 def array_labels(array: Array, file: str) -> RowSource:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from sagann.jit import compiled
 from sagann.kernels.edge.cpu.access import prefetcher
-from sagann.machine_code import compiled
 from sagann.tiering.cache import Array
 
 AHEAD = 128

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.tiering.cache import NO_ROW, Array, Decision, id_type
 from sagann.tiering.prefetch import AHEAD, prefetch_by_id
 

@@ -63,7 +63,9 @@ def assemble(
         say(said)
     answers = answered(graph)
     num_classes = 0 if is_of_links(graph) else answers.num_classes
-    names = require_names(class_names, num_classes, where="Trainer.class_names")
+    names = require_names(
+        class_names or answers.class_names[:num_classes], num_classes, where="Trainer.class_names"
+    )
     if optimizer is None and scheduler is None:
         try_policies(config)
     # The first of several workers checks every value, and the others wait for what it finds.
@@ -97,6 +99,8 @@ def assemble(
             model = build_model(model, graph)
     if is_written_for_pyg(model):
         model = from_pyg_model(model, graph)
+        if said := model.left_out(graph):
+            say(said)
     if config.sample is not None:
         check_sampled(model, graph, config.sample)
     streaming = streaming_of(config, spill_dir, device)

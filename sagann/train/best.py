@@ -17,12 +17,14 @@ from sagann.train.reporter import EpochRecord
 
 _MONITORS = {
     "classification": "val/accuracy",
-    "multi-label": "val/micro_f1",
+    # Of many rare classes micro-F1 is best while nothing is learned and everything is predicted.
+    "multi-label": "val/loss",
     "regression": "val/loss",
     LINK_TASK: "val/mrr",
 }
 "The metric of each task that is monitored where none is named."
-_STATE = ("epoch", "value", "weights", "exhausted")
+_COMPARED = ("epoch", "value", "improved", "evaluated")
+_STATE = (*_COMPARED, "weights")
 
 
 def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str, Tensor]) -> str:
@@ -51,9 +53,10 @@ def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str
 
 
 class BestTracker:
-    """Keeps the weights of the best evaluated epoch, if asked; of equally good epochs, of the first one.
+    """Keeps the weights of the best evaluated epoch, if asked; of equally good epochs, of the last one, which is trained most.
 
-    ``monitor`` is 'split/metric'. After ``patience`` epochs without improvement, the tracker is exhausted; None is never.
+    ``monitor`` is 'split/metric'. After ``patience`` epochs without improvement, the tracker is exhausted; None is never. An equal
+    value is no improvement.
     """
 
     def __init__(self, monitor: str, *, keep_weights: bool, patience: int | None) -> None:
@@ -65,7 +68,13 @@ class BestTracker:
         self.epoch: int | None = None
         self.value: float | None = None
         self.weights: dict[str, Any] | None = None
-        self.exhausted = False
+        self.improved, self.evaluated = 0, 0
+        "The last epoch that was better than all before, and the last one that was evaluated."
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether patience has run out."""
+        return self.patience is not None and self.evaluated - self.improved >= self.patience
 
     def monitored(self, metrics: Mapping[str, Metrics]) -> float:
         """The value of the monitored metric. An undefined metric is an InputError."""
@@ -87,13 +96,27 @@ class BestTracker:
             self.weights = copy_of(model.state_dict())
 
     def _is_best(self, epoch: int, value: float) -> bool:
-        """Compare the value of an evaluated epoch with the best one so far, which it replaces where it is better."""
-        is_best = self.value is None or (value > self.value if self.maximise else value < self.value)
+        """Compare the value of an evaluated epoch with the best one so far, which it replaces unless it is worse."""
+        self.evaluated = epoch
+        is_better = self.value is None or (value > self.value if self.maximise else value < self.value)
+        is_best = is_better or value == self.value
+        if is_better:
+            self.improved = epoch
         if is_best:
             self.epoch, self.value = epoch, value
-        assert self.epoch is not None
-        self.exhausted = self.patience is not None and epoch - self.epoch >= self.patience
         return is_best
+
+    def first_is_best(self, history: Sequence[EpochRecord]) -> str | None:
+        """A warning where the first of several evaluated epochs is the best one, whose weights are kept; else None."""
+        evaluated = [record for record in history if record.metrics]
+        if self.weights is None or len(evaluated) < 2 or self.epoch != evaluated[0].epoch:
+            return None
+        first, last = evaluated[0], evaluated[-1]
+        return (
+            f"The kept weights are hardly trained: {self.monitor} was best in epoch {first.epoch} ({self.value:.4g}), the first one measured. "
+            f"In epoch {last.epoch} it is {self.monitored(last.metrics):.4g}; the training loss went from {first.loss:.4g} to {last.loss:.4g}. "
+            "Lower lr, monitor another metric, or keep the last weights (weights = 'last')."
+        )
 
     def require_state(self, found: Any, history: Sequence[EpochRecord], *, eval_every: int, weights: Any) -> None:
         """Require the state that evaluations of a history lead to, with best weights of the form of ``weights``.
@@ -108,7 +131,7 @@ class BestTracker:
                 if value is None:
                     raise ValueError(f"epoch {record.epoch} of the history has no {self.monitor}")
                 twin._is_best(record.epoch, value)
-        for name in ("epoch", "value", "exhausted"):
+        for name in _COMPARED:
             expected = getattr(twin, name)
             if type(found[name]) is not type(expected) or found[name] != expected:
                 raise ValueError(f"best.{name} is {found[name]!r:.80}, the history says {expected}")

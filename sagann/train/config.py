@@ -26,6 +26,7 @@ from sagann.train.config_checks import (
 
 _SEEDS, _GRAPHS = 1024, 64
 "Training vertices in a mini-batch, and graphs in a batch, where no number is given."
+_SET_SAMPLE = "set sample (--sample 25,10)"
 _OF_DEVICES = ("mapping", "sharing", "link_rate")
 "Fields that only several trainers read."
 _OF_TIERS = ("hot", "score", "cache")
@@ -97,6 +98,8 @@ class TrainConfig:
     learned; where links are learned on the whole graph, number of links in a step. None is 1024 vertices or links, 64 graphs, or all links."""
     negatives: int = 1
     "Where links are learned: number of negative links that are drawn for each positive one, at least 1."
+    keep_positives: bool = False
+    "Where links are learned on mini-batches: whether messages travel along a batch's positive links and their reverses too, which gives them away."
     sampling_threads: int = 1
     "Number of threads that sample mini-batches, and of threads that load their features. It does not change the numbers."
     sample_on: str = "cpu"
@@ -143,7 +146,7 @@ class TrainConfig:
     the last epoch."""
     monitor: str | None = None
     """Metric that early stopping and the best weights go by: 'val/accuracy', 'val/loss', 'val/r2', 'train/loss', ... None is
-    'val/accuracy' ('val/micro_f1' for multi-label, 'val/loss' for regression), or 'train/loss' where there is no val split."""
+    'val/accuracy' ('val/loss' for multi-label and regression, 'val/mrr' for links), or 'train/loss' where there is no val split."""
     patience: int | None = None
     "Number of epochs without improvement of the monitored metric after which training stops; None never stops early."
     weights: str | None = None
@@ -176,31 +179,36 @@ class TrainConfig:
             scheduler = class_of_torch(schedulers, schedulers.LRScheduler, self.scheduler, "scheduler")
             check_options_of(self, "scheduler", scheduler, {"optimizer"})
         elif self.scheduler_options:
-            raise refused("scheduler_options", dict(self.scheduler_options), "{} where no scheduler is set")
+            fix = "Leave scheduler_options out, or name a scheduler (--scheduler StepLR)."
+            raise refused("scheduler_options", dict(self.scheduler_options), "{} where no scheduler is set", fix)
         if self.sample is not None:
             # JSON and TOML have lists.
             object.__setattr__(self, "sample", tuple(map(int, self.sample)))
-            if self.profile and self.devices is None:
-                raise refused(
-                    "profile",
-                    True,
-                    "false where sample is set, for only a streamed epoch, or one of several trainers, is profiled",
-                )
-        if self.sample_on == "device" and self.device == "cpu":
-            raise refused("sample_on", self.sample_on, "cpu where device is 'cpu'")
+            if self.devices is None:
+                what = "sample is set, for only a streamed epoch, or one of several trainers, is profiled"
+                require_defaults(self, ("profile",), what)
+        if self.device == "cpu":
+            require_defaults(self, ("sample_on",), "device is 'cpu'")
         if self.sample is None:
-            require_defaults(self, ("sampling_threads", "sample_on", *_OF_TIERS, "devices"), "sample is not set")
+            names = ("sampling_threads", "sample_on", *_OF_TIERS, "devices")
+            require_defaults(self, names, "sample is not set", otherwise=_SET_SAMPLE)
         elif self.has_tiers:
             check_tiers(self)
         elif not all(has_default(self, name) for name in _OF_TIERS):
             check_tiers(self)
-            require_defaults(self, _OF_TIERS, "neither hot nor memory is set")
+            require_defaults(self, _OF_TIERS, "neither hot nor memory is set", otherwise="set hot (--hot 10%)")
         if self.devices is None:
-            require_defaults(self, _OF_DEVICES, "devices is not set")
+            require_defaults(
+                self,
+                _OF_DEVICES,
+                "devices is not set",
+                otherwise="set sample and devices (--sample 25,10 --devices auto)",
+            )
         else:
             check_devices(self)
-        if self.profile and self.memory is None and self.devices is None:
-            raise refused("profile", True, "false where no memory is set, for only a streamed epoch is profiled")
+        if self.memory is None and self.devices is None:
+            what = "no memory is set, for only a streamed epoch is profiled"
+            require_defaults(self, ("profile",), what, otherwise="set memory (--memory 2GiB)")
         if self.task is not None:
             self.require_effect(of_graphs=self.task in GRAPH_TASKS, of_links=self.task == LINK_TASK)
         if self.spill is not None:
@@ -233,17 +241,21 @@ class TrainConfig:
         if of_links:
             require_defaults(self, ("devices",), "links are learned, which one trainer does")
             if self.sample is None:
-                require_defaults(self, ("batches_ahead", "memory"), "links are learned and sample is not set")
+                what, names = (
+                    "links are learned and sample is not set",
+                    ("batches_ahead", "memory", "keep_positives"),
+                )
+                require_defaults(self, names, what, otherwise=_SET_SAMPLE)
             return
-        require_defaults(self, ("negatives",), "links are not learned")
+        learn_links = f"learn links (--task {LINK_TASK})"
+        require_defaults(self, ("negatives", "keep_positives"), "links are not learned", otherwise=learn_links)
         if of_graphs:
             what = "whole graphs are learned, which are trained in batches of graphs"
             require_defaults(self, ("sample", "memory"), what)
         elif self.sample is None:
-            require_defaults(self, ("batches_ahead",), "sample is not set")
             # A run that was begun when None was this number goes on.
-            if self.seeds_per_batch != _SEEDS:
-                raise refused("batch_size", self.batch_size, "None where sample is not set")
+            not_read = ("batches_ahead", "batch_size")[: 1 + (self.seeds_per_batch != _SEEDS)]
+            require_defaults(self, not_read, "sample is not set", otherwise=_SET_SAMPLE)
 
     def to_json(self) -> dict[str, Any]:
         """Every field as JSON values, which make the same configuration again."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, LayerError
+from sagann.errors import InputError, LayerError, listed, shown
 from sagann.graph import Graph, MeasuredLinks, Topology, for_task
 from sagann.graph.checks import form_of
 from sagann.graph.task import (
@@ -24,6 +24,7 @@ from sagann.graph.task import (
 )
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.ranges import RANGES
+from sagann.storage.json_fields import as_texts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +49,8 @@ class Contract:
     "Whether the model learns answers of whole graphs: a label, or targets, for each graph of several in one."
     of_links: bool = False
     "Whether the model learns which pairs of vertices are joined."
+    feature_names: tuple[str, ...] = ()
+    "Names of the features of the training graph, or empty."
 
     @property
     def task(self) -> str:
@@ -80,7 +83,8 @@ class Contract:
         """The contract that ``graph`` keeps. A graph with answers for several tasks is an InputError."""
         graph = for_task(graph)
         found = {
-            name: getattr(graph, name) for name in ("num_features", "num_edge_types", "num_vertices", "edge_dim")
+            name: getattr(graph, name)
+            for name in ("num_features", "num_edge_types", "num_vertices", "edge_dim", "feature_names")
         }
         if is_of_links(graph):
             return cls(**found, num_classes=0, multi_label=False, of_links=True)
@@ -90,12 +94,15 @@ class Contract:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Contract:
         """A contract of the values of its fields; a TypeError where one is missing, unknown, or of the wrong type."""
-        for name, value in values.items():
+        sizes = dict(values)
+        names = sizes.pop("feature_names", ())
+        names = as_texts([*names] if isinstance(names, tuple) else names)
+        for name, value in sizes.items():
             is_flag = name in ("multi_label", "of_graphs", "of_links")
             is_fit = isinstance(value, bool) if is_flag else name in RANGES and value in RANGES[name]
             if not is_fit:
                 raise TypeError(f"{name} is {value!r:.40}, expected {RANGES.get(name, 'true or false')}")
-        found = cls(**values)
+        found = cls(**sizes, feature_names=names)
         if found.of_links and (found.of_graphs or found.multi_label or found.num_classes or found.num_targets):
             raise TypeError("of_links is true, and there are answers of another task")
         return found
@@ -126,6 +133,7 @@ class Contract:
                 validate=False,
             ),
             features=torch.zeros((1, 1)).expand(n, self.num_features) if self.num_features else None,
+            feature_names=self.feature_names,
             graph_ptr=torch.tensor([0, n]) if self.of_graphs else None,
             **answers,
             num_edge_types=self.num_edge_types,
@@ -133,7 +141,7 @@ class Contract:
         )
 
     def check(self, graph: Graph) -> None:
-        """Refuse a graph whose features or edge types are not those of the contract."""
+        """Refuse a graph whose features or edge types are not those of the contract; features without names pass by their number."""
         found, expected = graph.num_edge_types, self.num_edge_types
         if graph.num_features != self.num_features:
             raise _unfit(
@@ -141,6 +149,14 @@ class Contract:
                 "the graph has other features than the model was trained on",
                 f"{graph.num_features} features per vertex, the model expects {self.num_features}",
                 "Prepare the graph's features as those of the training graph.",
+            )
+        pairs = enumerate(zip(graph.feature_names, self.feature_names, strict=False))
+        for at, (name, trained) in (pair for pair in pairs if pair[1][0] != pair[1][1]):
+            raise _unfit(
+                graph,
+                "the graph's features have other names than those that the model was trained on",
+                f"feature {at} is {shown(name)}, the model expects {shown(trained)}",
+                f"Order the features as {listed(self.feature_names)}, or, if the names alone differ, rename them.",
             )
         if self.num_features == 0 and graph.num_vertices != self.num_vertices:
             raise _unfit(

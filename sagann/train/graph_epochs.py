@@ -7,6 +7,7 @@ from functools import partial
 
 from sagann.runtime.loading import GraphBatches
 from sagann.runtime.loading.minibatches import useful_ahead
+from sagann.saga.batch_norms import batch_size_without_rest
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.graph_predictor import GraphPredictor
@@ -35,6 +36,8 @@ class GraphEpochs(PredictorSource[GraphPredictor]):
             if config.batches_ahead is None
             else config.batches_ahead,
         )
+        batches = self._batches
+        batches.batch_size = batch_size_without_rest(predictor.model, len(batches.graphs), batches.batch_size)
 
     @property
     def num_batches(self) -> int:

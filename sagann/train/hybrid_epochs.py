@@ -39,7 +39,6 @@ from sagann.saga.engine import current_engine, set_engine
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import PredictorSource, TrainStep
-from sagann.train.evaluating import evaluating
 from sagann.train.losses import Loss
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
@@ -48,12 +47,6 @@ from sagann.train.trainer_work import TrainerWork
 
 if TYPE_CHECKING:
     from sagann.nn import ModelConfig
-
-
-_TRIED_SEEDS = 64
-"Seeds on which it is tried whether trainers can compute apart."
-_TOLERANCE = 1e-3
-"Relative difference of outputs that sums in another order do not have."
 
 
 class HybridEpochs(PredictorSource[Predictor]):
@@ -151,7 +144,6 @@ class HybridEpochs(PredictorSource[Predictor]):
 
     def open(self) -> None:
         if not self.trainers:
-            _require_apart(self._predictor, self._minibatches)
             self.trainers = self._started()
 
     def close(self) -> None:
@@ -314,25 +306,3 @@ def _require_shareable(model: nn.Module, prepared: PreparedGraph) -> None:
                 where="TrainConfig.devices",
                 fix="Train in this process alone, without devices.",
             )
-
-
-def _require_apart(predictor: Predictor, minibatches: MiniBatches) -> None:
-    """Refuse a model whose rows depend on the other seeds of a mini-batch, such as one that subtracts their mean: trainers see a share of them.
-
-    The output of some seeds together is compared with that of the first one alone, without dropout.
-    """
-    seeds = minibatches.seeds[:_TRIED_SEEDS]
-
-    def output(ids: Tensor) -> Tensor:
-        return predictor.forward_batch(minibatches.load(minibatches.sampler.sample(ids).prepare()))[0]
-
-    with evaluating(predictor.model), seeded(0, torch.device("cpu")):
-        together, alone = output(seeds), output(seeds[:1])
-    difference = float((together - alone).abs().max() / together.abs().max().clamp(min=1e-30))
-    if difference > _TOLERANCE:
-        raise InputError(
-            "a model that several trainers train must treat seeds independently",
-            value=f"the output of a seed differs by {difference:.2g} of its size between alone and beside {len(seeds) - 1} others",
-            where=f"model {type(predictor.model).__name__}",
-            fix="Leave out means over all vertices of a mini-batch, or train in this process alone, without devices.",
-        )

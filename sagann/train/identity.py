@@ -20,9 +20,8 @@ from sagann.graph.feature_store import Features, feature_store
 from sagann.graph.graph import named_arrays
 from sagann.graph.task import is_of_graphs, is_of_links
 from sagann.nn import ModelConfig
-from sagann.nn.imported_files import imported_files
 from sagann.nn.model_call import class_of
-from sagann.nn.user_model import class_in_file
+from sagann.nn.user_model import class_in_file, imported_files
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.storage.regular_file import read_file
@@ -32,6 +31,7 @@ from sagann.train.session import TrainSession
 
 FREE_OPTIONS = (
     "epochs",
+    "patience",
     "checkpoint_every",
     "keep_checkpoints",
     "tensorboard",
@@ -65,7 +65,7 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     # A run on the whole graph that was begun before there were mini-batches goes on.
     left_out = {*FREE_OPTIONS, *_OF_LOSS, *(() if config.sample is not None else ("sample", "batch_size"))}
-    left_out |= set() if is_of_links(graph) else {"negatives"}
+    left_out |= set() if is_of_links(graph) else {"negatives", "keep_positives"}
     options = {name: value for name, value in config.to_json().items() if name not in left_out}
     if config.sample is not None:
         options["batch_size"] = config.seeds_per_batch
@@ -124,6 +124,8 @@ def graph_identity(graph: Graph, *, as_stated: bool = False) -> dict[str, Any]:
     """
     sizes = ("num_vertices", "num_edges", "num_features", "num_classes", "num_edge_types")
     found: dict[str, Any] = {name: getattr(graph, name) for name in sizes}
+    if graph.feature_names:
+        found["feature_names"] = list(graph.feature_names)
     return found | {name: _digest(array, as_stated=as_stated) for name, array in named_arrays(graph)}
 
 

@@ -42,8 +42,11 @@ class LinkEpochs(PredictorSource[LinkPredictor]):
     def __init__(self, predictor: LinkPredictor, prepared: PreparedGraph, config: TrainConfig) -> None:
         super().__init__(predictor, prepared)
         assert prepared.learned is not None
+        assert prepared.graph.links is not None
         self._learned, self._seed = prepared.learned.to("cpu"), config.seed
-        self._links = LinkSampler(self._learned, negatives=config.negatives, seed=config.seed)
+        self._links = LinkSampler(
+            self._learned, negatives=config.negatives, undirected=prepared.graph.links.undirected, seed=config.seed
+        )
         self._edges = proper_edges(self._learned)
         self._types = link_types(self._learned)
         self._batch_size = config.batch_size or max(1, len(self._edges))
@@ -120,12 +123,15 @@ class SampledLinkEpochs(SampledEpochs):
         self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
     ) -> LinkBatches:
         assert config.sample is not None
+        assert graph.links is not None
         return LinkBatches(
             graph,
             self._learned,
             fanouts=config.sample,
             batch_size=config.seeds_per_batch,
             negatives=config.negatives,
+            keep_positives=config.keep_positives,
+            undirected=graph.links.undirected,
             seed=config.seed,
             threads=config.sampling_threads,
             ahead=ahead,

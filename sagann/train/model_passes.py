@@ -6,8 +6,9 @@ mini-batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +20,9 @@ from sagann.graph.feature_store import Features
 from sagann.graph.split import as_columns
 from sagann.kernels.row_dropout import rows_with
 from sagann.nn.model_call import VERTICES, check_call, class_of
+from sagann.saga.batch_norms import naming_few_rows
 from sagann.saga.layer import count_hops
+from sagann.saga.row_runs import tolerance_of
 from sagann.train.contract import Contract
 from sagann.train.evaluating import evaluating
 from sagann.train.losses import Loss, default_loss
@@ -27,6 +30,7 @@ from sagann.train.own_metrics import OwnMetrics, check_own_metrics
 from sagann.train.preparation import PreparedGraph
 from sagann.train.streamed_passes import StreamedPasses
 from sagann.train.streaming import Streaming
+from sagann.train.trainable import require_one_graph
 
 if TYPE_CHECKING:
     from sagann.plan.epoch import Planned
@@ -35,6 +39,10 @@ if TYPE_CHECKING:
     from sagann.runtime.streaming.epoch import LossOf
     from sagann.runtime.workers import WorkerPart, Workers
     from sagann.train.learned import Learned
+
+
+_TRIED_SEEDS = 8
+"Seeds on which it is tried whether the row of one depends on the others."
 
 
 class ModelPasses:
@@ -77,6 +85,8 @@ class ModelPasses:
         self._for_first = for_first
         self.passes: StreamedPasses | None = None
         "The passes of a model that is streamed; None for everything in memory."
+        self._row_wise_modes: set[bool] = set()
+        "Modes, training or not, in which the model is known to treat the vertices of workers independently."
         self.stream_within(streaming)
 
     def stream_within(self, streaming: Streaming | None) -> None:
@@ -122,17 +132,46 @@ class ModelPasses:
             self.model.train()
             self.require_row_wise(prepared)
 
-    def require_row_wise(self, prepared: PreparedGraph) -> None:
-        """Refuse a model that, in its current mode, mixes vertices between its layers: a worker would mix its own vertices alone.
+    def require_row_wise(self, prepared: PreparedGraph, *, fanouts: Sequence[int] | None = None) -> None:
+        """Refuse a model that, in its current mode, mixes vertices between its layers, where it sees some of them at a time.
 
-        A streamed model is refused anyway.
+        They are a worker's own, or with ``fanouts`` those of a mini-batch. A streamed model is refused when it is planned.
         """
-        if prepared.part is None or self.streaming is not None:
+        if fanouts is not None:
+            self._require_seeds_apart(prepared.graph.to("cpu"), fanouts)
+        if prepared.part is None or self.streaming is not None or self.model.training in self._row_wise_modes:
             return
+        require_one_graph(self.model, prepared.graph)
         # Imported here: most runs have no workers, and it loads the compiler of whole models.
         from sagann.compiler.capture import capture
 
         capture(self.model, prepared.part.hops(self.num_hops), prepared.part.features)
+        self._row_wise_modes.add(self.model.training)
+
+    def _require_seeds_apart(self, graph: Graph, fanouts: Sequence[int]) -> None:
+        """Refuse a model that gives a seed another row alone than beside others."""
+        # Imported here: most runs sample nothing, and it loads Numba.
+        from sagann.runtime.loading import MiniBatches
+
+        def row_of_last(seeds: Tensor) -> Tensor:
+            batches = MiniBatches(graph, fanouts=fanouts, seeds=seeds, shuffle=False, ahead=0, device=self.device)
+            return self.forward_batch(next(iter(batches)))[-1]
+
+        seeds = torch.arange(min(_TRIED_SEEDS, graph.num_vertices))
+        with evaluating(self.model):
+            together, again, alone = row_of_last(seeds), row_of_last(seeds), row_of_last(seeds[-1:])
+        # Sums in another order differ by less.
+        tolerance = max(1e-3, tolerance_of(together.dtype)) * float(together.abs().max())
+        is_close = partial(torch.allclose, together, rtol=0.0, atol=tolerance, equal_nan=True)
+        # A model that draws random numbers in evaluation is not judged.
+        if not is_close(alone) and is_close(again):
+            raise LayerError(
+                "a model that is trained on mini-batches must treat vertices independently between its layers",
+                value=f"it gives a seed another row alone than beside {len(seeds) - 1} others",
+                where=f"model {class_of(self.model).__name__}",
+                fix="Leave out what depends on other vertices than neighbours, or on numbers and order of vertices, such as GraphNorm and "
+                "torch.arange(len(x)); or train on the whole graph (without --sample and --devices).",
+            )
 
     def _check_result(self, planned: Planned, graph: Graph) -> None:
         form = planned.program.forms[planned.program.output]
@@ -156,7 +195,10 @@ class ModelPasses:
 
     def _on_graph(self, model: nn.Module, graph: Graph) -> Tensor:
         """The result of a model for all vertices of a prepared graph."""
-        return self._run(lambda: model(graph.hops(self.num_hops), graph.features), graph.features)
+        several = (
+            [graph.graph_ptr] if graph.graph_ptr is not None and getattr(self.model, "reads_batch", False) else []
+        )
+        return self._run(lambda: model(graph.hops(self.num_hops), graph.features, *several), graph.features)
 
     def _on_part(self, model: nn.Module, part: WorkerPart) -> Tensor:
         """The result of a model for the own vertices of a worker's part."""
@@ -186,12 +228,13 @@ class ModelPasses:
         return self.mean_loss(self.forward_batch(batch), answers)
 
     def _run(self, model: Callable[[], Tensor], features: Features | None) -> Tensor:
-        """Run the model. A model that overwrites the features is a LayerError."""
-        if not isinstance(features, Tensor) or features.is_inference():
-            # A tensor made in inference mode counts no versions, and refuses to be overwritten outside of that mode.
-            return model()
-        version = features._version
-        result = model()
+        """Run the model. A model that overwrites the features is a LayerError, and so is a BatchNorm that is trained on one row."""
+        with naming_few_rows(f"model {class_of(self.model).__name__}"):
+            if not isinstance(features, Tensor) or features.is_inference():
+                # A tensor made in inference mode counts no versions, and refuses to be overwritten outside of that mode.
+                return model()
+            version = features._version
+            result = model()
         if features._version != version:
             raise LayerError(
                 "the model overwrites its input",

@@ -88,6 +88,19 @@ def _groups(model: nn.Module, weight_decay: float, decays: Callable[[nn.Paramete
     return [group for group in groups if group["params"]]
 
 
+def require_maker(given: object, what: str, argument: str) -> None:
+    """Refuse an 'optimizer' or 'scheduler' that is made already: resumed runs, rehearsals and workers each make one."""
+    if given is None or callable(given):
+        return
+    name = given if isinstance(given, str) else type(given).__name__
+    raise InputError(
+        f"the Trainer makes its {what} itself",
+        value=f"a {type(given).__name__} is given, expected a function",
+        where=f"Trainer.{what}",
+        fix=f"Pass {what}=lambda {argument}: {name}({argument}, ...), or its name as TrainConfig({what}='{name}', ...).",
+    )
+
+
 def build_optimizer(config: TrainConfig, groups: list[ParamGroup]) -> torch.optim.Optimizer:
     """Make the optimizer that ``config`` names. No groups, or a refusal of torch, is an InputError."""
     if not groups:

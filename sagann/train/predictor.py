@@ -186,9 +186,7 @@ class Predictor(ModelPasses):
             return rows if part is None else self._gathered(part, rows, "gathering embeddings")
 
     def _prepared(self, graph: Graph | PreparedGraph) -> PreparedGraph:
-        if isinstance(graph, PreparedGraph):
-            return graph
-        prepared = self.prepare(graph)
+        prepared = graph if isinstance(graph, PreparedGraph) else self.prepare(graph)
         with evaluating(self.model):
             self.require_row_wise(prepared)
         return prepared

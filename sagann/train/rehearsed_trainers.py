@@ -58,7 +58,7 @@ class RehearsedTrainers(HybridEpochs):
 
     def try_out(self) -> None:
         """Make the lazy parameters of the model, before accelerators get copies of it."""
-        sampled = self._minibatches.sampler.sample(self._minibatches.seeds[:1]).prepare()
+        sampled = self._minibatches.neighbor_sampler.sample(self._minibatches.seeds[:1]).prepare()
         with torch.no_grad():
             self._predictor.forward_batch(self._minibatches.load(sampled))
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
@@ -163,6 +163,19 @@ def require_rng(found: Any, device: torch.device) -> None:
         is_same = torch.equal(taken, state) if isinstance(taken, torch.Tensor) else repr(taken) == repr(state)
         if not is_same:
             raise ValueError(f"rng.{name} is no state that its generator can have")
+
+
+_TRAINS = threading.RLock()
+# A child process has none of the threads that hold or await the lock.
+os.register_at_fork(after_in_child=_TRAINS._at_fork_reinit)  # type: ignore[attr-defined]
+
+
+def own_turn(workers: object | None = None) -> AbstractContextManager[object]:
+    """Inside the block, no other thread is in such a block. Workers, which wait for each other, are not held up.
+
+    PyTorch, NumPy and Python have one generator for all threads of a process.
+    """
+    return _TRAINS if workers is None else nullcontext()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from sagann.byte_size import parse_bytes
-from sagann.errors import CheckpointError, InputError, SagannError, require_type
+from sagann.errors import CheckpointError, InputError, SagannError, require_type, shown
 from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.nn.user_model import class_in_file, require_named
@@ -226,7 +226,7 @@ def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:
             "the weights are of another model",
             value=str(error).replace("\n\t", " "),
             where=str(run.path),
-            fix="Pass the model that the run was trained with.",
+            fix="Pass the model that the run was trained with: load_run(..., model=...) takes a module that you have built.",
         ) from error
     return model
 
@@ -235,11 +235,15 @@ def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:
     """The configuration of the run's model. A user's file is used only where ``reference`` names it."""
     config = run.model_config
     if config is None:
+        named = None if reference is None else class_in_file(reference)
+        if reference is not None and named is not None and named[1] == run.model:
+            return ModelConfig(model=reference)
         raise InputError(
             "the run's model cannot be built from its folder",
-            value=f"it was a {run.model} of the user's own",
+            value=f"it was a {run.model} of the user's own"
+            + ("" if reference is None else f", not {shown(reference)}"),
             where=str(run.path),
-            fix="Pass load_run(..., model=...) with a module of that class.",
+            fix=f"Name its file and class (--model FILE.py:{run.model}), or pass load_run(..., model=...) with a module of that class.",
         )
     if reference is None:
         require_named(config.model, where=str(run.path), error=CheckpointError)

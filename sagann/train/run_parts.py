@@ -179,6 +179,8 @@ class RunParts:
     def session(self) -> TrainSession:
         """A session that trains the model from the weights it has now."""
         self.predictor.try_out(self.prepared)
+        if self.config.sample is not None:
+            self.predictor.require_row_wise(self.prepared, fanouts=self.config.sample)
         return self.session_of(self.predictor, self._epoch_source())
 
     def session_of(self, predictor: Predictor, source: EpochSource) -> TrainSession:

@@ -22,6 +22,7 @@ from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
 from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.runtime.tiered.hot_size import HotSize
+from sagann.saga.batch_norms import batch_size_without_rest
 from sagann.storage.mapped import MappedRows, positioned
 from sagann.train.batch_memory import measure_batches
 from sagann.train.config import TrainConfig
@@ -136,7 +137,7 @@ class SampledEpochs(PredictorSource[Predictor]):
         self, graph: Graph, config: TrainConfig, *, ahead: int, sample_on: SampleOn = "cpu"
     ) -> MiniBatches:
         assert config.sample is not None
-        return MiniBatches(
+        batches = MiniBatches(
             graph,
             fanouts=config.sample,
             batch_size=config.seeds_per_batch,
@@ -147,6 +148,9 @@ class SampledEpochs(PredictorSource[Predictor]):
             device=self._predictor.device,
             sample_on=sample_on,
         )
+        num_seeds, batch_size = len(batches.seeds), batches.batch_size
+        batches.batch_size = batch_size_without_rest(self._predictor.model, num_seeds, batch_size)
+        return batches
 
     def _hottest(self, graph: Graph, config: TrainConfig) -> Tensor:
         """Ids of all vertices, those whose rows mini-batches read most first."""

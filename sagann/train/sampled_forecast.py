@@ -298,7 +298,7 @@ def forecast_of(
         num_rehearsed=len(measured),
         num_seeds=len(minibatches.seeds),
         batch_size=minibatches.batch_size,
-        fanouts=minibatches.sampler.fanouts,
+        fanouts=minibatches.neighbor_sampler.fanouts,
         num_edges=in_epoch(lambda each: each.size_of("sample").rows),
         tiers=_tiers(minibatches.graph.features, rows, num_bytes, traffic),
         batch_bytes=max(sum(stage.size.num_bytes for stage in each.stages) for each in measured),

@@ -186,7 +186,7 @@ class TrainSession:
             step.complete_gradients()
             # Read where all work of the step is queued: a CUDA device does not wait for the host.
             value = loss.item()
-            _check_finite(value, f"training loss of epoch {epoch}", self.config)
+            self._check_finite(value, f"training loss of epoch {epoch}")
         except RuntimeError as error:
             if "deterministic" in str(error):
                 raise InputError(
@@ -227,8 +227,25 @@ class TrainSession:
             metrics = self._of_first(metrics, self.workers)
         for split, found in metrics.items():
             for name, value in found.items():
-                _check_finite(value, f"{split}/{name} of epoch {epoch}", self.config)
+                self._check_finite(value, f"{split}/{name} of epoch {epoch}")
         return metrics
+
+    def _check_finite(self, value: float, what: str) -> None:
+        if math.isfinite(value):
+            return
+        config = self.config
+        clip = "" if config.clip_norm is not None else ", or clip gradients (clip_norm = 1)"
+        fix = f"Lower lr (try {config.lr / 10:g}){clip}; large feature values want normalising first."
+        for group in self.optimizer.param_groups:
+            dtypes, eps = {parameter.dtype for parameter in group["params"]}, group.get("eps")
+            if isinstance(eps, float) and (lost := [each for each in dtypes if not torch.tensor(eps, dtype=each)]):
+                fix = f"eps of the optimizer, {eps:g}, is 0 in {lost[0]}: set eps to 1e-4 in optimizer_options, or train in torch.bfloat16."
+        raise InputError(
+            "training diverged",
+            value=f"the {what} is {value}",
+            where=f"optimizer {config.optimizer} with lr {config.lr:g}",
+            fix=fix,
+        )
 
     def checkpoint(self, *, run: str, history_bytes: int) -> Checkpoint:
         """The whole state after the last trained batch, for a run's digest and a length of metrics.jsonl."""
@@ -270,8 +287,6 @@ class TrainSession:
         if "source" in state:
             self.source.require_state(state["source"], "source")
         if position.batch:
-            if state["best"]["exhausted"]:
-                raise ValueError("best.exhausted is True, but an epoch was begun after that")
             EpochProgress.require_state(
                 state["progress"],
                 position,
@@ -299,15 +314,3 @@ class TrainSession:
             )
         self.history = history
         restore_rng(state["rng"], self.device)
-
-
-def _check_finite(value: float, what: str, config: TrainConfig) -> None:
-    if math.isfinite(value):
-        return
-    clip = "" if config.clip_norm is not None else ", or clip gradients (clip_norm = 1)"
-    raise InputError(
-        "training diverged",
-        value=f"the {what} is {value}",
-        where=f"optimizer {config.optimizer} with lr {config.lr:g}",
-        fix=f"Lower lr (try {config.lr / 10:g}){clip}; large feature values want normalising first.",
-    )

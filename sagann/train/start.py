@@ -88,9 +88,19 @@ def continue_run(
         folder.cut_history(checkpoint.state["history_bytes"])
     free = {name: description["train"][name] for name in FREE_OPTIONS}
     folder.write_run({**saved, "train": {**saved["train"], **free}, AUTOMATIC: description[AUTOMATIC]})
-    if not session.finished:
+    if session.finished:
+        on_message(_nothing_left(session))
+    else:
         folder.clear_result()
     return run
+
+
+def _nothing_left(session: TrainSession) -> str:
+    tracker = session.tracker
+    if tracker.exhausted:
+        why = f"the run stopped early after epoch {session.epoch}: {tracker.monitor} has not improved since epoch {tracker.improved}"
+        return f"Nothing is left to train: {why}, and patience is {tracker.patience}. Raise patience to go on."
+    return f"Nothing is left to train: the run has had its {session.epoch} epochs. Raise epochs to go on."
 
 
 def _lost(what: str, value: str, where: str) -> CheckpointError:

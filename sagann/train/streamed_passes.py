@@ -16,6 +16,7 @@ from sagann.graph.feature_store import Features
 from sagann.train.evaluating import evaluating
 from sagann.train.preparation import PreparedGraph
 from sagann.train.streaming import Streaming
+from sagann.train.trainable import require_one_graph
 
 if TYPE_CHECKING:
     from sagann.plan.epoch import Planned
@@ -70,6 +71,7 @@ class StreamedPasses:
         return streamed
 
     def _stream(self, model: nn.Module, prepared: PreparedGraph, *, trains: bool) -> StreamedModel:
+        require_one_graph(self._model, prepared.graph)
         return self.streaming.stream(model, prepared.graph, self._device, trains=trains, part=prepared.part)
 
     def plan(self, prepared: PreparedGraph, check: Callable[[Planned], None]) -> None:

@@ -26,11 +26,23 @@ def require_features(graph: Graph, what: str, *, fix: str) -> None:
         )
 
 
+def require_one_graph(model: nn.Module, graph: Graph) -> None:
+    """Refuse several graphs for a model that takes ``batch``, where it does not run on all of them at once."""
+    if graph.num_graphs > 1 and getattr(model, "reads_batch", False):
+        raise InputError(
+            "a model of PyTorch Geometric that takes batch runs on all graphs at once",
+            value=f"{graph.num_graphs} graphs, by mini-batches, workers or intervals",
+            where=f"graph '{graph.name}'",
+            fix="Train it in memory: without --sample, --workers and --memory.",
+        )
+
+
 def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:
     """Refuse a graph without features, and a model that does not walk such blocks, or as many."""
     require_features(
         graph, "mini-batches", fix="Train on the whole graph (--sample none), or give the graph features."
     )
+    require_one_graph(model, graph)
     for module in model.modules():
         if isinstance(module, PygModel):
             module.require_sampled()
@@ -94,7 +106,7 @@ def _check_links(graph: Graph) -> None:
 
 
 def learned_as_well(graph: Graph) -> str:
-    """A sentence about links to validate and to test on that are edges of the graph too; empty where there is none.
+    """A sentence about links to validate and to test on that are edges of the graph too, or their reverses are; empty where there is none.
 
     In a graph with edge types, an edge of another type is another link.
     """
@@ -108,13 +120,17 @@ def learned_as_well(graph: Graph) -> str:
         if name == "train":
             continue
         types = None if links.types is None else links.types[mask]
-        known = int(are_edges(graph.topology.to("cpu"), links.src[mask], links.dst[mask], types).sum())
+        topology, src, dst = graph.topology.to("cpu"), links.src[mask], links.dst[mask]
+        are_known = are_edges(topology, src, dst, types)
+        if links.undirected:
+            are_known |= are_edges(topology, dst, src, types)
+        known = int(are_known.sum())
         if known:
             found.append(f"{known} of {int(mask.sum())} links of the split '{name}'")
     if not found:
         return ""
     return (
-        f"{' and '.join(found)} are edges of the graph: each of them is learned, and messages travel along it, so their metrics are too good. "
+        f"{' and '.join(found)} are edges of the graph, or reverses of edges: each of them is learned, and messages travel along it, so their metrics are too good. "
         "Hold links out with sagann.sampling.hold_out_links, unless the same edge comes again, as over time."
     )
 

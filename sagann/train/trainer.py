@@ -22,12 +22,10 @@ from sagann.errors import CheckpointError, require_type
 from sagann.graph import Graph
 from sagann.nn import ModelConfig
 from sagann.registry import default
-from sagann.runtime.spinning import may_spin
 from sagann.storage.whole_files import whole_files
 from sagann.train.agreement import continue_together, require_same_run
 from sagann.train.assembly import assemble
 from sagann.train.best import copy_of
-from sagann.train.busy_watch import BusyWatch
 from sagann.train.config import TrainConfig
 from sagann.train.description import description_of, info_of, summary_of, trained_on
 from sagann.train.epoch_progress import EpochProgress
@@ -35,11 +33,7 @@ from sagann.train.history import History
 from sagann.train.losses import LossFunction
 from sagann.train.metrics import Metrics
 from sagann.train.own_metrics import OwnMetrics
-from sagann.train.policies import (
-    OptimizerFactory,
-    ParamGroups,
-    SchedulerFactory,
-)
+from sagann.train.policies import OptimizerFactory, ParamGroups, SchedulerFactory, require_maker
 from sagann.train.reporter import (
     EpochRecord,
     EpochRecords,
@@ -49,7 +43,7 @@ from sagann.train.reporter import (
     TensorBoardReporter,
     TrainResult,
 )
-from sagann.train.resources import peak_rss_bytes, reproducible, seeded, stop_on_interrupt
+from sagann.train.resources import own_turn, peak_rss_bytes, reproducible, seeded, stop_on_interrupt
 from sagann.train.run_folder import EVENTS, PROFILE_FILE, RunFolder
 from sagann.train.saver import Saver
 from sagann.train.session import TrainSession
@@ -74,12 +68,12 @@ class Trainer:
         reporter: is told how the run goes, and alone shows it; by default messages go to the logger 'sagann.train'.
         progress: show a progress bar in a terminal or a notebook, where no ``reporter`` is given. A pipe or a log gets none.
         source: name of the data in the run folder, such as a path; by default the graph's name.
-        class_names: names of the classes, for later predictions; by default their numbers.
+        class_names: names of the classes, for later predictions; by default those of the graph, else their numbers.
         loss: gives the loss of each vertex, or graph, instead of ``config.loss``: see :data:`sagann.train.LossFunction`.
         metrics: further metrics of evaluations and of the run's end, by name: functions of outputs and answers
             (:data:`sagann.train.MetricFunction`), or objects with ``reset``, ``update`` and ``compute``, such as those of torchmetrics.
-        optimizer: makes the optimizer from parameter groups, instead of ``config.optimizer``.
-        scheduler: makes the scheduler from the optimizer, instead of ``config.scheduler``.
+        optimizer: a function that makes the optimizer from parameter groups, instead of ``config.optimizer``.
+        scheduler: a function that makes the scheduler from the optimizer, instead of ``config.scheduler``.
         param_groups: splits the parameters into groups, instead of ``config.decay``.
         validate: check every value of the graph, and the checksums of the files that it was opened from; turn it off only for a
             checked graph. Labels and splits are always checked. Of several workers, the first one checks.
@@ -135,6 +129,8 @@ class Trainer:
         require_type(run_dir, (str, os.PathLike), where="Trainer.run_dir", fix="Pass a path.", optional=True)
         require_type(source, str, where="Trainer.source", fix="Pass a name of the data.", optional=True)
         require_type(progress, bool, where="Trainer.progress", fix="Pass True or False.")
+        require_maker(optimizer, "optimizer", "groups")
+        require_maker(scheduler, "scheduler", "optimizer")
         self._is_first = workers is None or workers.is_first
         self.run_dir = None if run_dir is None or not self._is_first else Path(run_dir)
         self._reporter: Reporter = (reporter or LogReporter()) if self._is_first else SilentReporter()
@@ -142,23 +138,24 @@ class Trainer:
         self._shows_progress = progress and reporter is None and self._is_first
         self._records: Sequence[EpochRecord] = ()
         self._is_stopping = False
-        self._parts = assemble(
-            model,
-            graph,
-            config or TrainConfig(),
-            source=source,
-            class_names=class_names,
-            loss=loss,
-            metrics=metrics,
-            optimizer=optimizer,
-            scheduler=scheduler,
-            param_groups=param_groups,
-            validate=validate and self._is_first,
-            workers=workers,
-            # All workers spill to the run folder, each on its own machine.
-            spill_dir=None if run_dir is None else Path(run_dir),
-            say=self._say,
-        )
+        with own_turn(workers):
+            self._parts = assemble(
+                model,
+                graph,
+                config or TrainConfig(),
+                source=source,
+                class_names=class_names,
+                loss=loss,
+                metrics=metrics,
+                optimizer=optimizer,
+                scheduler=scheduler,
+                param_groups=param_groups,
+                validate=validate and self._is_first,
+                workers=workers,
+                # All workers spill to the run folder, each on its own machine.
+                spill_dir=None if run_dir is None else Path(run_dir),
+                say=self._say,
+            )
 
     @property
     def config(self) -> TrainConfig:
@@ -215,6 +212,7 @@ class Trainer:
                 stack.enter_context(folder.locked())
             stack.callback(parts.predictor.release)
             stack.callback(self._let_go_on)
+            stack.enter_context(own_turn(workers))
             parts.stream_where_needed(folder, resume=resume)
             stack.enter_context(seeded(self.config.seed, self.device))
             stack.enter_context(reproducible(self.config.deterministic, self.device))
@@ -256,11 +254,7 @@ class Trainer:
 
     def _reporters(self, folder: RunFolder | None, session: TrainSession, stack: ExitStack) -> list[Reporter]:
         """Everyone who is told how a session goes; what is to be closed at its end is put on ``stack``."""
-        parts, reporters = self._parts, [self._reporter]
-        # Threads that copy blocks, or make batches, would be taken for other processes.
-        is_alone = parts.predictor.streaming is None and not parts.has_batches and self.device.type == "cpu"
-        if is_alone and self._is_first and may_spin(torch.get_num_threads()):
-            reporters.append(BusyWatch(self._say))
+        reporters = [self._reporter]
         if self._shows_progress and (bar := default("progress")()) is not None:
             stack.callback(bar.close)
             reporters.append(bar)
@@ -351,7 +345,8 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import foretell
 
-        return foretell(self._parts)
+        with own_turn(self._parts.workers):
+            return foretell(self._parts)
 
     def rehearse_trainers(self) -> RehearsedJob:
         """Measure every trainer of ``config.devices`` on a few mini-batches, in some ten seconds, for :mod:`sagann.plan.hybrid.predict`.
@@ -365,7 +360,8 @@ class Trainer:
         # Imported here: most runs are not foretold, and it loads Numba.
         from sagann.train.rehearsals import rehearse_trainers
 
-        return rehearse_trainers(self._parts)
+        with own_turn(self._parts.workers):
+            return rehearse_trainers(self._parts)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:
         if self.run_dir is not None:
@@ -395,6 +391,8 @@ class Trainer:
         use_best = not interrupted and best is not None
         if use_best:
             self.model.load_state_dict(best)  # type: ignore[arg-type]
+            if said := session.tracker.first_is_best(session.history):
+                self._say(said)
         result = TrainResult(
             epochs=session.epoch,
             batch=session.position.batch,

@@ -25,9 +25,7 @@ class Fake:
     def run(self) -> float:
         self.runs += 1
         if self.runs > 2:
-            {"killed": _die, "fails": _fail, "sleeps": _sleep, "grows": _grow, "exits": _leave}.get(
-                self.ending, int
-            )()
+            ENDINGS.get(self.ending, int)()
         sys.stdout.write("Nor between them.\n")
         sys.stdout.flush()
         return float(self.runs)
@@ -55,6 +53,22 @@ def _sleep() -> None:
 def _grow() -> None:
     # 64 GiB, which the memory limit of the test refuses.
     np.ones(1 << 33)
+
+
+def _linger() -> None:
+    # As a library that waits for processes of its own while Python ends.
+    os.closerange(3, 256)
+    time.sleep(60)
+
+
+ENDINGS = {
+    "killed": _die,
+    "fails": _fail,
+    "sleeps": _sleep,
+    "grows": _grow,
+    "exits": _leave,
+    "lingers": _linger,
+}
 
 
 def load(specification: dict, folder: object) -> str:

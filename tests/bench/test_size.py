@@ -47,6 +47,8 @@ def test_the_kernel_kills_who_holds_more_than_the_limit_and_says_so(tmp_path: Pa
         assert lives.own_bytes > 190 << 20
         failed = limit.run([sys.executable, "-c", "raise SystemExit(3)"])
         assert failed.outcome == "failed (3)"
+        hangs = limit.run(["sh", "-c", "sleep 60 & wait"], timeout_s=0.2)
+        assert (hangs.outcome, hangs.seconds < 30) == ("too slow", True)
 
 
 def test_without_a_controller_the_reason_is_given(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.contest import Contestant, Results, Rules, run_contest
+from bench import workers
+from bench.contest import Contestant, Results, Rules, run_contest, take_turns
 from bench.workers import FIRST_TO_GO, Worker, WorkerEndedError
 
 COMMAND = (sys.executable, "-m", "tests.bench.fake_worker")
@@ -44,10 +45,14 @@ def test_the_kernel_takes_a_worker_before_its_parent() -> None:
         ("exits", "failed", "exit status 3"),
         ("fails", "failed", "as it was told to"),
         ("sleeps", "too slow", "no answer within 3 s"),
+        ("lingers", "failed", "exit status None"),
         ("grows", "out of memory", "Unable to allocate"),
     ],
 )
-def test_a_worker_that_ends_says_how(ending: str, outcome: str, detail: str) -> None:
+def test_a_worker_that_ends_says_how(
+    ending: str, outcome: str, detail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "GRACE_S", 0.2)
     timeout_s = 3 if ending == "sleeps" else 60
     with Worker(COMMAND, specification(ending), memory_bytes=8 << 30) as worker:
         worker.ask({"epochs": 2})
@@ -95,6 +100,20 @@ def test_a_contest_goes_on_without_who_was_killed_and_continues_where_it_was(tmp
     path.write_text(before[:-20])
     assert contest().records.keys() == results.records.keys()
     assert path.read_text().splitlines()[:-1] == before.splitlines()[:-1]
+
+
+def test_turns_go_on_without_who_hangs() -> None:
+    endings = {"sagann": "", "pyg": "sleeps", "dgl": "unsupported"}
+    turns = take_turns(
+        [Contestant(name=name, command=COMMAND) for name in endings],
+        lambda contestant: specification(endings[contestant.name]),
+        first={"epochs": 2},
+        request={"epochs": 1},
+        rounds=2,
+        timeout_s=15,
+    )
+    assert {name: [turn["seconds"] for turn in each] for name, each in turns.items()}.keys() == {"sagann"}
+    assert [turn["loss"] for turn in turns["sagann"]] == [3, 4]
 
 
 def test_results_of_other_settings_are_not_continued(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ import torch
 
 import sagann
 from sagann.graph import Graph, Topology, rmat_graph, sbm_graph
+from sagann.nn import ModelConfig
+from sagann.nn.user_model import load_class
 from sagann.runtime.blocks.scratch import Scratch
 from sagann.storage import load_graph, save_graph
-from sagann.train import load_run
+from sagann.train import TrainConfig, Trainer, load_run
 from tests.cli.conftest import Invoke
 
 
@@ -160,6 +162,28 @@ def test_classes_have_the_names_that_the_model_was_trained_with(invoke: Invoke, 
     outcome = invoke("predict", "--run", run, "--out", tmp_path / "later.csv")
     assert (outcome.code, outcome.err) == (0, "")
     assert (tmp_path / "later.csv").read_text() == found[0]
+
+
+def test_features_in_another_order_are_refused(invoke: Invoke, tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).integers(0, 2, (30, 2))
+    table = {"a,b": rows, "b,a": rows[:, ::-1], "id,a,b": np.c_[np.arange(30), rows]}
+    np.savetxt(tmp_path / "y.csv", rows[:, 0], fmt="%d")
+    np.savetxt(tmp_path / "e.csv", rows, fmt="%d", delimiter=",", header="src,dst", comments="")
+    for names, values in table.items():
+        np.savetxt(tmp_path / f"{names}.csv", values, fmt="%d", delimiter=",", header=names, comments="")
+        files = ("--features", tmp_path / f"{names}.csv", "--labels", tmp_path / "y.csv")
+        assert invoke("data", "import", tmp_path / "e.csv", tmp_path / names, *files).code == 0
+    run = tmp_path / "run"
+    assert invoke("train", "--data", tmp_path / "a,b", "--epochs", 1, "--out", run).code == 0
+    assert invoke("evaluate", run, "--data", tmp_path / "id,a,b").code == 0
+    for command in (
+        ("evaluate",),
+        ("predict", "--out", tmp_path / "p.csv"),
+        ("embed", "--out", tmp_path / "p.npy"),
+    ):
+        outcome = invoke(*command, "--run", run, "--data", tmp_path / "b,a")
+        assert outcome.code == 2
+        assert "feature 0 is 'b', the model expects 'a'" in outcome.err
 
 
 def test_a_dataset_that_has_changed_is_noted(invoke: Invoke, blocks: Path, trained: Path, tmp_path: Path) -> None:
@@ -321,7 +345,41 @@ def test_no_run(invoke: Invoke, tmp_path: Path, command: str) -> None:
     out = [] if command == "evaluate" else ["--out", tmp_path / "x.npy"]
     outcome = invoke(command, "--run", tmp_path, *out)
     assert outcome.code == 2
-    assert "not a run folder: there is no config.toml" in outcome.err
+    assert "not a run folder: there is neither config.toml nor run.json" in outcome.err
+
+
+def test_a_run_of_python_is_used_like_one_of_the_command_line(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    graph, config = load_graph(blocks), TrainConfig(epochs=2, device="cpu")
+    trainer = Trainer(ModelConfig(hidden=8), graph, config, run_dir=tmp_path / "run")
+    accuracy = trainer.fit().metrics["test"]["accuracy"]
+    # A graph of Python has a name, and perhaps no file.
+    outcome = invoke("evaluate", "--run", tmp_path / "run")
+    assert outcome.code == 2
+    assert f"trained on a graph named '{graph.name}'" in outcome.err
+    assert "--data" in outcome.err
+    outcome = invoke("evaluate", "--run", tmp_path / "run", "--data", blocks)
+    assert f"gcn on {graph.name}" in outcome.out
+    assert f"{accuracy:.4f}" in next(line for line in outcome.out.splitlines() if " test " in line)
+    Trainer(ModelConfig(hidden=8), graph, config, run_dir=tmp_path / "named", source=str(blocks)).fit()
+    found = tmp_path / "found.npy"
+    assert invoke("embed", "--run", tmp_path / "named", "--out", found).err == ""
+    np.testing.assert_array_equal(np.load(found), trainer.embed())
+
+
+def test_a_module_of_python_is_used_where_its_class_is_named(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
+    text = "import torch\nclass Net(torch.nn.Linear):\n  def __init__(self, in_dim, out_dim): super().__init__(in_dim, out_dim)\n"
+    (tmp_path / "net.py").write_text(
+        text + "  def forward(self, hops, x): return super().forward(x)\nclass Other(Net): pass\n"
+    )
+    net = load_class(tmp_path / "net.py", "Net")(6, 3)
+    run = Trainer(net, load_graph(blocks), TrainConfig(epochs=1, device="cpu"), run_dir=tmp_path / "run").fit()
+    command = ("evaluate", "--run", tmp_path / "run", "--data", blocks)
+    for named in ((), ("--model", f"{tmp_path}/net.py:Other")):
+        outcome = invoke(*command, *named)
+        assert outcome.code == 2
+        assert "--model FILE.py:Net" in outcome.err
+    outcome = invoke(*command, "--model", f"{tmp_path}/net.py:Net")
+    assert f"{run.metrics['test']['accuracy']:.4f}" in outcome.out
 
 
 def test_a_graph_of_another_kind(invoke: Invoke, trained: Path, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sagann.cli.prepare import training_graph
+from sagann.graph import Graph
 from sagann.storage import save_graph
 from tests.cli.conftest import Invoke
 from tests.shared import SharedFolder
@@ -134,9 +136,50 @@ def test_another_graph_is_split_as_the_run_was(invoke: Invoke, tmp_path: Path) -
 
 def test_a_sampled_run_goes_on(invoke: Invoke, tmp_path: Path) -> None:
     save_graph(community_graph(), tmp_path / "data")
-    options = ("--sample", "5,5", "--batch-size", 200, "--negatives", 2)
+    options = ("--sample", "5,5", "--batch-size", 200, "--negatives", 2, "--keep-positives")
     ended = invoke(*TRAIN[:2], tmp_path / "data", *TRAIN[3:], *options, "--out", tmp_path / "run")
     assert ended.code == 0, ended.err
     ended = invoke("train", "--resume", "--epochs", 7, "--out", tmp_path / "run")
     assert ended.code == 0, ended.err
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 7
+    assert "keep_positives = true" in (tmp_path / "run" / "config.toml").read_text()
+
+
+def test_the_split_of_edges_that_an_archive_states_is_measured(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = community_graph().topology
+    src, dst = topology.indices.numpy(), topology.edge_dst().numpy()
+    split = np.maximum((src + dst) % 7 - 4, 0)
+    features = np.eye(topology.num_src, dtype=np.float32)
+    np.savez(tmp_path / "g.npz", edge_index=[src, dst], edge_split=split, features=features, edge_year=split)
+    assert invoke("data", "import", tmp_path / "g.npz", tmp_path / "g").code == 0
+    held: list[Graph] = []
+    monkeypatch.setattr(
+        "sagann.cli.train_run.training_graph",
+        lambda *args, **more: held.append(training_graph(*args, **more)) or held[-1],
+    )
+    for number, data in enumerate(("g.npz", "g")):
+        run = tmp_path / f"run{number}"
+        ended = invoke(*TRAIN[:2], tmp_path / data, *TRAIN[3:], "--out", run)
+        assert ended.code == 0, ended.err
+        assert "edge data 'split' say which edges are learned, validate and test" in ended.err
+        assert ("left out: edge_year" in ended.err) == (data == "g.npz")
+        kept, links = held[-1].topology, held[-1].links
+        assert links is not None
+        test = links.splits["test"]
+        for ends, wanted in (((links.src[test], links.dst[test]), 2), ((kept.indices, kept.edge_dst()), 0)):
+            measured = sorted(zip(*(each.tolist() for each in ends), strict=True))
+            assert measured == sorted(
+                zip(src[split == wanted].tolist(), dst[split == wanted].tolist(), strict=True)
+            )
+    summary = json.loads((run / "metrics.json").read_text())
+    for options, is_told in (
+        ((), False),
+        (("--data", tmp_path / "g"), False),
+        (("--split", "edges:0.85,0.05"), True),
+    ):
+        ended = invoke("evaluate", run, *options)
+        assert ended.code == 0, ended.err
+        assert ("the run has learned some of the links" in ended.err) == is_told
+        assert (f"{summary['test']['mrr']:.4f}" in ended.out) == (not is_told)

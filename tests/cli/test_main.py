@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import sagann
 
 # A module that is first imported while a test replaces load_graph would keep the replacement.
 import sagann.cli.prepare
+from sagann.cli.run_settings import chosen_settings
 from sagann.cli.settings import SETTINGS
 from tests.cli.conftest import Invoke
 
@@ -189,11 +191,156 @@ def test_wrong_use_exits_2(invoke: Invoke, arguments: list[str], message: str) -
 
 
 @pytest.mark.parametrize(
+    ("mistake", "said", "mended"),
+    [
+        # Options.
+        ("train demo --learning_rate 0.1", "Possible options: --lr)", "train demo --lr 0.1"),
+        ("train demo --learning-rate 0.1", "Possible options: --lr)", "train demo --lr 0.1"),
+        (
+            "train demo --batch_size 32 --sample 5,5",
+            "options: --batch-size)",
+            "train demo --batch-size 32 --sample 5,5",
+        ),
+        ("train demo --bs 32 --sample 5,5", "options: --batch-size)", "train demo --batch-size 32 --sample 5,5"),
+        ("train demo --epoch 3", "options: --epochs)", "train demo --epochs 3"),
+        ("train demo --hidden-size 64", "options: --hidden)", "train demo --hidden 64"),
+        ("train demo --hidden_dim 64", "options: --hidden)", "train demo --hidden 64"),
+        ("train demo --n-layers 3", "options: --layers)", "train demo --layers 3"),
+        ("train demo --depth 3", "options: --layers)", "train demo --layers 3"),
+        ("train demo --drop 0.3", "options: --dropout)", "train demo --dropout 0.3"),
+        ("train demo --fanout 5,5", "options: --sample)", "train demo --sample 5,5"),
+        ("train demo --neighbors 5,5", "options: --sample)", "train demo --sample 5,5"),
+        ("train demo --gpu", "options: --device)", "train demo --device cuda"),
+        ("train demo --cpu", "options: --device)", "train demo --device cpu"),
+        ("train demo --opt SGD", "options: --optimizer)", "train demo --optimizer SGD"),
+        (
+            "train demo --optimizer SGD --momentum 0.9",
+            "options: --optimizer-option)",
+            "train demo --optimizer SGD --optimizer-option momentum=0.9",
+        ),
+        ("train demo --wd 0.1", "options: --weight-decay)", "train demo --weight-decay 0.1"),
+        ("train demo --grad-clip 1", "options: --clip-norm)", "train demo --clip-norm 1"),
+        ("train demo --random-seed 1", "options: --seed)", "train demo --seed 1"),
+        ("train demo --early-stop 10", "options: --patience)", "train demo --patience 10"),
+        ("train demo --nproc 2", "options: --workers)", "train demo --workers 2"),
+        ("train demo --arch gat", "options: --model)", "train demo --model gat"),
+        ("train demo --norm", "options: --batch-norm)", "train demo --batch-norm"),
+        ("train demo --directed", "options: --no-undirected)", "train demo --no-undirected"),
+        ("train demo --save-dir x", "options: --out)", "train demo --out x"),
+        ("train demo --train-ratio 0.6", "options: --split)", "train demo --split random:0.6,0.2"),
+        ("train demo --readout mean", "options: --pool)", "train demo --pool mean"),
+        ("train demo --deterministic false", "or --no-", "train demo --no-deterministic"),
+        ("train", "--data demo", "train --data demo"),
+        # Values.
+        ("train demo --loss ce", "--loss fix: Did you mean 'cross_entropy'?", "train demo --loss cross_entropy"),
+        (
+            "train demo --monitor val_acc",
+            "--monitor fix: Did you mean 'val/accuracy'?",
+            "train demo --monitor val/accuracy",
+        ),
+        ("train demo --model GraphSAGE", "--model fix: Did you mean 'sage'?", "train demo --model sage"),
+        ("train demo --model sageconv", "--model fix: Did you mean 'sage'?", "train demo --model sage"),
+        ("train demo --device gpu", "--device fix: Did you mean 'cuda'?", "train demo --device cuda"),
+        ("train demo --lr 0", "in: --lr fix: Set lr to a finite number above 0", "train demo --lr 0.1"),
+        ("train demo --lr=-1", "in: --lr fix: Set lr to a finite number above 0", "train demo --lr 0.1"),
+        ("train demo --dropout 50", "--dropout fix: Set dropout to a number from 0 to", "train demo --dropout 0.5"),
+        (
+            "train demo --memory 300",
+            "--memory fix: Write a number and a unit, as 300MiB.",
+            "train demo --memory 300MiB",
+        ),
+        ("train demo --memory 2g", "as 2GiB.", "train demo --memory 2GiB"),
+        ("train demo --sample 5,5 --hot 10", "a part of the rows as 10%", "train demo --sample 5,5 --hot 10%"),
+        (
+            "train demo --hot 10%",
+            "Leave hot out, or set sample (--sample 25,10)",
+            "train demo --hot 10% --sample 25,10",
+        ),
+        ("train demo --sample '5 5'", "with commas between them", "train demo --sample 5,5"),
+        ("train demo --weights balanced", "classes are class_weights", "train demo --class-weights balanced"),
+        ("train demo --encoder lin", "in: --encoder fix: Did you mean 'linear'?", "train demo --encoder linear"),
+        # Other commands.
+        ("fit demo", "Did you mean 'train'?", "train demo"),
+        ("info demo", "Did you mean 'data info'?", "data info demo"),
+        ("data verify demo", "Did you mean 'check'?", "data check demo"),
+        ("data describe demo", "Did you mean 'info'?", "data info demo"),
+        ("data info --data demo", "PATH|NAME without a name", "data info demo"),
+        ("data import edges.csv --out made", "OUT without a name", "data import edges.csv made"),
+        (
+            "data import edges.csv made --y labels.csv",
+            "options: --labels)",
+            "data import edges.csv made --labels labels.csv",
+        ),
+        (
+            "data import edges.csv made --delimiter ,",
+            "options: --separator)",
+            "data import edges.csv made --separator ,",
+        ),
+        (
+            "data import edges.csv made --format txt",
+            "Did you mean 'csv'?",
+            "data import edges.csv made --format csv",
+        ),
+        ("data import edges.csv made --memory 300", "as 300MiB", "data import edges.csv made --memory 300MiB"),
+        (
+            "data import edges.csv made --memory 1KiB",
+            "--memory fix: Allow 256 MiB",
+            "data import edges.csv made --memory 256MiB",
+        ),
+        ("test RUN", "Did you mean 'evaluate'?", "evaluate RUN"),
+        ("evaluate RUN --split test", "or leave --split out", "evaluate RUN"),
+        (
+            "evaluate RUN --memory 300",
+            "--memory fix: Write a number and a unit, as 300MiB.",
+            "evaluate RUN --memory 300MiB",
+        ),
+        ("predict RUN -o p.csv", "options: --out)", "predict RUN --out p.csv"),
+        ("embed RUN --output e.npy", "options: --out)", "embed RUN --out e.npy"),
+    ],
+)
+def test_what_the_hint_of_a_mistake_says_is_accepted(
+    invoke: Invoke,
+    mistake: str,
+    said: str,
+    mended: str,
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Nothing is trained: the settings are made and checked.
+    monkeypatch.setattr(
+        "sagann.cli.train_run.train_run", lambda given, **_: chosen_settings(given, None, of_run=False) and 0
+    )
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    Path("edges.csv").write_text("from,to\n0,1\n")
+    Path("labels.csv").write_text("0\n1\n")
+    arguments = [shlex.split(line.replace("RUN", str(trained))) for line in (mistake, mended)]
+    outcome = invoke(*arguments[0])
+    assert outcome.code == 2
+    assert said in " ".join(outcome.err.split()), outcome.err
+    assert "Config" not in outcome.err.partition("fix:")[0]
+    followed = invoke(*arguments[1])
+    assert followed.code == 0, followed.err
+
+
+def test_a_value_of_a_file_is_refused_by_its_key(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[train]\nlr = -1.0\n")
+    assert "in:  --lr, or train.lr in a file" in invoke("train", "demo", "--config", file).err
+    file.write_text("[train]\nhidden = 64\n")
+    assert "fix: Put it under [model]." in invoke("train", "demo", "--config", file).err
+
+
+@pytest.mark.parametrize(
     ("arguments", "offered"),
     [
         (["train", "--early-stopping", "10"], "--patience"),
         (["train", "--symmetrise"], "--undirected"),
         (["data", "import", "a", "b", "--undirected"], "--symmetrise"),
+        (["data", "reorder", "a", "b", "--order", "degree"], "--by"),
+        (["data", "score", "a", "--sample", "5,5"], "--fanouts"),
+        (["data", "generate", "rmat", "a", "--nodes", "9"], "--vertices"),
     ],
 )
 def test_an_option_of_another_name_is_offered(invoke: Invoke, arguments: list[str], offered: str) -> None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
 import typer
 
+from sagann.cli import options
 from sagann.cli.options import Given, Shared, command, option, switch
 from sagann.cli.settings import Setting
 from sagann.errors import InputError
@@ -39,6 +42,23 @@ def act(
 
 
 seen: list[tuple[Shared, Given, Record, bool]] = []
+
+
+@pytest.mark.parametrize("has_device", [False, True])
+def test_the_compiler_finds_triton_where_a_device_runs_its_kernels(
+    has_device: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden: list[bool] = []
+
+    def import_module(name: str) -> None:
+        hidden.append("triton" in sys.modules)
+
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: has_device)
+    monkeypatch.setattr(options, "importlib", SimpleNamespace(import_module=import_module))
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    Shared(is_program=True).load_compiler()
+    assert hidden == [not has_device]
+    assert "triton" not in sys.modules
 
 
 def test_a_command_gets_its_settings_records_and_what_is_shared() -> None:

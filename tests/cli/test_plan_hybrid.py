@@ -58,7 +58,7 @@ def test_lists_that_name_no_trainers_are_refused(devices: str) -> None:
             (*U250, "--link-rate", "1e9"),
             "a machine that is described states the rates of its links: --link-rate, with --machine",
         ),
-        (("--link-rate", "-1"), "TrainConfig.link_rate"),
+        (("--link-rate", "-1"), "--link-rate"),
         (("--machine", "nowhere.toml"), "machine file cannot be read"),
         ((*U250, "--memory", "1GiB"), "several trainers are predicted without this option"),
         ((*U250, "--device", "cpu"), "several trainers are predicted without this option"),

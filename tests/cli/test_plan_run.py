@@ -159,7 +159,7 @@ def test_a_file_of_settings_is_planned_as_it_is_trained(tmp_path: Path, capsys: 
         (("--sample", "none"), "nothing is sampled: --sample is none"),
         (("--batch-size", "64"), "nothing is sampled: --sample is none"),
         (("--sample", "10"), "fanouts and hops of the model differ in number: 1 fanouts, the model walks 2 hops"),
-        (("--sample", "10,x"), "sample is not a list of integers: '10,x'"),
+        (("--sample", "10,x"), "sample is not a list of integers with commas between them: '10,x'"),
         (("--sample", "10,5", "--device", "cuda:99"), "no such device: 'cuda:99'"),
         (("--sample", "10,5", "--memory", "much"), "Write a number and a unit"),
     ],
@@ -192,11 +192,15 @@ def test_kernels_are_not_shown_of_a_plan(capsys: pytest.CaptureFixture[str]) -> 
     assert "kernels are not shown beside a memory budget: --show kernels, with --memory" in said
 
 
-@pytest.mark.parametrize("size", ["0", "0.0GiB", "-1", "-2GiB", "much", "1e9"])
-def test_a_budget_that_is_none_is_refused(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("size", "hint"),
+    [(size, "Raise the budget (--memory") for size in ("0", "0.0GiB")]
+    + [(size, "Write a number and a unit, as 256MiB or 2GB.") for size in ("-1", "-2GiB", "much", "1e9")],
+)
+def test_a_budget_that_is_none_is_refused(size: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--data", "demo", "--model", "gcn", "--memory", size]) == 2
     said = capsys.readouterr().err
-    assert "Write a number and a unit, as 256MiB or 2GB." in said
+    assert hint in said
     assert "--memory" in said
 
 

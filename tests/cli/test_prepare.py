@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from sagann.cli.prepare import apply_split, open_checked, stored_class_names, training_graph
+from sagann.cli.prepare import apply_split, open_checked, training_graph
 from sagann.cli.run_settings import DataConfig
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology
@@ -78,17 +76,6 @@ def test_a_split_that_is_asked_for_replaces_a_bad_one(ring: Graph, tmp_path: Pat
     with pytest.raises(InputError, match="splits overlap"):
         training_graph(config, task=None, seed=0, say=lambda text: None)
     training_graph(replace(config, split="per-class:2,1"), task=None, seed=0, say=lambda text: None)
-
-
-def test_class_names_that_do_not_fit_are_left_out(ring: Graph, tmp_path: Path) -> None:
-    assert stored_class_names("demo", 3) == ()
-    assert stored_class_names("gone", 3) == ()
-    save_graph(ring, tmp_path / "ring")
-    assert stored_class_names(str(tmp_path / "ring"), 2) == ()
-    np.savez(tmp_path / "n.npz", edge_index=np.zeros((2, 0), dtype=np.int64), labels=np.array([0, 1]))
-    (tmp_path / "n.json").write_text(json.dumps({"class_names": ["cat", "dog"]}))
-    assert stored_class_names(str(tmp_path / "n.npz"), 2) == ("cat", "dog")
-    assert stored_class_names(str(tmp_path / "n.npz"), 3) == ()
 
 
 @pytest.fixture

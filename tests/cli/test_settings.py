@@ -98,7 +98,8 @@ def test_reads_text(kind: Kind, text: str, value: object) -> None:
 )
 def test_refuses_text(kind: Kind, text: str) -> None:
     with pytest.raises(
-        InputError, match=r"value is not an? (integer|number|list of integers): '.*' \(in --value\)"
+        InputError,
+        match=r"value is not an? (integer|number|list of integers with commas between them): '.*' \(in --value\)",
     ):
         setting(kind).from_text(text)
 

@@ -163,7 +163,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from sagann.cli.signals import Signals
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.runtime.blocks.spill import SpillFolder
 
 @compiled()

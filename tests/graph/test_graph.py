@@ -2,13 +2,14 @@ import copy
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 import sagann.graph
 from sagann.errors import InputError
-from sagann.graph import Graph, Topology
+from sagann.graph import Graph, Topology, for_task, subgraph, validate_graph
 from tests.graph.graphs import make_graph, sparse
 
 
@@ -177,6 +178,39 @@ def test_counts_out_of_range_are_refused(name: str, count: int) -> None:
         InputError, match=rf"{name} is out of range: {count}, expected an integer from 0 .*Graph.{name}"
     ):
         Graph(topology=topology, **{name: count})
+
+
+def test_labels_and_types_say_how_many_there_are():
+    topology = Topology.from_coo(
+        src=torch.tensor([0, 1]),
+        dst=torch.tensor([1, 2]),
+        num_src=3,
+        edge_data={"type": torch.tensor([4, 0], dtype=torch.uint8)},
+    )
+    labels = torch.tensor([2, -1, 0])
+    graph = Graph(
+        topology=topology, labels=labels, graph_ptr=torch.tensor([0, 3, 3]), graph_labels=torch.tensor([6, -1])
+    )
+    assert (graph.num_classes, graph.num_graph_classes, graph.num_edge_types) == (3, 7, 5)
+    validate_graph(graph)
+    assert replace(graph, num_classes=9).num_classes == 9
+    assert replace(graph, labels=torch.zeros(3, 4, dtype=torch.uint8), num_classes=0).num_classes == 4
+    assert graph.with_labels(labels + 1).num_classes == 4
+    assert graph.with_labels(None).num_classes == 0
+    assert Graph(topology=topology, labels=torch.full((3,), -1)).num_classes == 0
+
+
+def test_names_stay_where_their_number_fits():
+    graph = replace(
+        example(features=torch.eye(3)), feature_names=("a", "b", "c"), class_names=("cat", "dog"), num_classes=2
+    )
+    assert graph.features is not None
+    assert graph.with_features(graph.features * 2).feature_names == ("a", "b", "c")
+    assert graph.with_features(None).feature_names == graph.with_features(torch.eye(3, 2)).feature_names == ()
+    assert subgraph(graph, torch.tensor([1])).class_names == ("cat", "dog")
+    assert for_task(graph.with_labels(torch.tensor([0, 1, 2])), "classification").class_names == ()
+    with pytest.raises(InputError, match=r"Graph.class_names"):
+        replace(graph, class_names=["cat", "dog"])
 
 
 def test_other_features_labels_and_splits():

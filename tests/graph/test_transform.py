@@ -25,6 +25,8 @@ def test_add_self_loops_keeps_loops_and_puts_new_ones_where_their_sources_belong
     looped = add_self_loops(graph)
     assert edges_of(looped, "weight") == [(0, 0, 1), (1, 0, 0.5), (1, 1, 1), (0, 2, 2), (2, 2, 7), (3, 3, 1)]
     assert looped.topology.edge_data["weight"].dtype == torch.float32
+    twice = edges_of(add_self_loops(graph, doubles=True), "weight")
+    assert twice == [(0, 0, 1), (1, 0, 0.5), (1, 1, 1), (0, 2, 2), (2, 2, 1), (2, 2, 7), (3, 3, 1)]
 
 
 @given(graphs())

@@ -183,7 +183,7 @@ CASES = {
     "multi-label of 2": (
         lambda: good(labels=torch.tensor([[0, 1], [1, 1], [0, 2], [0, 0]], dtype=torch.uint8)),
         "label out of range: [0, 2], but multi-label rows hold 0 and 1 "
-        "(in labels of graph 'toy', vertex 2). Write 1 for each class that a vertex has, and 0 for the others. One label per vertex is one column, without ids beside it.",
+        "(in labels of graph 'toy', vertex 2). Write 1 for each class that a vertex has, and 0 for the others, also where it is unknown. One label per vertex is one column.",
     ),
     "labels as one column": (
         lambda: good(labels=torch.zeros(4, 1, dtype=torch.int64)),
@@ -258,11 +258,6 @@ CASES = {
         lambda: good(topology=with_edges(type=torch.tensor([0, 2, 1]))),
         "edge type out of range: 2, but there are 2 edge types, numbered from 0 "
         "(in edge data 'type' of graph 'toy', edge 1). Number the types from 0, or state the right number of edge types.",
-    ),
-    "edge types not counted": (
-        lambda: good(num_edge_types=0),
-        "edge type out of range: 1, but there are 0 edge types, numbered from 0 "
-        "(in edge data 'type' of graph 'toy', edge 0). Number the types from 0, or state the right number of edge types.",
     ),
     "edge types missing": (
         lambda: good(topology=make_graph([], 4).topology),

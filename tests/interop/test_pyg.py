@@ -58,7 +58,8 @@ def test_there_and_back_keeps_every_edge() -> None:
 def test_every_row_per_edge_is_edge_data_there_and_back() -> None:
     left_out = {"edge_label": torch.ones(4), "edge_label_index": torch.zeros(2, 4), "edge_count": 4}
     data = data_object(edge_time=torch.tensor([4, 3, 2, 1]), edge_pairs=torch.ones(3), **left_out)
-    graph = from_pyg(data)
+    with pytest.warns(UserWarning, match=r"Left out of data: .*'edge_pairs' \(float32 \[3\]\)"):
+        graph = from_pyg(data)
     assert set(graph.topology.edge_data) == {"weight", "type", "time"}
     assert graph.topology.edge_data["time"].tolist() == [2, 1, 4, 3]
     assert to_pyg(graph).edge_time.tolist() == [2, 1, 4, 3]
@@ -115,6 +116,7 @@ def test_y_is_labels_or_targets(y: torch.Tensor, task: Any, labels: Any, targets
         (torch.eye(4), {"task": "classification"}, r"torch.float32 \[4, 4\], expected integers .*task='multi-label'"),
         (torch.tensor([0, 1, 2, 1]), {"task": "multi-label"}, r"torch.int64 \[4\], expected 0 and 1"),
         (torch.tensor([0, 1, 2, 1]), {"task": "graph"}, "unknown task: 'graph', expected one of auto, classification"),
+        (torch.tensor([[0, 1], [1, float("nan")]] * 2), {}, r"0 and 1 .*, and no NaN .*Write 0 for an unknown label"),
         (torch.tensor([0.5, 1, 2, 1]), {"num_classes": 3}, "targets have no classes: num_classes = 3"),
     ],
 )  # fmt: skip

@@ -105,6 +105,26 @@ def test_pyg_need_not_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert str(read_pyg(tmp_path / "a.pt")) == "Graph(num_vertices=4, num_edges=4, num_features=2, num_classes=3)"
 
 
+def test_names_that_people_give_are_taken(tmp_path: Path) -> None:
+    masks = {"train_mask": None, "test_mask": None, "edge_weight": None}
+    ids = {"train_idx": torch.tensor([3, 0]), "valid_idx": torch.tensor([2], dtype=torch.int32)}
+    data = data_object(**masks, **ids, weight=torch.tensor([1.0, 2, 3, 4]))
+    graph = from_pyg(data)
+    assert graph.topology.edge_data["weight"].tolist() == [3, 4, 1, 2]
+    assert {name: mask.tolist() for name, mask in graph.splits.items()} == {
+        "train": [True, False, False, True],
+        "val": [False, False, True, False],
+    }
+    assert_same(read(tmp_path / "a.pt", data), graph)
+    with pytest.warns(UserWarning, match=r"Left out of data: 'weight' \(float32 \[4\]\), 'train_idx'"):
+        both = from_pyg(data_object(weight=torch.ones(4), train_idx=torch.tensor([1])))
+    assert_same(both, from_pyg(data_object()))
+    for given in (torch.tensor([4]), torch.tensor([-1])):
+        for fails in (from_pyg, lambda data: read(tmp_path / "a.pt", data)):
+            with pytest.raises(InputError, match=r"id out of range: (4|-1), but"):
+                fails(data_object(**masks, train_idx=given))
+
+
 def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     extra = {
         "pos": torch.ones(4, 3),
@@ -128,7 +148,9 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
         assert name in said
     assert "face" not in said
     assert "\n" not in said
-    assert_same(graph, from_pyg(data))
+    with pytest.warns(UserWarning, match=r"Left out of data: ") as caught:
+        assert_same(graph, from_pyg(data))
+    assert str(caught[0].message) == said.replace("a.pt", "data")
     lines: list[str] = []
     import_pyg(tmp_path / "a.pt", tmp_path / "a", say=lines.append)
     assert lines == [said]
@@ -170,7 +192,10 @@ def test_a_column_of_masks_is_chosen(tmp_path: Path) -> None:
             {"y": torch.tensor([1])},
             r"labels are not those of vertices: y \[1\], and there are 4 vertices.*--task none",
         ),
-        ({"y": torch.full((4, 3), 0.5)}, r"neither 0 nor 1: \[0\.5, 0\.5, 0\.5\].*a\.pt, y, row 0"),
+        (
+            {"y": torch.full((4, 3), 0.5)},
+            r"label out of range: \[0\.5, 0\.5, 0\.5\], .* hold 0 and 1 .*a\.pt, y, row 0",
+        ),
         ({"edge_type": torch.tensor([0.5, 1, 0, 1])}, r"wrong form: float32 \[4\], expected integers \[E\]"),
         ({"edge_weight": torch.ones(3)}, r"edges and edge data differ in number"),
         ({"train_mask": torch.ones(4)}, r"float32 \[4\], expected bool"),
@@ -221,7 +246,8 @@ def test_many_graphs_are_those_of_a_batch(name: str, tmp_path: Path) -> None:
         graph = read_pyg(tmp_path / "many.pt", task=task)
     batch = data.Batch.from_data_list(graphs)
     batch.y = batch.y.reshape(len(SIZES), -1).squeeze(1)
-    expected = from_pyg(batch, task=task)
+    with pytest.warns(UserWarning, match="Left out of data: 'smiles'"):
+        expected = from_pyg(batch, task=task)
     assert torch.equal(graph.graph_ptr, expected.graph_ptr)
     assert torch.equal(graph.topology.indptr, expected.topology.indptr)
     assert torch.equal(graph.topology.indices, expected.topology.indices)

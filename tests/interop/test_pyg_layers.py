@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric import nn as pyg
+from torch.utils.checkpoint import checkpoint
+from torch_geometric import nn as pyg, utils
 from torch_geometric.nn.aggr import SoftmaxAggregation
 from torch_geometric.utils import softmax
 
+from sagann.interop import from_pyg_model
+from tests.graphs import edge_index as edges_of, labelled_graph
 from tests.interop.pyg_models import (
     EDGE_DIM,
     WIDTH,
@@ -25,6 +30,7 @@ from tests.interop.pyg_models import (
     pyg_graph,
     seeded,
 )
+from tests.tolerances import assert_close
 
 
 def pna(**options: Any) -> nn.Module:
@@ -180,6 +186,91 @@ class Flat(pyg.MessagePassing):
         return torch.exp(-slope * (height_i - height_j) ** 2).unsqueeze(-1) * x_j
 
 
+class Scored(pyg.MessagePassing):
+    """Softmax as an attribute of a module, in a helper of the layer, and in a function; a first argument that is not x."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(aggr="add")
+        self.how = how
+
+    def forward(self, rows: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.propagate(edge_index, rows=rows)
+        return out
+
+    def message(self, rows_j: Tensor, index: Tensor) -> Tensor:
+        scores = rows_j[:, :1]
+        if self.how == "module":
+            return utils.softmax(scores, index) * rows_j
+        if self.how == "function":
+            return weights_of(scores, index) * rows_j
+        return (self.weigh(scores, index) if self.how == "method" else self.weigh_alone(scores, index)) * rows_j
+
+    def weigh(self, scores: Tensor, index: Tensor) -> Tensor:
+        return softmax(scores, index)
+
+    @staticmethod
+    def weigh_alone(scores: Tensor, index: Tensor) -> Tensor:
+        return utils.softmax(scores, index=index)
+
+
+def weights_of(scores: Tensor, index: Tensor) -> Tensor:
+    return softmax(scores, index)
+
+
+class Doubled(pyg.GATConv):
+    """It calls the attention of its base."""
+
+    def edge_update(
+        self, alpha_j: Tensor, alpha_i: Tensor, edge_attr: Any, index: Tensor, ptr: Any, dim_size: Any
+    ) -> Tensor:
+        return 2 * super().edge_update(alpha_j, alpha_i, edge_attr, index, ptr, dim_size)
+
+
+class ByKeyword(Plain):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        return self.conv(edge_index=edge_index, rows=x)
+
+
+class AsksForm(Plain):
+    """It asks for the form of the edges before it passes them on."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        assert edge_index.dtype == torch.int64
+        assert edge_index.dim() == edge_index.size(0) == edge_index.shape[0] == 2
+        if edge_index.numel() == 0:
+            return x
+        return self.conv(x.to(edge_index.device), edge_index.to(x.device)) / edge_index.size(1)
+
+
+class Checkpointed(nn.Module):
+    """Layers that are computed again in the backward, one of them twice."""
+
+    def __init__(self, *, use_reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.second = pyg.SAGEConv(WIDTH, WIDTH), pyg.TransformerConv(WIDTH, WIDTH)
+        self.norm, self.use_reentrant = nn.LayerNorm(WIDTH), use_reentrant
+
+    def _block(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.norm(x).relu(), edge_index)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        x = self.first(x, edge_index)
+        for _ in range(2):
+            x = x + checkpoint(self._block, x, edge_index, use_reentrant=self.use_reentrant)
+        return x
+
+
+class Lookup(nn.Module):
+    """Categories, which lie in the graph as floating numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows, self.conv = nn.Embedding(3, WIDTH), pyg.SAGEConv(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        return self.conv(self.rows(x[:, 0].long()), edge_index)
+
+
 Build = Callable[[], nn.Module]
 PLAIN: dict[str, Build] = {
     "gcn": lambda: pyg.GCNConv(WIDTH, WIDTH),
@@ -221,7 +312,14 @@ PLAIN: dict[str, Build] = {
     "general": lambda: pyg.GeneralConv(WIDTH, WIDTH),
     "general attention": lambda: pyg.GeneralConv(WIDTH, WIDTH, attention=True, heads=2),
     "pna": lambda: pna(towers=2, divide_input=True),
+    "appnp without weights": lambda: pyg.APPNP(K=2, alpha=0.1, normalize=False),
     "simple": lambda: pyg.SimpleConv(aggr="mean", combine_root="sum"),
+    "simple self-loop": lambda: pyg.SimpleConv(aggr="mean", combine_root="self_loop"),
+    "softmax of a module": lambda: Scored("module"),
+    "softmax in a method": lambda: Scored("method"),
+    "softmax in a static method": lambda: Scored("static"),
+    "softmax in a function": lambda: Scored("function"),
+    "attention of the base": lambda: Doubled(WIDTH, WIDTH // 2, heads=2),
     "softmax": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr=SoftmaxAggregation(learn=True)),
     "own differences": Differences,
     "mix-hop": lambda: pyg.MixHopConv(WIDTH, WIDTH, powers=[0, 1, 2]),
@@ -256,6 +354,7 @@ WEIGHTED: dict[str, Build] = {
     "sg": lambda: pyg.SGConv(WIDTH, WIDTH, K=2),
     "tag": lambda: pyg.TAGConv(WIDTH, WIDTH, K=2),
     "appnp": lambda: pyg.APPNP(K=2, alpha=0.1),
+    "simple self-loop": lambda: pyg.SimpleConv(aggr="sum", combine_root="self_loop"),
     "gated": lambda: pyg.GatedGraphConv(WIDTH, 2),
 }
 MODELS: dict[str, Build] = {
@@ -299,8 +398,35 @@ def test_models_of_pyg(name: str) -> None:
     assert_as_in_pyg(model, graph)
 
 
-def test_gcn2() -> None:
-    assert_same(lambda: pyg.GCN2Conv(WIDTH, 0.1, theta=0.5, layer=1), FromFirst)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gcn2(normalize: bool) -> None:
+    assert_same(lambda: pyg.GCN2Conv(WIDTH, 0.1, theta=0.5, layer=1, normalize=normalize), FromFirst)
+
+
+def test_an_mlp_that_propagates_in_evaluation_alone() -> None:
+    model = seeded(lambda: pyg.PMLP(WIDTH, WIDTH, WIDTH, 2, dropout=0.0)).double()
+    for training in (False, True):
+        assert_as_in_pyg(copy.deepcopy(model).train(training), pyg_graph())
+
+
+def test_a_first_argument_by_keyword() -> None:
+    assert_same(lambda: Scored("module"), ByKeyword)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints(use_reentrant: bool) -> None:
+    assert_as_in_pyg(seeded(lambda: Checkpointed(use_reentrant=use_reentrant)).double(), pyg_graph())
+
+
+def test_the_form_of_the_edges() -> None:
+    assert_same(lambda: pyg.SAGEConv(WIDTH, WIDTH), AsksForm)
+
+
+def test_categories_that_the_model_looks_up() -> None:
+    graph = pyg_graph()
+    categories = (torch.arange(graph.num_vertices) % 3).double().unsqueeze(1)
+    assert_as_in_pyg(seeded(Lookup).double(), replace(graph, features=categories))
 
 
 def test_arma() -> None:
@@ -318,3 +444,23 @@ def test_edge_data_that_the_model_computes_with() -> None:
 
 def test_edge_types_that_the_model_looks_up() -> None:
     assert_same(lambda: pyg.GINEConv(mlp()), EncodedType, "weight", "type")
+
+
+def test_edge_weights_are_read_behind_units_that_have_died() -> None:
+    """On made-up rows a ReLU may give nothing but zeros, of which a weight changes none."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.conv = nn.Linear(8, 8), pyg.GCNConv(8, 3)
+            nn.init.constant_(self.linear.bias, -1e3)
+
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            return self.conv(self.linear(x).relu(), edge_index)
+
+    torch.manual_seed(0)
+    graph, net = labelled_graph(), Net()
+    ours = from_pyg_model(net, graph)
+    nn.init.zeros_(net.linear.bias)
+    prepared = ours.prepare(graph)
+    assert_close(ours(prepared.hops(1), prepared.features), net(graph.features, edges_of(graph.topology)))

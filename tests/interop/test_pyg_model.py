@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,57 @@ def test_training_changes_the_users_model_which_pyg_uses_as_before(build: Callab
     assert_close(rows_in_pyg(model, graph), rows_in_pyg(other, graph))
 
 
+def test_nothing_of_sagann_is_left_in_the_users_model() -> None:
+    graph = small()
+    model = seeded(sage)
+    before = [(module, set(vars(module)), type(module)) for module in model.modules()]
+    trainer_of(model, graph, epochs=1).fit()
+    for module, names, kind in before:
+        assert set(vars(module)) == names
+        assert type(module) is kind
+    file = io.BytesIO()
+    torch.save(model, file)
+    assert b"sagann.interop" not in file.getvalue()
+    x, edges = graph.features, edge_index(graph.topology)
+    assert_close(torch.jit.script(model.first)(x, edges), model.first(x, edges))
+
+
+def test_a_layer_that_is_changed_later_is_refused() -> None:
+    def turns(conv: Any) -> None:
+        conv.flow = "target_to_source"
+
+    def hooks(conv: Any) -> None:
+        conv.register_message_forward_hook(lambda module, inputs, output: 2 * output)
+
+    def aggregates(conv: Any) -> None:
+        conv.aggr_module = pyg.aggr.MaxAggregation()
+
+    graph = small()
+    for change in (turns, hooks, aggregates):
+        model = seeded(sage)
+        trainer = trainer_of(model, graph, epochs=1)
+        change(model.second)
+        with pytest.raises(LayerError, match="SAGEConv"):
+            trainer.fit()
+
+
+def test_attributes_that_the_model_sets_are_its_own() -> None:
+    class Counts(Plain):
+        num_calls, last = 0, None
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+            self.num_calls += 1
+            self.last = self.conv(x, edge_index)
+            return self.last
+
+    graph, model = small(), seeded(lambda: Counts(pyg.SAGEConv(WIDTH, CLASSES)))
+    ours = from_pyg_model(model, graph)
+    known = model.num_calls
+    out = ours(ours.prepare(graph).hops(1), graph.features)
+    assert model.num_calls == known + 1
+    assert model.last is out
+
+
 def test_training_is_pyg_training() -> None:
     """Without random numbers, two epochs give the weights that a loop of PyG's gives."""
     graph = pyg_graph("weight")
@@ -84,6 +136,21 @@ def test_training_is_pyg_training() -> None:
         assert_close(value, twin.state_dict()[name])
 
 
+class Degrees(pyg.MessagePassing):
+    """A message that reads nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add")
+        self.after = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.after(x) * self.propagate(edge_index, x=x)
+        return out
+
+    def message(self, x_j: Tensor) -> Tensor:
+        return x_j.new_ones(x_j.size(0), 1)
+
+
 STREAMED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "gcn": (lambda: Weighted(pyg.GCNConv(WIDTH, CLASSES)), ("weight",)),
     "sage": (lambda: Two(pyg.SAGEConv(WIDTH, WIDTH, aggr="max"), pyg.SAGEConv(WIDTH, CLASSES)), ()),
@@ -97,6 +164,7 @@ STREAMED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
         (),
     ),
     "appnp": (lambda: Plain(pyg.APPNP(K=2, alpha=0.1)), ()),
+    "degrees": (Degrees, ()),
     "batch norm": (lambda: pyg.GraphSAGE(WIDTH, WIDTH, 2, CLASSES, norm="batch", jk="cat"), ()),
 }
 

@@ -186,6 +186,24 @@ class OwnRows(nn.Module):
         return self.conv(self.rows.weight, edge_index)
 
 
+class AddsRows(OwnRows):
+    """Learned rows beside the others."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        return x + self.rows.weight
+
+
+class OtherReceiver(pyg.MessagePassing):
+    """PyG reads in the source what propagate is given, and looks for "self" there."""
+
+    def forward(this, x: Tensor, edge_index: Tensor) -> Tensor:  # noqa: N805
+        out: Tensor = this.propagate(edge_index, height=x)
+        return out
+
+    def message(self, height_j: Tensor) -> Tensor:
+        return height_j
+
+
 class AddsRandomRows(Own):
     """An in-place change of a parameter, which PyG cannot train either."""
 
@@ -201,11 +219,24 @@ def hooked() -> nn.Module:
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
-    "loops of its own": (lambda: Plain(Loops()), "computes with edge_index"),
-    "drops edges": (lambda: Plain(DropsEdges()), "computes with edge_index"),
-    "reads edge_index": (lambda: Plain(Entries()), "computes with edge_index: it uses its entries"),
-    "Chebyshev": (lambda: Plain(pyg.ChebConv(WIDTH, WIDTH, 2)), "computes with edge_index"),
+    "loops of its own": (
+        lambda: Plain(Loops()),
+        r"computes with edge_index.*test_pyg_refusals.py:\d+: .*add_self_loops\(edge_index",
+    ),
+    "drops edges": (
+        lambda: Plain(DropsEdges()),
+        r"computes with edge_index.*test_pyg_refusals.py:\d+: .*dropout_edge\(edge_index",
+    ),
+    "reads edge_index": (
+        lambda: Plain(Entries()),
+        r"computes with edge_index: it uses its entries.*test_pyg_refusals.py:\d+: .*x\[edge_index\[0\]\]",
+    ),
+    "Chebyshev": (
+        lambda: Plain(pyg.ChebConv(WIDTH, WIDTH, 2)),
+        r"computes with edge_index.*pyg_models.py:\d+: return self.conv\(x, edge_index\)",
+    ),
     "SuperGAT": (lambda: Plain(pyg.SuperGATConv(WIDTH, WIDTH)), "computes with edge_index"),
+    "Chebyshev alone": (lambda: pyg.ChebConv(WIDTH, WIDTH, 2), r"computes with edge_index.*\w+.py:\d+: "),
     "own aggregate": (lambda: Plain(OwnAggregate()), "it has an aggregate of its own"),
     "flow": (lambda: Plain(pyg.SAGEConv(WIDTH, WIDTH, flow="target_to_source")), "flow = 'target_to_source'"),
     "improved": (lambda: Plain(pyg.GCNConv(WIDTH, WIDTH, improved=True)), "improved = True"),
@@ -241,13 +272,30 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         lambda: Attributed(pyg.GATConv(WIDTH, WIDTH, edge_dim=3)),
         "edge data has no value for self-loops: the layers add self-loops, and read attr.*add_self_loops=False",
     ),
-    "attention weights": (Attention, "does not run without its edges"),
+    "attention weights": (
+        Attention,
+        r"Error: .*does not run without its edges.*py:\d+: x, _ = self.conv\(x, edge_index, return_attention_weights=True\)",
+    ),
     "a mistake": (
         lambda: Plain(pyg.GCNConv(WIDTH + 1, WIDTH)),
-        "does not run without its edges.*run with PyTorch Geo",
+        r"^RuntimeError: mat1 and mat2.*does not run with it on 13 made-up vertices.*py:\d+: return self.conv\(x, edge_index\).*PyTorch Geo",
     ),
-    "rows of its own": (OwnRows, "does not run without its edges.*made-up vertices.*on any number of vertices"),
-    "a changed weight": (lambda: Plain(AddsRandomRows()), "does not run without its edges.*in-place"),
+    "rows of its own": (
+        OwnRows,
+        r"vertex features do not fit.*\[30, 8\], expected.*\[13, F\].*on 13 made-up vertices.*py:\d+: return self.conv\(self.rows.weight",
+    ),
+    "rows of its own beside others": (
+        lambda: AddsRows(),
+        r"^RuntimeError: The size of tensor.*does not run with it on 13 made-up vertices.*py:\d+: return x \+ self.rows.*EmbeddingEncoder",
+    ),
+    "another receiver": (
+        lambda: Plain(OtherReceiver()),
+        r"^TypeError: propagate\(\) got.*py:\d+: out: Tensor = this.propagate",
+    ),
+    "a changed weight": (
+        lambda: Plain(AddsRandomRows()),
+        r"^RuntimeError: .*in-place.*does not run with it.*py:\d+: self.map.weight \+= 1",
+    ),
     "a pair": (lambda: Pair(pyg.SAGEConv(WIDTH, WIDTH)), "a model must return a tensor: a tuple"),
 }
 

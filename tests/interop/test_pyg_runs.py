@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
 from sagann.cli.main import main
+from sagann.errors import LayerError
 from sagann.graph import Graph
 from sagann.interop import from_pyg_model
 from sagann.nn import LinkModel, ModelConfig
@@ -163,6 +164,15 @@ def test_a_model_that_pools_learns_graphs(tmp_path: Path) -> None:
     other = OfGraphs()
     assert torch.equal(load_run(tmp_path, model=other, device="cpu").predict(graph), trainer.predict())
     assert_same_bits(weights_of(other), weights_of(model))
+
+
+def test_a_pool_that_leaves_out_an_empty_last_graph_is_named() -> None:
+    graph = rings_and_stars()
+    assert graph.graph_ptr is not None
+    ours: Any = from_pyg_model(seeded(OfGraphs), graph)
+    ptr = torch.cat([graph.graph_ptr, graph.graph_ptr[-1:]])
+    with pytest.raises(LayerError, match=r"a pool .*last graphs.*60 rows for 61 graphs \(in model OfGraphs\)"):
+        ours(ours.prepare(graph).hops(1), graph.features, ptr)
 
 
 @pytest.mark.parametrize("name", ["OfGraphs", "PerhapsOfGraphs", "OfData"])

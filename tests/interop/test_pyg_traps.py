@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -62,6 +64,82 @@ def test_a_graph_with_other_edge_data_changes_nothing_for_the_training_graph() -
     assert_close(logits_of(trainer), expected)
     assert_close(logits_of(trainer, more), rows_in_pyg(model, more))
     assert_close(logits_of(trainer), expected)
+
+
+class Asking(Plain):
+    """Asks for more than its graph has."""
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None, pos: Tensor | None = None
+    ) -> Any:
+        return self.conv(x, edge_index, edge_weight)
+
+
+@pytest.mark.parametrize(
+    ("build", "data", "expected"),
+    [
+        (
+            lambda: Asking(pyg.GraphConv(WIDTH, CLASSES)),
+            "attr",
+            r"Asking is trained without edge_weight, pos: .* Edge data attr are not",
+        ),
+        (
+            lambda: PerhapsWeighted(pyg.GraphConv(WIDTH, CLASSES)),
+            "attr",
+            r"without edge_weight: .* Edge data attr are not",
+        ),
+        (lambda: Asking(pyg.GraphConv(WIDTH, CLASSES)), "weight", r"without pos: the graph has none\.$"),
+        (lambda: PerhapsWeighted(pyg.GraphConv(WIDTH, CLASSES)), "weight", ""),
+        (lambda: PerhapsWeighted(pyg.GraphConv(WIDTH, CLASSES)), "", ""),
+        (lambda: pyg.GraphSAGE(WIDTH, WIDTH, 1, CLASSES), "", ""),
+    ],
+)
+def test_what_a_model_asks_for_in_vain_is_named(
+    build: Callable[[], nn.Module], data: str, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer_of(build(), small(*data.split()))
+    assert len(caplog.messages) == bool(expected)
+    assert re.search(expected, "".join(caplog.messages))
+
+
+class PerGraph(nn.Module):
+    """Normalises each graph by itself, where it is told which vertices make one up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = (
+            pyg.SAGEConv(WIDTH, WIDTH),
+            pyg.GraphNorm(WIDTH),
+            pyg.SAGEConv(WIDTH, CLASSES),
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None) -> Any:
+        return self.second(self.norm(self.first(x, edge_index), batch), edge_index)
+
+
+class PerGraphOfData(PerGraph):
+    def forward(self, data: Any) -> Any:  # type: ignore[override]
+        return super().forward(data.x, data.edge_index, data.batch)
+
+
+@pytest.mark.parametrize("kind", [PerGraph, PerGraphOfData])
+def test_vertices_of_several_graphs_come_with_the_number_of_their_graph(kind: Callable[[], nn.Module]) -> None:
+    ptr, alone = torch.tensor([0, 12, 20, 30]), small()
+    batch = torch.repeat_interleave(torch.arange(3), ptr.diff())
+    src, dst = edge_index(alone.topology)
+    inside = batch[src] == batch[dst]
+    topology = Topology.from_coo(src=src[inside], dst=dst[inside], num_src=30)
+    graph, model = replace(alone, topology=topology, graph_ptr=ptr), seeded(kind).eval()
+    expected = PerGraph.forward(model, graph.features, edge_index(graph.topology), batch)
+    trainer = trainer_of(model, graph, epochs=1)
+    assert_close(logits_of(trainer), expected.detach())
+    assert_close(
+        logits_of(trainer, alone), PerGraph.forward(model, alone.features, edge_index(alone.topology)).detach()
+    )
+    trainer.fit()
+    for options in ({"sample": (2, 2)}, {"memory": "1MiB"}):
+        with pytest.raises(InputError, match="takes batch runs on all graphs at once: 3 graphs"):
+            trainer_of(seeded(kind), graph, **options).fit()
 
 
 def test_edge_data_that_a_model_needs_is_missed_before_training() -> None:

@@ -1,11 +1,12 @@
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from sagann.errors import CheckpointError, InputError, Terminated
 from sagann.nn import ModelConfig, build_model
-from sagann.nn.user_model import require_named
+from sagann.nn.user_model import imported_files, load_class, require_named
 from tests.graphs import labelled_graph
 
 USERS_FILE = """
@@ -204,3 +205,27 @@ def test_options_are_those_that_a_run_gives_back() -> None:
     config = ModelConfig(model="mine.py:Net", model_options={"sizes": (1, 2), "names": {1: "a", "b": 2}})
     assert config.model_options == {"sizes": [1, 2], "names": {"1": "a", "b": 2}}
     assert hash(config) == hash(ModelConfig(model="mine.py:Net"))
+
+
+def test_files_beside_a_model_are_those_that_it_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of an environment in the folder, nor modules that the program has imported itself; the program's own are left alone."""
+    for name, text in {
+        "mine.py": "import parts, deep.inner, installed_there, random\n" + OPTIONAL,
+        "parts.py": "def late():\n    import other\n    return other.NUMBER\n",
+        "other.py": "NUMBER = 3\n",
+        "deep/__init__.py": "",
+        "deep/inner.py": "",
+        "random.py": "raise ValueError('Python has its own')\n",
+        "environment/installed_there.py": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "environment")
+    load_class(tmp_path / "mine.py", "Layer")
+    found = [str(file.relative_to(tmp_path)) for file in imported_files(tmp_path / "mine.py")]
+    assert found == ["deep/__init__.py", "deep/inner.py", "parts.py"]
+    # What runs later imports from there, too.
+    assert sys.modules["parts"].late() == 3
+    environment = sys.modules["installed_there"]
+    load_class(tmp_path / "mine.py", "Layer")
+    assert sys.modules["installed_there"] is environment

@@ -37,19 +37,6 @@ def test_a_limit_of_memory_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown["memory limit (cgroup)"] == "512.0 MiB, of which 256.0 MiB are used"
 
 
-def test_a_busy_machine_is_told_of_threads_that_spin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_tables, "num_cores", lambda: 2)
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
-    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
-        monkeypatch.delenv(name, raising=False)
-    for load, speaks in ((1.0, False), (3.5, True)):
-        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
-        shown = dict(rows(doctor_tables.machine_table()))
-        assert shown.get("load", "").startswith("Load 3.5 on 4 cores") == speaks
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert "load" not in dict(rows(doctor_tables.machine_table()))
-
-
 def test_only_a_part_that_is_needed_fails() -> None:
     findings = [
         Finding(name="torch", ok=True, detail="fine"),

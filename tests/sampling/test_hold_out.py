@@ -64,6 +64,75 @@ def test_false_links_are_no_edges_of_the_whole_graph() -> None:
     assert not any(src == dst for src, dst in false)
 
 
+def test_reverses_of_edges_are_no_false_links_where_they_are_the_same_link() -> None:
+    path = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 2, 3]), num_src=4)
+    known = {frozenset(pair) for pair in edges_of(path)}
+    num_reversed = dict.fromkeys((True, False), 0)
+    for seed in range(50):
+        for undirected in num_reversed:
+            options = {"train": 0.34, "val": 0.33, "negatives": 1, "undirected": undirected}
+            links = hold_out_links(Graph(topology=path), seed=seed, **options).links  # type: ignore[arg-type]
+            assert links is not None
+            false = pairs_of(links.src, links.negatives[:, 0])
+            assert not false & edges_of(path)
+            num_reversed[undirected] += len(known & {frozenset(pair) for pair in false})
+    assert num_reversed[True] == 0 < num_reversed[False]
+
+
+@pytest.mark.parametrize("undirected", [True, False])
+def test_no_two_splits_share_a_false_link(undirected: bool) -> None:
+    for seed in range(5):
+        links = hold_out_links(communities(100), negatives=20, seed=seed, undirected=undirected).links
+        assert links is not None
+        false = [
+            {
+                (min(pair), max(pair)) if undirected else pair
+                for pair in pairs_of(links.src[mask].repeat_interleave(20), links.negatives[mask].flatten())
+            }
+            for mask in links.splits.values()
+        ]
+        assert all(false)
+        assert len(set.union(*false)) == sum(map(len, false))
+
+
+def with_split(graph: Graph, *, dtype: torch.dtype = torch.int32) -> Graph:
+    """A graph that states which edges are learned, validate and test; those between two vertices alike."""
+    src, dst = graph.topology.indices.long(), graph.topology.edge_dst().long()
+    split = ((src + dst) % 7 - 4).clamp(min=0)
+    return graph.with_topology(graph.topology.with_edge_data(split=split.to(dtype)))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.float32])
+def test_a_split_that_the_data_state_is_used(dtype: torch.dtype) -> None:
+    graph = with_split(communities(), dtype=dtype)
+    edges = graph.topology
+    held = hold_out_links(graph, seed=0)
+    links = held.links
+    assert links is not None
+    for number, (name, mask) in enumerate(links.splits.items()):
+        stated = edges.edge_data["split"] == number
+        expected = pairs_of(edges.indices[stated], edges.edge_dst()[stated])
+        if name == "train":
+            assert edges_of(held.topology) == expected
+        else:
+            assert pairs_of(links.src[mask], links.dst[mask]) == expected
+    # Negative links are no edges of any part, and named shares draw a split instead.
+    assert not pairs_of(links.src.repeat_interleave(50), links.negatives.flatten()) & edges_of(edges)
+    drawn, without = (hold_out_links(each, train=0.85, seed=0) for each in (graph, communities()))
+    assert edges_of(drawn.topology) == edges_of(without.topology)
+    validate_graph(held)
+
+
+@pytest.mark.parametrize(
+    ("split", "value"), [(torch.arange(4), "3 of edge 3"), (torch.zeros(4, 3), r"\[0.0, 0.0, 0.0\] of edge 0")]
+)
+def test_another_split_that_the_data_state_is_refused(split: Tensor, value: str) -> None:
+    ends = torch.arange(4)
+    topology = Topology.from_coo(src=ends, dst=ends + 1, num_src=5, edge_data={"split": split})
+    with pytest.raises(InputError, match=f"split of an edge is not 0, 1 or 2: {value}.*edge data 'split' of graph"):
+        hold_out_links(Graph(topology=topology), seed=0)
+
+
 def test_the_same_seed_holds_the_same_out() -> None:
     first, second, other = (hold_out_links(communities(), seed=seed).links for seed in (5, 5, 6))
     assert first is not None

@@ -64,16 +64,19 @@ def test_a_complete_graph_has_no_negative_links(how: Any) -> None:
 
 
 @pytest.mark.parametrize("name", UNJOINED)
-@pytest.mark.parametrize("avoids", [True, False])
-def test_edges_and_self_loops_of_odd_topologies_are_avoided(name: str, avoids: bool) -> None:
+@pytest.mark.parametrize(("avoids", "undirected"), [(True, False), (True, True), (False, False)])
+def test_edges_and_self_loops_of_odd_topologies_are_avoided(name: str, avoids: bool, undirected: bool) -> None:
     topology = odd_topologies()[name]
     edges = set(zip(topology.indices.tolist(), topology.edge_dst().tolist(), strict=True))
     ends = torch.zeros(200, dtype=torch.int64)
-    links = LinkSampler(topology, negatives=2, avoid_edges=avoids).sample(ends, ends)
+    sampler = LinkSampler(topology, negatives=2, avoid_edges=avoids, undirected=undirected)
+    links = sampler.sample(ends, ends)
     src, dst = links.seeds[links.src][200:], links.seeds[links.dst][200:]
     assert bool((src != dst).all())
     if avoids:
         assert not edges & set(zip(src.tolist(), dst.tolist(), strict=True))
+    if undirected:
+        assert not edges & set(zip(dst.tolist(), src.tolist(), strict=True))
 
 
 def test_two_vertices_that_are_joined_and_one_alone_have_no_negative_links() -> None:
@@ -213,7 +216,9 @@ def test_wrong_links_are_named(src: list[int], dst: list[int], given: dict[str, 
     assert named in str(error.value)
 
 
-def naive_destinations(topology: Topology, src: list[int], negatives: int, seed: int) -> list[list[int]]:
+def naive_destinations(
+    topology: Topology, src: list[int], negatives: int, seed: int, *, undirected: bool
+) -> list[list[int]]:
     """Draws of each link in plain Python, until one is neither an edge nor a self-loop."""
     edges = set(zip(topology.indices.tolist(), topology.edge_dst().tolist(), strict=True))
     found = []
@@ -222,20 +227,24 @@ def naive_destinations(topology: Topology, src: list[int], negatives: int, seed:
         while True:
             state = (state + int(GOLDEN)) % 2**64
             destination = int(unit(np.uint64(mix(np.uint64(state)))) * topology.num_dst)
-            if source != destination and (source, destination) not in edges:
+            is_known = (source, destination) in edges or (undirected and (destination, source) in edges)
+            if source != destination and not is_known:
                 found.append(destination)
                 break
     return np.reshape(found, (len(src), negatives)).tolist()
 
 
 @pytest.mark.parametrize("name", UNJOINED)
-def test_negative_destinations_are_those_of_the_plain_twin(name: str) -> None:
+@pytest.mark.parametrize("undirected", [True, False])
+def test_negative_destinations_are_those_of_the_plain_twin(name: str, undirected: bool) -> None:
     topology = odd_topologies()[name]
-    src = torch.arange(topology.num_dst).repeat(3)
+    # The hub and the vertex that others point to are joined to all others where reverses count.
+    src = torch.arange(1 if undirected else 0, topology.num_dst).repeat(3)
     for negatives, seed in ((1, 0), (5, 2**62)):
-        found = negative_destinations(topology, src, negatives, seed=seed)
+        found = negative_destinations(topology, src, negatives, seed=seed, undirected=undirected)
         assert found.dtype == torch.int64
-        assert found.tolist() == naive_destinations(topology, src.tolist(), negatives, seed)
+        expected = naive_destinations(topology, src.tolist(), negatives, seed, undirected=undirected)
+        assert found.tolist() == expected
 
 
 def test_every_vertex_that_is_not_joined_is_an_equally_likely_destination() -> None:
@@ -282,6 +291,19 @@ def test_wrong_arguments_of_negative_destinations_are_named(arguments: dict[str,
     with pytest.raises(InputError) as error:
         negative_destinations(**{"topology": TOPOLOGY, "src": SRC, "negatives": 2, **arguments})
     assert named in str(error.value)
+
+
+def test_edge_data_that_learn_still_learn_in_blocks_without_the_links() -> None:
+    weights = torch.ones(TOPOLOGY.num_edges, requires_grad=True)
+    topology = TOPOLOGY.with_edge_data(weight=weights)
+    links = LinkSampler(topology, avoid_edges=False).sample(SRC, DST)
+    (block,) = NeighborSampler(topology, [-1]).sample(links.seeds).with_links(links, undirected=False).blocks
+    block.edge_data["weight"].sum().backward()
+    left_out = set(zip(SRC.tolist(), DST.tolist(), strict=True))
+    edges = zip(TOPOLOGY.indices.tolist(), TOPOLOGY.edge_dst().tolist(), strict=True)
+    ends = set(links.seeds.tolist())
+    assert weights.grad is not None
+    assert weights.grad.tolist() == [edge[1] in ends and edge not in left_out for edge in edges]
 
 
 def test_links_on_whole_blocks_learn_as_on_the_whole_graph_and_as_in_plain_pytorch() -> None:

@@ -61,6 +61,9 @@ def make_graph(*, features: str = "dense", labels: str = "single", dtype: torch.
         graph_targets=torch.tensor([[0.5, 1.0], [-2.0, 3.0]]),
         graph_splits={"train": torch.tensor([True, False]), "test": torch.tensor([False, True])},
         num_edge_types=3,
+        feature_names=("a", "b", "\u00e7", "d"),
+        class_names=("cat", "dog", "zweiter \u00fc"),
+        edge_type_names=("likes", "eats", "is"),
         name="small",
     )
 
@@ -74,6 +77,8 @@ def assert_same_graph(found: Graph, expected: Graph) -> None:
     for name, rows in expected.topology.edge_data.items():
         assert found.topology.edge_data[name].dtype == rows.dtype
         assert torch.equal(found.topology.edge_data[name], rows)
+    for name in ("feature_names", "class_names", "edge_type_names"):
+        assert getattr(found, name) == getattr(expected, name)
     assert (found.features is None) == (expected.features is None)
     if expected.features is not None:
         assert found.features is not None

@@ -49,12 +49,13 @@ def test_a_dataset_from_before_there_were_targets_opens(tmp_path: Path) -> None:
 
 
 def test_a_dataset_from_before_graphs_had_answers_opens(tmp_path: Path) -> None:
-    graph = replace(make_graph(), graph_labels=None, num_graph_classes=0, graph_targets=None, graph_splits={})
+    answers = {"graph_labels": None, "num_graph_classes": 0, "graph_targets": None, "graph_splits": {}}
+    graph = replace(make_graph(), **answers, feature_names=())
     save_graph(graph, tmp_path / "g")
     file = tmp_path / "g" / "manifest.json"
     body = json.loads(file.read_text())
     del body["manifest_crc32"]
-    for field in ("graph_labels", "num_graph_classes", "num_graph_targets", "graph_splits"):
+    for field in ("graph_labels", "num_graph_classes", "num_graph_targets", "graph_splits", "feature_names"):
         del body[field]
     file.write_text(json.dumps({**body, "manifest_crc32": _self_checksum(body)}))
     assert_same_graph(open_graph(tmp_path / "g"), graph)

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 from sagann.errors import DatasetError
 from sagann.graph import Graph
 from sagann.storage import EdgeListFormat, ImportOptions, check_dataset, import_edge_list, open_graph
+from sagann.storage.edge_list import describe_columns
 
 
 def imported(source: Any, folder: Path, form: EdgeListFormat | None = None, **options: Any) -> Graph:
@@ -53,6 +55,145 @@ def test_forms_of_csv(tmp_path: Path, text: str, form: dict[str, Any]) -> None:
     assert graph.name == "out"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "time,src,dst\n5,2,1\n6,0,1\n7,1,2\n",
+        "dst,src\n1,2\n1,0\n2,1\n",
+        "Weight,To,From\n5,1,2\n6,1,0\n7,2,1\n",
+        ",V,U\n0,1,2\n1,1,0\n2,2,1\n",
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_names_say_which_columns_are_the_ends(tmp_path: Path, text: str, kind: str) -> None:
+    path = csv_file(tmp_path, text)
+    if kind == "parquet":
+        path = tmp_path / "edges.parquet"
+        pq.write_table(pyarrow.csv.read_csv(tmp_path / "edges.csv"), path)
+    assert pairs(imported(path, tmp_path)) == [(0, 1), (2, 1), (1, 2)]
+    named = text.partition("\n")[0].split(",")
+    form = EdgeListFormat(src=named[-2], dst=named[-1])
+    assert imported(path, tmp_path, form).topology.indices.numel() == 3
+
+
+def test_a_file_that_was_cut_has_the_columns_of_that_with_names(tmp_path: Path) -> None:
+    files = [csv_file(tmp_path, "7,3,0\n", "b.csv"), csv_file(tmp_path, "time,src,dst\n5,0,1\n", "a.csv")]
+    assert pairs(imported(files, tmp_path)) == [(3, 0), (0, 1)]
+    assert "from column 1 to column 2. Columns left out: column 0." in describe_columns(files, EdgeListFormat())
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("src,source,dst", r"column 'src' and column 'source' both name the column of 'src'; there are"),
+        ("u,v,to", r"column 'v' and column 'to' both name"),
+        ("time,src,x", r"no column 'dst' \(dst, destination, target, to, v\) beside"),
+        ("id,a,b", r"column 'id' is not taken for an end of edges"),
+        ("a,weight,b", r"column 'weight' is not taken for an end"),
+    ],
+)
+def test_names_that_contradict_are_refused(tmp_path: Path, names: str, message: str) -> None:
+    path = csv_file(tmp_path, f"{names}\n5,0,1\n6,1,2\n")
+    with pytest.raises(DatasetError, match=rf"not clear what the columns are: {message}.*--src and --dst"):
+        imported(path, tmp_path)
+    assert pairs(imported(path, tmp_path, EdgeListFormat(src=1, dst=2))) == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "sorted"])
+def test_ids_of_rows_say_whose_they_are(tmp_path: Path, form: str) -> None:
+    edges = csv_file(tmp_path, "src,dst\n0,1\n1,2\n2,3\n")
+    order = np.arange(4) if form == "sorted" else np.array([0, 3, 1, 2])
+    columns = {
+        "features": {"a": order * 1.0, "ID": order, "b": order * 10},
+        "labels": {"node_id": order, "y": order % 2},
+        "targets": {"price": order + 0.5, "vertex": order},
+    }
+    for what, table in columns.items():
+        if form == "parquet":
+            pq.write_table(pa.table(table), tmp_path / f"{what}.parquet")
+        else:
+            np.savetxt(
+                tmp_path / f"{what}.csv",
+                np.stack([*table.values()], 1),
+                fmt="%g",
+                delimiter=",",
+                header=",".join(table),
+                comments="",
+            )
+    files = {what: tmp_path / f"{what}.{'parquet' if form == 'parquet' else 'csv'}" for what in columns}
+    graph = imported(edges, tmp_path, **files)
+    assert graph.features is not None
+    assert graph.labels is not None
+    assert graph.targets is not None
+    assert graph.features.tolist() == [[0, 0], [1, 10], [2, 20], [3, 30]]
+    assert graph.labels.tolist() == [0, 1, 0, 1]
+    assert graph.targets.tolist() == [0.5, 1.5, 2.5, 3.5]
+    said = describe_columns(edges, EdgeListFormat(), files.values())
+    assert f"Rows of {files['features'].name} are those of the vertices in column 'ID'." in said
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("0,5\n2,6\n2,7\n1,8\n", r"2 stands twice; there are 4 rows \(in .*y\.csv, row 4\)"),
+        ("1,5\n2,6\n0,7\n1,8\n", r"1 stands twice;.*row 5\)"),
+        ("0,5\n1,6\n0,7\n", r"0 stands twice;.*row 4\)"),
+        ("0,5\n1,6\n3,7\n", r"3 stands where 2 is missing; there are 3 rows .*row 4\)"),
+        ("3,5\n2,6\n1,7\n", r"1 stands where 0 is missing.*row 4\)"),
+        ("0,5\n-1,6\n1,7\n", r"-1 is negative;.*row 3\)"),
+        ("1,5\n0,nan\n", r"target is not finite: nan .*y\.csv, row 3\)"),
+    ],
+)
+def test_ids_that_are_not_those_of_the_vertices_are_refused(tmp_path: Path, rows: str, message: str) -> None:
+    targets = csv_file(tmp_path, f"id,y\n{rows}", "y.csv")
+    with pytest.raises(DatasetError, match=message):
+        imported(csv_file(tmp_path, "0,1\n"), tmp_path, targets=targets)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ('y\n1.0\n""\n0.0\n', [1, -1, 0]),
+        ("id,y\n2,0.0\n1,\n0, 1.0\n", [1, -1, 0]),
+        ("id,y\n0,2\n1,nan\n2,-1\n", [2, -1, -1]),
+        ("a,b\n1.0,0.0\n0,1\n1,1\n", [[1, 0], [0, 1], [1, 1]]),
+    ],
+)
+def test_labels_as_pandas_writes_them_beside_missing_ones(tmp_path: Path, text: str, labels: list[Any]) -> None:
+    graph = imported(csv_file(tmp_path, "0,1\n1,2\n"), tmp_path, labels=csv_file(tmp_path, text, "y.csv"))
+    assert graph.labels is not None
+    assert graph.labels.tolist() == labels
+
+
+def test_null_labels_of_parquet_are_unknown(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"y": [1, None, 0]}), tmp_path / "y.parquet")
+    graph = imported(csv_file(tmp_path, "0,1\n1,2\n"), tmp_path, labels=tmp_path / "y.parquet")
+    assert graph.labels is not None
+    assert graph.labels.tolist() == [1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("y\n1.0\nx\n", r"'x' in column 'y' is not a number .*row 3\).*factorize"),
+        ("y\n1.0\n0.5\n", r"label is not an integer: 0\.5 .*row 3\)"),
+        ("a,b\n1,0\n,1\n", r"label out of range: \[nan, 1\.0\], .*row 3\)"),
+        ("y\n1\n\n0\n", r"the line is empty.*row 3\)"),
+    ],
+)
+def test_labels_that_are_none_are_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
+        imported(csv_file(tmp_path, "0,1\n1,2\n"), tmp_path, labels=csv_file(tmp_path, text, "y.csv"))
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\nx,3\n", "1,b\n1,2\n", "a,b\n1e39,2\n"])
+def test_a_bad_row_of_features_is_not_answered_with_options_of_edges(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DatasetError, match=r"x\.csv, row \d\)") as caught:
+        imported(csv_file(tmp_path, "0,1\n"), tmp_path, features=csv_file(tmp_path, text, "x.csv"))
+    assert "choose" not in caught.value.fix
+    assert "--" not in caught.value.fix or "of an edge list" in caught.value.fix
+
+
 def test_gzip_and_several_files_and_folders(tmp_path: Path) -> None:
     folder = tmp_path / "shards"
     folder.mkdir()
@@ -69,7 +210,6 @@ def test_gzip_and_several_files_and_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ("dst,src\n2,3\n", r"dst, src, in a\.csv src, dst"),
         ("f0,f1,f2\n0,1,0\n", r"f0, f1, in a\.csv src, dst"),
         ("0,1,1\n1,1,0\n", r"3 columns, in c\.csv 2 columns"),
     ],
@@ -86,7 +226,8 @@ def test_files_of_a_folder_have_the_same_columns(tmp_path: Path, other: str, mes
     (folder / "b.csv").unlink()
     (tmp_path / "c.csv").rename(folder / "c.csv")
     # A shard without names, as where a large file was cut.
-    assert pairs(imported(folder, tmp_path)) == [(0, 1), (2, 3)]
+    csv_file(folder, "dst,src\n3,1\n", "d.csv")
+    assert pairs(imported(folder, tmp_path)) == [(0, 1), (1, 3), (2, 3)]
     csv_file(folder, other, "x.csv")
     with pytest.raises(DatasetError, match=rf"edge files differ in their columns: {message} \(in .*x\.csv\)"):
         imported(folder, tmp_path)
@@ -264,7 +405,11 @@ def test_bad_parquet_columns_are_named(tmp_path: Path) -> None:
             r"feature is not finite: nan in column 0 .*x\.npy, row 1\)",
         ),
         ("features", np.zeros(3), r"float64 \[3\], expected numbers \[num_vertices, num_features\]"),
-        ("features", np.zeros((2, 4)), r"destination id out of range: 2, but there are 2 vertices, .*row 2\)"),
+        (
+            "features",
+            np.zeros((2, 4)),
+            r"out of range: 2, but there are 2 vertices, .*: the rows of .*x\.npy .*row 2\)\. Give each .* row in .*x\.npy",
+        ),
         ("labels", np.array([0, -2, 1]), r"label out of range: -2, but -1 is for unknown .*x\.npy, row 1\)"),
         ("labels", np.array([0.0, 0.5, 1.0]), r"label is not an integer: 0\.5 .*row 1\)"),
         ("labels", np.array([[0, 1], [2, 0], [1, 1]]), r"label out of range: \[2, 0\], but multi-label.*row 1\)"),

@@ -43,7 +43,8 @@ from tests.storage.conftest import make_graph
         ({"class_names": ["a", "b"]}, r"there are 3 classes, but 2 names"),
         ({"edge_type_names": ["a"]}, r"there are 3 edge types, but 1 names"),
         ({"graph_names": ["a"]}, r"there are 2 graphs, but 1 names"),
-        ({"num_edge_types": 0}, r"num_edge_types is 0, but edge data 'type' is present"),
+        ({"feature_names": ["a"]}, r"there are 4 features, but 1 names"),
+        ({"num_edge_types": 0, "edge_type_names": []}, r"num_edge_types is 0, but edge data 'type' is present"),
         ({"name": "\ud800"}, r"'\\ud800' cannot be written in UTF-8"),
     ],
 )

@@ -619,6 +619,21 @@ def test_targets_are_read_and_imported_beside_labels(tmp_path: Path, targets: An
     check_dataset(tmp_path / "g")
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_a_split_of_edges_stays_with_them(tmp_path: Path, once: bool) -> None:
+    ends = np.array([[3, 0, 2], [1, 1, 0]])
+    np.savez(tmp_path / "g.npz", edge_index=ends, edge_split=np.array([2, 0, 1], np.uint8))
+    stored = "each undirected edge once" if once else "both directions"
+    (tmp_path / "g.json").write_text(json.dumps({"directed": False, "edges_stored": stored}))
+    expected = {(3, 1): 2, (0, 1): 0, (2, 0): 1}
+    expected |= {(dst, src): split for (src, dst), split in expected.items()} if once else {}
+    import_npz(tmp_path / "g.npz", tmp_path / "g")
+    for graph in (read_npz(tmp_path / "g.npz"), open_graph(tmp_path / "g")):
+        edges = zip(graph.topology.indices.tolist(), graph.topology.edge_dst().tolist(), strict=True)
+        assert dict(zip(edges, graph.topology.edge_data["split"].tolist(), strict=True)) == expected
+    assert arrays_left_out(tmp_path / "g.npz") == []
+
+
 def test_arrays_that_are_not_read_are_told(tmp_path: Path) -> None:
     arrays = {"edge_index": np.array([[0], [1]]), "labels": np.array([0, 1]), "graph_ptr": np.array([0, 2])}
     np.savez(tmp_path / "known.npz", **arrays)

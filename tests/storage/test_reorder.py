@@ -13,7 +13,7 @@ from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph, Topology, original_order, relabel
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.storage import check_dataset, open_graph, save_graph
-from sagann.storage.manifest import read_manifest, write_manifest
+from sagann.storage.manifest import read_manifest
 from sagann.storage.reorder import save_reordered
 from tests.graphs import labelled_graph
 
@@ -30,6 +30,7 @@ def assert_same(found: Graph, expected: Graph) -> None:
             assert ours.dtype == theirs.dtype
             assert ours.layout == theirs.layout
             assert torch.equal(ours.to_dense(), theirs.to_dense()), each.name
+    assert found.class_names == expected.class_names
     assert set(found.splits) == set(expected.splits)
     for name, mask in expected.splits.items():
         assert torch.equal(found.splits[name], mask)
@@ -108,9 +109,9 @@ def test_names_are_kept_and_graphs_may_change_places(tmp_path: Path) -> None:
         graph_ptr=torch.tensor([0, 20, graph.num_vertices]),
         graph_names=("small", "large"),
     )
-    save_graph(graph, tmp_path / "given")
     names = tuple(f"class {number}" for number in range(graph.num_classes))
-    write_manifest(tmp_path / "given", replace(read_manifest(tmp_path / "given"), class_names=names))
+    graph = replace(graph, class_names=names)
+    save_graph(graph, tmp_path / "given")
     manifest = read_manifest(tmp_path / "given")
     order = torch.cat([torch.arange(20, graph.num_vertices), torch.arange(20)])
     save_reordered(open_graph(tmp_path / "given"), order, tmp_path / "found", manifest=manifest)

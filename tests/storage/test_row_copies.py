@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.storage.row_copies import copy_row
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.tiering.prefetch import AHEAD, prefetch_by_id, prefetch_by_slot
 
 

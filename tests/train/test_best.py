@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from sagann.errors import InputError
 from sagann.nn import ModelConfig
@@ -60,6 +62,41 @@ def test_monitoring_an_undefined_metric_is_refused():
     graph = replace(graph, splits={**graph.splits, "val": one_class})
     with pytest.raises(InputError, match="the monitored metric is undefined: 'val/roc_auc' has no value"):
         trainer_of(graph=graph, monitor="val/roc_auc").fit()
+
+
+def test_of_equal_epochs_the_last_one_is_kept_and_patience_still_ends():
+    tracker, model = BestTracker("val/accuracy", keep_weights=True, patience=3), nn.Linear(1, 1)
+    for epoch, value in enumerate((0.5, 0.6, 0.6, 0.4), start=1):
+        torch.nn.init.constant_(model.weight, epoch)
+        tracker.update(epoch, {"val": {"accuracy": value}}, model)
+        assert not tracker.exhausted
+    assert (tracker.epoch, float(tracker.weights["weight"])) == (3, 3.0)
+    tracker.update(5, {"val": {"accuracy": 0.6}}, model)
+    assert (tracker.epoch, tracker.exhausted) == (5, True)
+
+
+def rare_classes():
+    """Labels of which untrained models predict about half for each vertex, and trained ones none."""
+    labels = torch.zeros(300, 20, dtype=torch.uint8)
+    labels[torch.arange(300), torch.randint(20, (300,), generator=torch.Generator().manual_seed(0))] = 1
+    return replace(community_graph(300, multi_label=True), labels=labels, num_classes=20)
+
+
+def test_the_default_monitor_of_rare_classes_keeps_weights_that_are_trained(caplog):
+    result = trainer_of(ModelConfig(hidden=8), rare_classes(), lr=0.05).fit()
+    scores = [record.metrics["val"]["micro_f1"] for record in result.history]
+    assert scores.index(max(scores)) == 0
+    assert result.best_epoch > 10
+    assert not caplog.records
+
+
+def test_a_run_whose_first_epoch_is_best_says_so_and_why(caplog):
+    result = trainer_of(ModelConfig(hidden=8), rare_classes(), lr=0.05, monitor="val/micro_f1").fit()
+    assert result.best_epoch == 1
+    best = result.history[0].metrics["val"]["micro_f1"]
+    assert f"val/micro_f1 was best in epoch 1 ({best:.4g})" in caplog.text
+    assert f"In epoch 20 it is {result.history[-1].metrics['val']['micro_f1']:.4g}" in caplog.text
+    assert f"to {result.history[-1].loss:.4g}. Lower lr, monitor another metric" in caplog.text
 
 
 def test_errors_are_better_the_lower_they_are():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,47 @@ from torch.optim.lr_scheduler import StepLR
 
 from sagann.errors import InputError
 from sagann.train import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("mistake", "hint", "mended"),
+    [
+        ({"loss": "ce"}, "'cross_entropy'", {"loss": "cross_entropy"}),
+        ({"loss": "NLLLoss"}, "'cross_entropy'", {"loss": "cross_entropy"}),
+        ({"loss": "bce_with_logits"}, "'bce'", {"loss": "bce"}),
+        ({"task": "node_classification"}, "'classification'", {"task": "classification"}),
+        ({"task": "link"}, "'link-prediction'", {"task": "link-prediction"}),
+        ({"optimizer": "adamw"}, "'AdamW'", {"optimizer": "AdamW"}),
+        ({"scheduler": "cosine"}, "'CosineAnnealingLR'", {"scheduler": "CosineAnnealingLR"}),
+        ({"monitor": "acc"}, "'val/accuracy'", {"monitor": "val/accuracy"}),
+        ({"monitor": "valid/auc"}, "'val/roc_auc'", {"monitor": "val/roc_auc"}),
+        ({"monitor": "train_loss"}, "'train/loss'", {"monitor": "train/loss"}),
+        ({"monitor": "test/f1"}, "'val/micro_f1'", {"monitor": "val/micro_f1"}),
+        ({"device": "gpu"}, "'cuda'", {"device": "cuda"}),
+        ({"memory": 300}, "'2GiB'", {"memory": "2GiB"}),
+        ({"memory": "300"}, "300MiB", {"memory": "300MiB"}),
+        ({"hot": "300", "sample": (5,)}, "2GiB", {"hot": "2GiB", "sample": (5,)}),
+        ({"sample": 10}, "(25, 10)", {"sample": (25, 10)}),
+        ({"deterministic": "true"}, "True or False", {"deterministic": True}),
+        ({"task": "classification", "batch_size": 512}, "Leave batch_size out", {"task": "classification"}),
+        ({"hot": "10%"}, "or set sample", {"hot": "10%", "sample": (25, 10)}),
+        ({"devices": "host,accelerator"}, "or set sample", {"devices": "host,accelerator", "sample": (25, 10)}),
+        ({"score": "degree", "sample": (5,)}, "or set hot", {"score": "degree", "sample": (5,), "hot": "10%"}),
+        (
+            {"scheduler_options": {"gamma": 1}},
+            "name a scheduler",
+            {"scheduler": "StepLR", "scheduler_options": {"gamma": 1}},
+        ),
+        ({"task": "regression", "negatives": 2}, "learn links", {"task": "link-prediction", "negatives": 2}),
+    ],
+)
+def test_what_the_hint_of_a_mistake_says_is_accepted(
+    mistake: dict[str, Any], hint: str, mended: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match=r"\(in TrainConfig\.") as caught:
+        TrainConfig(**mistake)
+    assert hint in caught.value.fix
+    TrainConfig(**mended)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +77,7 @@ from sagann.train import TrainConfig
         ({"checkpoint_every": 0}, "checkpoint_every is refused: 0"),
         ({"keep_checkpoints": 0}, "keep_checkpoints is refused: 0"),
         ({"device": "tpu"}, "device is refused: 'tpu', expected 'cpu', 'cuda', 'cuda:N' or 'auto'"),
-        ({"deterministic": 1}, "deterministic is refused: 1, expected true or false"),
+        ({"deterministic": 1}, "deterministic is refused: 1, expected True or False"),
         (
             {"hot": 0.1, "sample": (5,)},
             "hot is refused: 0.1, expected a size or a part as a string, 'auto', or None",
@@ -87,10 +129,10 @@ from sagann.train import TrainConfig
         ({"class_weights": [1, float("inf")]}, "class_weights is refused: [1, inf]"),
         ({"class_weights": []}, "class_weights is refused: []"),
         ({"class_weights": [1, "a"]}, "class_weights is refused: [1, 'a']"),
-        ({"memory": 5}, "memory is refused: 5, expected a size above 0 as a string, or None"),
+        ({"memory": 5}, "memory is refused: 5, expected a size above 0 as a string such as '2GiB', or None"),
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
         ({"memory": "0 GiB"}, "memory is refused: '0 GiB', expected a size above 0"),
-        ({"profile": True}, "profile is refused: True, expected false where no memory is set"),
+        ({"profile": True}, "profile is refused: True, expected False where no memory is set"),
         ({"decay": "some"}, "decay is refused: 'some', expected one of all, first-layer, matrices"),
         ({"weights": "worst"}, "weights is refused: 'worst', expected 'best' or 'last'"),
         ({"monitor": "val/precision"}, "monitor is refused: 'val/precision'"),

@@ -10,6 +10,7 @@ from sagann.errors import InputError, LayerError
 from sagann.nn import ModelConfig, build_model
 from sagann.train import Contract
 from sagann.train.contract import require_names
+from sagann.train.identity import graph_difference, graph_identity
 from tests.train.runs import community_graph
 
 
@@ -55,6 +56,29 @@ def test_a_model_of_edge_features_is_built_from_sizes_alone(shape):
 def test_graphs_that_do_not_fit_are_refused(change, message):
     with pytest.raises(InputError, match=message):
         Contract.of(community_graph()).check(replace(community_graph(), **change))
+
+
+def test_features_are_known_by_their_names():
+    named = replace(community_graph(), feature_names=tuple("abcdefgh"))
+    contract = Contract.of(named)
+    assert Contract.from_json(json.loads(json.dumps(asdict(contract)))) == contract
+    assert Contract.of(contract.shape_only_graph()) == contract
+    contract.check(named)
+    contract.check(replace(named, feature_names=()))
+    Contract.of(community_graph()).check(named)
+    swapped = replace(named, feature_names=tuple("bacdefgh"))
+    with pytest.raises(
+        InputError, match=r"other names .*: feature 0 is 'b', the model expects .a. .*Order the features as a, b, c"
+    ):
+        contract.check(swapped)
+    saved = graph_identity(named)
+    assert (graph_difference(saved, swapped), graph_difference(saved, named)) == ("feature_names", None)
+    old = asdict(contract)
+    del old["feature_names"]
+    assert Contract.from_json(old) == Contract.of(community_graph())
+    for wrong in ("abcdefgh", [1] * 8, None):
+        with pytest.raises(TypeError):
+            Contract.from_json({**asdict(contract), "feature_names": wrong})
 
 
 def test_a_model_without_features_knows_its_own_vertices_only():

@@ -18,14 +18,14 @@ from sagann.graph.split import known_graphs
 from sagann.nn import ModelConfig
 from sagann.runtime.loading import GraphBatches
 from sagann.saga.engine import NaiveEngine, using_engine
-from sagann.train import EpochProgress, Reporter, TrainConfig, Trainer
+from sagann.train import Contract, EpochProgress, Reporter, TrainConfig, Trainer
 from sagann.train.graph_epochs import GraphEpochs
 from sagann.train.graph_predictor import GraphPredictor
 from tests.runtime.loading.many_graphs import many_graphs
 from tests.threads import left_threads
 from tests.tolerances import assert_close
 from tests.train.graphs_of import OwnReadout, graph_model, on_answers_of_vertices, rings_and_stars
-from tests.train.runs import assert_same_bits, numbers_of, seeded_model, trainer_of, weights_of
+from tests.train.runs import CPU, assert_same_bits, numbers_of, seeded_model, trainer_of, weights_of
 
 BATCHES: dict[str, Any] = {"batch_size": 8, "epochs": 4}
 
@@ -82,6 +82,15 @@ def test_a_run_is_that_of_a_plain_loop(regression: bool) -> None:
         loss = float(torch_loss(twin(graph, known), answers[known]))
     trainer = Trainer(twin.model, graph, TrainConfig(**BATCHES))
     assert trainer.evaluate()["test"]["loss"] == pytest.approx(loss, rel=1e-9)
+
+
+def test_a_batch_norm_gets_no_batch_of_one_graph() -> None:
+    graph = rings_and_stars()
+    known = known_graphs(graph, graph.graph_splits["train"])[:9]
+    graph = replace(graph, graph_splits={"train": torch.zeros(60, dtype=torch.bool).index_fill(0, known, True)})
+    predictor = GraphPredictor(graph_model(), Contract.of(graph), device=CPU)
+    source = GraphEpochs(predictor, predictor.prepare(graph), TrainConfig(batch_size=4))
+    assert [step.num_labelled for step in source.steps(1)] == [5, 4]
 
 
 def test_a_run_learns_and_says_what_it_trains() -> None:

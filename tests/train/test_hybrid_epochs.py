@@ -399,7 +399,7 @@ class Centred(nn.Module):
 
 
 def test_a_mean_over_a_mini_batch_is_refused_before_anything_starts() -> None:
-    with pytest.raises(InputError, match=r"must treat seeds independently.*beside 29 others"):
+    with pytest.raises(LayerError, match="must treat vertices independently between its layers"):
         trainer_of(Centred(), devices=DEVICES, **HYBRID).fit()
     assert not spawned_by(os.getpid())
 

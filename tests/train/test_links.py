@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from sagann.errors import CheckpointError, InputError, LayerError
 from sagann.free_space import Room
-from sagann.graph import LINK_TASK, Graph, sbm_graph
+from sagann.graph import LINK_TASK, Graph, Topology, sbm_graph
 from sagann.nn import GNN, SAGE, LinkModel, ModelConfig, build_model
+from sagann.runtime.loading import MiniBatch
 from sagann.runtime.loading.link_batches import LinkBatches
 from sagann.runtime.tiered import TieredFeatures
 from sagann.saga.layer import count_hops
@@ -145,7 +146,8 @@ def test_mini_batches_of_all_neighbours_have_the_losses_and_gradients_of_the_who
     parameters = list(model.parameters())
     options: dict[str, Any] = {"task": LINK_TASK, "batch_size": 50, "negatives": 3}
     whole = LinkEpochs(predictor, prepared, TrainConfig(**options))
-    sampled = SampledLinkEpochs(predictor, prepared, TrainConfig(sample=(-1,) * count_hops(model), **options))
+    fanouts = (-1,) * count_hops(model)
+    sampled = SampledLinkEpochs(predictor, prepared, TrainConfig(sample=fanouts, keep_positives=True, **options))
     assert whole.num_batches == sampled.num_batches > 1
     assert whole.num_answers == sampled.num_answers
     for ours, theirs in zip(whole.steps(2), sampled.steps(2), strict=True):
@@ -157,6 +159,68 @@ def test_mini_batches_of_all_neighbours_have_the_losses_and_gradients_of_the_who
         ]
         for one, other in zip(*gradients, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def held_out(kind: str) -> Graph:
+    if kind == "undirected":
+        return communities()
+    graph = labelled_graph(200, 800, types=3 if kind == "typed" else 0)
+    return hold_out_links(graph, train=0.8, val=0.1, negatives=4, seed=0, undirected=kind != "directed")
+
+
+def joins_positive(batch: MiniBatch, block: Topology, *, undirected: bool) -> Tensor:
+    """Which edges of a block join the two ends of a positive link of its batch, by the ids of the graph."""
+    links, count = batch.links, batch.links.num_positive  # type: ignore[union-attr]
+    ends = torch.stack([links.seeds[links.src[:count]], links.seeds[links.dst[:count]]])  # type: ignore[union-attr]
+    pairs = {*zip(*ends.tolist(), strict=True), *(zip(*ends.flip(0).tolist(), strict=True) if undirected else ())}
+    edges = zip(batch.src_ids[block.indices].tolist(), batch.src_ids[block.edge_dst()].tolist(), strict=True)
+    return torch.tensor([edge in pairs for edge in edges])
+
+
+def are_known(topology: Topology) -> Tensor:
+    """Whether an edge joins a source to a destination, bool [num_vertices, num_vertices]."""
+    found = torch.zeros(topology.num_src, topology.num_src, dtype=torch.bool)
+    found[topology.indices.long(), topology.edge_dst().long()] = True
+    return found
+
+
+@pytest.mark.parametrize("kind", ["undirected", "stored once", "directed", "typed"])
+@pytest.mark.parametrize("fanouts", [(-1,), (4,), (-1, -1), (3, 2)])
+def test_no_message_tells_of_the_links_of_its_own_mini_batch(kind: str, fanouts: tuple[int, ...]) -> None:
+    graph = held_out(kind)
+    model = model_of(graph, model="rgcn" if kind == "typed" else "gcn", layers=len(fanouts))
+    predictor = trainer_of(model, graph)._parts.predictor
+    prepared = predictor.prepare(alone(graph))
+    assert isinstance(predictor, LinkPredictor)
+    options: dict[str, Any] = {"task": LINK_TASK, "batch_size": 100, "sample": fanouts}
+
+    def batches(**more: Any) -> list[MiniBatch]:
+        source = SampledLinkEpochs(predictor, prepared, TrainConfig(**options, **more))
+        with source._minibatches.batches(1) as found:
+            return list(found)
+
+    learned, num_left_out = are_known(graph.topology), 0
+    kept, ahead = batches(keep_positives=True), batches(sampling_threads=2, batches_ahead=3)
+    for batch, whole, other in zip(batches(), kept, ahead, strict=True):
+        assert torch.equal(batch.src_ids, whole.src_ids)
+        links = batch.links
+        assert links is not None
+        src, dst = (links.seeds[ends[links.num_positive :]] for ends in (links.src, links.dst))
+        assert not learned[src, dst].any()
+        assert kind == "directed" or not learned[dst, src].any()
+        for block, before, same in zip(batch.blocks, whole.blocks, other.blocks, strict=True):
+            assert not joins_positive(batch, block, undirected=kind != "directed").any()
+            leaks = joins_positive(whole, before, undirected=kind != "directed")
+            num_left_out += int(leaks.sum())
+            # All other edges stay, with the data that the graph gives them.
+            assert torch.equal(block.edge_ids, before.edge_ids[~leaks])  # type: ignore[index, arg-type]
+            assert torch.equal(block.indices, before.indices[~leaks])
+            assert torch.equal(block.edge_dst(), before.edge_dst()[~leaks])
+            for name, rows in block.edge_data.items():
+                assert torch.equal(rows, prepared.graph.topology.edge_data[name][block.edge_ids])  # type: ignore[index]
+            assert torch.equal(block.edge_ids, same.edge_ids)  # type: ignore[arg-type]
+            assert torch.equal(block.indices, same.indices)
+    assert num_left_out > 0
 
 
 def test_the_memory_of_a_step_has_that_of_its_links() -> None:
@@ -476,6 +540,10 @@ def test_an_own_loss_and_own_metrics_get_a_row_for_each_true_link() -> None:
         ({"sample": (3, 3), "devices": "host:1,accelerator:1"}, "devices is refused.*None where links are learned"),
         ({"negatives": 0}, "negatives is refused"),
         ({"task": "classification", "negatives": 2}, "negatives is refused.*1 where links are not learned"),
+        (
+            {"keep_positives": True},
+            "keep_positives is refused.*False where links are learned and sample is not set",
+        ),
         ({"loss": "bce"}, "'bce' is for multi-label, the task is link-prediction"),
         ({"class_weights": "balanced"}, "only the loss cross_entropy has class weights"),
         ({"monitor": "val/accuracy"}, "of another task.*mrr"),
@@ -542,6 +610,12 @@ def test_links_to_measure_that_are_learned_as_well_are_named(caplog: pytest.LogC
     count = int(links.splits["test"].sum())
     assert f"{count} of {count} links of the split 'test' are edges of the graph" in caplog.text
     assert "the split 'train'" not in caplog.text
+    caplog.clear()
+    # The reverse of an edge is the same link, unless directions count.
+    turned = replace(links, src=links.dst, dst=links.src, undirected=False)
+    for undirected in (False, True):
+        trainer_of(config, replace(leaking, links=replace(turned, undirected=undirected)))
+        assert (f"{count} of {count}" in caplog.text) == undirected
     caplog.clear()
     if types:
         # A parallel edge of another type tells of another link.

@@ -316,8 +316,9 @@ def test_workers_refuse_a_model_that_mixes_vertices_between_its_layers():
         with pytest.raises(LayerError, match="must treat vertices independently between its layers: operator mean"):
             predictor.try_out(predictor.prepare(graph))
         # A model that is opened, and not trained, is not tried out.
-        with pytest.raises(LayerError, match="must treat vertices independently between its layers"):
-            predictor.predict(graph)
+        for given in (graph, predictor.prepare(graph)):
+            with pytest.raises(LayerError, match="must treat vertices independently between its layers"):
+                predictor.predict(given)
 
     in_threads(work, 2)
 

@@ -101,6 +101,17 @@ def test_a_run_that_chose_its_budget_is_reopened_within_it(tmp_path):
     assert load_run(tmp_path, device="cpu", memory="1MiB").streaming.memory_bytes == 1 << 20
 
 
+def test_a_run_has_the_names_of_its_graph(tmp_path):
+    graph = replace(community_graph(), class_names=("a", "b", "c"), feature_names=tuple("pqrstuvw"))
+    train(tmp_path, graph=graph, epochs=1)
+    assert read_run(tmp_path).class_names == ("a", "b", "c")
+    predictor = load_run(tmp_path, device="cpu")
+    for apply in (predictor.predict, predictor.evaluate, predictor.embed):
+        apply(graph)
+        with pytest.raises(InputError, match="feature 0 is 'q', the model expects 'p'"):
+            apply(replace(graph, feature_names=tuple("qprstuvw")))
+
+
 @pytest.mark.parametrize("model", ["gcn", "ggnn", "gat", "residual-gcn"])
 def test_models_for_graphs_without_features_are_reopened(tmp_path, model):
     graph = replace(community_graph(), features=None)

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sagann.errors import CheckpointError, DatasetError, InputError
-from sagann.graph import Graph
+from sagann.errors import CheckpointError, DatasetError, InputError, LayerError
+from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.residency import BudgetError
 from sagann.runtime.loading import MiniBatches
@@ -40,6 +40,9 @@ from tests.stores import ComputedRows
 from tests.threads import left_threads
 from tests.tolerances import assert_close, largest
 from tests.train.runs import (
+    Mean,
+    Mixing,
+    TwoLayers,
     assert_same_bits,
     community_graph,
     numbers_of,
@@ -90,6 +93,65 @@ def test_all_in_edges_give_the_whole_graphs_loss_and_gradients(name: str, batch_
     assert_close(loss, expected_loss)
     for ours, theirs in zip(found, expected, strict=True):
         assert_close(ours, theirs, scale=largest(*expected))
+
+
+class Positioned(nn.Module):
+    """A row for each position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(100, 8), Mean(8, 3)
+
+    def forward(self, hops: Any, x: Tensor) -> Tensor:
+        return self.layer(hops[0], x + self.table(torch.arange(len(x))))
+
+
+class Residual(nn.Module):
+    """Rows of a hop's destinations, taken from those of its sources."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = Mean(8, 8), nn.BatchNorm1d(8), Mean(8, 3)
+
+    def forward(self, hops: Any, x: Tensor) -> Tensor:
+        rows = self.norm(self.first(hops[0], x)) + x[: hops[0].num_dst]
+        return self.second(hops[1], rows)
+
+
+@pytest.mark.parametrize(("model", "num_hops"), [(Mixing, 2), (Positioned, 1)])
+def test_a_model_that_mixes_vertices_is_refused_before_training(model: type[nn.Module], num_hops: int) -> None:
+    trainer = trainer_of(model(), epochs=1, sample=(-1,) * num_hops)
+    with pytest.raises(LayerError, match="mini-batches must treat vertices independently between its layers"):
+        trainer.fit()
+    trainer_of(model(), epochs=1).fit()
+
+
+def test_a_model_that_takes_rows_of_its_destinations_is_trained() -> None:
+    assert trainer_of(Residual(), epochs=1, sample=(3, 3), batch_size=7).fit().history[0].loss > 0
+
+
+@pytest.mark.parametrize(
+    ("num_seeds", "batch_size", "sizes"), [(21, 10, [11, 10]), (31, 5, [7, 7, 7, 7, 3]), (3, 2, [3])]
+)
+def test_a_batch_norm_gets_no_batch_of_one_vertex(num_seeds: int, batch_size: int, sizes: list[int]) -> None:
+    graph = community_graph()
+    graph = graph.with_topology(Topology.from_coo(src=torch.arange(2), dst=torch.arange(2), num_src=90))
+    graph = graph.with_splits({"train": torch.arange(90) < num_seeds})
+    model = TwoLayers()
+    predictor = predictor_of(model, graph)
+    config = TrainConfig(sample=(3, 3), batch_size=batch_size)
+    source = SampledEpochs(predictor, predictor.prepare(graph), config)
+    steps = [(step.num_labelled, float(step.loss().detach())) for step in source.steps(1)]
+    assert [count for count, _ in steps] == sizes
+    assert source.num_batches == len(sizes)
+
+
+def test_a_batch_norm_cannot_be_trained_on_one_vertex() -> None:
+    graph = community_graph()
+    graph = graph.with_topology(Topology.from_coo(src=torch.arange(2), dst=torch.arange(2), num_src=90))
+    graph = graph.with_splits({"train": torch.arange(90) == 5})
+    with pytest.raises(LayerError, match=r"BatchNorm that is trained needs two rows at least.*model TwoLayers"):
+        trainer_of(TwoLayers(), graph, epochs=1, sample=(3, 3), batch_size=8).fit()
 
 
 @pytest.mark.parametrize(
@@ -365,7 +427,7 @@ def test_a_stage_that_raises_names_the_batch_and_leaves_no_thread(
     def counted(self: Predictor, batch: Any) -> Tensor:
         nonlocal count
         count += 1
-        Failing.fails = count == 7
+        Failing.fails = count == 10
         return forward_batch(self, batch)
 
     with monkeypatch.context() as patches:
@@ -373,7 +435,7 @@ def test_a_stage_that_raises_names_the_batch_and_leaves_no_thread(
         with pytest.raises(OSError, match="the network is gone") as caught:
             trainer_of(model, graph, run_dir=tmp_path / "cut", **options).fit()
     Failing.fails = False
-    # The first call measures the memory of a batch. Four batches an epoch: the sixth step is the second one of epoch 2.
+    # Three calls try whether seeds are independent, and one measures the memory of a batch. Four batches an epoch: the sixth step is the second one of epoch 2.
     assert caught.value.__notes__ == ["Raised by stage 'load' of epoch 2, batch 2."]
     again = trainer_of(model, graph, run_dir=tmp_path / "cut", **options)
     assert numbers_of(again.resume()) == numbers_of(expected)
@@ -508,10 +570,10 @@ def test_a_budget_without_room_for_a_step_names_the_least(tmp_path: Path) -> Non
     graph = mapped_graph(tmp_path / "graph")
     options: dict[str, Any] = {**SAMPLED, "batch_size": 200, "epochs": 1}
     with pytest.raises(BudgetError, match=r"the memory budget cannot be met: .*60000 bytes.*, at least") as caught:
-        trainer_of(SAGE, graph, **options, memory="60000").fit()
+        trainer_of(SAGE, graph, **options, memory="60000B").fit()
     with pytest.raises(BudgetError):
-        trainer_of(SAGE, graph, **options, memory=str(caught.value.needed_bytes - 1)).fit()
-    assert trainer_of(SAGE, graph, **options, memory=str(caught.value.needed_bytes)).fit().epochs == 1
+        trainer_of(SAGE, graph, **options, memory=f"{caught.value.needed_bytes - 1}B").fit()
+    assert trainer_of(SAGE, graph, **options, memory=f"{caught.value.needed_bytes}B").fit().epochs == 1
 
 
 def test_a_store_of_the_users_is_read_by_mini_batches_within_a_budget_alone(tmp_path: Path) -> None:

@@ -140,6 +140,23 @@ def test_early_stopping_resumes(tmp_path):
     assert result.stopped_early
 
 
+def test_a_run_that_stopped_early_says_what_has_it_go_on_and_does_with_more_patience(tmp_path):
+    options = {"lr": 0.2, "monitor": "val/loss"}
+    patient = trainer_of(None, patience=9, epochs=60, **options)
+    expected = patient.fit()
+    stopped = trainer_of(tmp_path, patience=3, epochs=60, **options).fit()
+    assert stopped.stopped_early
+    assert stopped.epochs < expected.epochs
+    resumed = trainer_of(tmp_path, patience=3, epochs=80, **options)
+    assert resumed.resume().epochs == stopped.epochs
+    (said,) = resumed._reporter.messages
+    assert f"stopped early after epoch {stopped.epochs}" in said
+    assert "Raise patience" in said
+    resumed = trainer_of(tmp_path, patience=9, epochs=60, **options)
+    assert numbers_of(resumed.resume()) == numbers_of(expected)
+    assert_same_bits(weights_of(resumed.model), weights_of(patient.model))
+
+
 def test_parameters_that_the_optimizer_leaves_alone_do_not_count(tmp_path):
     """Their gradients would add up, be clipped with the others, and be missing after a resume."""
 
@@ -348,7 +365,7 @@ def test_lost_history_is_refused(tmp_path):
         ({"optimizer": "SGD"}, r"optimizer\.class was Adam, is SGD"),
         ({"scheduler": "ExponentialLR", "scheduler_options": {"gamma": 0.5}}, r"scheduler\.class was None, is Exp"),
         ({"weight_decay": 0.1, "decay": "first-layer"}, r"optimizer\.num_groups was 1, is 2"),
-        ({"patience": 3}, r"train\.patience was None, is 3"),
+        ({"eval_every": 2}, r"train\.eval_every was 1, is 2"),
         (
             {"model": TwoLayers(hidden=9)},
             r"model\.tensors\.first\.own\.weight was torch.float32 \[8, 8\], is .* \[9, 8\]",
@@ -376,7 +393,7 @@ def test_other_versions_are_told(tmp_path):
     trainer_of(tmp_path).fit()
     path = tmp_path / "run.json"
     path.write_text(path.read_text().replace(torch.__version__, "1.0.0"))
-    resumed = trainer_of(tmp_path)
+    resumed = trainer_of(tmp_path, epochs=13)
     resumed.fit(resume=True)
     assert resumed._reporter.messages == [
         f"The run was started with torch 1.0.0, this is {torch.__version__}: its last bits may differ."

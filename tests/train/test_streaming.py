@@ -131,7 +131,7 @@ def test_a_model_with_a_batch_norm_trains_within_a_budget_and_continues_bitwise(
 def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
     graph = community_graph(600)
     with pytest.raises(BudgetError, match=r"at least .* bytes.* are needed"):
-        trained(memory="100")
+        trained(memory="100B")
     with pytest.raises(LayerError, match=r"operator mean mixes them.*use a torch\.nn\.BatchNorm1d"):
         Trainer(seeded_model(Mixing), graph, TrainConfig(epochs=1, device="cpu", memory=TIGHT)).fit()
     (tmp_path / "file").touch()

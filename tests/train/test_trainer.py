@@ -4,6 +4,8 @@ import json
 import math
 import os
 import statistics
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -74,7 +76,7 @@ def test_multi_label_training():
     graph = community_graph(300, multi_label=True)
     trainer = trainer_of(graph=graph, epochs=60)
     result = trainer.fit()
-    assert trainer.monitor == "val/micro_f1"
+    assert trainer.monitor == "val/loss"
     assert result.metrics["test"]["micro_f1"] > 0.9
     predicted = trainer.predict()
     assert predicted.dtype == torch.uint8
@@ -214,6 +216,25 @@ def test_the_same_seed_is_bitwise_the_same_run():
     assert_same_bits(weights_of(first), weights_of(second))
 
 
+@pytest.mark.parametrize("options", [{}, {"sample": (-1, -1), "batch_size": 8}])
+def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone(options):
+    begin = threading.Barrier(2)
+
+    def weights_after(seed, together=True):
+        if together:
+            begin.wait(timeout=60)
+        trainer = trainer_of(ModelConfig(hidden=8), epochs=4, seed=seed, **options)
+        trainer.fit()
+        return weights_of(trainer.model)
+
+    before = torch.get_rng_state()
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(weights_after, (1, 2)))
+    assert torch.equal(torch.get_rng_state(), before)
+    for seed, weights in zip((1, 2), found, strict=True):
+        assert_same_bits(weights, weights_after(seed, together=False))
+
+
 def test_another_seed_is_another_run():
     assert numbers_of(trainer_of(seed=3).fit()) != numbers_of(trainer_of(seed=4).fit())
 
@@ -306,6 +327,17 @@ def test_a_loss_that_is_no_number_stops_training():
     assert all(torch.isfinite(parameter).all() for parameter in trainer.model.parameters())
 
 
+def test_an_epsilon_that_half_precision_has_not_is_named_where_training_diverges():
+    def fit(dtype, **options):
+        return trainer_of(seeded_model(Plain).to(dtype), epochs=3, optimizer_options=options).fit()
+
+    with pytest.raises(
+        InputError, match=r"training diverged: .*eps of the optimizer, 1e-08, is 0 in torch\.float16: set eps to"
+    ):
+        fit(torch.float16)
+    assert fit(torch.float16, eps=1e-4).history[-1].loss < fit(torch.bfloat16).history[0].loss
+
+
 def test_an_evaluated_loss_that_is_no_number_stops_training():
     with pytest.raises(InputError, match="training diverged"):
         trainer_of(seeded_model(Plain), optimizer="SGD", lr=1e38, weights="last").fit()
@@ -351,6 +383,17 @@ def test_an_error_in_the_users_model_is_left_as_it_is():
 
     with pytest.raises(IndexError):
         trainer_of(seeded_model(Broken)).fit()
+
+
+@pytest.mark.parametrize(("what", "argument"), [("optimizer", "groups"), ("scheduler", "optimizer")])
+def test_what_the_trainer_makes_itself_is_not_taken_ready_made(what, argument):
+    model = seeded_model()
+    made = torch.optim.Adam(model.parameters())
+    made = made if what == "optimizer" else torch.optim.lr_scheduler.ExponentialLR(made, 0.9)
+    name = type(made).__name__
+    fix = rf"Pass {what}=lambda {argument}: {name}\({argument}, \.\.\.\), or its name as TrainConfig"
+    with pytest.raises(InputError, match=rf"a {name} is given, expected a function \(in Trainer\.{what}\)\. {fix}"):
+        Trainer(model, community_graph(), **{what: made})
 
 
 def test_something_else_than_a_model_is_refused():

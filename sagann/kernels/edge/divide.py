@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from sagann.kernels.edge.work import FIELDS, Grain, Work, item_size, most_items
-from sagann.machine_code import compiled
+from sagann.jit import compiled
+from sagann.kernels.edge.work import FIELDS, Grain, Work, item_size, most_items, run_size
 
 
 def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
@@ -29,7 +29,8 @@ def divide(indptr: NDArray[np.integer], grain: Grain) -> Work:
     items = np.empty((num_slots + most_items(num_rows, num_edges, grain), FIELDS), np.int64)
     split_rows, split_indptr = np.empty(num_splits, np.int64), np.zeros(num_splits + 1, np.int64)
     num_items = _cut(indptr, size, num_slots, items, split_rows, split_indptr)
-    return Work(items=items[:num_items], split_rows=split_rows, split_indptr=split_indptr)
+    runs = np.append(np.arange(0, num_items, run_size(num_rows + num_edges, grain) // size), num_items)
+    return Work(items=items[:num_items], split_rows=split_rows, split_indptr=split_indptr, runs=runs)
 
 
 @compiled()

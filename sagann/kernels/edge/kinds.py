@@ -61,9 +61,11 @@ def results_of(function: EdgeFunction) -> list[Result]:
     results = []
     for output in function.outputs:
         value = function.value(output.values[-1])
-        dtype = torch.float64 if kind_of(value) == "f8" else torch.float32
-        shapes = {"value": value.shape, "score": function.value(output.values[0]).shape, "row": ()}
         reduction = output.reduction
+        # A total has a term for every edge of the graph.
+        is_wide = kind_of(value) == "f8" or reduction.rows == "item"
+        dtype = torch.float64 if is_wide else torch.float32
+        shapes = {"value": value.shape, "score": function.value(output.values[0]).shape, "row": ()}
         results += [
             Result(
                 rows=reduction.rows,

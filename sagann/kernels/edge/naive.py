@@ -18,7 +18,7 @@ from sagann.kernels.edge.function import BINARY, REDUCTIONS, UNARY, EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.edge.walk import check_into
-from sagann.kernels.naive import HALF
+from sagann.kernels.naive import HALF, by_source
 
 _LOGICAL: dict[str, Any] = {"not": torch.logical_not, "and": torch.logical_and, "or": torch.logical_or}
 # The language names its ops as PyTorch does.
@@ -175,10 +175,7 @@ def _apply(op: Op, args: list[Any], edge_ids: Tensor | None, seed: int, values: 
 def _reduce(function: EdgeFunction, topology: Topology, output: Output, values: list[Tensor]) -> tuple[Tensor, ...]:
     reduction, grouped, order = output.reduction, topology, None
     if function.at == "src" and reduction.rows == "row":
-        csr = topology.csr()
-        order = csr.edge_ids.long()
-        num_src = max(topology.num_src, topology.num_dst)
-        grouped = Topology(indptr=csr.indptr, indices=csr.indices, num_src=num_src, validate=False)
+        grouped, order = by_source(topology)
         values = [value.index_select(0, order) for value in values]
 
     def named(position: Tensor) -> Tensor:

@@ -127,7 +127,7 @@ _TOTAL = Reduction(
     name="total",
     state=(Part(),),
     rows="item",
-    reduce=lambda topology, values: (values[0].sum(0),),
+    reduce=lambda topology, values: (values[0].sum(0, dtype=torch.float64),),
     merge=_add,
 )
 _EDGE = Reduction(
@@ -173,9 +173,8 @@ def _extremum(name: str) -> Reduction:
 
 def _moments(topology: Topology, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
     (value,) = values
-    mean = naive.gather_mean(topology, value)
-    deviation = value - mean.index_select(0, topology.edge_dst())
-    return naive.gather_sum(topology, deviation.square()), mean, topology.in_degrees().to(value.dtype)
+    degrees = topology.in_degrees().to(value.dtype)
+    return naive.gather_spread(topology, value), naive.gather_mean(topology, value), degrees
 
 
 def _merge_moments(into: Sequence[Tensor], part: Sequence[Tensor]) -> None:

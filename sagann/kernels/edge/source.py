@@ -14,8 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from uuid import uuid4
 
-from sagann.cache_folder import cache_folder, limit_if_added
-from sagann.cache_limit import mark_used
+from sagann.jit import cache_folder
 from sagann.storage.regular_file import read_file
 
 
@@ -39,7 +38,6 @@ def library_hash(compiler: str, *files: Path) -> str:
 
 def _store(text: str, path: Path) -> None:
     if _holds(path, text):
-        mark_used(path)
         return
     aside = path.with_suffix(f".{uuid4().hex}.tmp")
     try:
@@ -50,7 +48,6 @@ def _store(text: str, path: Path) -> None:
         except OSError:
             if not _holds(path, text):
                 aside.replace(path)
-        limit_if_added(path)
     finally:
         aside.unlink(missing_ok=True)
 

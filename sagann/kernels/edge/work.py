@@ -1,7 +1,7 @@
 """Work items: a pass over the edges cut into pieces of about equal cost.
 
 An item is a range of rows. A row with very many edges is cut into several items, whose partial results go to slots and are
-merged in order. The cut, and so every rounding, depends on the offsets alone: results are bitwise the same for any number of
+merged in order. Items are short because a sum of very many terms, one after the other, drifts in float32. The cut, and so every rounding, depends on the offsets alone: results are bitwise the same for any number of
 threads or processors.
 """
 
@@ -20,14 +20,18 @@ class Grain:
     """How finely a dialect's work is cut. A row costs as much as an edge."""
 
     num_items: int
-    "Number of items of a large pass: enough to keep all threads busy to the end."
+    "Number of items, or of runs of items, of a large pass: enough to keep all threads busy to the end."
     smallest: int
-    "Least cost of an item, in edges, so that starting an item costs less than its work."
+    "Least cost of an item or run, in edges, so that starting it costs less than its work."
     largest: int | None = None
-    "Most cost of an item, in edges, so that no other program waits for it long; None for no limit."
+    "Most cost of an item, in edges, so that a sum over them is exact and no other program waits for it long; None for no limit."
 
 
-DEVICE_GRAIN = Grain(num_items=1 << 14, smallest=64, largest=512)
+MOST_TERMS = 512
+"Most cost of an item. A row of twice as many edges is not cut."
+HOST_GRAIN = Grain(num_items=128, smallest=2048, largest=MOST_TERMS)
+"Grain of CPUs."
+DEVICE_GRAIN = Grain(num_items=1 << 14, smallest=64, largest=MOST_TERMS)
 "Grain of CUDA devices: several waves of programs on the largest device, and short items."
 
 
@@ -41,6 +45,8 @@ class Work:
     "Rows cut into several items."
     split_indptr: NDArray[np.int64]
     "Offsets of each cut row's slots, [len(split_rows) + 1]."
+    runs: NDArray[np.int64]
+    "Offsets of runs of items, [num_runs + 1], which a thread takes at a time."
 
     @property
     def num_slots(self) -> int:
@@ -68,5 +74,10 @@ def most_slots(num_rows: int, num_edges: int, grain: Grain) -> int:
 
 def item_size(cost: int, grain: Grain) -> int:
     """Cost of an item, in edges and rows, of a pass of cost ``cost``."""
-    size = max(grain.smallest, -(-cost // grain.num_items))
+    size = run_size(cost, grain)
     return size if grain.largest is None else min(size, grain.largest)
+
+
+def run_size(cost: int, grain: Grain) -> int:
+    """Cost of a run of items, in edges and rows, of a pass of cost ``cost``."""
+    return max(grain.smallest, -(-cost // grain.num_items))

@@ -13,11 +13,11 @@ from llvmlite import ir
 from numba import types
 from torch import Tensor
 
+from sagann.jit import compiled_callback
 from sagann.kernels.edge import random
 from sagann.kernels.edge.cpu.access import argument, claim, draws, indexer, row_key
 from sagann.kernels.edge.cpu.block import I32, constant, emitted, masked_load, masked_store, splat
 from sagann.kernels.edge.cpu.launch import launch
-from sagann.machine_code import compiled_callback
 
 if TYPE_CHECKING:
     from sagann.kernels.row_dropout import Mask

@@ -19,6 +19,7 @@ from sagann.compiler.trace import tensors_of
 from sagann.graph.topology import Topology
 from sagann.kernels.dialects import Dialect, check_dialect, dialect_for
 from sagann.kernels.feature_rows import FeatureRows
+from sagann.kernels.naive import scatter_dst, scatter_src
 from sagann.runtime.allocator import give_back_freed_memory
 from sagann.runtime.in_memory.apart import can_gather_apart, gather_apart
 from sagann.runtime.in_memory.configuration import Key, configuration
@@ -27,7 +28,7 @@ from sagann.runtime.in_memory.invariants import Invariants
 from sagann.runtime.in_memory.pairs import check_types
 from sagann.runtime.in_memory.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.in_memory.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
-from sagann.saga.batch_norms import batch_norms_over_rows, naming_few_rows
+from sagann.saga.batch_norms import naming_few_rows
 from sagann.saga.edge import named
 from sagann.saga.engine import EdgeData, NaiveEngine, VertexRows
 from sagann.saga.shared_lock import MODELS
@@ -103,7 +104,7 @@ class CompiledEngine:
         if torch.compiler.is_compiling():
             return self._naive.run(layer, topology, x, data)
         # It reads the layer's parameters itself.
-        with MODELS.reading(), naming_few_rows(layer):
+        with MODELS.reading(), naming_few_rows(type(layer).__name__):
             return self._naive.run(layer, topology, x, data)
 
     def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
@@ -144,15 +145,12 @@ class CompiledEngine:
             return "autocast decides the types of its operators"
         if torch._C._are_functorch_transforms_active():
             return "torch.func transforms what its operators do"
-        if batch_norms_over_rows(layer):
-            return "a BatchNorm that is trained computes means over all rows"
-        if has_hooks(module for module in layer.modules() if module is not layer):
-            return "a module inside it has hooks"
         programs = self._programs.setdefault(layer, {})
         is_constant = all(map(self.invariants.is_constant, x.values()))
         constant = is_constant and not any(each.requires_grad for each in data.values())
         is_sparse = any(isinstance(rows, FeatureRows) and rows.is_sparse for rows in x.values())
-        key: Key = (configuration(layer, tensors), device, constant, is_sparse, many_sources)
+        hooked = tuple(name for name, module in layer.named_modules() if has_hooks([module]))
+        key: Key = (configuration(layer, tensors), hooked, device, constant, is_sparse, many_sources)
         key += tuple((name, rows.dtype, rows.shape[1:]) for given in (x, data) for name, rows in given.items())
         program = programs.get(key)
         if program is not None:
@@ -260,8 +258,8 @@ class CompiledEngine:
         # Every edge's row is in memory, and autograd goes through it.
         for number, side in enumerate(edges.sides):
             if side in ("src", "dst"):
-                ends = topology.indices if side == "src" else topology.edge_dst()
-                arrays[number] = arrays[number].index_select(0, ends.long())
+                scatter = scatter_src if side == "src" else scatter_dst
+                arrays[number] = scatter(topology, arrays[number])
         return edges.gathering.gather(topology, edges.stage.module.forward(*arrays))
 
     def _dialect(self, topology: Topology) -> Dialect:

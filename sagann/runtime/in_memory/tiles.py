@@ -87,7 +87,8 @@ class _TiledGather(torch.autograd.Function):
         upstream = _Upstream(call, grad, saved[len(arrays) :])
         needed = ctx.needs_input_grad[1:]
         gradients = [
-            torch.zeros_like(array, dtype=arithmetic_dtype(array.dtype)) if need else None
+            # Every tile adds to them.
+            torch.zeros_like(array, dtype=torch.promote_types(array.dtype, torch.float64)) if need else None
             for array, need in zip(arrays, needed, strict=True)
         ]
         for tile in _tiles(call):

@@ -20,7 +20,8 @@ from sagann.sampling.sampled import Sampled
 class LinkBatches(MiniBatches):
     """The mini-batches of links: every edge to learn is in one batch of an epoch, beside negative links drawn for it.
 
-    The model's rows of a batch are those of ``batch.links.seeds``.
+    The model's rows of a batch are those of ``batch.links.seeds``. Its blocks lack the edges between the two ends of a positive link, which would give
+    it away.
 
     Args:
         graph: as the model reads it, as for :class:`MiniBatches`.
@@ -28,11 +29,10 @@ class LinkBatches(MiniBatches):
         fanouts: as for :class:`MiniBatches`.
         batch_size: number of positive links in a batch.
         negatives: number of negative links for each.
+        keep_positives: leave the edges between the ends of positive links in the blocks.
+        undirected: a link and its reverse are one: both are left out of the blocks, and neither is a negative link.
         seed: seed of the order, of the sampler and of the negative links.
-        threads: as for :class:`MiniBatches`.
-        ahead: as for :class:`MiniBatches`.
-        device: as for :class:`MiniBatches`.
-        sample_on: as for :class:`MiniBatches`.
+        threads, ahead, device, sample_on: as for :class:`MiniBatches`.
     """
 
     def __init__(
@@ -43,6 +43,8 @@ class LinkBatches(MiniBatches):
         fanouts: Sequence[int],
         batch_size: int = 1024,
         negatives: int = 1,
+        keep_positives: bool = False,
+        undirected: bool = True,
         seed: int = 0,
         threads: int = 1,
         ahead: int | None = None,
@@ -50,7 +52,8 @@ class LinkBatches(MiniBatches):
         sample_on: SampleOn = "cpu",
     ) -> None:
         self.learned = learned
-        self.links = LinkSampler(learned, negatives=negatives, seed=seed)
+        self.links = LinkSampler(learned, negatives=negatives, undirected=undirected, seed=seed)
+        self.keep_positives = keep_positives
         super().__init__(
             graph,
             fanouts=fanouts,
@@ -70,7 +73,8 @@ class LinkBatches(MiniBatches):
         src, dst = self.learned.indices[seeds].long(), self._dst[seeds].long()
         links = self.links.sample(src, dst, epoch=epoch, batch=batch)
         links = replace(links, types=None if self._types is None else self._types[seeds])
-        return replace(super().sample(links.seeds, epoch=epoch, batch=batch), links=links)
+        options = {"keep_positives": self.keep_positives, "undirected": self.links.undirected}
+        return self._sampled(links.seeds, epoch, batch, lambda sampled: sampled.with_links(links, **options))
 
     def _chosen(self, seeds: str | Tensor | Sequence[int]) -> Tensor:
         assert isinstance(seeds, Tensor)

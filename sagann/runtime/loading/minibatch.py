@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from sagann.graph.rows import mapped_rows, row_arrays
@@ -53,3 +54,8 @@ class MiniBatch:
             targets=None if self.targets is None else move(self.targets),
             links=None if self.links is None else self.links.mapped(move),
         )
+
+    def to(self, device: torch.device | str) -> MiniBatch:
+        """The same batch on ``device``; this object itself if its edges are already there."""
+        is_there = torch.device(device) == self.blocks[0].device
+        return self if is_there else self.mapped(lambda array: array.to(device))

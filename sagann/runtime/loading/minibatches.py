@@ -131,7 +131,9 @@ class MiniBatches:
             require_type(flag, bool, where=f"MiniBatches.{name}", fix="Pass True or False.")
         self.graph = graph
         self.batch_size = batch_size
-        self.sampler = NeighborSampler(graph.topology, fanouts, replace=replace, weights=weights, seed=seed)
+        self.neighbor_sampler = NeighborSampler(
+            graph.topology, fanouts, replace=replace, weights=weights, seed=seed
+        )
         self._device_sampler = device_sampler_of(
             sample_on,
             graph.topology,
@@ -141,7 +143,7 @@ class MiniBatches:
             weights=weights,
             seed=seed,
         )
-        "Samples in the place of ``sampler`` where a device samples."
+        "Samples in the place of ``neighbor_sampler`` where a device samples."
         self.seeds = self._chosen(seeds)
         self.shuffle = shuffle
         self.drop_last = drop_last
@@ -220,7 +222,7 @@ class MiniBatches:
             self.seeds,
             self.batch_size,
             shuffle=self.shuffle,
-            seed=self.sampler.seed,
+            seed=self.neighbor_sampler.seed,
             epoch=epoch,
             drop_last=self.drop_last,
         )
@@ -264,12 +266,16 @@ class MiniBatches:
 
     def sample(self, seeds: Tensor, *, epoch: int, batch: int) -> Sampled:
         """The blocks of a batch, for some of ``self.seeds``. They lie on the device where it samples; ids lie on the processor in any case."""
+        return self._sampled(seeds, epoch, batch, lambda sampled: sampled)
+
+    def _sampled(self, seeds: Tensor, epoch: int, batch: int, change: Callable[[Sampled], Sampled]) -> Sampled:
+        """As :meth:`sample`, with a change of the blocks where they lie."""
         if self._device_sampler is None:
-            return self.sampler.sample(seeds, epoch=epoch, batch=batch).prepare()
+            return change(self.neighbor_sampler.sample(seeds, epoch=epoch, batch=batch)).prepare()
         streams, _ = self._queue()
         # A lane of its own, so that sampling does not wait for the training step.
         with streams.on("load"):
-            sampled = self._device_sampler.sample(seeds, epoch=epoch, batch=batch)
+            sampled = change(self._device_sampler.sample(seeds, epoch=epoch, batch=batch))
             return with_changes(sampled, src_ids=sampled.src_ids.cpu(), seeds=seeds)
 
     def _chosen(self, seeds: str | Tensor | Sequence[int]) -> Tensor:

@@ -30,7 +30,7 @@ from sagann.errors import DatasetError, require_choice
 from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_bytes
-from sagann.machine_code import compiled
+from sagann.jit import compiled
 from sagann.runtime.tiered.announced import Announced, Announcement
 from sagann.runtime.tiered.checks import checked_ids, checked_order, require_on_host
 from sagann.runtime.tiered.cold_rows import cold_rows

@@ -70,6 +70,21 @@ def hub(num_edges: int, vertex: int = 47) -> Topology:
     return Topology.from_coo(src=src, dst=dst, num_src=50)
 
 
+def sums_over_hubs(at: str, num_edges: int) -> tuple[EdgeFunction, Topology, dict[str, Tensor], tuple[Tensor, ...]]:
+    """Sums in float32 over vertices of many edges: a function, edges, arrays, and the results in float64."""
+    topology, functions = hub(num_edges), []
+    for dtype in (torch.float32, torch.float64):
+        make = Builder(dtype)
+        score, value = make.input("edge", ()), make.input("src" if at == "dst" else "dst", (2,))
+        reduced = [(reduce, value) for reduce in ("sum", "total", "moments")]
+        functions.append(make.function(*reduced, ("softmax", score, value), at=at))
+    arrays = {name: array.abs() for name, array in arrays_of(functions[0], topology).items()}
+    # Every addition of equal terms is rounded the same way.
+    arrays[value][:, 0] = 0.1
+    wide = {name: array.double() for name, array in arrays.items()}
+    return functions[0], topology, arrays, naive.run(functions[1], topology, wide)
+
+
 def named_like_variables(at: str) -> EdgeFunction:
     """Rows of the other side ("src"), or edge data ("dst"), times parameters named like what kernels look for."""
     make = Builder(torch.float32)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from sagann.kernels.edge.divide import divide
-from sagann.kernels.edge.work import DEVICE_GRAIN, Grain, item_size
+from sagann.kernels.edge.work import DEVICE_GRAIN, HOST_GRAIN, Grain, item_size
 
-GRAINS = [DEVICE_GRAIN, Grain(num_items=8, smallest=4, largest=64), Grain(num_items=4, smallest=1)]
+GRAINS = [DEVICE_GRAIN, Grain(num_items=8, smallest=4, largest=64), Grain(num_items=4, smallest=1), HOST_GRAIN]
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -41,6 +41,7 @@ def test_items_cover_every_row_and_edge_once(dtype: type[np.integer], degrees: l
     assert rows == [row for row in range(len(degrees)) if row not in hubs]
     assert (indptr[whole[:, 0]] == whole[:, 2]).all()
     assert (indptr[whole[:, 1]] == whole[:, 3]).all()
+    assert follows(np.stack([work.runs[:-1], work.runs[1:]], 1), 0, len(work.items))
 
 
 def follows(ranges: np.ndarray, first: int, last: int) -> bool:

@@ -86,7 +86,7 @@ def known_anew() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("known_anew")
-@pytest.mark.parametrize("changed", ["random.py", "block.py", "machine_code.py", "numba", "llvmlite"])
+@pytest.mark.parametrize("changed", ["random.py", "block.py", "jit.py", "numba", "llvmlite"])
 def test_a_changed_library_never_meets_an_old_kernel(
     folder: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
@@ -138,4 +138,4 @@ def test_the_hash_is_of_all_that_a_generated_source_imports(tmp_path: Path, dial
         (tmp_path / f"{number}.py").write_text(text.replace("{", "(").replace("}", ")"))
         found |= imported_by(tmp_path / f"{number}.py")
     assert found
-    assert found == {path for path in library if path.name != "machine_code.py"}
+    assert found == {path for path in library if path.name != "jit.py"}

@@ -17,12 +17,11 @@ from sagann.compiler.vjp import backward_passes
 from sagann.graph import Topology
 from sagann.kernels.accumulators import gathering
 from sagann.kernels.edge import cpu, naive
-from sagann.kernels.edge.cpu.run import GRAIN
 from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.state import GatherState, Run
 from sagann.kernels.edge.walk import offsets_of
-from sagann.kernels.edge.work import DEVICE_GRAIN
+from sagann.kernels.edge.work import DEVICE_GRAIN, HOST_GRAIN
 from tests.graphs import random_topology, topology_of
 from tests.kernels.edge import cases
 from tests.kernels.edge.cases import KNOWN, TOPOLOGIES
@@ -110,6 +109,20 @@ def test_half_precision_is_accumulated_in_float32(dialect: str) -> None:
         assert_equals_whole(dialect, gated(41, dtype), whole(dialect, "skewed"), "2 x 2", rtol=1e-5)
 
 
+@pytest.mark.parametrize("num_chunks", [1, 100])
+@pytest.mark.parametrize("at", ["dst", "src"])
+@pytest.mark.parametrize("dialect", RUNS)
+def test_sums_over_hubs_in_float32(dialect: str, at: str, num_chunks: int) -> None:
+    device = DEVICES.get(dialect, "cpu")
+    # The interpreter takes milliseconds for an edge.
+    num_edges = 100 if dialect == "gpu" and device == "cpu" else 50_000
+    function, topology, arrays, expected = cases.sums_over_hubs(at, num_edges)
+    chunks = runs(topology, min(num_chunks, num_edges // 50))
+    actual = gather(RUNS[dialect], function, topology, chunks, arrays, device=device)
+    for found, right in zip(actual, expected, strict=True):
+        torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=1e-6)
+
+
 def narrow_beside_wide(features: int, at: str = "dst") -> EdgeFunction:
     """Results of one lane beside wide ones: what every tile of a row reads, only one may write."""
     make = Builder(torch.float64)
@@ -133,7 +146,7 @@ def test_rows_cut_into_several_items(at: str, cut: str) -> None:
     # As few edges as leave rows of some chunk to be cut.
     topology = by_source(cases.hub(12_000))
     chunks = CUTS[cut](topology)
-    assert any(len(divide(offsets_of(chunk.topology, at).numpy(), GRAIN).split_rows) for chunk in chunks)
+    assert any(len(divide(offsets_of(chunk.topology, at).numpy(), HOST_GRAIN).split_rows) for chunk in chunks)
     assert_equals_whole("cpu", cases.all_reductions(at), topology, cut, rtol=1e-10)
     assert_equals_whole("cpu", narrow_beside_wide(300, at), topology, cut, rtol=1e-10)
 

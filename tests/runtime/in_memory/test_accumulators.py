@@ -172,6 +172,22 @@ def test_a_hub_that_is_cut_into_work_items(accumulator: str) -> None:
     assert_right(accumulator, topology, x, [in_memory(), streamed(2)], 1e-9)
 
 
+@pytest.mark.parametrize("run", [as_written, in_memory(), in_tiles(1 << 13), streamed(5)])
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "std"])
+def test_sums_over_a_hub_in_float32(accumulator: str, run: Run) -> None:
+    topology = hub(100_000)
+    x = torch.rand(50, 2, generator=torch.Generator().manual_seed(2))
+    # Most vertices have the hub's row, and all gradients are equal, so that every addition is rounded the same way.
+    x[5:] = 0.1 if accumulator != "max" else 1.1
+    found = []
+    for each, given in ((run, x), (in_memory(), x.double())):
+        given.requires_grad_()
+        out = each(topology, given, Gather(accumulator))
+        found.append((out, *torch.autograd.grad(out, given, torch.full_like(out, 0.1))))
+    for ours, right in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), right, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.cover(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("accumulator", ["var", "std", "mul", *SEVERAL[:1]])

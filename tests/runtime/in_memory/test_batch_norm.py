@@ -129,3 +129,44 @@ def test_a_batch_norm_without_running_means_is_refused() -> None:
     graph = labelled_graph()
     with pytest.raises(LayerError, match="native_batch_norm"):
         layer(graph.topology, graph.features)
+
+
+def gathered(topology: Topology, x: Tensor) -> Tensor:
+    """The sum of the sources' rows."""
+    return x.new_zeros(topology.num_dst, x.shape[1]).index_add(
+        0, topology.edge_dst().long(), x[topology.indices.long()]
+    )
+
+
+class Beside(SagaLayer):
+    """Its own forward maps and normalises what is gathered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.after = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+
+    def forward(self, topology: Topology, x: Tensor) -> Tensor:  # type: ignore[override]
+        out: Tensor = self.after(super().forward(topology, x))
+        return out
+
+
+def test_modules_that_no_function_calls_do_not_stop_fusion() -> None:
+    graph, calls = labelled_graph(), []
+    layer, engine = Beside(), CompiledEngine()
+    x = graph.features.float()  # type: ignore[union-attr]
+    with using_engine(engine):
+        assert engine.why_not(layer, x) == ""
+        handle = layer.after[0].register_forward_hook(lambda *_: calls.append(1))
+        expected = layer.after(gathered(graph.topology, x))
+        calls.clear()
+        assert_close(layer(graph.topology, x), expected)
+        assert engine.why_not(layer, x) == ""
+        assert calls == [1]
+        handle.remove()
+    # A function that calls them runs as it is written, and calls the hooks.
+    layer.apply_vertex = lambda vertex, accum: layer.after(accum)  # type: ignore[method-assign]
+    assert "a BatchNorm that is trained" in engine.why_not(layer, x)
+    layer.eval()
+    assert engine.why_not(layer, x) == ""
+    layer.after[0].register_forward_hook(lambda *_: calls.append(1))
+    assert engine.why_not(layer, x) == "a module inside it has hooks"

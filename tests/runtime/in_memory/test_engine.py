@@ -81,25 +81,21 @@ def test_an_engine_that_is_used_in_one_thread_is_not_that_of_others() -> None:
 
 
 def test_threads_run_layers_as_they_are_written_at_once() -> None:
-    both = threading.Barrier(2)
+    both, meets = threading.Barrier(2), threading.Event()
 
     class Meeting(SagaLayer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.meets = False
-
         def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-            if self.meets:
+            if meets.is_set():
                 both.wait(60)
-            return accum
+            return self.inner(accum)
 
-    # Hooks inside a layer have it run as it is written; it passes its check before threads meet in it.
+    # Hooks of a module that a layer calls have it run as it is written; it passes its check before threads meet in it.
     engine, layers, topology = CompiledEngine(), [Meeting(), Meeting()], skewed()
     for layer in layers:
         layer.inner = torch.nn.Identity()
         layer.inner.register_forward_hook(lambda *_: None)
         engine.run(layer, topology, {"": rows(topology)}, {})
-        layer.meets = True
+    meets.set()
     with ThreadPoolExecutor(max_workers=2) as threads:
         list(threads.map(lambda layer: engine.run(layer, topology, {"": rows(topology)}, {}), layers))
 

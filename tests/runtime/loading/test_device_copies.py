@@ -100,7 +100,7 @@ def test_rows_made_in_pinned_memory_are_copied_from_there_and_the_memory_is_used
     minibatches = MiniBatches(graph, fanouts=[3, 2], batch_size=4, ahead=0)
     sent, batches = [], []
     for number, seeds in enumerate(minibatches.seeds_of(0)):
-        sampled = minibatches.sampler.sample(seeds, batch=number)
+        sampled = minibatches.neighbor_sampler.sample(seeds, batch=number)
         with copies.making_rows():
             batches.append(minibatches.load(sampled))
         assert batches[-1].features is not None
@@ -114,14 +114,14 @@ def test_rows_made_in_pinned_memory_are_copied_from_there_and_the_memory_is_used
     # All copies are done.
     before = streams.pinned_bytes
     with copies.making_rows():
-        again = minibatches.load(minibatches.sampler.sample(minibatches.seeds_of(0)[0]))
+        again = minibatches.load(minibatches.neighbor_sampler.sample(minibatches.seeds_of(0)[0]))
     assert again.features is not None
     address = again.features.data_ptr()
     assert streams.pinned_bytes == before
     # Of an epoch that was left early.
     copies.withdraw()
     with copies.making_rows():
-        again = minibatches.load(minibatches.sampler.sample(minibatches.seeds_of(0)[0]))
+        again = minibatches.load(minibatches.neighbor_sampler.sample(minibatches.seeds_of(0)[0]))
     assert again.features is not None
     assert again.features.data_ptr() == address
 
@@ -133,7 +133,7 @@ def test_cold_rows_of_a_store_take_no_pinned_memory_of_their_own(cache: str) -> 
     store = TieredFeatures(graph.features, "10%", cache=cache)
     minibatches = MiniBatches(graph.with_features(store), fanouts=[3, 2], batch_size=4, ahead=0)
     copies = DeviceCopies(LateStreams())  # type: ignore[arg-type]
-    sampled = minibatches.sampler.sample(minibatches.seeds_of(0)[0])
+    sampled = minibatches.neighbor_sampler.sample(minibatches.seeds_of(0)[0])
     with copies.making_rows():
         batch = minibatches.load(sampled)
     copies.pack(batch)

@@ -48,6 +48,17 @@ def of(graph: Graph | None = None, **options: Any) -> MiniBatches:
     return MiniBatches(labelled_graph() if graph is None else graph, **options)
 
 
+def test_batches_are_taken_for_no_dataloader_and_move_as_tensors_do() -> None:
+    minibatches = of(labelled_graph(types=2))
+    # What loops of others ask of a DataLoader, where there is one of these.
+    assert not any(hasattr(minibatches, name) for name in ("sampler", "batch_sampler", "dataset"))
+    (batch, *_) = minibatches
+    assert batch.to("cpu") is batch
+    moved = batch.to("meta")
+    assert {array.device.type for array in arrays_of(moved)} == {"meta"}
+    assert [array.shape for array in arrays_of(moved)] == [array.shape for array in arrays_of(batch)]
+
+
 def test_a_batch_is_what_sampler_and_features_give() -> None:
     graph = labelled_graph(types=2)
     seeds = graph.splits["train"].nonzero().squeeze(1)
@@ -406,7 +417,7 @@ def test_seeds_may_be_a_list_or_an_array_and_fanouts_numbers_of_numpy() -> None:
     ):
         assert_same(list(of(seeds=seeds, fanouts=[np.int64(3), np.int32(2)])), expected)
     assert_same(list(of(seeds=mask)), list(of(seeds=torch.tensor(mask))))
-    assert of(fanouts=[np.int64(3), -1]).sampler.fanouts == (3, -1)
+    assert of(fanouts=[np.int64(3), -1]).neighbor_sampler.fanouts == (3, -1)
 
 
 def test_no_thread_is_left_after_a_loop() -> None:
@@ -418,7 +429,7 @@ def test_no_thread_is_left_after_a_loop() -> None:
 def test_it_needs_no_copy_of_the_graph() -> None:
     minibatches = of(GRAPH)
     assert minibatches.graph is GRAPH
-    assert minibatches.sampler.topology is GRAPH.topology
+    assert minibatches.neighbor_sampler.topology is GRAPH.topology
 
 
 @pytest.mark.parametrize("cache", ["static", "s3-fifo", "look-ahead"])

@@ -13,7 +13,7 @@ from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import KINDS, placed, results_of
 from sagann.kernels.edge.lines import ITEM, indented, mention
 
-HEADER = ("counter", "items", "num_items", "indptr", "indices", "edge_ids", "seed")
+HEADER = ("counter", "runs", "num_runs", "items", "indptr", "indices", "edge_ids", "seed")
 "The first arguments of every kernel."
 # Edges ahead of the current edge whose rows are prefetched.
 AHEAD = 8
@@ -37,7 +37,7 @@ def emit(function: EdgeFunction, form: Form) -> str:
         "",
         *(["from numba import njit", ""] if before else []),
         "from sagann.kernels.edge.cpu import access, block, elementwise, shuffle",
-        "from sagann.machine_code import compiled_callback",
+        "from sagann.jit import compiled_callback",
         "",
         f'other_end = access.indexer("{form.index_kind}")',
         f'id_of_edge = access.indexer("{form.id_kind}")',
@@ -50,13 +50,11 @@ def emit(function: EdgeFunction, form: Form) -> str:
         "@compiled_callback",
         "def kernel(p_args):",
         "    p_counter = access.argument(p_args, 0)",
-        "    p_items = access.argument(p_args, 1)",
-        "    num_items = access.argument(p_args, 2)",
+        "    num_runs = access.argument(p_args, 2)",
         "    while True:",
-        "        item = access.claim(p_counter)",
-        "        if item >= num_items:",
+        "        run = access.claim(p_counter)",
+        "        if run >= num_runs:",
         "            break",
-        *(f"        {name} = int64_at(p_items, item * 5 + {position})" for position, name in enumerate(ITEM)),
         *indented(2, arguments),
         *(line for each in rows for line in indented(2, each)),
     ]
@@ -64,26 +62,26 @@ def emit(function: EdgeFunction, form: Form) -> str:
 
 
 def _in_kernel(layout: Layout, part: _Rows, body: list[str]) -> list[str]:
-    """The lines that do an item's rows in the kernel itself."""
+    """The lines that do a run's rows in the kernel itself."""
     if len(layout.tiles) == 1:
         return [*(["first = 0"] if mention(body, "first") else []), *body]
     return [_over_tiles(layout, part), *indented(1, body)]
 
 
 def _function(part: _Rows, body: list[str]) -> list[str]:
-    """A function that does an item's rows: values of tiles of several widths have several types."""
+    """A function that does a run's rows: values of tiles of several widths have several types."""
     return [
         "",
         # Only the kernel calls it. What Python and C would call it by takes a twelfth of the time of compiling.
         "@njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, no_rewrites=True)",
-        f"def rows_{part.tile}(p_args, item, {', '.join(ITEM)}, first):",
+        f"def rows_{part.tile}(p_args, run, first):",
         *indented(1, [*part.arguments(body), *body]),
         "",
     ]
 
 
 def _call(layout: Layout, part: _Rows) -> list[str]:
-    return [_over_tiles(layout, part), f"    rows_{part.tile}(p_args, item, {', '.join(ITEM)}, first)"]
+    return [_over_tiles(layout, part), f"    rows_{part.tile}(p_args, run, first)"]
 
 
 def _over_tiles(layout: Layout, part: _Rows) -> str:
@@ -93,7 +91,7 @@ def _over_tiles(layout: Layout, part: _Rows) -> str:
 
 
 class _Rows(Expressions):
-    """Writes the lines that do the rows of one work item, a tile of features at a time."""
+    """Writes the lines that do the rows of a run of work items, a tile of features at a time."""
 
     def __init__(self, function: EdgeFunction, layout: Layout, width: int, form: Form) -> None:
         super().__init__(function, layout, width, form)
@@ -125,7 +123,7 @@ class _Rows(Expressions):
             *self.at_edge,
             *update,
         ]
-        body = [
+        rows = [
             *before,
             "edge = first_edge",
             "for row in range(first_row, last_row):",
@@ -145,7 +143,12 @@ class _Rows(Expressions):
         ]
         results = range(len(results_of(self.function)))
         choices = {f"target_{number}": f"p_slots_{number} if slot >= 0 else p_out_{number}" for number in results}
-        return [*(f"{name} = {choice}" for name, choice in choices.items() if mention(body, name)), *body]
+        return [
+            "for item in range(int64_at(p_runs, run), int64_at(p_runs, run + 1)):",
+            *(f"    {name} = int64_at(p_items, item * 5 + {position})" for position, name in enumerate(ITEM)),
+            *(f"    {name} = {choice}" for name, choice in choices.items() if mention(rows, name)),
+            *indented(1, rows),
+        ]
 
     def load_inputs(self) -> None:
         """Load rows of the own side once per row, rows of the other side and of the edge once per edge."""
@@ -197,7 +200,7 @@ class _Rows(Expressions):
 
     def arguments(self, body: list[str]) -> list[str]:
         """Lines that unpack what the lines ``body`` mention of the argument array."""
-        names = [f"p_{name}" if name not in ("num_items", "seed") else name for name in HEADER]
+        names = [f"p_{name}" if name not in ("num_runs", "seed") else name for name in HEADER]
         for given in self.function.inputs:
             names += [f"p_{given.name}", f"stride_{given.name}"]
         for number in range(len(results_of(self.function))):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from functools import cache
 
+import torch
 from torch import Tensor
 
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.cpu.launch import compile_source, launch
 from sagann.kernels.edge.kinds import KINDS
 from sagann.kernels.memory import empty
+from sagann.kernels.naive import has_hubs
 
 # One cache line of float32, so that threads hardly share lines.
 FEATURES_OF_ITEM = 16
@@ -23,13 +25,15 @@ AHEAD = 8
 _SOURCE = '''"""The gradient of an extremum of source rows; generated, and free to be read."""
 
 from sagann.kernels.edge.cpu import access, block, elementwise
-from sagann.machine_code import compiled_callback
+from sagann.jit import compiled_callback
 
 other_end = access.indexer("{index_kind}")
 id_at = access.indexer("{id_kind}")
 prefetch_ids = access.prefetcher("{id_kind}", {step})
 prefetch_grad = access.prefetcher("{kind}", {step})
 load = block.loader("{kind}", 1, 1)
+load_out = block.loader("{out_kind}", 1, 1)
+to_out = elementwise.caster("{out_kind}")
 add = elementwise.OPERATIONS["add"]
 
 
@@ -56,7 +60,7 @@ def kernel(p_args):
                 edge = id_at(p_edge, at)
                 if edge >= 0:
                     to = other_end(p_indices, edge) * num_features + at - row * num_features
-                    block.store(p_out, to, add(load(p_out, to), load(p_grad, at)))
+                    block.store(p_out, to, add(load_out(p_out, to), to_out(load(p_grad, at))))
 '''
 
 
@@ -66,7 +70,9 @@ def scatter_extremum(topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
     ``edge`` is the id of the edge that attains the extremum, or -1: int32 or int64 [num_dst, ...]. ``grad`` is float32 or
     float64.
     """
-    out = empty((topology.num_src, *grad.shape[1:]), grad.dtype).zero_()
+    # Additions to a source of very many edges are as many terms of a sum, one after the other.
+    dtype = torch.float64 if has_hubs(topology, "src") else grad.dtype
+    out = empty((topology.num_src, *grad.shape[1:]), dtype).zero_()
     num_features = grad[0].numel() if len(grad) else 0
     if grad.numel() == 0 or topology.num_edges == 0:
         return out
@@ -74,11 +80,12 @@ def scatter_extremum(topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
     num_items = -(-num_features // FEATURES_OF_ITEM)
     arrays = [indices, edge, grad, out]
     args = [num_items, len(grad), num_features, *(array.data_ptr() for array in arrays)]
-    launch(_kernel(KINDS[indices.dtype], KINDS[edge.dtype], KINDS[grad.dtype]), args, num_items=num_items)
-    return out
+    kinds = (KINDS[array.dtype] for array in arrays)
+    launch(_kernel(*kinds), args, num_items=num_items)
+    return out.to(grad.dtype)
 
 
 @cache
-def _kernel(index_kind: str, id_kind: str, kind: str) -> int:
-    source = _SOURCE.format(index_kind=index_kind, id_kind=id_kind, kind=kind, step=FEATURES_OF_ITEM, ahead=AHEAD)
-    return compile_source(source)
+def _kernel(index_kind: str, id_kind: str, kind: str, out_kind: str) -> int:
+    kinds = {"index_kind": index_kind, "id_kind": id_kind, "kind": kind, "out_kind": out_kind}
+    return compile_source(_SOURCE.format(**kinds, step=FEATURES_OF_ITEM, ahead=AHEAD))

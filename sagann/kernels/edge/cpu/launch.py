@@ -19,14 +19,15 @@ import numba
 import numpy as np
 import torch
 
-from sagann import machine_code
+from sagann import jit
 from sagann.kernels.edge.source import import_source, library_hash
+from sagann.parent_process import require_own_threads
 
 _SHARED = Path(__file__).parents[1]
 LIBRARY = (
     *(Path(__file__).with_name(f"{name}.py") for name in ("access", "block", "elementwise", "maths", "shuffle")),
     *(_SHARED / f"{name}.py" for name in ("function", "random", "reductions")),
-    Path(machine_code.__file__),
+    Path(jit.__file__),
 )
 """The modules that a generated source imports, and those of edge functions that these import. A change of any other module that
 changes what a kernel does changes the kernel's source."""
@@ -102,4 +103,5 @@ def launch(function: int, args: Sequence[int], *, num_items: int) -> None:
     if threads <= 1:
         _Kernel(function)(packed.ctypes.data)
         return
+    require_own_threads()
     launcher()[1](function, packed.ctypes.data, threads)

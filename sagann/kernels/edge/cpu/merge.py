@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sagann.jit import compiled
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import merged_results
 from sagann.kernels.edge.work import Work
-from sagann.machine_code import compiled
 
 Array = NDArray[Any]
 State = tuple[Array, ...]

@@ -30,12 +30,10 @@ from sagann.kernels.edge.walk import (
     targets,
     walk_over,
 )
-from sagann.kernels.edge.work import Grain
+from sagann.kernels.edge.work import HOST_GRAIN
 from sagann.kernels.memory import empty
 
 _INDEX_KINDS = {torch.int16: "i2", torch.int32: "i4", torch.int64: "i8"}
-
-GRAIN = Grain(num_items=128, smallest=2048)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,22 +77,26 @@ def run(
         offset_kind=_INDEX_KINDS[walk.indptr.dtype],
     )
     kernel = _kernel_of(function, form)
-    items, num_slots = walk.work.items, walk.work.num_slots
-    outs = targets(kernel.results, walk, into, num_totals=len(items))
+    runs, num_slots = walk.work.runs, walk.work.num_slots
+    outs = targets(kernel.results, walk, into, num_totals=len(runs) - 1)
+    for result, out in zip(kernel.results, outs, strict=True):
+        if result.rows == "item":
+            out.zero_()
     slots = [empty((num_slots, *out.shape[1:]), out.dtype) for out in outs]
     if into is not None:
         fill_neutral(kernel.results, slots)
-    args = [items.ctypes.data, len(items), walk.indptr.data_ptr(), walk.indices.data_ptr()]
+    args = [runs.ctypes.data, len(runs) - 1, walk.work.items.ctypes.data]
+    args += [walk.indptr.data_ptr(), walk.indices.data_ptr()]
     args += [0 if walk.edge_ids is None else walk.edge_ids.data_ptr(), seed]
     for given, array in zip(function.inputs, inputs, strict=True):
         args += [array.data_ptr(), 0 if given.side == "param" else array.stride(0)]
     for out, slot in zip(outs, slots, strict=True):
         args += [out.data_ptr(), slot.data_ptr()]
     args += [] if into is None else [edge_offset]
-    launch(kernel.address, args, num_items=len(items))
+    launch(kernel.address, args, num_items=len(runs) - 1)
     if num_slots:
         merge_slots(function, outs, slots, walk.work, continued=into is not None)
-    # One thread sums, in the items' order. PyTorch's order would depend on the number of threads.
+    # One thread sums, in the runs' order. PyTorch's order would depend on the number of threads.
     outs = [
         torch.from_numpy(np.asarray(out.numpy().sum(0))) if result.rows == "item" else out
         for result, out in zip(kernel.results, outs, strict=True)
@@ -137,4 +139,4 @@ def walk_of(edges: Edges, at: str) -> Walk:
 
 
 def _walk(edges: Edges, at: str) -> Walk:
-    return walk_over(edges, at, divide(offsets_of(edges, at).cpu().numpy(), GRAIN))
+    return walk_over(edges, at, divide(offsets_of(edges, at).cpu().numpy(), HOST_GRAIN))

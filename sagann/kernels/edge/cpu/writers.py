@@ -71,12 +71,21 @@ class Writer(OutputWriter):
 class _Sum(Writer):
     state = ("sum",)
 
+    # A term added to the large sum of earlier edges would lose more than terms added to each other do.
+    resume = Writer.start
+
     def update(self) -> list[str]:
         return [f"sum_{self.number} = {self.rows.operation('add')}(sum_{self.number}, {self.name})"]
 
+    def finish(self) -> list[str]:
+        found = self.variable(0)
+        if self.rows.form.continued:
+            found = f"{self.rows.operation('add')}({self.loaded(0)}, {found})"
+        return self.replaced(0, found)
+
 
 class _Total(_Sum):
-    """The sum of an item's edges. The sums of all items are added up afterwards."""
+    """The sum of an item's edges, added to that of the run in float64. The sums of all runs are added up afterwards."""
 
     def before(self) -> list[str]:
         return super().start()
@@ -87,8 +96,11 @@ class _Total(_Sum):
     resume = finish = start
 
     def after(self) -> list[str]:
-        at = f"item * {lanes(self.value)}{self.first}"
-        return [f"block.store(p_out_{self.result}, {at}, sum_{self.number})"]
+        row = f"p_out_{self.result}, run * {lanes(self.value)}{self.first}"
+        load = f'block.loader("f8", {self.count}, {self.rows.layout.width})'
+        known = f"{self.rows.define(f'load_f8_{self.count}', load)}({row})"
+        found = self.rows.cast(f"sum_{self.number}", "f8")
+        return [f"block.store({row}, {self.rows.operation('add')}({known}, {found}))"]
 
 
 class _EdgeRows(Writer):
@@ -155,6 +167,7 @@ class _Moments(Writer):
     """Mean and spread are updated edge by edge."""
 
     state = ("spread", "mean", "count")
+    resume = Writer.start
 
     def update(self) -> list[str]:
         spread, mean, count = (self.variable(place) for place in range(3))
@@ -165,6 +178,21 @@ class _Moments(Writer):
             f"distance = {sub}({self.name}, {mean})",
             f"{mean} = {add}({mean}, {mul}(distance, {self.rows.operation('div')}({one}, {count})))",
             f"{spread} = {add}({spread}, {mul}(distance, {sub}({self.name}, {mean})))",
+        ]
+
+    def finish(self) -> list[str]:
+        if not self.rows.form.continued:
+            return super().finish()
+        spread, mean, count = (self.variable(place) for place in range(3))
+        add, mul, sub = (self.rows.operation(name) for name in ("add", "mul", "sub"))
+        return [
+            f"known = {self.loaded(2)}",
+            f"distance = {sub}({mean}, {self.loaded(1)})",
+            f"share = {self.rows.operation('div')}({count}, {add}(known, {count}))",
+            f"apart = {mul}({mul}(distance, distance), {mul}(share, known))",
+            *self.replaced(0, f"{add}({self.loaded(0)}, {add}({spread}, apart))"),
+            *self.replaced(1, f"{add}({self.loaded(1)}, {mul}(distance, share))"),
+            *self.replaced(2, f"{add}(known, {count})"),
         ]
 
 
@@ -205,15 +233,29 @@ class _Softmax(Writer):
         ]
 
     def resume(self) -> list[str]:
-        number, operation = self.number, self.rows.operation
-        known, top = self.loaded(0), self.loaded(1)
-        # Where all scores so far are -inf the mean is 0 / 0, but has no weight.
+        # Earlier edges are weighed anew only where a later score is larger.
+        known_top = f"{self.rows.operation('maximum')}({self.lowest()}, {self.loaded(1)})"
         return [
-            f"top_{number} = {operation('maximum')}({self.lowest()}, {top})",
-            f"weight_{number} = {self.loaded(2)}",
-            f"heavy = {self.per_head(f'weight_{number}')}",
-            f"none = {operation('eq')}(heavy, {self.number_of(0.0)})",
-            f"sum_{number} = elementwise.where(none, {self.filled(0, 0.0)}, {operation('mul')}({known}, heavy))",
+            *self.start(),
+            f"known_top_{self.number} = {known_top}",
+            f"top_{self.number} = known_top_{self.number}",
+        ]
+
+    def joined(self) -> list[str]:
+        """Lines that add the earlier results to sum and weight."""
+        number, operation = self.number, self.rows.operation
+        add, mul, sub, exp = operation("add"), operation("mul"), operation("sub"), operation("exp")
+        heavy, known_top = f"heavy_{number}", f"known_top_{number}"
+        # Where all scores so far are -inf the mean is 0 / 0, but has no weight.
+        none = f"{operation('eq')}(heavy, {self.number_of(0.0)})"
+        return [
+            f"{heavy} = {self.loaded(2)}",
+            f"if elementwise.any_lane({operation('ne')}(top_{number}, {known_top})):",
+            f"    {heavy} = {mul}({heavy}, {exp}({sub}({known_top}, top_{number})))",
+            f"weight_{number} = {add}(weight_{number}, {heavy})",
+            f"heavy = {self.per_head(heavy)}",
+            f"earlier = elementwise.where({none}, {self.filled(0, 0.0)}, {mul}({self.loaded(0)}, heavy))",
+            f"sum_{number} = {add}(sum_{number}, earlier)",
         ]
 
     def update(self) -> list[str]:
@@ -236,7 +278,7 @@ class _Softmax(Writer):
         top, weight = self.variable(1), self.variable(2)
         mean = f"{self.rows.operation('div')}(sum_{self.number}, {self.per_head(weight)})"
         if self.rows.form.continued:
-            return [*self.replaced(0, mean), *self.replaced(1, top), *self.replaced(2, weight)]
+            return [*self.joined(), *self.replaced(0, mean), *self.replaced(1, top), *self.replaced(2, weight)]
         nothing = self.filled(1, -math.inf)
         return [
             "if end > begin:",

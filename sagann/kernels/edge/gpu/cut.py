@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sagann.jit import compiled
 from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import offsets_of, used_rows
 from sagann.kernels.edge.work import DEVICE_GRAIN, Work
-from sagann.machine_code import compiled
 
 FAN_IN = 64
 "Most slots that one program merges."

@@ -5,11 +5,19 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sagann.graph import Topology
 from sagann.kernels import naive
 from sagann.kernels.edge.cpu import scatter_extremum
 from tests.graphs import odd_topologies
 
 TOPOLOGIES = odd_topologies()
+
+
+def test_the_gradient_of_a_hub_does_not_drift() -> None:
+    num_dst = 300_000
+    topology = Topology.from_coo(src=torch.zeros(num_dst).long(), dst=torch.arange(num_dst), num_src=num_dst)
+    found = scatter_extremum(topology, torch.arange(num_dst)[:, None], torch.full((num_dst, 1), 0.1))
+    torch.testing.assert_close(found[0].item(), 0.1 * num_dst, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)

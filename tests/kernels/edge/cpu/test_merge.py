@@ -59,7 +59,8 @@ def parts_of(function: EdgeFunction, num_rows: int, first_edge: int, generator: 
 def test_any_parts(dtype: torch.dtype, sizes: list[int], continued: bool, seed: int) -> None:
     function, generator = reduced_in_every_way(dtype), torch.Generator().manual_seed(seed)
     indptr = np.cumsum([0, *sizes])
-    work = Work(items=np.empty((0, 5), np.int64), split_rows=np.array(ROWS), split_indptr=indptr)
+    rows, runs = np.array(ROWS), np.zeros(1, np.int64)
+    work = Work(items=np.empty((0, 5), np.int64), split_rows=rows, split_indptr=indptr, runs=runs)
     outs, slots = parts_of(function, 5, 0, generator), parts_of(function, int(indptr[-1]), 100, generator)
     expected = [out.clone() for out in outs]
     for reduction, here in merged_results(function):

@@ -70,6 +70,16 @@ def test_rows_cut_into_several_items(at: str) -> None:
     assert_equals_naive(cases.all_reductions(at), cases.hub(9000), rtol=1e-11)
 
 
+@pytest.mark.parametrize("num_edges", [1, 500, 900])
+def test_few_edges_are_added_up_one_after_the_other(num_edges: int) -> None:
+    make = Builder(torch.float32)
+    function = make.function(("sum", make.input("src", (3,))))
+    (x,) = arrays_of(function, topology := cases.hub(num_edges, vertex=0)).values()
+    (found,) = cpu.run(function, topology, {"src0": x})
+    rows = x[topology.indices[: topology.indptr[1]].long()]
+    assert torch.equal(found[0], torch.from_numpy(rows.numpy().cumsum(0)[-1]))
+
+
 @pytest.mark.parametrize("at", ["dst", "src"])
 def test_bitwise_the_same_for_any_number_of_threads(at: str) -> None:
     function, topology = cases.all_reductions(at), cases.hub(9000)
