@@ -21,7 +21,7 @@ TOGETHER := OMP_WAIT_POLICY=passive $(BIN)/python -m tests.again -q $(SHARED)
 # The files of the tests that run alone: to import all others takes longer than some of these tests.
 ALONE = $(shell grep -rl 'mark\.alone' tests --include='test_*.py')
 
-.PHONY: help setup demo test thorough newest quick lint format types layers doctest docs accuracy epochs streaming performance fuzz trials clean
+.PHONY: help setup demo test thorough newest quick lint format types layers lines doctest docs accuracy epochs streaming performance fuzz trials clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -71,6 +71,9 @@ types: $(STAMP)  ## Check the types.
 
 layers: $(STAMP)  ## Check that imports only go down.
 	$(BIN)/lint-imports
+
+lines: $(STAMP)  ## Print lines by folder, and kilobytes of pages, beside their budgets.
+	$(BIN)/python -m tests.lines
 
 doctest: $(STAMP)  ## Run the examples in docstrings.
 	$(BIN)/python -m pytest -q --doctest-modules sagann

@@ -1,0 +1,49 @@
+"""The numbers of several workers, for test_exact.py: a program of its own, which forks them once it has imported everything.
+
+python -m tests.exact.worker_driver FOLDER WAY
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from sagann.runtime.workers import Workers
+from tests.exact.cases import GRAPHS, MODELS, MODES, Case, numbers_of, why_not
+from tests.runtime.workers.processes import run_workers
+
+SIZES = {"2 workers": 2, "3 workers": 3, "2 streamed workers": 2}
+"Numbers of workers of each way."
+_BUDGET = "64KiB"
+
+
+def cases(way: str) -> list[Case]:
+    """Every model on every graph that workers differ in, the modes in turn."""
+    modes = list(MODES)
+    found = [
+        Case(way, model, graph, modes[(first + second) % 2])
+        for first, model in enumerate(MODELS)
+        for second, graph in enumerate(GRAPHS)
+        if way == "2 workers" or (first + second) % 3 == 0
+    ]
+    return [case for case in found if why_not(case) is None]
+
+
+def main(folder: Path, way: str) -> None:
+    torch.set_num_threads(1)
+
+    def work(workers: Workers) -> None:
+        given = {"memory": _BUDGET, "spill": str(folder)} if "streamed" in way else {}
+        found = {
+            case: numbers_of(case.model, case.graph, case.mode, workers=workers, **given) for case in cases(way)
+        }
+        if workers.is_first:
+            torch.save(found, folder / f"{way}.pt")
+
+    run_workers(work, SIZES[way])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
