@@ -57,6 +57,8 @@ def _checked(folder: Path) -> Path:
         return _temporary_folder(
             f"'{folder}', to which other users may write (mode {stat.S_IMODE(found.st_mode):04o})"
         )
+    # Nobody else writes into folders and files inside, whatever the umask.
+    folder.chmod(0o700)
     if not os.access(folder, os.W_OK):
         return _temporary_folder(f"'{folder}', to which you may not write")
     return folder

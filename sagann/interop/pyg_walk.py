@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
@@ -321,11 +322,17 @@ def shadowed(model: nn.Module) -> Iterator[nn.Module]:
         if module in shadows:
             return shadows[module]
         shadows[module] = module
-        inner = {name: each if each is None else shadow_of(each) for name, each in module._modules.items()}
+        # Layers may also lie in lists and dicts of the module.
+        given = {
+            name: value
+            for name, value in vars(module).items()
+            if name == "_modules" or (name[0] != "_" and isinstance(value, nn.Module | list | tuple | dict))
+        }
+        held = pytree.tree_map_only(nn.Module, shadow_of, given)
         is_conv = isinstance(module, MessagePassing)
-        if is_conv or any(inner[name] is not each for name, each in module._modules.items()):
+        if is_conv or any(one is not other for one, other in zip(*map(_modules_in, (given, held)), strict=True)):
             found = shadows[module] = object.__new__(type(module))
-            vars(found).update(vars(module), _modules=inner)
+            vars(found).update(vars(module), **held)
             for name, value in vars(module).items():
                 if isinstance(value, MethodType) and value.__self__ is module:
                     vars(found)[name] = MethodType(value.__func__, found)
@@ -339,8 +346,13 @@ def shadowed(model: nn.Module) -> Iterator[nn.Module]:
     yield shadow
     for module, known in before.items():
         for name, value in vars(shadows[module]).items():
-            if known.get(name, known) is not value and not isinstance(value, EdgeRows | EdgeIndex):
+            ours = (isinstance(each, EdgeRows | EdgeIndex) for each in pytree.tree_leaves(value))
+            if known.get(name, known) is not value and not any(ours):
                 vars(module)[name] = value
+
+
+def _modules_in(value: Any) -> list[nn.Module]:
+    return [each for each in pytree.tree_leaves(value) if isinstance(each, nn.Module)]
 
 
 def changed(found: str) -> LayerError:

@@ -11,9 +11,10 @@ import importlib.util
 import inspect
 import shlex
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -83,52 +84,50 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
     return modules[class_name]
 
 
-_imported: dict[Path, tuple[Path, ...]] = {}
-"Files beside each model file that it has imported."
+_imported: dict[Path, dict[str, ModuleType]] = {}
+"The modules beside each model file that it has imported, by name."
 
 
-def imported_files(path: Path) -> tuple[Path, ...]:
+def imported_files(path: Path) -> list[Path]:
     """The files in the folder of a model file that it imported when it was last loaded, in alphabetical order."""
-    return _imported.get(path.absolute(), ())
+    return sorted(Path(str(module.__file__)) for module in _imported.get(path.absolute(), {}).values())
 
 
 def files_of_models() -> set[str]:
     """Absolute paths of all model files that were loaded, and of the files beside them that they imported."""
-    return {str(file) for path, files in _imported.items() for file in (path, *files)}
+    return {str(file) for path in _imported for file in (path, *imported_files(path))}
 
 
 @contextmanager
 def _importing_beside(path: Path) -> Iterator[None]:
     """Let a model file import what lies beside it, where nothing installed has that name; what it imports later finds it too."""
-    others, folder = {str(each.parent) for each in _imported}, str(path.parent)
     # Files may have changed, and those of another model may have the same names.
-    for name in [name for name in sys.modules if _files_beside([name], others)]:
-        del sys.modules[name]
-    sys.path[:] = [each for each in sys.path if not isinstance(each, _Folder)]
-    sys.path.append(_Folder(folder))
+    for name, module in [each for modules in _imported.values() for each in modules.items()]:
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+    folder, of_models = str(path.parent), {str(each.parent) for each in _imported} - _of_program
+    if not _imported:
+        _of_program.update(sys.path)
+    others = [each for each in sys.path if each not in of_models]
+    sys.path[:] = [*others, *([] if folder in others else [folder]), *(of_models - {folder})]
     before = set(sys.modules)
     try:
         yield
     finally:
-        _imported[path] = tuple(sorted(_files_beside(set(sys.modules) - before, {folder}) - {path}))
+        found = {name: sys.modules[name] for name in set(sys.modules) - before}
+        _imported[path] = {name: module for name, module in found.items() if _is_beside(name, module, folder)}
 
 
-class _Folder(str):
-    """A folder in ``sys.path`` that a model file has put there."""
+_of_program: set[str] = set()
+"What ``sys.path`` had before the first model file was loaded."
 
 
-def _files_beside(names: Collection[str], folders: Collection[str]) -> set[Path]:
-    """The files of modules that lie in one of the folders, or in a package there."""
-    found = set()
-    for name in names:
-        top, file = (getattr(sys.modules.get(each), "__file__", None) for each in (name.partition(".")[0], name))
-        if (
-            file
-            and top
-            and str(Path(top).parent if Path(top).name != "__init__.py" else Path(top).parents[1]) in folders
-        ):
-            found.add(Path(file))
-    return found
+def _is_beside(name: str, module: ModuleType, folder: str) -> bool:
+    """Whether a module lies in a folder, or in a package there."""
+    top, file = (getattr(each, "__file__", None) for each in (sys.modules.get(name.partition(".")[0]), module))
+    if not file or not top or name.startswith("sagann_user_"):
+        return False
+    return str(Path(top).parents[Path(top).name == "__init__.py"]) == folder
 
 
 def layer_from_class(

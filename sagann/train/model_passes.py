@@ -139,9 +139,11 @@ class ModelPasses:
         """
         if fanouts is not None:
             self._require_seeds_apart(prepared.graph.to("cpu"), fanouts)
-        if prepared.part is None or self.streaming is not None or self.model.training in self._row_wise_modes:
+        if prepared.part is None or self.streaming is not None:
             return
         require_one_graph(self.model, prepared.graph)
+        if self.model.training in self._row_wise_modes:
+            return
         # Imported here: most runs have no workers, and it loads the compiler of whole models.
         from sagann.compiler.capture import capture
 
@@ -151,6 +153,7 @@ class ModelPasses:
     def _require_seeds_apart(self, graph: Graph, fanouts: Sequence[int]) -> None:
         """Refuse a model that gives a seed another row alone than beside others."""
         # Imported here: most runs sample nothing, and it loads Numba.
+        from sagann.interop.pyg_example import undisturbed
         from sagann.runtime.loading import MiniBatches
 
         def row_of_last(seeds: Tensor) -> Tensor:
@@ -158,7 +161,8 @@ class ModelPasses:
             return self.forward_batch(next(iter(batches)))[-1]
 
         seeds = torch.arange(min(_TRIED_SEEDS, graph.num_vertices))
-        with evaluating(self.model):
+        # Other parameters than those that begin as zeros, which would hide what they are multiplied with.
+        with undisturbed(self.model):
             together, again, alone = row_of_last(seeds), row_of_last(seeds), row_of_last(seeds[-1:])
         # Sums in another order differ by less.
         tolerance = max(1e-3, tolerance_of(together.dtype)) * float(together.abs().max())

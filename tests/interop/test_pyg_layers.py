@@ -464,3 +464,26 @@ def test_edge_weights_are_read_behind_units_that_have_died() -> None:
     nn.init.zeros_(net.linear.bias)
     prepared = ours.prepare(graph)
     assert_close(ours(prepared.hops(1), prepared.features), net(graph.features, edges_of(graph.topology)))
+
+
+@pytest.mark.parametrize("hold", [list, tuple, lambda convs: dict(enumerate(convs))])
+def test_layers_that_a_model_also_holds_in_a_container_run(hold: Any) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = pyg.SAGEConv(8, 8), pyg.SAGEConv(8, 3)
+            self.convs, self.kept = hold((self.first, self.second)), {}
+
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            self.kept = {"edges": edge_index}
+            return self.convs[1](self.convs[0](x, edge_index).relu(), edge_index)
+
+    torch.manual_seed(0)
+    graph, net = labelled_graph(), Net()
+    edges = edges_of(graph.topology)
+    right = net(graph.features, edges)
+    ours = from_pyg_model(net, graph)
+    prepared = ours.prepare(graph)
+    assert_close(ours(prepared.hops(2), prepared.features), right)
+    assert isinstance(net.kept["edges"], torch.Tensor)
+    assert net.convs[0] is net.first

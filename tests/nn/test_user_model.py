@@ -1,5 +1,6 @@
 import signal
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,12 @@ def test_files_beside_a_model_are_those_that_it_imports(tmp_path: Path, monkeypa
     assert found == ["deep/__init__.py", "deep/inner.py", "parts.py"]
     # What runs later imports from there, too.
     assert sys.modules["parts"].late() == 3
-    environment = sys.modules["installed_there"]
+    environment, parts = sys.modules["installed_there"], sys.modules["parts"]
+    own = types.ModuleType("own_of_program")
+    own.__file__ = str(tmp_path / "own_of_program.py")
+    monkeypatch.setitem(sys.modules, "own_of_program", own)
     load_class(tmp_path / "mine.py", "Layer")
     assert sys.modules["installed_there"] is environment
+    assert sys.modules["own_of_program"] is own
+    assert sys.modules["parts"] is not parts
+    assert all(type(each) is str for each in sys.path)

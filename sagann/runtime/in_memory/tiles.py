@@ -87,9 +87,11 @@ class _TiledGather(torch.autograd.Function):
         upstream = _Upstream(call, grad, saved[len(arrays) :])
         needed = ctx.needs_input_grad[1:]
         gradients = [
-            # Every tile adds to them.
-            torch.zeros_like(array, dtype=torch.promote_types(array.dtype, torch.float64)) if need else None
-            for array, need in zip(arrays, needed, strict=True)
+            # Every tile adds to the rows of vertices, and writes those of its edges.
+            torch.zeros_like(array, dtype=arithmetic_dtype(array.dtype) if side == "edge" else torch.float64)
+            if need
+            else None
+            for side, array, need in zip(call.edges.sides, arrays, needed, strict=True)
         ]
         for tile in _tiles(call):
             rows = [row.requires_grad_(need) for row, need in zip(_rows(call, tile, arrays), needed, strict=True)]

@@ -57,5 +57,5 @@ class MiniBatch:
 
     def to(self, device: torch.device | str) -> MiniBatch:
         """The same batch on ``device``; this object itself if its edges are already there."""
-        is_there = torch.device(device) == self.blocks[0].device
+        is_there = self.blocks[0].to(device) is self.blocks[0]
         return self if is_there else self.mapped(lambda array: array.to(device))

@@ -75,7 +75,7 @@ def scatter_extremum(topology: Topology, edge: Tensor, grad: Tensor) -> Tensor:
     out = empty((topology.num_src, *grad.shape[1:]), dtype).zero_()
     num_features = grad[0].numel() if len(grad) else 0
     if grad.numel() == 0 or topology.num_edges == 0:
-        return out
+        return out.to(grad.dtype)
     edge, grad, indices = edge.contiguous(), grad.resolve_neg().contiguous(), topology.indices.contiguous()
     num_items = -(-num_features // FEATURES_OF_ITEM)
     arrays = [indices, edge, grad, out]

@@ -59,7 +59,7 @@ def _moments(rows: Array, part_rows: Array, state: State, part: State) -> None:
         share = more / max(known + more, 1)
         for lane in range(mean.shape[1]):
             distance = more_mean[other, lane] - mean[row, lane]
-            spread[row, lane] += more_spread[other, lane] + distance * distance * share * known
+            spread[row, lane] += more_spread[other, lane] + distance * (distance * (share * known))
             mean[row, lane] += distance * share
         count[row, 0] = known + more
 

@@ -82,7 +82,11 @@ def run(
     for result, out in zip(kernel.results, outs, strict=True):
         if result.rows == "item":
             out.zero_()
-    slots = [empty((num_slots, *out.shape[1:]), out.dtype) for out in outs]
+    # Only rows are cut into pieces.
+    slots = [
+        empty((num_slots if result.rows == "row" else 0, *out.shape[1:]), out.dtype)
+        for result, out in zip(kernel.results, outs, strict=True)
+    ]
     if into is not None:
         fill_neutral(kernel.results, slots)
     args = [runs.ctypes.data, len(runs) - 1, walk.work.items.ctypes.data]

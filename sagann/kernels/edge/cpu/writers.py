@@ -189,7 +189,7 @@ class _Moments(Writer):
             f"known = {self.loaded(2)}",
             f"distance = {sub}({mean}, {self.loaded(1)})",
             f"share = {self.rows.operation('div')}({count}, {add}(known, {count}))",
-            f"apart = {mul}({mul}(distance, distance), {mul}(share, known))",
+            f"apart = {mul}(distance, {mul}(distance, {mul}(share, known)))",
             *self.replaced(0, f"{add}({self.loaded(0)}, {add}({spread}, apart))"),
             *self.replaced(1, f"{add}({self.loaded(1)}, {mul}(distance, share))"),
             *self.replaced(2, f"{add}(known, {count})"),

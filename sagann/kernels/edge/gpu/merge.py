@@ -103,7 +103,7 @@ def moments_of_slots(
         b_count = tl.load(p_slots_count + slot + o_lane * 0)
         share = b_count / tl.maximum(count + b_count, 1.0)
         apart = b_mean - mean
-        spread += b_spread + apart * apart * share * count
+        spread += b_spread + apart * (apart * (share * count))
         mean += apart * share
         count += b_count
     tl.store(_row_of(p_slots, p_out, target, num_lanes) + o_lane, spread, mask=m_lane)
