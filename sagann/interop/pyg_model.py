@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from sagann.errors import InputError, LayerError, SagannError, in_one_line, listed
-from sagann.graph import Graph, Topology, add_self_loops, normalise
+from sagann.graph import Graph, Topology, add_self_loops, normalise, relabel
 from sagann.interop.pyg_aggregations import aggregation_of
 from sagann.interop.pyg_call import (
     CACHES_OF_ROWS,
@@ -139,6 +139,8 @@ class PygModel(nn.Module):
         "Whether a graph was prepared, whose edge data are those that the model gets from then on."
         self.reads_batch = self.gives_graphs or _reads_batch(model, graph)
         "Whether the model's rows depend on which vertices make up a graph."
+        self._has_several = False
+        "Whether the graph that was prepared last holds several graphs."
         self.not_sampled = ""
         "Why the model cannot walk the blocks of mini-batches; empty where it can."
         self._read(graph)
@@ -152,6 +154,13 @@ class PygModel(nn.Module):
         """Run the model; ``ptr`` are the offsets of several graphs, for a model that takes ``batch``."""
         if any(hop.num_dst != hop.num_given for hop in hops):
             self.require_sampled()
+        if ptr is None and self.reads_batch and self._has_several:
+            raise InputError(
+                "the model is not told which vertices make up a graph",
+                value="the prepared graph holds several, and no offsets are given",
+                where=f"model {type(self.model).__name__}",
+                fix="Pass them: model(hops, x, prepared.graph_ptr).",
+            )
         return self._run(self._walk(hops), x, ptr)
 
     def require_sampled(self) -> None:
@@ -173,8 +182,13 @@ class PygModel(nn.Module):
         asked = [name for name in asked if unread or name not in EDGE_ARGUMENTS]
         if not asked or self.user_class.__module__.startswith("torch_geometric."):
             return ""
-        others = f" Edge data {listed(unread)} are not passed, as no argument has the name." if unread else ""
-        return f"{self.user_class.__name__} is trained without {listed(asked)}: the graph has none.{others}"
+        names = {stored: argument for argument, stored in EDGE_ARGUMENTS.items()}
+        others = (
+            f" Edge data {listed(unread)} are passed to arguments called {listed([names.get(each, each) for each in unread])}."
+            if unread
+            else ""
+        )
+        return f"{self.user_class.__name__} is trained without {listed(asked)}, which the graph has under no such name.{others}"
 
     def prepare(self, graph: Graph) -> Graph:
         """Add the self-loops, and the weights by degree, that the layers would make in every forward.
@@ -197,6 +211,7 @@ class PygModel(nn.Module):
                 where=f"graph '{graph.name}', for model {type(self.model).__name__}",
                 fix="Give the graph this edge data, as the model's first graph had it.",
             )
+        self._has_several = graph.num_graphs > 1
         return self._prepared(graph)
 
     def _prepared(self, graph: Graph) -> Graph:
@@ -346,16 +361,19 @@ class PygModel(nn.Module):
         example, x = example_of(
             graph, self.arguments, self.model, of_graphs=self.reads_batch, whole=whole, num_rows=num_rows
         )
-        topology = self._prepared(example).topology
+        prepared = self._prepared(example)
+        # Seeds have the first numbers in a mini-batch, and may have the last ones in the graph.
+        order = torch.arange(num_rows) if self.reads_batch else torch.arange(num_rows - 1, -1, -1)
+        topology, numbered = prepared.topology, relabel(prepared, order).topology
         blocks = [block_of(topology, num_rows - level) for level in range(len(self.layers))]
         walk = SampledWalk(self.model, self._calls, blocks)
         try:
             found = self._run(walk, x, example.graph_ptr)
-            right = self._run(self._walk([topology] * len(self.layers)), x, example.graph_ptr)
+            right = self._run(self._walk([numbered] * len(self.layers)), x[order], example.graph_ptr)[order]
         except Exception as error:  # noqa: BLE001  (of any kind: rows do not fit)
             self.not_sampled = in_one_line(error)
             return
-        self.not_sampled = "its rows depend on other vertices than in-neighbours"
+        self.not_sampled = "its rows depend on other vertices than in-neighbours, or on the numbers of vertices"
         if are_close([found], [right[: len(found)]]):
             self.not_sampled, self.levels = "", tuple(walk.levels)
 

@@ -21,19 +21,21 @@ CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 _TAB_SUFFIXES = (".tsv", ".tsv.gz")
 _NAMES = {
-    "src": ("src", "source", "from", "u"),
-    "dst": ("dst", "destination", "target", "to", "v"),
+    "src": ("src", "source", "from", "u", "head"),
+    "dst": ("dst", "destination", "target", "to", "v", "tail"),
     "id": ("id", "vertex", "vertex_id", "node", "node_id"),
 }
 "Names of columns that say what a column holds, in any case."
-_NO_ENDS = ("id", "weight", "type", "time", "timestamp")
+_NO_ENDS = ("id", "index", "weight", "type", "time", "timestamp", "ts", "date")
 "Names of columns that are not taken for ends of edges."
 
 
 def named_column(table: Table, role: str) -> str | None:
     """The column beside others whose name says that it holds 'src', 'dst' or 'id'; None without one, an error for two."""
     has_names = table.has_names and len(table.names) > 1
-    found = [name for name in table.names if has_names and name.lower() in _NAMES[role]]
+    # As in source_id; the id of a vertex has names of its own.
+    end = "" if role == "id" else "_id"
+    found = [name for name in table.names if has_names and name.lower().removesuffix(end) in _NAMES[role]]
     if len(found) > 1:
         raise _unclear(table, f"{' and '.join(map(quoted, found))} both name the column of '{role}'")
     return found[0] if found else None

@@ -81,14 +81,18 @@ class Asking(Plain):
         (
             lambda: Asking(pyg.GraphConv(WIDTH, CLASSES)),
             "attr",
-            r"Asking is trained without edge_weight, pos: .* Edge data attr are not",
+            r"Asking is trained without edge_weight, pos, .* Edge data attr are passed to arguments called edge_attr",
         ),
         (
             lambda: PerhapsWeighted(pyg.GraphConv(WIDTH, CLASSES)),
             "attr",
-            r"without edge_weight: .* Edge data attr are not",
+            r"without edge_weight, .* Edge data attr are passed to arguments called edge_attr",
         ),
-        (lambda: Asking(pyg.GraphConv(WIDTH, CLASSES)), "weight", r"without pos: the graph has none\.$"),
+        (
+            lambda: Asking(pyg.GraphConv(WIDTH, CLASSES)),
+            "weight",
+            r"without pos, which the graph has under no such name\.$",
+        ),
         (lambda: PerhapsWeighted(pyg.GraphConv(WIDTH, CLASSES)), "weight", ""),
         (lambda: PerhapsWeighted(pyg.GraphConv(WIDTH, CLASSES)), "", ""),
         (lambda: pyg.GraphSAGE(WIDTH, WIDTH, 1, CLASSES), "", ""),

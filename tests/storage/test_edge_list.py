@@ -59,6 +59,8 @@ def test_forms_of_csv(tmp_path: Path, text: str, form: dict[str, Any]) -> None:
     "text",
     [
         "time,src,dst\n5,2,1\n6,0,1\n7,1,2\n",
+        "ts,source_id,target_id\n5,2,1\n6,0,1\n7,1,2\n",
+        "tail,head\n1,2\n1,0\n2,1\n",
         "dst,src\n1,2\n1,0\n2,1\n",
         "Weight,To,From\n5,1,2\n6,1,0\n7,2,1\n",
         ",V,U\n0,1,2\n1,1,0\n2,2,1\n",
@@ -87,7 +89,8 @@ def test_a_file_that_was_cut_has_the_columns_of_that_with_names(tmp_path: Path) 
     [
         ("src,source,dst", r"column 'src' and column 'source' both name the column of 'src'; there are"),
         ("u,v,to", r"column 'v' and column 'to' both name"),
-        ("time,src,x", r"no column 'dst' \(dst, destination, target, to, v\) beside"),
+        ("time,src,x", r"no column 'dst' \(dst, destination, target, to, v, tail\) beside"),
+        ("ts,user,item", r"column 'ts' is not taken"),
         ("id,a,b", r"column 'id' is not taken for an end of edges"),
         ("a,weight,b", r"column 'weight' is not taken for an end"),
     ],
