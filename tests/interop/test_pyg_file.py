@@ -13,7 +13,7 @@ import torch
 
 from sagann.errors import DatasetError, InputError, shown
 from sagann.graph import Graph
-from sagann.interop import from_pyg, import_pyg, pyg_file, read_pyg, torch_archive
+from sagann.interop import from_pyg, import_pyg, read_pyg, torch_archive
 from sagann.storage import ImportOptions, check_dataset, load_graph
 
 FIELDS: dict[str, Any] = {
@@ -451,26 +451,6 @@ def test_a_task_that_y_does_not_fit_is_refused(y: torch.Tensor, task: Any, messa
     torch.save({"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": torch.eye(4), "y": y}, tmp_path / "a.pt")
     with pytest.raises(InputError, match=message):
         read_pyg(tmp_path / "a.pt", task=task)
-
-
-@pytest.mark.parametrize("is_import", [False, True])
-def test_a_file_that_is_cut_while_it_is_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_import: bool
-) -> None:
-    path = tmp_path / "cora.pt"
-    edges = torch.arange(100_000).repeat(2, 1)
-    torch.save({"edge_index": edges, "x": torch.ones(100_000, 8)}, path)
-    name = "import_dataset" if is_import else "graph_of"
-    work = getattr(pyg_file, name)
-
-    def cut(*arguments: Any) -> Any:
-        os.truncate(path, 4096)
-        return work(*arguments)
-
-    monkeypatch.setattr(pyg_file, name, cut)
-    with pytest.raises(DatasetError, match=r"has become shorter: 4096 bytes are left of .*cora\.pt"):
-        import_pyg(path, tmp_path / "cora") if is_import else read_pyg(path)
-    assert [each.name for each in tmp_path.iterdir()] == ["cora.pt"]
 
 
 def test_a_file_that_is_cut_before_it_is_mapped_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import CheckpointError, DatasetError, InputError, LayerError
+from sagann.errors import CheckpointError, InputError, LayerError
 from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.residency import BudgetError
@@ -447,35 +447,6 @@ def test_a_step_that_raises_ends_the_threads() -> None:
             ModelConfig(model="sage", hidden=8), **SAMPLED, sampling_threads=3, optimizer="SGD", lr=1e30
         ).fit()
     assert not left_threads()
-
-
-@pytest.mark.parametrize("name", ["features", "indices"])
-def test_a_file_that_is_cut_meanwhile_ends_the_run_and_nothing_of_its_epoch_is_kept(
-    tmp_path: Path, name: str
-) -> None:
-    save_graph(community_graph(9000), tmp_path / "graph")
-    graph = load_graph(tmp_path / "graph")
-    (path,) = (tmp_path / "graph").rglob(f"{name}*.npy")
-
-    class Cutting(Reporter):
-        def on_epoch(self, record: Any) -> None:
-            if record.epoch == 2:
-                with path.open("r+b") as file:
-                    file.truncate(path.stat().st_size // 4)
-
-    # SAGE reads the mapped files themselves: its prepare makes no other edges.
-    trainer = trainer_of(
-        ModelConfig(model="sage", hidden=8),
-        graph,
-        run_dir=tmp_path / "run",
-        reporter=Cutting(),
-        sample=(4, 3),
-        batch_size=500,
-        epochs=4,
-    )
-    with pytest.raises(DatasetError, match=path.name):
-        trainer.fit()
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes().count(b"\n") == 2
 
 
 class Heard(Reporter):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -616,29 +615,3 @@ def test_a_flipped_bit_is_refused_unless_the_graph_counts_as_checked(tmp_path):
         predictor_of(seeded_model(), graph).predict(graph)
     Trainer(ModelConfig(hidden=8), graph, TrainConfig(device="cpu"), validate=False)
     Trainer(ModelConfig(hidden=8), open_graph(tmp_path / "g", verify=False), TrainConfig(device="cpu"))
-
-
-@pytest.mark.parametrize("name", ["features", "indices", "indptr", "labels"])
-def test_a_file_that_is_cut_ends_the_run_and_nothing_of_its_epoch_is_kept(tmp_path, name):
-    graph = mapped_graph(tmp_path / "g")
-    path = tmp_path / "g" / f"{name}.npy"
-    content = path.read_bytes()
-
-    class Cuts(LogReporter):
-        def on_epoch(self, record):
-            if record.epoch == 2:
-                os.truncate(path, 0)
-
-    config = TrainConfig(device="cpu", epochs=5, checkpoint_every=1)
-    trainer = Trainer(ModelConfig(model="sage", hidden=8), graph, config, run_dir=tmp_path / "run", reporter=Cuts())
-    for attempt in (trainer.fit, trainer.resume, trainer.predict, lambda: trainer.evaluate(graph)):
-        with pytest.raises(DatasetError, match=rf"array file has become shorter: .*{name}\.npy"):
-            attempt()
-    assert not (tmp_path / "run" / "metrics.json").exists()
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
-    path.write_bytes(content)
-    again = Trainer(
-        ModelConfig(model="sage", hidden=8), open_graph(tmp_path / "g"), config, run_dir=tmp_path / "run"
-    )
-    whole = Trainer(ModelConfig(model="sage", hidden=8), community_graph(), config)
-    assert again.resume().metrics == whole.fit().metrics
