@@ -140,6 +140,11 @@ def test_vertices_of_several_graphs_come_with_the_number_of_their_graph(kind: Ca
     assert_close(
         logits_of(trainer, alone), PerGraph.forward(model, alone.features, edge_index(alone.topology)).detach()
     )
+    ours = from_pyg_model(model, graph)
+    prepared = ours.prepare(graph)
+    assert_close(ours(prepared.hops(2), prepared.features, ptr), expected)
+    with pytest.raises(InputError, match="not told which vertices make up a graph"):
+        ours(prepared.hops(2), prepared.features)
     trainer.fit()
     for options in ({"sample": (2, 2)}, {"memory": "1MiB"}):
         with pytest.raises(InputError, match="takes batch runs on all graphs at once: 3 graphs"):
