@@ -339,7 +339,8 @@ def test_sigterm_leaves_no_part_of_an_import(tmp_path: Path, warm: Warm) -> None
         began_s = time.monotonic()
         out, err = process.communicate(timeout=DEADLINE_S)
     assert time.monotonic() - began_s < WITHIN_S
-    assert (process.returncode, out, err) == (143, "", "Error: terminated\n")
+    said = "Edges go from column 'src' to column 'dst'.\n"
+    assert (process.returncode, out, err) == (143, "", f"{said}Error: terminated\n")
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from sagann.compiler import CallForm, CompilerOptions, LayerProgram, TraceError, compile_layer
 from sagann.compiler.trace import tensors_of
@@ -145,6 +146,8 @@ class CompiledEngine:
             return "autocast decides the types of its operators"
         if torch._C._are_functorch_transforms_active():
             return "torch.func transforms what its operators do"
+        if any(map(is_lazy, tensors.values())):
+            return "some of its parameters get their shapes when it first runs"
         programs = self._programs.setdefault(layer, {})
         is_constant = all(map(self.invariants.is_constant, x.values()))
         constant = is_constant and not any(each.requires_grad for each in data.values())

@@ -148,7 +148,7 @@ def test_kernels_are_kept_on_disk_and_found_again(tmp_path, monkeypatch) -> None
     loaded.cache_clear()
     assert_equals_naive(gated(17), TOPOLOGIES["skewed"], rtol=1e-5)
     files = times_by_file(tmp_path)
-    assert {path.suffix for path in files} == {".py", ".nbc", ".nbi"}
+    assert {path.suffix for path in files} == {".py", ".nbc", ".nbi", ".lock"}
     # As in a process that has not loaded them.
     loaded.cache_clear()
     assert_equals_naive(gated(17), TOPOLOGIES["skewed"], rtol=1e-5)
