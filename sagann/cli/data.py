@@ -88,7 +88,9 @@ def import_(
     format_: Annotated[str, option("What SOURCE is.", "|".join(("auto", *FORMATS)), name="--format")] = "auto",
     src: Annotated[
         str | None,
-        option("Column of the source ids.", "NAME|POSITION", default="src, source, from, u, head", panel=_EDGE_LIST),
+        option(
+            "Column of the source ids.", "NAME|POSITION", default="src, source, from, u, head", panel=_EDGE_LIST
+        ),
     ] = None,
     dst: Annotated[
         str | None,
