@@ -137,6 +137,8 @@ def why_not(case: Case) -> str | None:
     drops = case.mode == "with dropout"
     if "sampled" in case.way and case.model == "batch norms":
         return "a mini-batch is normalised by its own vertices and edges"
+    if "hot tier" in case.way and case.graph == "sparse features":
+        return "rows of sparse features differ in size, and have no tiers"
     if drops and "PyG" in case.model and case.way != "in memory":
         return "PyTorch's dropout draws row after row, and the rows are numbered anew"
     if drops and case.graph == "sparse features" and case.model in ("maxpool-gcn", "edge MLP"):
