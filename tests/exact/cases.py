@@ -56,20 +56,20 @@ class SeveralMessages(sagann.SagaLayer):
 
 
 class NormedEdges(sagann.SagaLayer):
-    """A BatchNorm over all edges, and one over what vertices have gathered."""
+    """A BatchNorm over all edges, and one over what vertices have gathered.
+
+    Equal rows are normalised to rounding errors: a large ``eps`` keeps them small, and no ReLU decides by their sign.
+    """
 
     accumulator = "mean"
 
     def __init__(self, in_dim: int, out_dim: int) -> None:
         super().__init__()
-        self.linear, self.of_edges, self.of_vertices = (
-            nn.Linear(2 * in_dim, out_dim),
-            nn.BatchNorm1d(out_dim),
-            nn.BatchNorm1d(out_dim),
-        )
+        self.linear = nn.Linear(2 * in_dim, out_dim)
+        self.of_edges, self.of_vertices = nn.BatchNorm1d(out_dim, eps=0.1), nn.BatchNorm1d(out_dim, eps=0.1)
 
     def apply_edge(self, edge: Any) -> Tensor:
-        return torch.relu(self.of_edges(self.linear(torch.cat([edge.src, edge.dst], 1))))
+        return torch.tanh(self.of_edges(self.linear(torch.cat([edge.src, edge.dst], 1))))
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
         return self.of_vertices(accum)

@@ -62,7 +62,6 @@ def test_a_way_gives_the_numbers_of_the_naive_engine(
 
 @pytest.mark.distributed
 @pytest.mark.slow
-@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("way", SIZES)
 def test_workers_give_the_numbers_of_the_naive_engine(shared_folder: SharedFolder, way: str) -> None:
