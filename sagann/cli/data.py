@@ -88,13 +88,13 @@ def import_(
     format_: Annotated[str, option("What SOURCE is.", "|".join(("auto", *FORMATS)), name="--format")] = "auto",
     src: Annotated[
         str | None,
-        option(
-            "Column of the source ids.", "NAME|POSITION", default="src, source, from, u, head", panel=_EDGE_LIST
-        ),
+        option("Column of the source ids.", "NAME|POSITION", default="by name, else the first", panel=_EDGE_LIST),
     ] = None,
     dst: Annotated[
         str | None,
-        option("Column of the destination ids.", "NAME|POSITION", default="dst, target, to, v", panel=_EDGE_LIST),
+        option(
+            "Column of the destination ids.", "NAME|POSITION", default="by name, else the second", panel=_EDGE_LIST
+        ),
     ] = None,
     weight: Annotated[str | None, option("Column of edge weights.", "COLUMN", panel=_EDGE_LIST)] = None,
     edge_type: Annotated[str | None, option("Column of edge types.", "COLUMN", panel=_EDGE_LIST)] = None,

@@ -38,9 +38,9 @@ class EdgeListFormat:
     """Columns and file format of an edge list."""
 
     src: Column | None = None
-    "Column of the source ids, by name or position from 0; None for the one named src, source, from or u, else the first."
+    "Column of the source ids, by name or position from 0; None for the one whose name says so, else the first."
     dst: Column | None = None
-    "Column of the destination ids; None for the one named dst, destination, target, to or v, else the second."
+    "Column of the destination ids; None for the one whose name says so, else the second."
     weight: Column | None = None
     "Column of the edge weights, by name or position; None without weights."
     edge_type: Column | None = None
