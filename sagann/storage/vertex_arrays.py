@@ -21,7 +21,8 @@ class VertexArrays:
     """Write the arrays of vertices and of graphs, and find the numbers of vertices, features, classes and targets.
 
     ``open_array`` makes the writer of an array from its name, dtype and row shape: an NpyWriter, or an object with the same
-    methods. ``rows_of`` names the file whose rows were counted for the number of vertices, if that is not stated. ``arrays`` holds the result of each writer's ``finish``, by the name of the array.
+    methods. ``rows_of`` names the file whose rows were counted for the number of vertices, if that is not stated. ``arrays`` holds the
+    result of each writer's ``finish``, by the name of the array.
     """
 
     def __init__(self, source: ImportSource, options: ImportOptions, open_array: Callable[..., Any]) -> None:

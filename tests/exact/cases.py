@@ -5,6 +5,7 @@ Everything goes through public names, so that the cases stay as they are when th
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -91,7 +92,7 @@ def _zoo(name: str) -> Callable[[sagann.Graph, float], nn.Module]:
 
 def _pyg(conv: str) -> Callable[[sagann.Graph, float], nn.Module]:
     def build(graph: sagann.Graph, dropout: float) -> nn.Module:
-        layers = __import__("torch_geometric.nn", fromlist=[conv])
+        layers = importlib.import_module("torch_geometric.nn")
 
         class Net(nn.Module):
             def __init__(self) -> None:

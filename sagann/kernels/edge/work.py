@@ -1,8 +1,8 @@
 """Work items: a pass over the edges cut into pieces of about equal cost.
 
 An item is a range of rows. A row with very many edges is cut into several items, whose partial results go to slots and are
-merged in order. Items are short because a sum of very many terms, one after the other, drifts in float32. The cut, and so every rounding, depends on the offsets alone: results are bitwise the same for any number of
-threads or processors.
+merged in order. Items are short because a sum of very many terms, one after the other, drifts in float32. The cut, and so every
+rounding, depends on the offsets alone: results are bitwise the same for any number of threads or processors.
 """
 
 from __future__ import annotations
