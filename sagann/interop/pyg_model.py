@@ -1,8 +1,8 @@
 """PygModel: a model that is written for PyTorch Geometric, called and trained like one that is written for sagann.
 
 The model runs as it is, and gets a stand-in for its ``edge_index`` which it may pass on to its layers alone. Where a layer calls
-``propagate`` with the stand-in, a SAGA layer runs the layer's own ``message`` (:mod:`sagann.interop.pyg_layer`). So model, parameters and names of weights are the user's; what is propagated is compiled,
-streamed and divided among workers as that of any other model.
+``propagate`` with the stand-in, a SAGA layer runs the layer's own ``message`` (:mod:`sagann.interop.pyg_layer`). So model, parameters
+and names of weights are the user's; what is propagated is compiled, streamed and divided among workers as that of any other model.
 
 When the adapter is made, the model runs on a few made-up vertices (:mod:`sagann.interop.pyg_example`), which shows what its layers propagate
 and in which order. Then its results and their gradients are compared with those that PyG computes of the same vertices, in evaluation, and
