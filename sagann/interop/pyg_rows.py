@@ -220,13 +220,16 @@ for _name in (*_ARITHMETIC, "getitem", "eq", "ne", "lt", "le", "gt", "ge"):
     setattr(EdgeRows, f"__{_name}__", _operator(f"__{_name}__"))
 
 
-def computes_with(what: str, how: str) -> LayerError:
+_COMPUTE_ELSEWHERE = "Compute it in the layer's message, or once for the graph, before it is trained; or write the layer as sagann.SagaLayer."
+
+
+def computes_with(what: str, how: str, *, fix: str = _COMPUTE_ELSEWHERE) -> LayerError:
     """The error of a model that computes with what it may only pass on."""
     return LayerError(
         f"a model of PyTorch Geometric computes with {what}",
         value=f"it uses {how} outside of message and edge_update",
         where="the model's forward",
-        fix="Compute it in the layer's message, or once for the graph, before it is trained; or write the layer as sagann.SagaLayer.",
+        fix=fix,
     )
 
 

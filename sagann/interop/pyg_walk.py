@@ -291,7 +291,12 @@ class _Propagate(_Routed):
         if preparation_of(conv).weighs:
             weights = given.get("edge_weight")
             if weights is not None and weights.source != WEIGHTS:
-                raise computes_with("weights that are normalised by degree", type(conv).__name__)
+                raise computes_with(
+                    "weights that are normalised by degree",
+                    type(conv).__name__,
+                    fix="Pass the model's argument edge_weight as it is; weights of other edge data go there once, before training: "
+                    "data.edge_weight = data.edge_attr.squeeze(-1).",
+                )
             given["edge_weight"] = EdgeRows(StoredRow(DEGREE_WEIGHTS), {}, edge_index.walk.name_of)
         gathered = edge_index.walk.propagate(conv, given)
         gathered = moved(gathered, 0, row_dim(conv, gathered))

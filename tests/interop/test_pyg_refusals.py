@@ -263,7 +263,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "mixed": (Mixed, "prepared in different ways.*GCNConv.*SAGEConv.*add_self_loops=False"),
     "maps weights": (
         lambda: MapsWeights(pyg.GCNConv(WIDTH, WIDTH)),
-        "computes with weights that are normalised by degree",
+        r"computes with weights that are normalised by degree.*edge_weight as it is",
     ),
     "noise of edges": (Noise, "computes with a row per edge and another tensor: it uses"),
     "a branch": (Branch, "computes with a row per edge: it uses a branch"),
