@@ -60,7 +60,7 @@ class KeptTiers:
         """
         store, features = self.graph.features, self.features
         is_of_file = isinstance(features, Tensor) and isinstance(positioned(features), MappedRows)
-        return is_of_file and isinstance(store, TieredFeatures) and store.is_unchanged()
+        return is_of_file and isinstance(store, TieredFeatures)
 
 
 class SampledEpochs(PredictorSource[Predictor]):

@@ -17,7 +17,7 @@ from bench.minibatches.several import Several
 from bench.minibatches.tasks import Task, specification_of, write_graph, write_task
 from bench.standalone.serve import UnsupportedError
 from bench.standalone.stored import read_stored
-from bench.workers import ROOT
+from bench.workers import ROOT, WorkerEndedError
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
 
@@ -185,7 +185,7 @@ class FakeWorker:
         self.count += 1
         name = next(iter(request.values()))
         if self.system == "pyg" and self.count == 4:
-            raise script.WorkerEndedError("killed", "first\nout | of memory")
+            raise WorkerEndedError("killed", "first\nout | of memory")
         if "hot 10%" in name and "epoch" in request:
             return {"failed": "no room", "detail": "no room at all"}
         return {"sample": 1.0, "train": 2.0, "calls": 1.0} if "alone" in request else _turn(float(self.count))

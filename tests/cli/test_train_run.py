@@ -156,9 +156,9 @@ def test_a_run_with_a_hot_tier_by_options_and_by_file(invoke: Invoke, blocks: Pa
             "the memory budget cannot be met: 39.1 KiB (40000 bytes), at least",
         ),
         (("--sample", "5"), "fanouts and hops of the model differ in number: 1 fanouts, the model walks 2 hops"),
-        (("--sample", "5,x"), "sample is not a list of integers: '5,x'"),
+        (("--sample", "5,x"), "sample is not a list of integers with commas between them: '5,x'"),
         (("--sample", "5,0"), "training option sample is refused: [5, 0], expected a list of numbers"),
-        (("--sample", ""), "sample is not a list of integers: ''"),
+        (("--sample", ""), "sample is not a list of integers with commas between them: ''"),
         (
             ("--batch-size", "64"),
             "training option batch_size is refused: 64, expected None where sample is not set",

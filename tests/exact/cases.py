@@ -140,10 +140,10 @@ def why_not(case: Case) -> str | None:
         return "a mini-batch is normalised by its own vertices and edges"
     if "hot tier" in case.way and case.graph == "sparse features":
         return "rows of sparse features differ in size, and have no tiers"
+    if drops and case.graph == "sparse features" and "sampled" in case.way:
+        return "dropout is drawn for each non-zero, and those of a mini-batch are numbered anew"
     if drops and "PyG" in case.model and case.way != "in memory":
         return "PyTorch's dropout draws row after row, and the rows are numbered anew"
-    if drops and case.graph == "sparse features" and case.model in ("maxpool-gcn", "edge MLP"):
-        return "a layer that reads dense rows drops values of all of them, the naive engine those that are stored"
     return None
 
 

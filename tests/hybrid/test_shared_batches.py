@@ -61,6 +61,7 @@ def pace_of(batches: SharedBatches) -> tuple[float, Iteration]:
         return (time.perf_counter() - since_s) / 60, last
 
 
+@pytest.mark.alone
 def test_all_threads_work_and_iterations_come_as_fast_as_is_told() -> None:
     batches, manager = batches_of(16)
     assert manager.assignment.threads == Threads(sample=7, load=7, train=2)
@@ -72,6 +73,7 @@ def test_all_threads_work_and_iterations_come_as_fast_as_is_told() -> None:
     assert pace_s < 2 * STAGE_S / 7
 
 
+@pytest.mark.alone
 def test_threads_without_an_iteration_to_work_on_do_not_count() -> None:
     batches, _ = batches_of(16, ahead=2)
     pace_s, last = pace_of(batches)

@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from sagann.errors import CheckpointError, DatasetError
+from sagann.errors import CheckpointError
 from sagann.nn import ModelConfig
 from sagann.runtime.loading import stages
 from sagann.runtime.loading.stages import StalledError
-from sagann.storage import load_graph, save_graph
 from sagann.train import EpochProgress, Reporter, Trainer, saver
 from sagann.train.checkpoint import CheckpointFolder, Position
 from tests.threads import left_threads
-from tests.train.runs import assert_same_bits, community_graph, numbers_of, trainer_of, weights_of
+from tests.train.runs import assert_same_bits, numbers_of, trainer_of, weights_of
 
 SAGE = ModelConfig(model="sage", hidden=8)
 SAMPLED: dict[str, Any] = {"sample": (4, 3), "batch_size": 8, "epochs": 4, "batches_ahead": 4}
@@ -69,33 +68,6 @@ def test_a_disk_that_is_full_within_an_epoch(small_disk: Path, tmp_path: Path) -
     assert not (run / "metrics.json").exists()
     others.unlink()
     check_goes_on(trainer_of(SAGE, run_dir=run, **SAMPLED), whole, expected)
-
-
-@pytest.mark.usefixtures("every_batch_saved")
-@pytest.mark.parametrize("hot", [None, "10%"])
-def test_features_that_are_written_to_meanwhile_end_the_run(hot: str | None, tmp_path: Path) -> None:
-    save_graph(community_graph(600), tmp_path / "graph")
-    path = tmp_path / "graph" / "features.npy"
-    content = path.read_bytes()
-    options = {**SAMPLED, "batch_size": 50, "hot": hot}
-    whole = trainer_of(SAGE, load_graph(tmp_path / "graph"), **options)
-    expected = numbers_of(whole.fit())
-
-    def change() -> None:
-        with path.open("r+b") as file:
-            file.seek(len(content) // 2)
-            file.write(bytes([content[len(content) // 2] ^ 1]))
-
-    broken = trainer_of(
-        SAGE, load_graph(tmp_path / "graph"), run_dir=tmp_path / "run", reporter=At(2, 2, change), **options
-    )
-    with pytest.raises(DatasetError, match=r"array file is damaged: CRC-32 .*features\.npy"):
-        broken.fit()
-    # Nothing of the changed rows is kept.
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes().count(b"\n") == 1
-    path.write_bytes(content)
-    resumed = trainer_of(SAGE, load_graph(tmp_path / "graph"), run_dir=tmp_path / "run", **options)
-    check_goes_on(resumed, whole, expected)
 
 
 def test_a_thread_that_dies_within_a_run_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

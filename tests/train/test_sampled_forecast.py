@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -300,24 +299,6 @@ def mapped_trainer(path: Path) -> Trainer:
     return Trainer(seeded_model(), replace(graph, features=mapped), config)
 
 
-def write_to(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.seek(-4, 2)
-        file.write(b"\0\0\0\0")
-    os.utime(path, ns=(1, 1))
-
-
-def test_hot_rows_of_a_file_that_was_written_to_are_read_again(tmp_path: Path) -> None:
-    trainer = mapped_trainer(tmp_path / "rows.npy")
-    trainer.foretell()
-    kept = trainer._parts.kept_tiers
-    assert kept is not None
-    assert kept.is_unchanged()
-    write_to(tmp_path / "rows.npy")
-    assert not kept.is_unchanged()
-    assert trainer._parts.take_tiers() is None
-
-
 def test_hot_rows_of_a_map_that_was_written_to_are_read_again(tmp_path: Path) -> None:
     trainer = mapped_trainer(tmp_path / "rows.npy")
     trainer.foretell()
@@ -339,7 +320,7 @@ def test_memory_is_left_to_a_hot_tier_that_is_read_again(
     trainer = mapped_trainer(tmp_path / "rows.npy")
     trainer.foretell()
     if is_changed:
-        write_to(tmp_path / "rows.npy")
+        trainer._parts.prepared.graph.features.mul_(2)
     monkeypatch.setattr("sagann.train.run_parts.automatic_budget", noted)
     with pytest.raises(FoundError) as found:
         trainer.fit()

@@ -88,7 +88,9 @@ class _TiledGather(torch.autograd.Function):
         needed = ctx.needs_input_grad[1:]
         gradients = [
             # Every tile adds to the rows of vertices, and writes those of its edges.
-            torch.zeros_like(array, dtype=arithmetic_dtype(array.dtype) if side == "edge" else torch.float64)
+            torch.zeros_like(
+                array, dtype=torch.promote_types(array.dtype, torch.float32 if side == "edge" else torch.float64)
+            )
             if need
             else None
             for side, array, need in zip(call.edges.sides, arrays, needed, strict=True)

@@ -27,33 +27,27 @@ class ColdRows(Protocol):
     def read_once(self, ids: Array, target: Array, places: Array) -> Reads:
         """Read ascending rows that stay in memory from now on: the system need not keep them in its cache as well."""
 
-    def require_unchanged(self) -> None:
-        """Refuse rows that may have changed since the store was made."""
-
 
 def cold_rows(features: Features) -> ColdRows:
     """The rows of features where they are: a tensor that is mapped from a file is read by position."""
     store = positioned(features)
-    return FileRows(store, features) if isinstance(store, MappedRows) else StoreRows(feature_store(store))
+    return FileRows(store) if isinstance(store, MappedRows) else StoreRows(feature_store(store))
 
 
 class FileRows:
-    """Rows of a file. The file must stay as it is: size and time are compared after each batch.
+    """Rows of a file, which must stay as it is.
 
     Args:
         rows: reads the file.
-        features: the tensor that is mapped from the file. If it is an array of a dataset, the file may be written to as long as
-            its checksums remain.
     """
 
-    def __init__(self, rows: MappedRows, features: Features) -> None:
+    def __init__(self, rows: MappedRows) -> None:
         # A descriptor of its own, because what the system reads ahead is told by descriptor. Rows are far apart, and for ranges of
         # rows the other one stays as it is.
         self._file = os.open(f"/proc/self/fd/{rows.file}", os.O_RDONLY)
         finalize(self, os.close, self._file)
         os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
         self._offset = rows.offset
-        self._state = os.fstat(self._file)
         self._path = os.readlink(f"/proc/self/fd/{self._file}")
 
     def read(self, ids: Array, target: Array, places: Array) -> Reads:
@@ -88,20 +82,6 @@ class FileRows:
             os.posix_fadvise(self._file, offset, num_bytes, os.POSIX_FADV_DONTNEED)
         return reads
 
-    def require_unchanged(self) -> None:
-        """Refuse a file that was cut or written to."""
-        state = os.fstat(self._file)
-        if (state.st_size, state.st_mtime_ns) == (self._state.st_size, self._state.st_mtime_ns):
-            return
-        if state.st_size < self._state.st_size:
-            raise self._cut_short(f"{state.st_size} bytes are left of {self._state.st_size}")
-        raise DatasetError(
-            "features were written to while they are in use",
-            value="the file has another time of change",
-            where=self._path,
-            fix="Leave the file alone while a run reads it; make a new store of it.",
-        )
-
     def _cut_short(self, value: str) -> DatasetError:
         return cut_short(self._path, value)
 
@@ -124,6 +104,3 @@ class StoreRows:
     def read_once(self, ids: Array, target: Array, places: Array) -> Reads:
         """Ask the store for the rows."""
         return self.read(ids, target, places)
-
-    def require_unchanged(self) -> None:
-        """A store answers for its rows itself: the same ids always give the same rows."""

@@ -153,7 +153,7 @@ class DeviceFeatures:
 
         Raises:
             InputError: an id is no vertex.
-            DatasetError: the file was cut or written to, or cannot be read.
+            DatasetError: the file ends too early, or cannot be read.
         """
         far = self.pick(ids).mapped(lambda array: array.to(self.device))
         memory = self._devices.empty(self._reader, len(ids) * self.row_bytes)
@@ -163,9 +163,7 @@ class DeviceFeatures:
 
     def slice(self, start: int, stop: int) -> Tensor:
         """Read the rows of vertices ``start`` to ``stop - 1`` from ``features``, on the processor."""
-        rows = read_slice(positioned(self._features), start, stop)
-        self._cold.require_unchanged()
-        return rows
+        return read_slice(positioned(self._features), start, stop)
 
     def pick(self, ids: Tensor) -> FarRows:
         """Count the rows of a batch, and read its far rows; the part of the work that the processor does.
@@ -174,7 +172,7 @@ class DeviceFeatures:
             ids: int64 [n].
         Raises:
             InputError: an id is no vertex.
-            DatasetError: the file was cut or written to, or cannot be read.
+            DatasetError: the file ends too early, or cannot be read.
         """
         found = checked_ids(ids, self.num_rows, "DeviceFeatures, ids")
         sources = self._places.take(found) >> self._shift
@@ -183,7 +181,6 @@ class DeviceFeatures:
         num_reads = read_bytes = 0
         if rows.numel():
             reads = self._cold.read(found[positions], as_bytes(rows), np.arange(len(positions)))
-            self._cold.require_unchanged()
             num_reads, read_bytes = reads.num_reads, reads.num_bytes
         with self._lock:
             self._counts += np.bincount(sources + 1, minlength=len(self._counts))
@@ -248,7 +245,6 @@ class DeviceFeatures:
             part = ids[first : first + step]
             self._cold.read(part, staging, np.arange(len(part)))
             hot[first : first + len(part)].copy_(torch.from_numpy(staging[: len(part)]))
-        self._cold.require_unchanged()
         return hot
 
     def _rows_in_place(self) -> tuple[Array, Tensor]:

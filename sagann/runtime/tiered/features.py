@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sagann.errors import DatasetError, require_choice
+from sagann.errors import require_choice
 from sagann.graph.feature_store import Features, FeatureStore, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import as_bytes
@@ -119,16 +119,14 @@ class TieredFeatures:
 
         Raises:
             InputError: an id is no vertex.
-            DatasetError: the file was cut or written to, or cannot be read.
+            DatasetError: the file ends too early, or cannot be read.
         """
         found = checked_ids(ids, self.num_rows, "TieredFeatures.rows, ids")
         return self._load(found, lambda: self._cache.place(found))
 
     def slice(self, start: int, stop: int) -> Tensor:
         """Read the rows of vertices ``start`` to ``stop - 1`` from ``features``; the hot tier is not used."""
-        rows = read_slice(positioned(self._features), start, stop)
-        self._cold.require_unchanged()
-        return rows
+        return read_slice(positioned(self._features), start, stop)
 
     @property
     def wants_announcements(self) -> bool:
@@ -162,14 +160,6 @@ class TieredFeatures:
             ids = self._announced.take(announcement)
         return self._load(ids, lambda: self._announced.place(announcement))
 
-    def is_unchanged(self) -> bool:
-        """Whether the rows are still those that the store was made of: whether their file has not been cut or written to since."""
-        try:
-            self._cold.require_unchanged()
-        except DatasetError:
-            return False
-        return True
-
     def traffic(self) -> Traffic:
         """Rows and bytes that each tier has given so far."""
         return self._counters.traffic()
@@ -194,7 +184,6 @@ class TieredFeatures:
             slots = decide().slots
             missing = missing[: _copy_hot(ids, slots, self._arrived, self._hot, target, missing)]
         reads = self._cold.read(ids[missing], target, missing)
-        self._cold.require_unchanged()
         if not isinstance(self._cache, Static):
             with self._lock:
                 _keep(ids, slots, missing, self._cache.owners, self._arrived, self._hot, target)
@@ -209,7 +198,6 @@ class TieredFeatures:
         for first in range(0, len(slots), step):
             part = slots[first : first + step]
             self._cold.read_once(self._arrived[part].astype(np.int64), self._hot, part)
-        self._cold.require_unchanged()
 
 
 def hot_tier_bytes(features: Features, hot: HotSize, *, cache: str) -> int:

@@ -250,19 +250,7 @@ def test_a_file_that_is_cut_ends_the_read_with_its_name(tmp_path: Path, cache: s
             DatasetError, match=rf"array file has become shorter: .*1 more are needed \(in .*{path.name}\)"
         ):
             store.rows(torch.tensor([996]))
-        with pytest.raises(DatasetError, match=r"become shorter: \d+ bytes are left of \d+"):
-            store.rows(torch.tensor([5]))
         path.unlink()
-
-
-def test_a_file_that_was_written_to_is_refused(tmp_path: Path) -> None:
-    for file, make in (("features.npy", dataset_array), ("features.bin", plain_file)):
-        store = TieredFeatures(make(tmp_path, bits(torch.float32, (16,))), hot=0.1)
-        os.utime(tmp_path / file, ns=(0, 0))
-        with pytest.raises(
-            DatasetError, match=rf"features were written to while they are in use: .*{file}\)\. Leave"
-        ):
-            store.rows(torch.arange(5))
 
 
 def test_a_file_that_is_replaced_or_removed_stays_what_it_was(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def trained(model: nn.Module, source: WholeGraph) -> tuple[Numbers, TrainStep]:
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
                 found[f"{name} {epoch}"] = parameter.grad.clone()
-                parameter.data -= 0.1 * parameter.grad
+                parameter.data -= 0.01 * parameter.grad
         found |= {f"{name} {epoch}": buffer.to(loss.dtype) for name, buffer in model.named_buffers()}
         found[f"logits {epoch}"] = source.logits()
     return found, step
