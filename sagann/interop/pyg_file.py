@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from sagann.errors import DatasetError, require_choice, shown
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import wrong_form
 from sagann.interop.pyg import TASK_CHOICES, Task, edge_data_of, left_out_of, split_field
 from sagann.interop.pyg_slices import read_slices
-from sagann.interop.restricted_pickle import Global, Made
-from sagann.interop.torch_archive import TorchFile
+from sagann.interop.torch_file import Saved, array_of, read_torch_file
 from sagann.ranges import RANGES
 from sagann.storage.edge_source import EdgeChunk, JoinedEdges
 from sagann.storage.import_source import ImportOptions, ImportSource
@@ -41,19 +41,11 @@ from sagann.storage.row_source import (
     target_rows,
 )
 
-_DATA = "torch_geometric.data.data.Data"
-_LISTED = frozenset(
-    [
-        _DATA,
-        "torch_geometric.data.data.DataEdgeAttr",
-        "torch_geometric.data.data.DataTensorAttr",
-        "torch_geometric.data.storage.GlobalStorage",
-        # The slices of a dataset.
-        "collections.defaultdict",
-        "__builtin__.dict",
-    ]
-)
-"""What a saved ``Data`` names, and the file of a dataset. PyG's own list of safe classes has ones that open further files, so it is not used."""
+_ALLOWED = {
+    f"torch_geometric.data.{name}": Saved
+    for name in ("data.Data", "data.DataEdgeAttr", "data.DataTensorAttr", "storage.GlobalStorage")
+}
+"What a saved ``Data`` names, and the file of a dataset."
 _ADVICE = {
     "torch_geometric.datasets.": "This is a dataset object; save its graph: torch.save(dataset[0].to_dict(), FILE).",
     "torch_geometric.data.hetero_data.": "Convert the graph with data.to_homogeneous(), and save torch.save(data.to_dict(), FILE).",
@@ -120,11 +112,11 @@ class _Source:
 
     def __init__(self, path: Path, split: int | None, task: Task, say: Callable[[str], None]) -> None:
         require_choice(task, TASK_CHOICES, what="unknown task", where="--task (task= in Python)")
-        self._file = TorchFile(path, _LISTED, advice=_ADVICE)
+        self._value = read_torch_file(path, _ALLOWED, advice=_ADVICE)
         self._path, self._split, self._task, self._say = path, split, task, say
         fields, slices = self._saved()
         self._fields = {name: each for name, each in fields.items() if each is not None}
-        self._slices = read_slices(slices, self._fields, self._file.array, self._refused)
+        self._slices = read_slices(slices, self._fields, self._tensor, self._refused)
         self._taken: set[str] = set()
 
     def source(self) -> ImportSource:
@@ -151,20 +143,20 @@ class _Source:
     def _saved(self) -> tuple[Mapping[str, Any], Mapping[str | int, Any]]:
         """The attributes by name, and their slices; no slices of a single graph."""
         slices: Mapping[str | int, Any] = {}
-        match self._file.value:
-            case (saved, given) | (saved, given, _) if given is None or _mapping_of(given) is not None:
-                slices = _mapping_of(given) or {}
+        match self._value:
+            case (saved, None | dict() as given) | (saved, None | dict() as given, _):
+                slices = given or {}
             case saved:
                 pass
-        if isinstance(saved, Made) and saved.of == _DATA:
+        if isinstance(saved, Saved):
             # Since PyG 2 the attributes lie in a store of the object.
             saved = saved.state
             store = saved.get("_store") if isinstance(saved, dict) else None
-            if isinstance(store, Made) and isinstance(store.state, dict):
+            if isinstance(store, Saved) and isinstance(store.state, dict):
                 saved = store.state.get("_mapping")
         if not isinstance(saved, dict) or not all(isinstance(name, str) for name in saved):
             raise self._refused(
-                "the file has no graph", f"{_kind(self._file.value)}, expected a Data object or its to_dict()"
+                "the file has no graph", f"{_kind(self._value)}, expected a Data object or its to_dict()"
             )
         return saved, slices
 
@@ -177,7 +169,7 @@ class _Source:
                 "the file has no edges", f"edge_index is {found}, expected integers [2, E]; there are {names}"
             )
         data: dict[str, RowSource] = {}
-        arrays = {name: self._file.array(value) for name, value in self._fields.items()}
+        arrays = {name: self._tensor(value) for name, value in self._fields.items()}
         lengths = {name: len(rows) if rows is not None and rows.ndim else None for name, rows in arrays.items()}
         for key, name in edge_data_of(lengths, ids.shape[1]).items():
             rows = arrays[name]
@@ -318,12 +310,15 @@ class _Source:
             )
         return splits
 
+    def _tensor(self, value: object) -> Array | None:
+        return array_of(value, str(self._path))
+
     def _array(self, name: str) -> Array | None:
         """The tensor of this name, which counts as taken; None without one."""
         if name not in self._fields:
             return None
         self._taken.add(name)
-        array = self._file.array(self._fields[name])
+        array = self._tensor(self._fields[name])
         if array is None:
             raise self._refused("an attribute is no tensor", f"{name} is {_kind(self._fields[name])}")
         return array
@@ -336,20 +331,17 @@ class _Source:
         return f"{self._path}, {name}"
 
     def _kind(self, name: str) -> str:
-        array = self._file.array(self._fields[name]) if isinstance(self._fields[name], Made) else None
-        return _kind(self._fields[name]) if array is None else f"{array.dtype} {list(array.shape)}"
+        value = self._fields[name]
+        return (
+            f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+            if isinstance(value, Tensor)
+            else _kind(value)
+        )
 
     def _refused(
         self, what: str, value: str, fix: str = "Save the graph with torch.save(data.to_dict(), FILE)."
     ) -> DatasetError:
         return DatasetError(what, value=value, where=str(self._path), fix=fix)
-
-
-def _mapping_of(saved: object) -> Mapping[str | int, Any] | None:
-    """The items of a dict of any kind; None for anything else."""
-    if isinstance(saved, Made):
-        return saved.items if saved.of.startswith("collections.") else None
-    return saved if isinstance(saved, dict) else None
 
 
 def _data_dtype(rows: Array) -> str:
@@ -359,6 +351,4 @@ def _data_dtype(rows: Array) -> str:
 
 def _kind(value: object) -> str:
     """What a value is, in words; its content may be endless, so it is not shown."""
-    if isinstance(value, Global):
-        return f"the class {shown(value.name)}"
-    return f"a {shown(value.of)}" if isinstance(value, Made) else f"a {type(value).__name__}"
+    return "an object of PyG" if isinstance(value, Saved) else f"a {type(value).__name__}"

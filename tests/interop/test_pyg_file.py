@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 from sagann.errors import DatasetError, InputError, shown
 from sagann.graph import Graph
-from sagann.interop import from_pyg, import_pyg, read_pyg, torch_archive
+from sagann.interop import from_pyg, import_pyg, read_pyg
 from sagann.storage import ImportOptions, check_dataset, load_graph
 
 FIELDS: dict[str, Any] = {
@@ -200,10 +201,7 @@ def test_a_column_of_masks_is_chosen(tmp_path: Path) -> None:
         ({"edge_weight": torch.ones(3)}, r"edges and edge data differ in number"),
         ({"train_mask": torch.ones(4)}, r"float32 \[4\], expected bool"),
         ({"x": torch.full((4, 1), float("nan"))}, r"(?i)nan.*x, row 0"),
-        (
-            {"x": torch.eye(4).to_sparse()},
-            r"names a class or function that is not read: 'torch\._utils\._rebuild_sparse_tensor'",
-        ),
+        ({"x": torch.eye(4).to_sparse()}, r"sparse_coo \[4, 4\].*to_dense\(\)"),
     ],
 )
 def test_graphs_that_cannot_be_used_are_refused(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -328,7 +326,7 @@ def test_slices_that_contradict_the_attributes_are_refused(
 
 def test_slices_with_a_number_as_name_belong_to_no_attribute(tmp_path: Path) -> None:
     slices: dict[Any, Any] = {name: torch.tensor(each) for name, each in SLICES.items()}
-    slices |= {7: torch.tensor([0]), 10**5000: torch.tensor([0, 1])}
+    slices |= {7: torch.tensor([0]), 2**40: torch.tensor([0, 1])}
     assert read(tmp_path / "a.pt", (MANY, slices, None)).graph_ptr.tolist() == [0, 2, 3]
 
 
@@ -453,21 +451,7 @@ def test_a_task_that_y_does_not_fit_is_refused(y: torch.Tensor, task: Any, messa
         read_pyg(tmp_path / "a.pt", task=task)
 
 
-def test_a_file_that_is_cut_before_it_is_mapped_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "cora.pt"
-    torch.save({"edge_index": torch.zeros(2, 100_000, dtype=torch.int64)}, path)
-    read_pickle = torch_archive.read_pickle
-
-    def cut(*arguments: Any) -> Any:
-        os.truncate(path, 4096)
-        return read_pickle(*arguments)
-
-    monkeypatch.setattr(torch_archive, "read_pickle", cut)
-    with pytest.raises(DatasetError, match="it has been cut: "):
-        read_pyg(path)
-
-
-@pytest.mark.parametrize("count", [-1, 2**48, 10**5000, True, "4", [4, 4]], ids=shown)
+@pytest.mark.parametrize("count", [-1, 2**48, True, "4", [4, 4]], ids=shown)
 @pytest.mark.parametrize("fields", [{}, {"x": torch.eye(4)}])
 def test_a_number_of_vertices_that_is_none_is_refused(count: Any, fields: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(
@@ -489,23 +473,70 @@ def test_attributes_that_are_nested_without_end_are_left_out_or_refused(tmp_path
             read(tmp_path / "a.pt", {"x": torch.eye(2), **fields, name: value})
 
 
-@pytest.mark.parametrize(
-    ("x", "message"),
-    [
-        (torch.tensor([[0.5, 3.0], [1e30, -2.0], [0.0, 1.0]], dtype=torch.bfloat16), r"BFloat16Storage.*float32"),
-        (torch.tensor([[0, 3], [2**32 - 1, 2], [5, 1]], dtype=torch.uint32), r"_rebuild_tensor_v3.*dtype.*int64"),
-    ],
-    ids=["bfloat16", "uint32"],
-)
-def test_the_advice_for_other_dtypes_makes_a_file_that_is_read(
-    x: torch.Tensor, message: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "graph.pt"
-    fields = {"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": x}
-    for saved in (fields, pytest.importorskip("torch_geometric.data").Data(**fields)):
-        torch.save(saved, path)
-        with pytest.raises(DatasetError, match=message) as caught:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.uint8, torch.uint32])
+def test_features_of_any_dtype_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
+    x = torch.tensor([[0, 3], [2, 2], [5, 1]]).to(dtype)
+    found = read(tmp_path / "a.pt", {"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": x}).features
+    assert torch.equal(found.double(), x.double())
+
+
+def test_views_of_one_tensor_are_read(tmp_path: Path) -> None:
+    rows = torch.arange(24.0).reshape(4, 6)
+    fields = {
+        "edge_index": torch.tensor([[0, 1], [1, 2]]).T.contiguous().T,
+        "x": rows[:, 1::2],
+        "edge_attr": rows[:2].T[:2],
+    }
+    graph = read(tmp_path / "a.pt", fields)
+    assert torch.equal(graph.features, rows[:, 1::2])
+    assert torch.equal(graph.topology.edge_data["attr"], rows[:2].T[:2])
+
+
+def test_damaged_and_older_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    saved = {"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": torch.eye(3)}
+    torch.save(saved, path)
+    content = path.read_bytes()
+    # A number of x.
+    at = content.index(torch.eye(3).numpy().tobytes()) + 3
+    for damaged in (
+        content[:at] + b"\0" + content[at + 1 :],
+        content[:-30],
+        content[: len(content) // 2],
+        b"PK",
+        b"",
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(DatasetError, match=r"file of PyTorch cannot be read: .*a\.pt"):
             read_pyg(path)
-        lines = "data = " + caught.value.fix.partition("data = ")[2]
-        exec(lines.replace("FILE", repr(str(path))), {"torch": torch})
-        assert torch.equal(read_pyg(path).features, x.float())
+    torch.save(saved, path, _use_new_zipfile_serialization=False)
+    with pytest.raises(DatasetError, match=r"no zip archive.*save it again"):
+        read_pyg(path)
+    torch.save(saved, path, pickle_protocol=5)
+    with pytest.raises(DatasetError, match=r"file of PyTorch cannot be read: .*149"):
+        read_pyg(path)
+
+
+def test_what_others_allow_is_not_allowed_here_and_stays_allowed(tmp_path: Path) -> None:
+    class Opener(dict[str, Any]):
+        def __setstate__(self, state: Any) -> None:
+            raise AssertionError("code of the file has run")
+
+    before = torch.serialization.get_safe_globals()
+    with torch.serialization.safe_globals([(Opener, "mine.Opener")]):
+        Opener.__module__, Opener.__qualname__ = "mine", "Opener"
+        content = pickled_by_name(Opener, tmp_path)
+        with pytest.raises(DatasetError, match=r"not read: 'mine\.Opener'"):
+            read_pyg(content)
+        assert (Opener, "mine.Opener") in torch.serialization.get_safe_globals()
+    assert set(torch.serialization.get_safe_globals()) == set(before)
+
+
+def pickled_by_name(named: type, folder: Path) -> Path:
+    """A file that names a class of the module "mine"."""
+    module = ModuleType("mine")
+    setattr(module, named.__name__, named)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setitem(sys.modules, "mine", module)
+        torch.save({"x": named()}, folder / "named.pt")
+    return folder / "named.pt"

@@ -1,0 +1,123 @@
+"""Files of ``torch.save``, read by PyTorch's restricted unpickler: nothing in them is run.
+
+What others have allowed for ``torch.load`` in this process, as PyG does when it is imported, is not allowed here: PyG's list has a
+class that opens further files.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from collections import defaultdict
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.serialization import (
+    add_safe_globals,
+    clear_safe_globals,
+    get_safe_globals,
+    get_unsafe_globals_in_checkpoint,
+)
+
+from sagann.errors import DatasetError, shown
+from sagann.storage.regular_file import reading
+from sagann.storage.row_source import Array
+
+_ALLOWED = Lock()
+"Held while the list of allowed classes, one of the whole process, is ours."
+_FIX = "The file is damaged, truncated, or was not written by torch.save; fetch or make it again."
+_AGAIN = "If you trust it, load it with PyTorch, and save it again with torch.save(data.to_dict(), FILE)."
+
+
+class Saved:
+    """Stands for an object of a class that is not imported."""
+
+    state: Any = None
+    "What the object was given."
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+def read_torch_file(
+    path: str | os.PathLike[str], allowed: Mapping[str, type[Saved]], *, advice: Mapping[str, str]
+) -> Any:
+    """Read what ``torch.save`` has written, with tensors that are mapped from the file.
+
+    Args:
+        path: the file.
+        allowed: for the classes that it may name beside tensors and plain values, what stands for them.
+        advice: what to do about other classes, by how their names begin.
+
+    Raises:
+        DatasetError: the file is missing or damaged, or names another class or function.
+    """
+    path = os.fspath(path)
+    forbidden: list[str] = []
+    with (
+        reading(
+            path,
+            (
+                pickle.UnpicklingError,
+                OSError,
+                EOFError,
+                RuntimeError,
+                ValueError,
+                LookupError,
+                TypeError,
+                AttributeError,
+            ),
+            what="file of PyTorch",
+            fix=_FIX,
+        ),
+        _ALLOWED,
+    ):
+        if not zipfile.is_zipfile(path):
+            raise ValueError(f"no zip archive, as PyTorch 1.6 and later write. {_AGAIN}")
+        with zipfile.ZipFile(path) as archive:
+            if (damaged := archive.testzip()) is not None:
+                raise ValueError(f"the checksum of {shown(damaged)} is not that of its bytes")
+        others = get_safe_globals()
+        clear_safe_globals()
+        add_safe_globals([dict, defaultdict, *((each, name) for name, each in allowed.items())])
+        try:
+            forbidden = sorted(get_unsafe_globals_in_checkpoint(path))
+            if not forbidden:
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except pickle.UnpicklingError as error:
+            # PyTorch's text advises to run what the file says.
+            raise ValueError(
+                str(error).rpartition("WeightsUnpickler error:")[2].strip() or "damaged pickle"
+            ) from None
+        finally:
+            clear_safe_globals()
+            add_safe_globals(others)
+    known = [(name, text) for name in forbidden for start, text in advice.items() if name.startswith(start)]
+    name, fix = known[0] if known else (forbidden[0], _AGAIN)
+    raise DatasetError(
+        "the file names a class or function that is not read",
+        value=shown(name),
+        where=path,
+        fix=f"To load it could run any code. {fix}",
+    )
+
+
+def array_of(saved: object, where: str) -> Array | None:
+    """A tensor of a file as an array; None for anything else. Numbers that NumPy does not have become float32."""
+    if not isinstance(saved, Tensor):
+        return None
+    if saved.layout != torch.strided or saved.is_quantized or saved.is_nested:
+        raise DatasetError(
+            "a tensor is of a kind that is not read",
+            value=f"{str(saved.layout).removeprefix('torch.')} {list(saved.shape)}",
+            where=where,
+            fix="Save it as a plain tensor: x.detach().cpu().to_dense().contiguous().",
+        )
+    try:
+        return saved.detach().resolve_neg().resolve_conj().numpy()
+    except TypeError:
+        return saved.detach().float().numpy()
