@@ -8,11 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from sagann.did_you_mean import closest
-from sagann.documents import require_levels
 from sagann.errors import InputError, shown
-
-_MOST_LEVELS = 30
-"""Largest number of lists and mappings in each other. The files of a run, where options are a part, are read up to more levels."""
 
 
 def check_options(
@@ -62,7 +58,7 @@ def require_options(options: object, *, where: str, what: str, otherwise: str = 
         )
     for name, value in options.items():
         try:
-            require_levels(json.loads(json.dumps(value, allow_nan=False)), _MOST_LEVELS)
+            json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(
                 f"{what} cannot be saved as JSON",

@@ -108,7 +108,6 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "parts": Range(1, 2**31 - 1),
         # Bytes of memory and of files.
         "bytes": Range(0, 2**63 - 1),
-        "expansion": _TIMES,
         # Machines of plans.
         "num_cores": _TIMES,
         "cache_bytes": _TIMES,

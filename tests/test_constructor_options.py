@@ -18,18 +18,11 @@ class Plain:
         pass
 
 
-def nested(levels: int) -> list[Any]:
-    value: list[Any] = []
-    for _ in range(levels - 1):
-        value = [value]
-    return value
-
-
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        {"other": nested(30)},
+        {"other": [[1]]},
         {"rate": 0.5, "name": "y", "flag": True, "count": 3, "other": "anything"},
         {"rate": 3},
     ],
@@ -62,11 +55,6 @@ def test_others_are_refused(options: dict[str, Any], message: str) -> None:
         ({1: 2}, "options is no mapping"),
         ({"a": {1, 2}}, "options cannot be saved as JSON: 'a' is {1, 2}"),
         ({"a": math.nan}, "options cannot be saved as JSON"),
-        (
-            {"a": nested(31)},
-            r"options cannot be saved as JSON: 'a' is \[\[\[.*nested too deeply: more than 30 levels",
-        ),
-        ({"a": nested(100_000)}, r"options cannot be saved as JSON: 'a' is \[\[\["),
     ],
 )
 def test_what_cannot_be_saved_is_refused(options: Any, message: str) -> None:

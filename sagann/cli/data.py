@@ -151,10 +151,6 @@ def import_(
     num_classes: Annotated[
         int | None, option("Number of classes.", default="what the source says", panel=GRAPH)
     ] = None,
-    expansion: Annotated[
-        int,
-        option("Bytes to which a byte of a .gz file may expand; a larger file is refused.", panel=RESOURCES),
-    ] = 500,
 ) -> None:
     """Import a graph into a dataset folder, in bounded memory; a kill leaves no half dataset.
 
@@ -181,9 +177,7 @@ def import_(
         targets=targets,
         split=split_scheme,
         task=task,
-        options=replace(
-            streaming.options(), num_vertices=num_vertices, num_classes=num_classes, expansion=expansion
-        ),
+        options=replace(streaming.options(), num_vertices=num_vertices, num_classes=num_classes),
         terminal=shared.terminal(),
     )
     report_dataset(out, shared)

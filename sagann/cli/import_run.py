@@ -57,7 +57,7 @@ def import_run(
     _refuse_foreign_options(found, form, files, split_scheme=split, task=task)
     if found in _EDGE_LISTS:
         form = replace(form, kind=None if kind == "auto" else kind)
-        terminal.say(describe_columns(source, form, files.values(), expansion=options.expansion))
+        terminal.say(describe_columns(source, form, files.values()))
     if found == "npz" and (names := arrays_left_out(source)):
         terminal.say(f"Arrays left out: {listed(names)}.")
     num_read: dict[str, int] = {}

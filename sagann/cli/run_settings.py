@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 from sagann.cli.options import refuse_given
 from sagann.cli.settings import NONE, SECTIONS, SETTINGS
 from sagann.did_you_mean import closest
-from sagann.documents import parse_toml
 from sagann.errors import InputError, require_choice
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import require_named
@@ -117,7 +117,7 @@ def read_tables(path: Path) -> Tables:
     """Read the settings of a TOML file; an InputError names the section, key or value that is refused."""
     text = read_text(path, what="configuration file")
     try:
-        content = parse_toml(text)
+        content = tomllib.loads(text)
     except ValueError as error:
         raise InputError(
             "configuration file is not TOML",

@@ -10,13 +10,13 @@ from __future__ import annotations
 import ast
 import functools
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sagann.documents import parse_toml
 from sagann.errors import InputError, shown
 from sagann.ranges import RANGES, Range
 
@@ -162,7 +162,7 @@ _READERS: dict[Kind, Callable[[str], Any]] = {
 
 def _toml_value(text: str) -> Any:
     try:
-        parsed = parse_toml(f"value = {text}")
+        parsed = tomllib.loads(f"value = {text}")
     except ValueError:
         return text
     # With a line break the text can hold further keys: then it is a string.

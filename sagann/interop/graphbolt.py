@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from sagann.documents import MOST_LEVELS
 from sagann.errors import DatasetError, MissingDependencyError, shown
 from sagann.free_space import require_memory
 from sagann.graph.checks import check_labels, numbered, wrong_form
@@ -29,8 +28,6 @@ from sagann.storage.regular_file import open_file, reading
 from sagann.storage.row_source import Array, ArrayRows, RowSource, masks_of
 from sagann.storage.vertex_files import array_labels, map_array, open_features
 
-_MOST_BYTES = 2**18
-"Largest metadata.yaml that is read. Its parser is slow; a file has some thousand bytes."
 _SETS = {"train": "train_set", "val": "validation_set", "test": "test_set"}
 
 
@@ -61,7 +58,7 @@ def import_graphbolt(
         ImportSource(
             name=_text(meta.body.get("dataset_name")) or path.parent.name,
             description=f"GraphBolt folder {path.parent.name}",
-            edges=_edges(meta, graph, options.expansion),
+            edges=_edges(meta, graph),
             features=_features(meta),
             labels=labels,
             splits=splits,
@@ -121,42 +118,18 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         import yaml
     except ImportError as error:
         raise MissingDependencyError("yaml", extra="graphbolt", feature="import of GraphBolt datasets") from error
-    with reading(
-        path, (OSError, yaml.YAMLError, ValueError, OverflowError), fix="Correct the file; it must be YAML."
+    with (
+        reading(
+            path,
+            (OSError, yaml.YAMLError, ValueError, OverflowError, LookupError, TypeError, AttributeError),
+            fix="Correct the file; it must be YAML.",
+        ),
+        open_file(path) as file,
     ):
-        with open_file(path) as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
-        _look_through(content)
-        body = yaml.safe_load(content)
+        body = yaml.safe_load(file)
     if not isinstance(body, dict):
         raise _Metadata(path=path, body={}).wrong("it is not a mapping")
     return body
-
-
-def _look_through(content: bytes) -> None:
-    """Refuse YAML that takes its parser long, or whose values are not those that are written there, before it is parsed."""
-    import yaml
-
-    begin = (
-        yaml.FlowSequenceStartToken,
-        yaml.FlowMappingStartToken,
-        yaml.BlockSequenceStartToken,
-        yaml.BlockMappingStartToken,
-    )
-    end = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
-    level = 0
-    for token in yaml.scan(content):
-        # Aliases of aliases make a value that is small in memory and endless in a message.
-        if isinstance(token, yaml.AliasToken):
-            raise ValueError("it has aliases (*name); write their values out")
-        if isinstance(token, yaml.TagToken):
-            raise ValueError("it has tags (!name); write plain values")
-        # The parser looks at all levels anew for each of its tokens.
-        level += isinstance(token, begin) - isinstance(token, end)
-        if level > MOST_LEVELS:
-            raise ValueError(f"it is nested too deeply: more than {MOST_LEVELS} levels")
 
 
 def _text(value: object) -> str:
@@ -179,7 +152,7 @@ def _only_nodes(meta: _Metadata, graph: Mapping[str, Any]) -> int:
     return meta.integer(nodes[0], "num", "num_vertices")
 
 
-def _edges(meta: _Metadata, graph: Mapping[str, Any], expansion: int) -> JoinedEdges:
+def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> JoinedEdges:
     data: dict[str, RowSource] = {}
     for feature in meta.items(meta.body, "feature_data"):
         if feature.get("domain") == "edge":
@@ -198,7 +171,7 @@ def _edges(meta: _Metadata, graph: Mapping[str, Any], expansion: int) -> JoinedE
             data[name] = ArrayRows(array=array, file=str(file), dtype=dtype)
     path = meta.file(meta.items(graph, "edges")[0], ("csv", "numpy"))
     if path.suffix != ".npy":
-        table = CsvTable(path, header=False, expansion=expansion)
+        table = CsvTable(path, header=False)
         return JoinedEdges(ends=_csv_ends(table), num_edges=table.estimate_rows(), data=data)
     array = map_array(path)
     if array.ndim != 2 or array.shape[0] != 2 or array.dtype.kind not in "iu":

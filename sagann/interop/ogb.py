@@ -56,7 +56,7 @@ def import_ogb(
         DatasetError: a file is missing, damaged, or of another kind of dataset; the message names file and row.
     """
     options = options or ImportOptions()
-    with _opened(Path(source), split, options.expansion) as found:
+    with _opened(Path(source), split) as found:
         import_dataset(found, out, options)
 
 
@@ -72,34 +72,34 @@ def read_ogb(source: str | os.PathLike[str], *, split: str | None = None) -> Gra
         DatasetError: as :func:`import_ogb`.
         InputError: a value is not valid in a graph.
     """
-    with _opened(Path(source), split, ImportOptions().expansion) as found:
+    with _opened(Path(source), split) as found:
         return graph_of(found)
 
 
 @contextmanager
-def _opened(folder: Path, split: str | None, expansion: int) -> Iterator[ImportSource]:
+def _opened(folder: Path, split: str | None) -> Iterator[ImportSource]:
     """What is imported of a dataset's folder; archives are open inside the block."""
     raw = folder / "raw"
     _refuse_other_kinds(folder)
     with ExitStack() as stack:
-        fields = _archive_fields(raw, stack) if (raw / "data.npz").is_file() else _csv_fields(raw, expansion)
+        fields = _archive_fields(raw, stack) if (raw / "data.npz").is_file() else _csv_fields(raw)
         yield ImportSource(
             name=folder.name,
             description=f"OGB folder {folder.name}",
-            splits=_masks(folder / "split", split, fields["num_vertices"], expansion),
+            splits=_masks(folder / "split", split, fields["num_vertices"]),
             **fields,
         )
 
 
-def _csv_fields(raw: Path, expansion: int) -> dict[str, Any]:
+def _csv_fields(raw: Path) -> dict[str, Any]:
     """Fields of the ImportSource, without name and splits, from the layout with CSV files."""
 
     def table(name: str) -> CsvTable | None:
         path = _find(raw, name)
-        return None if path is None else CsvTable(path, header=False, expansion=expansion)
+        return None if path is None else CsvTable(path, header=False)
 
     features, labels, edge_features = table("node-feat.csv"), table("node-label.csv"), table("edge-feat.csv")
-    edges = CsvTable(_require(raw, "edge.csv"), header=False, expansion=expansion)
+    edges = CsvTable(_require(raw, "edge.csv"), header=False)
     num_edges = _one_number(_require(raw, "num-edge-list.csv"), "num_edges")
     return {
         "edges": JoinedEdges(
@@ -161,7 +161,7 @@ def _ends(table: CsvTable, num_edges: int) -> Iterator[EdgeChunk]:
         )
 
 
-def _masks(folder: Path, scheme: str | None, num_vertices: int, expansion: int) -> dict[str, RowSource]:
+def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, RowSource]:
     if scheme is None and not folder.is_dir():
         return {}
     schemes = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
@@ -180,7 +180,7 @@ def _masks(folder: Path, scheme: str | None, num_vertices: int, expansion: int) 
         )
     ids = {}
     for name, file in _SPLIT_FILES.items():
-        table = CsvTable(_require(folder / scheme, f"{file}.csv"), header=False, expansion=expansion)
+        table = CsvTable(_require(folder / scheme, f"{file}.csv"), header=False)
         ids[name] = [TableRows(table=table, dtype="int64", names=table.names[:1], row_shape=())]
     return masks_of(ids, num_vertices)
 

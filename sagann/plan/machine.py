@@ -30,11 +30,11 @@ place of ``host_to_device_bytes`` and the disk's rates.
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from sagann.documents import parse_toml
 from sagann.errors import InputError, shown
 from sagann.ranges import RANGES
 from sagann.toml_text import toml_value
@@ -159,7 +159,7 @@ class Machine:
 Add it: of the processor; `sagann machine --out FILE` writes a whole one.
         """
         try:
-            given = parse_toml(text)
+            given = tomllib.loads(text)
         except ValueError as error:
             raise InputError(
                 "a machine is not TOML", value=str(error), where=where, fix=f"Mend that line; {_ANEW}"

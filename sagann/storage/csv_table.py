@@ -8,6 +8,7 @@ missing value is refused, except at the end of the file.
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import os
 import re
@@ -32,7 +33,6 @@ from sagann.storage.columns import (
     require_columns,
     stored_as,
 )
-from sagann.storage.expanded import EXPANSION, Expanded
 from sagann.storage.regular_file import open_file, reading
 
 _BLOCK_BYTES = 2**22
@@ -52,7 +52,6 @@ class CsvTable:
         path: the file; a file whose name ends in '.gz' is decompressed. Lines at the top that begin with '#' are skipped.
         separator: one character.
         header: whether the first line holds names; None to decide by whether it holds numbers.
-        expansion: bytes to which a byte of a compressed file may expand.
     """
 
     def __init__(
@@ -61,10 +60,9 @@ class CsvTable:
         *,
         separator: str = ",",
         header: bool | None = None,
-        expansion: int = EXPANSION,
     ) -> None:
         self.path = Path(path)
-        self._separator, self._expansion = separator, expansion
+        self._separator = separator
         if len(separator) != 1:
             raise DatasetError(
                 "separator is not one character", value=repr(separator), where=str(path), fix="Pass ',' or '\\t'."
@@ -159,11 +157,8 @@ class CsvTable:
             ),
         )
 
-    def _open(self) -> BinaryIO:
-        file = open_file(self.path)
-        return (
-            io.BufferedReader(Expanded(file, self._expansion), _READ_BYTES) if self.path.suffix == ".gz" else file
-        )
+    def _open(self) -> Any:
+        return gzip.open(self.path) if self.path.suffix == ".gz" else open_file(self.path)
 
     def _text(self) -> IO[str]:
         return io.TextIOWrapper(self._open(), encoding="utf-8-sig", errors="replace", newline="")

@@ -12,7 +12,6 @@ from sagann.errors import DatasetError, listed, require_choice
 from sagann.option_names import with_known_names
 from sagann.storage.columns import quoted
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn
-from sagann.storage.expanded import EXPANSION
 from sagann.storage.import_source import ImportOptions, ImportSource
 from sagann.storage.importer import import_dataset
 from sagann.storage.tables import (
@@ -95,8 +94,8 @@ def import_edge_list(
     form = form or EdgeListFormat()
     files = _edge_files(source, kind=form.kind)
     _refuse_vertex_files(files, {"features": features, "labels": labels, "targets": targets})
-    edges = EdgeListSource(files, form, may_be_empty=options.num_vertices is not None, expansion=options.expansion)
-    given: dict[str, Any] = {"separator": form.separator, "expansion": options.expansion}
+    edges = EdgeListSource(files, form, may_be_empty=options.num_vertices is not None)
+    given: dict[str, Any] = {"separator": form.separator}
     columns = None if features is None else open_features(features, **given)
     import_dataset(
         ImportSource(
@@ -136,16 +135,14 @@ def describe_columns(
     source: PathLike | Sequence[PathLike],
     form: EdgeListFormat,
     tables: Iterable[PathLike | None] = (),
-    *,
-    expansion: int = EXPANSION,
 ) -> str:
     """A line that says which columns of an edge list are read, and which columns of tables of vertices have ids."""
-    edges = EdgeListSource(_edge_files(source, kind=form.kind), form, expansion=expansion)
+    edges = EdgeListSource(_edge_files(source, kind=form.kind), form)
     src, dst, *_ = edges.names
     said = f"Edges go from {quoted(src)} to {quoted(dst)}."
     for path in tables:
         if path is not None and Path(path).suffix != ".npy":
-            ids = named_column(open_table(path, separator=form.separator, expansion=expansion), "id")
+            ids = named_column(open_table(path, separator=form.separator), "id")
             said += "" if ids is None else f" Rows of {Path(path).name} are those of the vertices in {quoted(ids)}."
     if edges.columns_left_out:
         said += f" Columns left out: {listed(edges.columns_left_out)}. --weight takes one as edge weights, --edge-type as edge types."
@@ -173,11 +170,9 @@ class EdgeListSource:
         form: EdgeListFormat,
         *,
         may_be_empty: bool = False,
-        expansion: int = EXPANSION,
     ) -> None:
         self._tables = [
-            open_table(file, separator=form.separator, header=form.header, kind=form.kind, expansion=expansion)
-            for file in files
+            open_table(file, separator=form.separator, header=form.header, kind=form.kind) for file in files
         ]
         self._may_be_empty = may_be_empty
         self._form = form

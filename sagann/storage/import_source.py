@@ -11,7 +11,6 @@ from sagann.errors import DatasetError, InputError
 from sagann.option_names import with_known_names
 from sagann.ranges import require_integer
 from sagann.storage.edge_source import EdgeSource
-from sagann.storage.expanded import EXPANSION
 from sagann.storage.json_fields import is_unicode
 from sagann.storage.row_source import Array, RowSource
 
@@ -61,8 +60,6 @@ class ImportOptions:
     "Name of the graph; default the name of the source, or for an edge list the name of the folder to make."
     memory_bytes: int = 256 * 2**20
     "Working memory in bytes, without the memory of libraries; default 256 MiB."
-    expansion: int = EXPANSION
-    "Largest number of bytes to which a byte of a gzip file may expand; default 500. A file that expands further is refused."
     overwrite: bool = False
     "Whether the import replaces a dataset that stands in the folder to make."
     progress: Progress = silent
@@ -83,7 +80,7 @@ class ImportOptions:
                 where="ImportOptions.name",
                 fix="Give a name of ordinary characters.",
             )
-        for what in ("num_vertices", "num_classes", "expansion"):
+        for what in ("num_vertices", "num_classes"):
             if getattr(self, what) is not None:
                 require_integer(getattr(self, what), what, where=f"ImportOptions.{what}")
 

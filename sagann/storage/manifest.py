@@ -15,7 +15,6 @@ from typing import Any
 
 from torch import Tensor
 
-from sagann.documents import parse_json
 from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, id_dtype
 from sagann.graph.feature_store import Features
@@ -145,7 +144,7 @@ def _read_body(folder: Path) -> dict[str, Any]:
             fix="Give a folder made by 'sagann data import' or save_graph.",
         ) from error
     try:
-        body = parse_json(text)
+        body = json.loads(text)
     except ValueError as error:
         raise _refused(path, f"it is not JSON: {error}") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT:

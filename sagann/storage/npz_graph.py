@@ -16,6 +16,7 @@ their rows are not contiguous. An ``edge_index`` in Fortran order streams too.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from sagann.documents import parse_json
 from sagann.errors import DatasetError, InputError, printable
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import check_offsets, wrong_form
@@ -139,7 +139,7 @@ def describe_npz(path: Path) -> dict[str, Any]:
     if not described.exists():
         return {"name": path.stem}
     try:
-        body = as_mapping(parse_json(read_file(described)))
+        body = as_mapping(json.loads(read_file(described)))
         directed = as_flag(body.get("directed", True))
         class_names, edge_type_names = (as_texts(body.get(f"{kind}_names", [])) for kind in ("class", "edge_type"))
         return {

@@ -11,7 +11,6 @@ from sagann.did_you_mean import did_you_mean
 from sagann.errors import DatasetError
 from sagann.storage.columns import quoted
 from sagann.storage.csv_table import CsvTable
-from sagann.storage.expanded import EXPANSION
 from sagann.storage.parquet_table import ParquetTable
 
 Column: TypeAlias = str | int
@@ -100,15 +99,13 @@ def open_table(
     separator: str | None = None,
     header: bool | None = None,
     kind: str | None = None,
-    expansion: int = EXPANSION,
 ) -> Table:
     """Open a table of the format ``kind``, 'csv' or 'parquet'; without ``kind``, the ending of the file's name decides.
 
-    Without a ``separator``, fields are separated by tabs in a '.tsv' file, by commas in any other CSV file. ``expansion`` bounds a
-    compressed CSV file.
+    Without a ``separator``, fields are separated by tabs in a '.tsv' file, by commas in any other CSV file.
     """
     if kind == "parquet" or (kind is None and Path(path).suffix in PARQUET_SUFFIXES):
         return ParquetTable(path)
     if separator is None:
         separator = "\t" if Path(path).name.endswith(_TAB_SUFFIXES) else ","
-    return CsvTable(path, separator=separator, header=header, expansion=expansion)
+    return CsvTable(path, separator=separator, header=header)

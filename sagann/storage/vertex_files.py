@@ -11,7 +11,6 @@ import numpy as np
 
 from sagann.errors import DatasetError
 from sagann.storage.columns import BATCH_ROWS, LABEL
-from sagann.storage.expanded import EXPANSION
 from sagann.storage.npz import UNREADABLE_HEADER, read_npy_header
 from sagann.storage.regular_file import open_file, reading
 from sagann.storage.row_source import (
@@ -88,21 +87,19 @@ def table_labels(table: Table) -> RowSource:
     return LabelRows(rows=rows, row_shape=rows.row_shape)
 
 
-def open_features(
-    path: str | os.PathLike[str], *, separator: str | None = None, expansion: int = EXPANSION
-) -> TableRows | ArrayRows:
+def open_features(path: str | os.PathLike[str], *, separator: str | None = None) -> TableRows | ArrayRows:
     """Open vertex features: ``.npy`` [N, F], or a table with F columns."""
     if Path(path).suffix == ".npy":
         array = map_array(path)
         dtype = feature_dtype(array, str(path))
         chunk_rows = max(1, _CHUNK_BYTES // max(1, array.shape[1] * 8))
         return ArrayRows(array=array, file=str(path), dtype=dtype, chunk_rows=chunk_rows)
-    return table_features(_table_of_numbers(path, separator=separator, expansion=expansion))
+    return table_features(_table_of_numbers(path, separator=separator))
 
 
-def _table_of_numbers(path: str | os.PathLike[str], *, separator: str | None, expansion: int) -> Table:
+def _table_of_numbers(path: str | os.PathLike[str], *, separator: str | None) -> Table:
     """Open a table of numbers; refuse columns without a name, and a first row that may be a row or names."""
-    table = open_table(path, separator=separator, expansion=expansion)
+    table = open_table(path, separator=separator)
     for name in table.names:
         require_named(table, name)
     if table.may_be_numbered:
@@ -116,23 +113,19 @@ def _table_of_numbers(path: str | os.PathLike[str], *, separator: str | None, ex
     return table
 
 
-def open_labels(
-    path: str | os.PathLike[str], *, separator: str | None = None, expansion: int = EXPANSION
-) -> RowSource:
+def open_labels(path: str | os.PathLike[str], *, separator: str | None = None) -> RowSource:
     """Open vertex labels: ``.npy`` [N] or [N, C], or a table with one column, or C of 0/1."""
     if Path(path).suffix == ".npy":
         return array_labels(map_array(path), str(path))
-    return table_labels(open_table(path, separator=separator, expansion=expansion))
+    return table_labels(open_table(path, separator=separator))
 
 
-def open_targets(
-    path: str | os.PathLike[str], *, separator: str | None = None, expansion: int = EXPANSION
-) -> RowSource:
+def open_targets(path: str | os.PathLike[str], *, separator: str | None = None) -> RowSource:
     """Open targets of a regression: ``.npy`` [N] or [N, T], or a table with a column for each target."""
     if Path(path).suffix == ".npy":
         array = map_array(path)
         return target_rows(ArrayRows(array=array, file=str(path), dtype="float32"), array)
-    rows = TableRows.of(_table_of_numbers(path, separator=separator, expansion=expansion), "float64")
+    rows = TableRows.of(_table_of_numbers(path, separator=separator), "float64")
     return TargetRows(rows=rows, row_shape=rows.row_shape)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import Tensor
 
-from sagann.documents import parse_json
 from sagann.errors import CheckpointError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_file, write_whole
 from sagann.storage.regular_file import open_file
@@ -58,7 +57,7 @@ def parse_tensors(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(str(error)) from error
     size = int.from_bytes(content[:8], "little")
-    return tensors, parse_json(content[8 : 8 + size]).get("__metadata__") or {}
+    return tensors, json.loads(content[8 : 8 + size]).get("__metadata__") or {}
 
 
 def digest(content: bytes) -> str:

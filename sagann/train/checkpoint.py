@@ -17,7 +17,6 @@ from typing import Any
 
 from torch import Tensor
 
-from sagann.documents import parse_json
 from sagann.errors import CheckpointError, SagannError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder, write_synced
 from sagann.storage.regular_file import read_file
@@ -181,7 +180,7 @@ def write_state(folder: Path, checkpoint: Checkpoint) -> None:
 def _read_state(folder: Path, position: Position) -> Checkpoint:
     """Read the two files of a checkpoint; a ValueError or an OSError says what is wrong with them."""
     # The decoder names a number that is not finite.
-    document = parse_json(read_file(folder / "state.json", error=CheckpointError), is_finite=False)
+    document = json.loads(read_file(folder / "state.json", error=CheckpointError))
     stored = read_file(folder / "state.safetensors", error=CheckpointError)
     version = document.get("format") if isinstance(document, dict) else None
     if version != FORMAT:

@@ -29,7 +29,6 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from sagann.documents import parse_json
 from sagann.errors import CheckpointError, InputError, in_one_line, shown
 from sagann.ranges import RANGES
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
@@ -141,7 +140,7 @@ class RunFolder:
     def is_described(self) -> bool:
         """Whether there is a run.json of ours. It is the last file that :meth:`clear` removes."""
         try:
-            found = parse_json(read_file(self.path / RUN_FILE))
+            found = json.loads(read_file(self.path / RUN_FILE))
         except (OSError, ValueError):
             found = None
         return isinstance(found, dict) and {"format", "identity"} <= found.keys()
@@ -178,7 +177,7 @@ class RunFolder:
         path = self.path / RUN_FILE
         require_file(path, error=CheckpointError)
         try:
-            found = parse_json(read_file(path))
+            found = json.loads(read_file(path))
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 "not a run folder",
@@ -235,7 +234,7 @@ class RunFolder:
         require_file(self._history, error=CheckpointError)
         try:
             content = read_file(self._history)[:num_bytes] if num_bytes else b""
-            records = [EpochRecord.from_json(parse_json(line)) for line in content.splitlines()]
+            records = [EpochRecord.from_json(json.loads(line)) for line in content.splitlines()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._lost_history(f"{type(error).__name__}: {error}") from error
         # The number of epochs comes from a file: nothing is made that is as long.
@@ -292,7 +291,7 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            summary = parse_json(read_file(path))
+            summary = json.loads(read_file(path))
             if not isinstance(summary, dict):
                 raise TypeError("it is not an object")
         except (OSError, ValueError, TypeError) as error:
@@ -330,7 +329,7 @@ def _read_result(path: Path, checksum: Any) -> dict[str, Any]:
     if (found := digest(content)) != checksum:
         raise ValueError(f"checksum {found}, metrics.json says {checksum!r:.80}")
     tensors, metadata = parse_tensors(content)
-    extra = Decoder(tensors).decode(parse_json(metadata.get(_EXTRA_STATE, "{}").encode()), name=_EXTRA_STATE)
+    extra = Decoder(tensors).decode(json.loads(metadata.get(_EXTRA_STATE, "{}").encode()), name=_EXTRA_STATE)
     if not isinstance(extra, Mapping):
         raise ValueError(f"{_EXTRA_STATE} in its metadata is a {type(extra).__name__}")
     return {name: tensor for name, tensor in tensors.items() if not name.startswith(_EXTRA_STATE)} | {**extra}

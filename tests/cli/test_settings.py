@@ -158,8 +158,3 @@ def test_options_are_toml_values_or_bare_words() -> None:
 def test_options_without_a_key_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="value is not KEY=VALUE"):
         setting("options").from_texts([text])
-
-
-def test_deeply_nested_option_is_a_word() -> None:
-    text = "[" * 5000
-    assert setting("options").from_texts([f"a={text}"]) == {"a": text}

@@ -165,35 +165,6 @@ def test_features_of_another_length_are_refused(tmp_path: Path) -> None:
         imported(folder)
 
 
-def test_aliases_that_are_endless_if_written_out_are_refused(tmp_path: Path) -> None:
-    lines = ["b0: &b0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"b{at}: &b{at} [{', '.join([f'*b{at - 1}'] * 10)}]" for at in range(1, 30)]
-    metadata = "\n".join([*lines, METADATA.replace("num: 4", "num: *b29")])
-    with pytest.raises(DatasetError, match=r"it has aliases .\*name.; write their values out"):
-        imported(folder_with(tmp_path, metadata))
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        # The parser takes minutes for these.
-        ("[" * 50_000 + "]" * 50_000, "it is nested too deeply: more than 100 levels"),
-        ("{a: " * 30_000, "it is nested too deeply"),
-        ("\n" + "\n".join("  " + " " * at + "- " for at in range(300)), "it is nested too deeply"),
-        ("[x, " * 101 + "]" * 101, "it is nested too deeply"),
-        ("[" + "x, " * 100_000 + "]", "it is larger than 262144 bytes"),
-        # Numbers in base 60, beyond a float.
-        (":".join(["1"] * 300) + ".5", "int too large to convert to float"),
-        # Empty values of these make the parser fail.
-        ("!!int ''", "it has tags"),
-        ("!!timestamp x", "it has tags"),
-    ],
-)
-def test_yaml_that_its_parser_cannot_take_is_refused(tmp_path: Path, value: str, message: str) -> None:
-    with pytest.raises(DatasetError, match=f"file cannot be read: {message}.*Correct the file"):
-        imported(folder_with(tmp_path, METADATA.replace("num: 4", f"num: {value}")))
-
-
 @pytest.mark.parametrize("value", ["[seeds]", "0x" + "f" * 5000, ":".join(["1"] * 3000), "{a: b}", "2026-01-01"])
 @pytest.mark.parametrize(
     "place", ["name: seeds", "format: csv", "name: weight", "path: x.npy", "dataset_name: small"]

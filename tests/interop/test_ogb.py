@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import os
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +16,6 @@ from sagann.graph import Graph
 from sagann.interop import import_ogb, read_ogb
 from sagann.storage import ImportOptions, check_dataset, open_graph
 from sagann.storage.npz import NpzArchive
-from tests.storage.test_expanded import bomb
 
 
 def write_gz(path: Path, rows: Any) -> None:
@@ -163,23 +159,6 @@ def test_bad_folders_are_named(tmp_path: Path, changed: dict[str, Any], message:
     assert [entry.name for entry in tmp_path.iterdir()] == ["ogbn_small"]
     with pytest.raises(DatasetError, match=message):
         read_ogb(tmp_path / "ogbn_small")
-
-
-# Both read every file by the same functions.
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("name", ["raw/edge", "raw/node-feat", "raw/num-node-list", "split/time/train"])
-@pytest.mark.parametrize("read", [imported, read_ogb])
-def test_a_file_that_expands_without_end_is_refused_soon(
-    tmp_path: Path, name: str, read: Callable[[Path], Graph]
-) -> None:
-    folder = ogb_folder(tmp_path)
-    row = b"0.5,1\n" if name == "raw/node-feat" else b"0,1\n" if name == "raw/edge" else b"0\n"
-    bomb(folder / f"{name}.csv.gz", row, b"\n" * 2**20)
-    start_s = time.process_time()
-    with pytest.raises(DatasetError, match=f"expands to far more than its size.*{Path(name).name}"):
-        read(folder)
-    assert time.process_time() - start_s < 10
-    assert os.listdir(tmp_path) == [folder.name]
 
 
 def test_masks_for_more_vertices_than_memory_holds(tmp_path: Path) -> None:

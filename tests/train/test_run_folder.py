@@ -79,23 +79,12 @@ def test_a_folder_is_locked_once(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 99}', "[" * 100_000])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 99}'])
 def test_a_foreign_run_json_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"not a run folder|run folder of another version"):
         RunFolder(tmp_path).read_run()
     assert not RunFolder(tmp_path).is_described
-
-
-def test_a_run_json_is_refused_that_could_be_read_but_not_be_worked_with(tmp_path):
-    # Parsers of newer versions of Python get deeper than whatever copies, writes or shows their values.
-    run = {"format": 1, **{key: {} for key in ("model", "train", "contract", "versions", "identity")}}
-    (tmp_path / "run.json").write_text(json.dumps(run))
-    assert RunFolder(tmp_path).read_run() == run
-    text = json.dumps(run).replace('"train": {}', f'"train": {{"patience": {"[" * 150 + "]" * 150}}}')
-    (tmp_path / "run.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"run.json cannot be read: ValueError: it is nested too deeply"):
-        RunFolder(tmp_path).read_run()
 
 
 @pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checkpoints", "events"])

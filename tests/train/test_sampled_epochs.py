@@ -126,6 +126,13 @@ def test_a_model_that_mixes_vertices_is_refused_before_training(model: type[nn.M
     trainer_of(model(), epochs=1).fit()
 
 
+def test_a_model_whose_weights_are_not_finite_is_said_to_diverge() -> None:
+    model = Residual()
+    next(model.first.parameters()).data.view(-1)[0] = torch.nan
+    with pytest.raises(InputError, match="training diverged: the training loss of epoch 1 is nan"):
+        trainer_of(model, epochs=1, sample=(3, 3)).fit()
+
+
 def test_a_model_that_takes_rows_of_its_destinations_is_trained() -> None:
     assert trainer_of(Residual(), epochs=1, sample=(3, 3), batch_size=7).fit().history[0].loss > 0
 
