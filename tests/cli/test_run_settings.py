@@ -85,7 +85,6 @@ def test_every_setting_is_written_out() -> None:
         ("[model", "configuration file is not TOML: "),
         ("lr = 1\nlr = 2", "configuration file is not TOML: "),
         ("lr = 2026-13-45", "configuration file is not TOML: "),
-        ("lr = " + "[" * 100_000, "configuration file is not TOML: "),
         (
             "[model]\nlayers = 100000000000",
             r"layers is out of range: 100000000000, expected an integer from 1 to 1000",

@@ -165,7 +165,7 @@ def test_a_name_that_is_none() -> None:
     assert refused(text_with(name="7")).what == "name of a machine is not a text"
 
 
-@pytest.mark.parametrize("text", ["name = ", "a = 1\na = 2", "x = " + "[" * 100_000, "x = " + "1" * 5000])
+@pytest.mark.parametrize("text", ["name = ", "a = 1\na = 2", "x = " + "1" * 5000])
 def test_what_is_no_toml(text: str) -> None:
     error = refused(text)
     assert error.what == "a machine is not TOML"
