@@ -33,7 +33,7 @@ from sagann.storage.columns import (
     stored_as,
 )
 from sagann.storage.expanded import EXPANSION, Expanded
-from sagann.storage.regular_file import open_file, reading
+from sagann.storage.regular_file import reading
 
 _BLOCK_BYTES = 2**22
 _READ_BYTES = 2**20
@@ -97,7 +97,7 @@ class CsvTable:
         if self.path.suffix == ".gz":
             return None
         size_bytes = self.path.stat().st_size
-        with open_file(self.path) as file:
+        with self.path.open("rb") as file:
             sample = file.read(2**16)
         return max(1, size_bytes * max(1, sample.count(b"\n")) // len(sample))
 
@@ -160,7 +160,7 @@ class CsvTable:
         )
 
     def _open(self) -> BinaryIO:
-        file = open_file(self.path)
+        file = self.path.open("rb")
         return (
             io.BufferedReader(Expanded(file, self._expansion), _READ_BYTES) if self.path.suffix == ".gz" else file
         )

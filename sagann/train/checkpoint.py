@@ -20,7 +20,6 @@ from torch import Tensor
 from sagann.documents import parse_json
 from sagann.errors import CheckpointError, SagannError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder, write_synced
-from sagann.storage.regular_file import read_file
 from sagann.train.atomic import (
     REMOVED,
     digest,
@@ -181,8 +180,8 @@ def write_state(folder: Path, checkpoint: Checkpoint) -> None:
 def _read_state(folder: Path, position: Position) -> Checkpoint:
     """Read the two files of a checkpoint; a ValueError or an OSError says what is wrong with them."""
     # The decoder names a number that is not finite.
-    document = parse_json(read_file(folder / "state.json", error=CheckpointError), is_finite=False)
-    stored = read_file(folder / "state.safetensors", error=CheckpointError)
+    document = parse_json((folder / "state.json").read_bytes(), is_finite=False)
+    stored = (folder / "state.safetensors").read_bytes()
     version = document.get("format") if isinstance(document, dict) else None
     if version != FORMAT:
         raise ValueError(f"format {version!r:.80} in state.json, expected {FORMAT}")
