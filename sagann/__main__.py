@@ -7,7 +7,6 @@ import sys
 
 from sagann.cli.failure import INTERRUPTED, TERMINATED
 from sagann.cli.signals import Signals
-from sagann.errors import Terminated
 
 
 def main() -> None:
@@ -21,10 +20,11 @@ def main() -> None:
             from sagann.cli.main import run
 
             run(signals)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except Terminated:
-        sys.exit(TERMINATED)
+    except (KeyboardInterrupt, Exception):
+        # An import turns an interrupt into other errors.
+        if signals.raised is None:
+            raise
+        sys.exit(TERMINATED if signals.is_terminated else INTERRUPTED)
 
 
 def _open_closed_streams() -> None:

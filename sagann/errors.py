@@ -83,13 +83,16 @@ class MissingDependencyError(SagannError, ImportError):
         return partial(type(self), self._package, extra=self._extra, feature=self.where), ()
 
 
-class Terminated(BaseException):
-    """SIGTERM came; the command line raises it."""
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM came; the command line raises it.
+
+    Where a KeyboardInterrupt itself leaves an ``exec`` of a string, Python ends by SIGINT, whatever the exit code.
+    """
 
 
 def is_interrupt(error: BaseException) -> bool:
     """Whether an exception is Ctrl-C or SIGTERM. A class that a user's model derives from KeyboardInterrupt is not."""
-    return type(error) in (KeyboardInterrupt, Terminated)
+    return type(error) in (KeyboardInterrupt, Interrupted)
 
 
 def first_line(error: BaseException) -> str:

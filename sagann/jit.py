@@ -14,7 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -27,8 +27,6 @@ from numba.core.compiler import Compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import PassManager
 from numba.core.dispatcher import Dispatcher
-
-from sagann.temporary import Removal
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -72,7 +70,7 @@ def _temporary_folder(unused: str) -> Path:
         stacklevel=4,
     )
     folder = tempfile.mkdtemp(prefix="sagann-kernels-")
-    atexit.register(Removal(partial(_remove, folder, os.getpid())))
+    atexit.register(_remove, folder, os.getpid())
     return Path(folder)
 
 

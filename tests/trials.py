@@ -28,11 +28,11 @@ KINDS = {
         "no half dataset opens, an older one stays whole, and the next import cleans up and succeeds",
     ),
     "terminate": (
-        "SIGTERM to training, to the use of a model, to an import, to a kernel that does not return",
-        "the process ends within ten seconds with exit code 143 and leaves nothing half made; a run can be resumed",
+        "SIGTERM once or twice: to training, to the use of a model, to an import",
+        "exit code 143, and nothing half made is left; a run can be resumed",
     ),
     "interrupt": (
-        "Ctrl-C once or twice: while starting, importing modules, compiling, training",
+        "Ctrl-C once or twice: while starting, importing modules, training",
         "exit code 130; the first lets the epoch end and saves it, and the resumed run ends bitwise as an undisturbed one",
     ),
     "disk": (
@@ -48,8 +48,8 @@ KINDS = {
         "exit code 2 and a message that names the file and the damaged part",
     ),
     "no file": (
-        "pipes, sockets, devices and folders in the place of files",
-        "exit code 2 at once, with a message that names it",
+        "pipes and folders in the place of files",
+        "exit code 2, and a message that names it",
     ),
     "rights": (
         "files and folders that the user may not read or write",

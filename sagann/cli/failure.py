@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sagann.cli.settings import SETTINGS
-from sagann.errors import SagannError, Terminated, first_line, in_one_line, printable
+from sagann.errors import SagannError, first_line, in_one_line, is_interrupt, printable
 
 OUR_FAULT = 1
 BAD_INPUT = 2
@@ -98,10 +98,8 @@ def _option(where: str, arguments: Collection[str]) -> str:
 def _explained(error: BaseException, user_files: Collection[str]) -> Failure:
     if isinstance(error, SagannError):
         return Failure(code=BAD_INPUT, what=f"{error.what}: {error.value}", where=error.where, fix=error.fix)
-    if type(error) is KeyboardInterrupt:
-        return Failure(code=INTERRUPTED, what="interrupted")
-    if isinstance(error, Terminated):
-        return Failure(code=TERMINATED, what="terminated")
+    if is_interrupt(error):
+        return Failure(code=INTERRUPTED, what=str(error) or "interrupted")
     if _is_out_of_memory(error):
         return Failure(
             code=BAD_INPUT,

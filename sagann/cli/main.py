@@ -18,7 +18,7 @@ from sagann.cli.failure import BAD_INPUT, INTERRUPTED, TERMINATED, failure_of, l
 from sagann.cli.options import App, DebugOption, QuietOption, Shared, ThreadsOption, UsageError
 from sagann.cli.signals import Signals
 from sagann.did_you_mean import nearest
-from sagann.errors import InputError, is_interrupt
+from sagann.errors import InputError
 from sagann.process_end import end_quickly
 from sagann.ranges import RANGES
 
@@ -136,7 +136,7 @@ def _check_environment() -> None:
 
 def _fail(error: BaseException, shared: Shared) -> int:
     # Libraries turn an interrupt into other errors.
-    error = _interrupt_behind(error) or error
+    error = shared.signals.raised or error
     if not line_of_user(error, shared.files_of_user()):
         # Outside of commands, Typer turns a closed pipe into SystemExit, and Ctrl-C into Abort.
         if isinstance(error, BrokenPipeError) or (
@@ -156,10 +156,3 @@ def _fail(error: BaseException, shared: Shared) -> int:
     coloured = head if "NO_COLOR" in os.environ else typer.style(head, fg=typer.colors.RED, bold=True)
     typer.echo(f"{coloured}:{rest}", err=True)
     return failure.code
-
-
-def _interrupt_behind(error: BaseException | None) -> BaseException | None:
-    """Ctrl-C or SIGTERM among ``error`` and the exceptions before it, if there is one."""
-    while error is not None and not is_interrupt(error):
-        error = error.__context__
-    return error

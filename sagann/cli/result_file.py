@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.storage.folder import is_dataset
 from sagann.storage.npy import write_npy
-from sagann.temporary import Removal
 from sagann.train.run_folder import RunFolder
 
 _AT_ONCE_BYTES = 32 << 20
@@ -169,11 +166,10 @@ def write_aside(path: Path, write: Callable[[Path], object]) -> None:
     It is written in a folder of its own, into which nobody else can put a link to another file.
     """
     try:
-        with ExitStack() as stack:
-            aside = Path(tempfile.mkdtemp(prefix=".tmp-", dir=path.parent))
-            stack.callback(Removal(lambda: shutil.rmtree(aside, ignore_errors=True)))
-            write(aside / path.name)
-            (aside / path.name).replace(path)
+        with TemporaryDirectory(prefix=".tmp-", dir=path.parent, ignore_cleanup_errors=True) as folder:
+            aside = Path(folder, path.name)
+            write(aside)
+            aside.replace(path)
     except OSError as error:
         # NumPy's error for a full disk names neither file nor reason.
         raise InputError(

@@ -18,7 +18,6 @@ from sagann.ranges import require_wait
 from sagann.saga.engine import Engine, NaiveEngine
 from sagann.storage.json_fields import is_unicode
 from sagann.storage.load import EMBEDDED
-from sagann.storage.regular_file import read_file
 from sagann.toml_text import format_toml
 from sagann.train import TrainConfig
 from sagann.train.config import READ_BESIDE
@@ -102,7 +101,7 @@ _OF_RUN = ("engine", "workers", "worker_timeout", "balance")
 def read_text(path: Path, *, what: str) -> str:
     """Read a text file (``what``, for errors) without its byte order mark, which some editors write."""
     try:
-        return read_file(path, error=InputError).decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(

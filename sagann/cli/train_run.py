@@ -19,7 +19,7 @@ from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import training_graph
 from sagann.cli.result_file import owner_of
 from sagann.cli.run_settings import RunSettings, chosen_settings, require_nothing_of_workers
-from sagann.errors import CheckpointError, InputError, Terminated
+from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph
 from sagann.nn import MODELS
 from sagann.report.progress import ProgressReporter, short_seconds
@@ -222,9 +222,9 @@ def _fit(
         # A worker may have a larger part to copy.
         is_resumed = workers.any(is_resumed and is_first, "agreeing on a checkpoint", timeout_s=START_TIMEOUT_S)
     try:
-        with using_engine(settings.new_engine()), shared.signals.finishing(trainer.stop):
+        with using_engine(settings.new_engine()), shared.signals.stopping(trainer.stop):
             return trainer.fit(resume=is_resumed, overwrite=overwrite)
-    except (KeyboardInterrupt, Terminated):
+    except KeyboardInterrupt:
         if positions := folder.checkpoints.positions():
             _say_interrupted(f"Interrupted; saved up to {positions[0]}.", settings, run_dir, terminal)
         raise

@@ -24,7 +24,7 @@ from sagann.storage.import_source import ImportOptions, ImportSource
 from sagann.storage.importer import import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.manifest import SAFE_NAME
-from sagann.storage.regular_file import open_file, reading
+from sagann.storage.regular_file import reading
 from sagann.storage.row_source import Array, ArrayRows, RowSource, masks_of
 from sagann.storage.vertex_files import array_labels, map_array, open_features
 
@@ -124,7 +124,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
             (OSError, yaml.YAMLError, ValueError, OverflowError, LookupError, TypeError, AttributeError),
             fix="Correct the file; it must be YAML.",
         ),
-        open_file(path) as file,
+        path.open("rb") as file,
     ):
         body = yaml.safe_load(file)
     if not isinstance(body, dict):

@@ -26,7 +26,6 @@ import torch
 from sagann.errors import DatasetError, in_one_line
 from sagann.graph import Graph, Topology
 from sagann.storage.durable import write_whole
-from sagann.storage.regular_file import read_file
 
 Array = np.ndarray[Any, Any]
 
@@ -83,7 +82,7 @@ def fetch_planetoid(name: str, folder: Path) -> None:
     """
     for part, digest in PUBLISHED[name].items():
         path = folder / "raw" / f"ind.{name}.{part}"
-        if path.is_file() and _digest(read_file(path)) == digest:
+        if path.is_file() and _digest(path.read_bytes()) == digest:
             continue
         content = _fetched(f"{SOURCE}{path.name}", path)
         if _digest(content) != digest:
@@ -101,7 +100,7 @@ def is_planetoid(folder: Path, name: str) -> bool:
     """Whether a folder holds the published files of a dataset, and so no others of their names."""
     paths = {digest: folder / "raw" / f"ind.{name}.{part}" for part, digest in PUBLISHED.get(name, {}).items()}
     return bool(paths) and all(
-        path.is_file() and _digest(read_file(path)) == digest for digest, path in paths.items()
+        path.is_file() and _digest(path.read_bytes()) == digest for digest, path in paths.items()
     )
 
 
@@ -113,7 +112,7 @@ def read_planetoid(folder: Path, name: str) -> Graph:
         name: 'cora' or 'citeseer'.
     """
     # Once: a file that changes meanwhile is another file.
-    content = {part: read_file(folder / "raw" / f"ind.{name}.{part}") for part in PUBLISHED[name]}
+    content = {part: (folder / "raw" / f"ind.{name}.{part}").read_bytes() for part in PUBLISHED[name]}
     for part, digest in PUBLISHED[name].items():
         if _digest(content[part]) != digest:
             raise DatasetError(

@@ -22,7 +22,6 @@ from torch import nn
 from sagann.constructor_options import check_options
 from sagann.errors import InputError, in_one_line, is_interrupt
 from sagann.saga import SagaLayer
-from sagann.storage.regular_file import require_file
 
 
 def class_in_file(reference: str) -> tuple[Path, str] | None:
@@ -44,7 +43,6 @@ def require_named(model: str, *, where: str, error: type[InputError]) -> None:
 
 def load_class(path: Path, class_name: str) -> type[nn.Module]:
     """Import a class of a user's file. A missing or failing file, or a class that is no ``nn.Module``, is an InputError."""
-    require_file(path, error=InputError)
     if not path.is_file():
         raise InputError(
             "model file not found", value=f"'{path}'", where=f"model '{path}:{class_name}'", fix="Check the path."

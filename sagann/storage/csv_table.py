@@ -33,7 +33,7 @@ from sagann.storage.columns import (
     require_columns,
     stored_as,
 )
-from sagann.storage.regular_file import open_file, reading
+from sagann.storage.regular_file import reading
 
 _BLOCK_BYTES = 2**22
 _READ_BYTES = 2**20
@@ -95,7 +95,7 @@ class CsvTable:
         if self.path.suffix == ".gz":
             return None
         size_bytes = self.path.stat().st_size
-        with open_file(self.path) as file:
+        with self.path.open("rb") as file:
             sample = file.read(2**16)
         return max(1, size_bytes * max(1, sample.count(b"\n")) // len(sample))
 
@@ -158,7 +158,7 @@ class CsvTable:
         )
 
     def _open(self) -> Any:
-        return gzip.open(self.path) if self.path.suffix == ".gz" else open_file(self.path)
+        return gzip.open(self.path) if self.path.suffix == ".gz" else self.path.open("rb")
 
     def _text(self) -> IO[str]:
         return io.TextIOWrapper(self._open(), encoding="utf-8-sig", errors="replace", newline="")

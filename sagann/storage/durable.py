@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sagann.storage.regular_file import open_file
-
 TEMPORARY_PREFIX = ".tmp-"
 """Prefix of the name of an unfinished file."""
 
@@ -26,7 +24,9 @@ def write_whole(path: Path, content: bytes) -> None:
 def write_synced(path: Path, content: bytes) -> None:
     """Write a file and wait until its content is on the disk; not atomic."""
     try:
-        with open_file(path, "wb") as file:
+        # Where a link stands there, what it leads to is not written to.
+        path.unlink(missing_ok=True)
+        with path.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -38,7 +38,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 def sync_file(path: Path) -> None:
     """Wait until a file's content is on the disk."""
-    with open_file(path) as file:
+    with path.open("rb") as file:
         os.fsync(file.fileno())
 
 

@@ -1,62 +1,53 @@
 """A dataset folder that appears whole or not at all.
 
-All files are written into a hidden sibling, ``.NAME.partial-PID-RANDOM``, which is renamed to NAME at the end, so a
-kill at any instant leaves either the old state or the new one. The writer holds a lock (flock) on the partial folder.
-The system releases the lock when the process dies. The next writer of NAME removes every partial folder whose lock is
-free. Locks are used instead of process ids, because the system reuses process ids.
-
-To replace a dataset, one system call exchanges the two folders (Linux). Without this call, the old folder has another
-name for an instant; if the process dies in that instant, :func:`recover` renames the folder back.
+A dataset NAME is written into ``.NAME.partial/new`` beside its place, and renamed when it is complete. A dataset that it replaces is first
+renamed to ``.NAME.partial/old``, and removed last. Whoever writes holds a lock, which the system releases when the process dies; then the next
+one that writes or opens NAME puts an old dataset back, and removes what is left.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import errno
-import fcntl
-import glob
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from sagann.errors import DatasetError
 from sagann.storage.durable import sync_folder
-from sagann.storage.regular_file import open_file
-from sagann.temporary import Removal
 
 MANIFEST_FILE = "manifest.json"
 "The file that makes a folder a dataset; it is written last."
 FORMAT = "sagann-graph"
 "Value of ``format``, the first field of a manifest; it distinguishes manifests of sagann from files of other programs."
 
-_RENAME_EXCHANGE = 2
-_AT_FDCWD = -100
 
-
-@contextlib.contextmanager
+@contextmanager
 def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Path]:
     """Make a partial folder to write into; rename it to ``path`` when the block ends, or remove it when the block fails.
 
     The caller syncs its files and writes the manifest last.
     """
     # A symbolic link stays; the folder behind the link is replaced.
-    path = Path(os.path.realpath(path))
+    partial = _Partial(Path(os.path.realpath(path)))
     try:
-        recover(path)
-        _check_target(path, overwrite=overwrite)
-        _remove_stale(path)
-        partial, lock = _make_locked(path)
-        remove = Removal(lambda: shutil.rmtree(partial, ignore_errors=True))
-        try:
-            yield partial
-            _put_in_place(partial, path, overwrite=overwrite)
-        finally:
-            # The folder holds unfinished files or, after an exchange, the replaced dataset.
-            remove()
-            os.close(lock)
+        recover(partial.path)
+        _check_target(partial.path, overwrite=overwrite)
+        with partial.written():
+            yield partial.new
+            if partial.path.exists():
+                _check_target(partial.path, overwrite=overwrite)
+            partial.put_in_place()
+    except Timeout as error:
+        raise DatasetError(
+            "another process is writing the dataset",
+            value=f"it holds {error.lock_file}",
+            where=str(path),
+            fix="Wait for it, stop it, or choose another name.",
+        ) from error
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise DatasetError(
@@ -70,14 +61,49 @@ def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pat
 
 
 def recover(path: Path) -> None:
-    """Rename a dataset back if a process died while it replaced the dataset."""
-    if path.exists() or not path.parent.is_dir():
-        return
-    for aside in _siblings(path, "replaced"):
-        # A free lock shows that no process is replacing the dataset now.
-        with _try_lock(aside) as free:
-            if free and not path.exists():
-                os.rename(aside, path)
+    """Put a dataset back if a process died while it replaced the dataset."""
+    partial = _Partial(path)
+    if not path.exists() and partial.old.exists():
+        # Another process may be replacing it now.
+        with suppress(Timeout), partial.lock:
+            partial.clean()
+
+
+class _Partial:
+    """The hidden folder beside a dataset's place."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._folder = path, path.parent / f".{path.name}.partial"
+        self.new, self.old = self._folder / "new", self._folder / "old"
+        self.lock = FileLock(self._folder / "lock", timeout=0)
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Inside the block, the folder is this process's, and ``new`` is there; then all of it goes."""
+        self._folder.mkdir(exist_ok=True)
+        with self.lock:
+            try:
+                self.clean()
+                self.new.mkdir()
+                yield
+            finally:
+                self.clean()
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    def put_in_place(self) -> None:
+        """Rename ``new``; a dataset in its place becomes ``old``."""
+        sync_folder(self.new)
+        if self.path.exists():
+            self.path.rename(self.old)
+        self.new.rename(self.path)
+        sync_folder(self.path.parent)
+
+    def clean(self) -> None:
+        """Put an old dataset back where none has taken its place; remove what else is left."""
+        if self.old.exists() and not self.path.exists():
+            self.old.rename(self.path)
+        for folder in (self.new, self.old):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def is_dataset(folder: Path) -> bool:
@@ -85,7 +111,7 @@ def is_dataset(folder: Path) -> bool:
     manifest = folder / MANIFEST_FILE
     if not manifest.is_file():
         return False
-    with open_file(manifest) as file:
+    with manifest.open("rb") as file:
         return f'"{FORMAT}"'.encode() in file.read(256)
 
 
@@ -114,79 +140,3 @@ def _check_target(path: Path, *, overwrite: bool) -> None:
             where=str(path),
             fix="Choose another name; sagann replaces its own datasets only.",
         )
-
-
-def _remove_stale(path: Path) -> None:
-    for kind in ("partial", "replaced"):
-        for stale in _siblings(path, kind):
-            with _try_lock(stale) as free:
-                if free:
-                    shutil.rmtree(stale, ignore_errors=True)
-
-
-def _make_locked(path: Path) -> tuple[Path, int]:
-    while True:
-        partial = path.parent / f".{path.name}.partial-{os.getpid()}-{secrets.token_hex(4)}"
-        partial.mkdir()
-        # Before the lock is taken, another import may find the folder unlocked and remove it.
-        with contextlib.suppress(FileNotFoundError):
-            lock = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                is_ours = partial.exists()
-            except OSError as error:
-                # On a file system without locks no import can lock the folder, so none removes it.
-                is_ours = not isinstance(error, BlockingIOError)
-            if is_ours:
-                return partial, lock
-            os.close(lock)
-
-
-@contextlib.contextmanager
-def _try_lock(folder: Path) -> Iterator[bool]:
-    try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except (FileNotFoundError, NotADirectoryError):
-        yield False
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        free = True
-    except OSError:
-        free = False
-    try:
-        yield free
-    finally:
-        os.close(lock)
-
-
-def _put_in_place(partial: Path, path: Path, *, overwrite: bool) -> None:
-    sync_folder(partial)
-    if path.exists() and any(path.iterdir()):
-        _check_target(path, overwrite=overwrite)
-        if not _exchange(partial, path):
-            aside = path.parent / partial.name.replace(".partial-", ".replaced-")
-            old_lock = os.open(path, os.O_RDONLY)
-            with contextlib.suppress(OSError):
-                fcntl.flock(old_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.rename(path, aside)
-            os.rename(partial, path)
-            shutil.rmtree(aside, ignore_errors=True)
-            os.close(old_lock)
-    else:
-        os.rename(partial, path)
-    sync_folder(path.parent)
-
-
-def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders atomically; False where the system or the file system cannot."""
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError):
-        return False
-    done: int = renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
-    return done == 0
-
-
-def _siblings(path: Path, kind: str) -> Iterator[Path]:
-    return path.parent.glob(f".{glob.escape(path.name)}.{kind}-*")

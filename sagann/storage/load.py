@@ -12,7 +12,6 @@ from sagann.errors import DatasetError, require_type
 from sagann.graph import Graph
 from sagann.storage.dataset import open_graph
 from sagann.storage.npz_graph import read_npz
-from sagann.storage.regular_file import require_file
 
 _MOST_ENTRIES = 1000
 EMBEDDED = ("demo",)
@@ -34,7 +33,6 @@ def load_graph(source: str | os.PathLike[str], *, verify: bool = True) -> Graph:
     path = Path(source)
     if path.is_dir():
         return open_graph(path, verify=verify)
-    require_file(path)
     if path.exists():
         if path.suffix == ".npz":
             return read_npz(path)

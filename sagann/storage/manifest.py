@@ -25,7 +25,6 @@ from sagann.storage.durable import write_whole
 from sagann.storage.folder import FORMAT, MANIFEST_FILE
 from sagann.storage.json_fields import as_flag, as_integer, as_list, as_mapping, as_text, as_texts, is_unicode
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name
-from sagann.storage.regular_file import open_file
 
 VERSION = 1
 SAFE_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
@@ -134,7 +133,7 @@ def read_manifest(folder: Path) -> Manifest:
 def _read_body(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST_FILE
     try:
-        with open_file(path) as file:
+        with path.open("rb") as file:
             text = file.read(_MANIFEST_LIMIT_BYTES)
     except OSError as error:
         raise DatasetError(

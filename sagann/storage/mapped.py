@@ -25,7 +25,6 @@ from sagann.graph.versions import version_of
 from sagann.storage.file_cache import is_cached
 from sagann.storage.npy import cut_short
 from sagann.storage.positioned import read_bytes, read_rows
-from sagann.storage.regular_file import open_descriptor
 
 _MAPS, _MAPS_AND_PAGES = Path("/proc/self/maps"), Path("/proc/self/smaps")
 # 7f00-7f10 rw-p 00000080 fe:00 1234   /path
@@ -108,8 +107,8 @@ def mapped_rows(tensor: Tensor) -> MappedRows | None:
         return None
     path, known, offset = found
     try:
-        file = open_descriptor(path, os.O_RDONLY)
-    except (OSError, DatasetError):
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
         return None
     state = os.fstat(file)
     if (state.st_dev, state.st_ino) != known:

@@ -25,7 +25,6 @@ from sagann.errors import DatasetError
 from sagann.storage.array_map import remember
 from sagann.storage.crc32 import crc32
 from sagann.storage.positioned import read_bytes
-from sagann.storage.regular_file import open_file
 
 CHECKSUM_BYTES = 64 * 2**20
 "Number of bytes of data that one CRC-32 covers."
@@ -181,7 +180,7 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
     """
     header = npy_header(spec.dtype, spec.shape)
     try:
-        with open_file(path) as file:
+        with path.open("rb") as file:
             found = file.read(len(header))
             state = os.fstat(file.fileno())
             size_bytes = state.st_size
@@ -212,7 +211,7 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
 
 def check_npy(path: Path, spec: ArraySpec) -> None:
     """Read an array file and compare its checksums; an error names the bytes of the damaged part."""
-    with open_file(path) as file:
+    with path.open("rb") as file:
         for part in range(len(spec.crc32)):
             _check_part(file.fileno(), path, spec, part)
 
@@ -226,7 +225,7 @@ def _check_part_of(address: int, opened: os.stat_result, path: Path, spec: Array
     mapped = (ctypes.c_char * min(CHECKSUM_BYTES, spec.data_bytes - first)).from_address(address + first)
     if crc32(mapped) == spec.crc32[part]:
         return True
-    with suppress(FileNotFoundError), open_file(path) as file:
+    with suppress(FileNotFoundError), path.open("rb") as file:
         if os.path.samestat(opened, os.fstat(file.fileno())):
             _check_part(file.fileno(), path, spec, part)
             return True

@@ -24,7 +24,7 @@ import numpy as np
 
 from sagann.errors import DatasetError
 from sagann.ranges import require_shape
-from sagann.storage.regular_file import open_file, reading
+from sagann.storage.regular_file import reading
 
 Array = np.ndarray[Any, Any]
 
@@ -110,7 +110,7 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         with reading(self.path, _UNREADABLE, what="archive", fix=_FIX):
-            self._file = open_file(self.path)
+            self._file = self.path.open("rb")
             try:
                 self._zip = zipfile.ZipFile(self._file)
                 infos = [info for info in self._zip.infolist() if info.filename.endswith(".npy")]

@@ -36,7 +36,6 @@ from sagann.storage.importer import import_dataset
 from sagann.storage.json_fields import as_flag, as_integer, as_mapping, as_text, as_texts
 from sagann.storage.npz import NpzArchive
 from sagann.storage.read_source import graph_of
-from sagann.storage.regular_file import read_file, require_file
 from sagann.storage.row_source import Array, RowChunk, RowSource, feature_dtype, label_rows, target_rows
 
 _FEATURE_PARTS = ("features_indptr", "features_indices", "features_data", "features_shape")
@@ -135,11 +134,10 @@ def _source(archive: NpzArchive) -> ImportSource:
 def describe_npz(path: Path) -> dict[str, Any]:
     """Fields of an ImportSource from the description beside an archive; without a description, only the name."""
     described = path.with_suffix(".json")
-    require_file(described)
     if not described.exists():
         return {"name": path.stem}
     try:
-        body = as_mapping(json.loads(read_file(described)))
+        body = as_mapping(json.loads(described.read_bytes()))
         directed = as_flag(body.get("directed", True))
         class_names, edge_type_names = (as_texts(body.get(f"{kind}_names", [])) for kind in ("class", "edge_type"))
         return {

@@ -27,7 +27,7 @@ from sagann.storage.columns import (
     require_columns,
     stored_as,
 )
-from sagann.storage.regular_file import open_file, reading
+from sagann.storage.regular_file import reading
 
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
@@ -84,7 +84,7 @@ class ParquetTable:
     def _open(self, **options: Any) -> Iterator[pq.ParquetFile]:
         with (
             reading(self.path, UNREADABLE),
-            open_file(self.path) as opened,
+            self.path.open("rb") as opened,
             pq.ParquetFile(opened, **options) as file,
         ):
             yield file

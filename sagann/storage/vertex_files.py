@@ -12,7 +12,7 @@ import numpy as np
 from sagann.errors import DatasetError
 from sagann.storage.columns import BATCH_ROWS, LABEL
 from sagann.storage.npz import UNREADABLE_HEADER, read_npy_header
-from sagann.storage.regular_file import open_file, reading
+from sagann.storage.regular_file import reading
 from sagann.storage.row_source import (
     Array,
     ArrayRows,
@@ -137,7 +137,7 @@ def array_labels(array: Array, file: str) -> RowSource:
 def map_array(path: str | os.PathLike[str]) -> Array:
     """Map an ``.npy`` file into memory; never unpickles."""
     fix = "Save a plain numeric array with numpy.save; pickled objects are never loaded."
-    with reading(path, UNREADABLE_HEADER, fix=fix), open_file(path) as file:
+    with reading(path, UNREADABLE_HEADER, fix=fix), open(path, "rb") as file:
         shape, fortran, dtype = read_npy_header(file)
         if dtype.hasobject:
             raise ValueError("it holds pickled objects")

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_file, write_whole
-from sagann.storage.regular_file import open_file
 
 REMOVED = "removed-"
 "Follows TEMPORARY_PREFIX in the name of a file or folder that is being removed."
@@ -67,7 +66,7 @@ def digest(content: bytes) -> str:
 
 def file_digest(path: Path) -> str:
     """The :func:`digest` of a file's content, which is read in pieces."""
-    with open_file(path, error=CheckpointError) as file:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from sagann.errors import CheckpointError, SagannError
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder, write_synced
-from sagann.storage.regular_file import read_file
 from sagann.train.atomic import (
     REMOVED,
     digest,
@@ -180,8 +179,8 @@ def write_state(folder: Path, checkpoint: Checkpoint) -> None:
 def _read_state(folder: Path, position: Position) -> Checkpoint:
     """Read the two files of a checkpoint; a ValueError or an OSError says what is wrong with them."""
     # The decoder names a number that is not finite.
-    document = json.loads(read_file(folder / "state.json", error=CheckpointError))
-    stored = read_file(folder / "state.safetensors", error=CheckpointError)
+    document = json.loads((folder / "state.json").read_bytes())
+    stored = (folder / "state.safetensors").read_bytes()
     version = document.get("format") if isinstance(document, dict) else None
     if version != FORMAT:
         raise ValueError(f"format {version!r:.80} in state.json, expected {FORMAT}")

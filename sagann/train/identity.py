@@ -24,7 +24,6 @@ from sagann.nn.model_call import class_of
 from sagann.nn.user_model import class_in_file, imported_files
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
-from sagann.storage.regular_file import read_file
 from sagann.train.atomic import digest
 from sagann.train.losses import DEFAULT_LOSSES
 from sagann.train.session import TrainSession
@@ -108,10 +107,10 @@ def config_identity(config: ModelConfig | None) -> dict[str, Any]:
     if named is None:
         return {"config": fields}
     path, class_name = named
-    imports = {str(each.relative_to(path.parent)): digest(read_file(each)) for each in imported_files(path)}
+    imports = {str(each.relative_to(path.parent)): digest(each.read_bytes()) for each in imported_files(path)}
     return {
         "config": {**fields, "model": f"{path.name}:{class_name}"},
-        "file": digest(read_file(path)),
+        "file": digest(path.read_bytes()),
         # A run whose file imports none, and which was begun before files could, goes on.
         **({"imports": imports} if imports else {}),
     }

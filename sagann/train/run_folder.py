@@ -32,7 +32,6 @@ from torch import Tensor
 from sagann.errors import CheckpointError, InputError, in_one_line, shown
 from sagann.ranges import RANGES
 from sagann.storage.durable import TEMPORARY_PREFIX, sync_folder
-from sagann.storage.regular_file import open_file, read_file, require_file
 from sagann.train.atomic import (
     digest,
     disk_errors,
@@ -91,7 +90,7 @@ class RunFolder:
                 fix="Choose a folder that you may write to.",
             ) from error
         self._refuse_links()
-        with open_file(self.path / LOCK_FILE, "ab", error=InputError) as file:
+        with (self.path / LOCK_FILE).open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -140,7 +139,7 @@ class RunFolder:
     def is_described(self) -> bool:
         """Whether there is a run.json of ours. It is the last file that :meth:`clear` removes."""
         try:
-            found = json.loads(read_file(self.path / RUN_FILE))
+            found = json.loads((self.path / RUN_FILE).read_bytes())
         except (OSError, ValueError):
             found = None
         return isinstance(found, dict) and {"format", "identity"} <= found.keys()
@@ -175,9 +174,8 @@ class RunFolder:
     def read_run(self) -> dict[str, Any]:
         """Read run.json. A missing or foreign file is a CheckpointError."""
         path = self.path / RUN_FILE
-        require_file(path, error=CheckpointError)
         try:
-            found = json.loads(read_file(path))
+            found = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 "not a run folder",
@@ -226,14 +224,13 @@ class RunFolder:
 
     def _opened_history(self) -> BinaryIO:
         if self._lines is None:
-            self._lines = open_file(self._history, "ab", error=CheckpointError)
+            self._lines = self._history.open("ab")
         return self._lines
 
     def read_history(self, num_epochs: int, num_bytes: int) -> list[EpochRecord]:
         """The first ``num_epochs`` lines of metrics.jsonl, ``num_bytes`` long; a CheckpointError where they are not."""
-        require_file(self._history, error=CheckpointError)
         try:
-            content = read_file(self._history)[:num_bytes] if num_bytes else b""
+            content = self._history.read_bytes()[:num_bytes] if num_bytes else b""
             records = [EpochRecord.from_json(json.loads(line)) for line in content.splitlines()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._lost_history(f"{type(error).__name__}: {error}") from error
@@ -253,12 +250,12 @@ class RunFolder:
 
     def count_history(self) -> int:
         """Number of lines of metrics.jsonl; 0 where the file is missing."""
-        return read_file(self._history, error=CheckpointError).count(b"\n") if self._history.exists() else 0
+        return self._history.read_bytes().count(b"\n") if self._history.exists() else 0
 
     def cut_history(self, num_bytes: int) -> None:
         """Cut metrics.jsonl back to its first ``num_bytes``."""
         self.close()
-        with open_file(self._history, "ab", error=CheckpointError) as file:
+        with self._history.open("ab") as file:
             file.truncate(num_bytes)
             os.fsync(file.fileno())
 
@@ -287,11 +284,10 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any] | None:
         """Read metrics.json; None where the run has not ended."""
         path = self.path / _SUMMARY_FILE
-        require_file(path, error=CheckpointError)
         if not path.exists():
             return None
         try:
-            summary = json.loads(read_file(path))
+            summary = json.loads(path.read_bytes())
             if not isinstance(summary, dict):
                 raise TypeError("it is not an object")
         except (OSError, ValueError, TypeError) as error:
@@ -301,7 +297,6 @@ class RunFolder:
     def read_weights(self) -> dict[str, Any]:
         """The state_dict that the run ended with; of a run that has not ended, that of its best or last epoch so far."""
         path, summary = self.path / _WEIGHTS_FILE, self.read_summary()
-        require_file(path, error=CheckpointError)
         if summary is not None and path.exists():
             try:
                 return _read_result(path, summary.get("weights_checksum"))
@@ -325,7 +320,7 @@ class RunFolder:
 
 def _read_result(path: Path, checksum: Any) -> dict[str, Any]:
     """The state_dict of model.safetensors; a ValueError or OSError says what is wrong with the file."""
-    content = read_file(path, error=CheckpointError)
+    content = path.read_bytes()
     if (found := digest(content)) != checksum:
         raise ValueError(f"checksum {found}, metrics.json says {checksum!r:.80}")
     tensors, metadata = parse_tensors(content)

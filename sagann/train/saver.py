@@ -9,8 +9,7 @@ from sagann.train.run_folder import RunFolder
 from sagann.train.session import TrainSession
 
 _MOST_UNSAVED_S = 4.0
-"""Seconds of work after which a run is saved, whatever ``checkpoint_every`` is. The command line gives a batch, or an epoch on the
-whole graph, at least as many seconds after SIGTERM: those so long that it gives one up are each saved."""
+"Seconds of work after which a run is saved, whatever ``checkpoint_every`` is."
 _LEAST_SPACING = 20
 "Least seconds of work between such checkpoints, as a multiple of the seconds that writing one took."
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sagann.errors import CheckpointError, InputError, Terminated
+from sagann.errors import CheckpointError, InputError, Interrupted
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.user_model import imported_files, load_class, require_named
 from tests.graphs import labelled_graph
@@ -98,7 +98,7 @@ def test_a_users_file_that_fails_is_named(tmp_path: Path, line: str, message: st
         build_model(ModelConfig(model=f"{path}:Layer"), labelled_graph())
 
 
-@pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Interrupted)])
 def test_a_signal_while_a_users_file_is_loaded_ends_the_command(
     tmp_path: Path, number: signal.Signals, kind: type[BaseException]
 ) -> None:

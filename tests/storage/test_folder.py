@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sagann.errors import DatasetError
-from sagann.storage import folder as folder_module, open_graph, save_graph
+from sagann.storage import open_graph, save_graph
 from sagann.storage.folder import new_folder
 from tests.forks import run_fresh
 from tests.storage.conftest import assert_same_graph, make_graph
@@ -26,28 +26,24 @@ def test_failure_inside_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_running_import_is_left_alone_and_dead_one_removed(tmp_path: Path) -> None:
-    dead = tmp_path / ".g.partial-1-00000000"
-    dead.mkdir()
-    (dead / "indptr.npy").write_bytes(b"\0" * 10)
-    other = tmp_path / ".h.partial-1-00000000"
-    other.mkdir()
+def test_what_a_dead_import_left_is_removed_and_a_running_one_is_not_joined(tmp_path: Path) -> None:
+    (tmp_path / ".g.partial" / "new").mkdir(parents=True)
+    (tmp_path / ".g.partial" / "new" / "indptr.npy").write_bytes(b"\0" * 10)
+    (tmp_path / ".h.partial").mkdir()
 
     def second_import() -> None:
-        running = set(tmp_path.glob(".g.partial-*"))
-        assert dead not in running
-        assert len(running) == 1
-        write_and(tmp_path / "g", lambda: None)
-        assert set(tmp_path.glob(".g.partial-*")) == running
-        (tmp_path / "g" / "manifest.json").unlink()
+        assert [path.name for path in (tmp_path / ".g.partial" / "new").iterdir()] == ["manifest.json"]
+        with pytest.raises(DatasetError, match="another process is writing the dataset"):
+            write_and(tmp_path / "g", lambda: None)
 
     write_and(tmp_path / "g", second_import)
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".h.partial-1-00000000", "g"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".h.partial", "g"]
 
 
 def test_place_taken_meanwhile_is_not_taken_over(tmp_path: Path) -> None:
+    save_graph(make_graph(), tmp_path / "other")
     with pytest.raises(DatasetError, match="a dataset stands there already"):
-        write_and(tmp_path / "g", lambda: save_graph(make_graph(), tmp_path / "g"))
+        write_and(tmp_path / "g", lambda: (tmp_path / "other").rename(tmp_path / "g"))
     assert_same_graph(open_graph(tmp_path / "g"), make_graph())
     assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
 
@@ -68,48 +64,25 @@ def test_a_link_to_nothing_leads_to_the_new_dataset(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["current", "new"]
 
 
-def test_name_with_pattern_letters_does_not_match_others(tmp_path: Path) -> None:
-    bystander = tmp_path / ".gx.partial-1-00000000"
-    bystander.mkdir()
-    save_graph(make_graph(), tmp_path / "g[x]")
-    save_graph(make_graph(), tmp_path / "g?")
-    save_graph(make_graph(), tmp_path / "*")
-    assert bystander.exists()
-
-
-@pytest.fixture
-def without_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_module, "_exchange", lambda first, second: False)
-
-
-@pytest.mark.usefixtures("without_exchange")
-def test_replacing_works_without_the_exchange_call(tmp_path: Path) -> None:
-    save_graph(make_graph(features="none"), tmp_path / "g")
-    save_graph(make_graph(), tmp_path / "g", overwrite=True)
-    assert_same_graph(open_graph(tmp_path / "g"), make_graph())
-    assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
-
-
 DIE_BETWEEN_THE_RENAMES = """
 import os, sys
-from sagann.storage import folder, save_graph
+from pathlib import Path
+from sagann.storage import save_graph
 from tests.storage.conftest import make_graph
 
-folder._exchange = lambda first, second: False
-rename = os.rename
+rename = Path.rename
 
 def die_after_the_old_one_stepped_aside(source, target):
     rename(source, target)
-    if ".replaced-" in str(target):
+    if target.name == "old":
         os._exit(0)
 
-os.rename = die_after_the_old_one_stepped_aside
+Path.rename = die_after_the_old_one_stepped_aside
 save_graph(make_graph(), sys.argv[1], overwrite=True)
 sys.exit("it was not replaced by two renames")
 """
 
 
-@pytest.mark.usefixtures("without_exchange")
 def test_death_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     save_graph(make_graph(features="none"), tmp_path / "g")
     run_fresh(DIE_BETWEEN_THE_RENAMES, tmp_path / "g")
@@ -117,6 +90,24 @@ def test_death_between_the_two_renames_loses_nothing(tmp_path: Path) -> None:
     assert_same_graph(open_graph(tmp_path / "g"), make_graph(features="none"))
     save_graph(make_graph(), tmp_path / "g", overwrite=True)
     assert_same_graph(open_graph(tmp_path / "g"), make_graph())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
+
+
+def test_an_interrupt_between_the_two_renames_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_graph(make_graph(features="none"), tmp_path / "g")
+    rename = Path.rename
+
+    def interrupt(source: Path, target: Path) -> Path:
+        if source.name == "new":
+            raise KeyboardInterrupt
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        save_graph(make_graph(), tmp_path / "g", overwrite=True)
+    assert_same_graph(open_graph(tmp_path / "g"), make_graph(features="none"))
     assert [entry.name for entry in tmp_path.iterdir()] == ["g"]
 
 

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from sagann.errors import CheckpointError
-from sagann.storage.regular_file import read_file
 from sagann.train.atomic import digest
 from sagann.train.checkpoint import Checkpoint, CheckpointFolder, Position
 
@@ -78,12 +78,14 @@ def test_one_that_goes_while_it_is_read_is_no_damage(tmp_path, monkeypatch, at):
     folder = CheckpointFolder(tmp_path, keep=1)
     folder.write(checkpoint(1))
 
-    def go_on(path, **options):
+    read_bytes = Path.read_bytes
+
+    def go_on(path):
         if (path.parent.name, path.name) == ("epoch-000001", at):
             folder.write(checkpoint(2))
-        return read_file(path, **options)
+        return read_bytes(path)
 
-    monkeypatch.setattr("sagann.train.checkpoint.read_file", go_on)
+    monkeypatch.setattr(Path, "read_bytes", go_on)
     assert folder.newest(on_damaged=pytest.fail).position == Position(2)
 
 

@@ -15,7 +15,6 @@ from types import ModuleType
 from uuid import uuid4
 
 from sagann.jit import cache_folder
-from sagann.storage.regular_file import read_file
 
 
 def import_source(text: str, library: str) -> ModuleType:
@@ -55,7 +54,7 @@ def _store(text: str, path: Path) -> None:
 def _holds(path: Path, text: str) -> bool:
     """Whether a file has a text. A file that is missing, unreadable or damaged has not, nor has what is no file."""
     try:
-        return read_file(path).decode() == text
+        return path.read_bytes().decode() == text
     except (OSError, ValueError):
         return False
 

@@ -25,7 +25,6 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -42,7 +41,6 @@ from sagann.plan.steps import Block
 from sagann.runtime.blocks.made_folders import enter, leave
 from sagann.storage.file_cache import is_cached
 from sagann.storage.positioned import read_bytes, read_rows, write_bytes
-from sagann.temporary import Removal
 
 _PREFIX = "sagann-spill-"
 # Prefix of folders that are being removed.
@@ -76,7 +74,7 @@ class SpillFolder:
             raise _failed("cannot be made", parent, error) from error
         self.numbers = count()
         "Numbers of the files."
-        self._remove = finalize(self, Removal(partial(_remove, self.path, lock, os.getpid())))
+        self._remove = finalize(self, _remove, self.path, lock, os.getpid())
 
     def require(self, needed_bytes: int) -> None:
         """Check that the disk has room for more bytes, or raise SpillError."""
@@ -165,7 +163,7 @@ def _remove_if_stale(path: Path) -> None:
 
 
 def _remove_locked(path: Path, lock: int) -> None:
-    """Remove a folder whose lock is held, also where an interrupt ended an earlier removal in its middle."""
+    """Remove a folder whose lock is held."""
     renamed = path.with_name(_REMOVED_PREFIX + path.name.removeprefix(_PREFIX))
     with suppress(OSError):
         path.rename(renamed)
