@@ -1,7 +1,7 @@
 """ROC's experiments on its cluster by simulation, beside its paper: ``python -m bench.roc``.
 
-Prints Markdown: throughput on 1 to 16 GPUs (figure 5), policies of partitioning in training (figure 8) and inference (figure 9), policies of memory
-(figure 10), and where 1 to 1024 workers stop to scale on a graph of 10 billion edges. Nothing is trained. Graphs are generated at a scale, plans have the sizes of the paper's Table 4.
+Prints Markdown: throughput on 1 to 16 GPUs (figure 5), policies of partitioning in training (figure 8) and inference (figure 9), and policies of
+memory (figure 10). Nothing is trained. Graphs are generated at a scale, plans have the sizes of the paper's Table 4.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from bench.roc.epochs import (
     simulated,
 )
 from bench.roc.graphs import MOST_EDGES, QUADRANTS, Generated
-from bench.roc.limit import COUNTS, LEAST_GAIN, SHAPE, halo_of, lines, loads_of, stop_of
 from sagann.partition import CostModel, vertex_ranges
 from sagann.plan.machine import Machine
 from sagann.plan.steps import MemoryPolicy
@@ -44,8 +43,6 @@ INFERRED_MODEL = "gin"
 "Model of figure 9."
 DEVICES = (1, 2, 4, 8, 16)
 "Numbers of GPUs of figure 5; a node has four."
-CHECKED = 64
-"Number of workers for which halos are compared at two scales."
 SCALING_COLUMNS = (
     "dataset",
     "model",
@@ -106,13 +103,6 @@ WHY_MEMORY = """\
 - Bytes against `lru`: most of them are the first load of each block. A backward reads first what the forward used last, and that is what a cache
   keeps (`bench/results/memory_policies.md`).
 - Seconds differ more than bytes: the rivals load nothing ahead, so copies do not run beside computing. `none` also stores states between chunks."""
-WHY_LIMIT = """\
-- Within a node PCIe is busiest: no device holds its part, so rows of sources are loaded again for each interval of destinations.
-- Ids are random, so the halo has many times the own rows. From the second node on it travels over 100 Gb/s that four devices share.
-- Beyond that an epoch gets shorter again, since every node brings a way of its own, and the network is taken to carry what all nodes send together. But
-  twice the nodes are not twice as fast until the halo stops to grow.
-- If a row travelled once to a node, not to each of its devices, the network would be busy for the seconds of that column.
-- Left out: the sum of the gradients of parameters, and waits of one worker for another."""
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -129,7 +119,6 @@ def main(given: Sequence[str] | None = None) -> int:
         partitioners(machine, arguments.partitioned),
         inference(machine, arguments.inferred),
         memory(machine, arguments.partitioned),
-        limit(machine, arguments.workers),
     ):
         print("\n".join(section), end="\n\n", flush=True)
     return 0
@@ -316,30 +305,6 @@ def memory(machine: Machine, dataset: str) -> Iterator[str]:
         yield table_line([case.budget, named, f"{case.times(rival):.2f}", f"{slower:.2f}"])
 
 
-def limit(machine: Machine, counts: Sequence[int]) -> Iterator[str]:
-    """1 to 1024 workers."""
-    job, graph = Job(shape=SHAPE, model=MODELS[0]), Generated.of(SHAPE)
-    found = loads_of(job, machine, graph, counts)
-    stop = stop_of(found)
-    yield "## 1 to 1024 workers on 10 billion edges\n"
-    yield (
-        f"GCN, {SHAPE.vertices:,} vertices, {SHAPE.features} features, {SHAPE.classes} classes, counted at 1/{graph.scale}. From the plan of the worker in the middle, without a simulation: an epoch "
-        "takes at least as long as the busiest resource. Nodes of four GPUs; the network between them carries what each node sends.\n"
-    )
-    yield (
-        f"**{stop.workers:,} workers are the last that scale**: twice as many are less than {LEAST_GAIN:g} times as fast, or slower. What stops them is the {stop.busiest}. "
-        f"{found[-1].workers:,} are {found[0].epoch_s / found[-1].epoch_s:.3g} times as fast as {found[0].workers:,}."
-    )
-    smaller = Generated.of(SHAPE, most_edges=MOST_EDGES // 4)
-    halos = [halo_of(each, CHECKED) for each in (smaller, graph)]
-    yield (
-        f"\nThe scale counts a little: for {CHECKED} workers the halo is {halos[0]:.2f} times the own rows at 1/{smaller.scale}, and {halos[1]:.2f} times at "
-        f"1/{graph.scale}. The network of the whole graph may be busy for less long than the table says."
-    )
-    yield f"\n{WHY_LIMIT}\n"
-    yield from lines(found)
-
-
 def _header(columns: Sequence[str], num_words: int) -> list[str]:
     return [table_line(columns), table_line(["---"] * num_words + ["--:"] * (len(columns) - num_words))]
 
@@ -349,7 +314,6 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--datasets", nargs="+", choices=list(SHAPES), default=list(SHAPES), metavar="SHAPE")
     parser.add_argument("--partitioned", choices=list(SHAPES), default="reddit", help="shape of figures 8 and 10")
     parser.add_argument("--inferred", choices=list(SHAPES), default="ppi", help="shape of figure 9")
-    parser.add_argument("--workers", nargs="+", type=int, default=list(COUNTS), help="workers on 10 billion edges")
     parser.add_argument(
         "--machine", type=Path, default=MACHINE, help="nodes of four devices, with links between them"
     )

@@ -48,7 +48,6 @@ def test_every_number_is_measured() -> None:
     assert [int(said[3]), int(said[4])] == [len(named), sum(row[5] == row[6] for row in named)]
     ratios = sorted(map(ratio_of, forecasts))
     assert [float(said[1]), float(said[2])] == [ratios[0], ratios[-1]]
-    slowed, busy = slowed.split("## Where the processor's core is busy")
     rows = [line.strip("| ").split(" | ") for line in settled.splitlines() if "GB/s |" in line]
     assert [(row[0], row[1]) for row in rows] == [
         (f"{quota} core, 1 GB/s", policy) for quota in ("1", "0.5") for policy in ("joint", "hyscale")
@@ -62,45 +61,3 @@ def test_every_number_is_measured() -> None:
     policies = [line.strip("| ").split(" | ") for line in slowed.splitlines()[4:] if line.startswith("| ")]
     assert [row[0] for row in policies] == ["static", "joint", "hyscale"]
     assert all(float(row[2]) > 0 for row in policies)
-    columns = [
-        [cell.strip() for cell in line.split("|")[1:-1]] for line in busy.splitlines() if line.startswith("| ")
-    ]
-    header, *tasks, last = columns
-    assert header == ["", "the processor alone", "the accelerator alone", "both, equal shares"]
-    assert last[0] == "an iteration, from one to the next"
-    by_task = {name: cells for name, *cells in tasks}
-    # Who does not train or copy has no seconds of that.
-    assert by_task["propagation"][:2] == ["", ""] != by_task["propagation"][2:]
-    assert by_task["copying to the accelerator"][0] == ""
-    for name, *cells in [*tasks, last]:
-        assert all(float(cell) >= 0 for cell in cells if cell), name
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_how_a_run_begins_is_measured() -> None:
-    options = [
-        "--vertices",
-        "3e3",
-        "--edges",
-        "3e4",
-        "--features",
-        "8",
-        "--hidden",
-        "8",
-        "--batch-size",
-        "64",
-        "--quotas",
-        "1",
-        "--rounds",
-        "1",
-    ]
-    command = [sys.executable, "-m", "bench.hybrid.begins", *options]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    rows = [line.strip("| ").split(" | ") for line in ran.stdout.splitlines() if line.startswith("| 1 ")]
-    assert [row[1:3] for row in rows] == [
-        [each, begins] for each in ("joint", "static") for begins in ("cores", "model")
-    ]
-    assert [float(row[3]) > 0 for row in rows] == [False, True] * 2
-    assert rows[0][4] == rows[2][4] == "50%"

@@ -129,15 +129,3 @@ def test_a_batch_from_disk_is_compared_and_who_is_killed_has_no_figures() -> Non
         "Median of forecast / measured: 1.10.",
     ]
     assert tiers_of(turns | {"sagann": [_turn({}, kills=1)]}) == []
-
-
-@pytest.mark.thorough
-def test_the_parts_of_an_epoch_are_told() -> None:
-    command = [sys.executable, "-m", "bench.minibatches.profile", *TINY, "--tasks", "sage:5,3"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    name, *seconds = (cell.strip() for cell in done.stdout.splitlines()[-1].strip("|").split("|"))
-    assert name == "sage, fanouts 5, 3"
-    *parts, epoch_s, load_s, rows_s = map(float, seconds)
-    assert all(part >= 0 for part in (*parts, load_s, rows_s))
-    assert 0.5 * epoch_s < sum(parts) <= 1.02 * epoch_s + 0.003

@@ -25,7 +25,6 @@ from bench.roc.epochs import (
     simulated,
 )
 from bench.roc.graphs import Cut, Generated
-from bench.roc.limit import COLUMNS, Load, load_of, stop_of
 from sagann.partition import vertex_ranges
 from sagann.plan.intervals import sizes
 from sagann.plan.machine import Machine
@@ -185,30 +184,6 @@ def test_the_parameters_of_a_gcn_are_its_two_maps_and_biases() -> None:
     assert JOB.parameter_bytes == 4 * (200 * 128 + 128 + 128 * 5 + 5)
 
 
-def test_scaling_stops_where_twice_the_workers_hardly_help() -> None:
-    def load(workers: int, seconds: float) -> Load:
-        return Load(
-            workers=workers,
-            num_intervals=1,
-            halo=0.0,
-            launches_s=0.0,
-            once_per_node_s=0.0,
-            seconds={"compute": seconds, "network": 0.1},
-        )
-
-    assert stop_of([load(1, 8.0), load(2, 4.0), load(4, 3.9), load(8, 1.0)]).workers == 2
-    assert stop_of([load(1, 8.0), load(2, 4.0)]).workers == 2
-
-
-def test_the_plan_of_one_worker_tells_what_each_resource_does() -> None:
-    loads = [load_of(JOB, CLUSTER, graph(), workers) for workers in (1, 4, 8)]
-    assert [each.seconds["network"] > 0 for each in loads] == [False, False, True]
-    assert 0 < loads[2].once_per_node_s < loads[2].seconds["network"]
-    assert loads[0].halo == 0 < loads[1].halo < loads[2].halo
-    # The simulation of one device is no faster.
-    assert simulated(JOB, CLUSTER, graph(), ranges_of(1)).seconds >= loads[0].epoch_s
-
-
 def _cells(block: str) -> list[list[str]]:
     return [text.strip("| ").split(" | ") for text in block.splitlines() if text.startswith("|")]
 
@@ -216,8 +191,6 @@ def _cells(block: str) -> list[list[str]]:
 @pytest.mark.slow
 def test_the_page_has_every_section(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(memory_policies.SHAPES, "pubmed", SMALL)
-    monkeypatch.setattr(roc, "SHAPE", SMALL)
-    monkeypatch.setattr(roc, "CHECKED", 4)
     assert SMALL.edges < graphs.MOST_EDGES
     options = [
         "--datasets",
@@ -226,10 +199,6 @@ def test_the_page_has_every_section(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         "pubmed",
         "--inferred",
         "pubmed",
-        "--workers",
-        "1",
-        "2",
-        "4",
     ]
     monkeypatch.setattr(roc, "MODELS", ("gcn",))
     assert roc.main(options) == 0
@@ -241,7 +210,5 @@ def test_the_page_has_every_section(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         (roc.PARTITION_COLUMNS, 6),
         (roc.LATENCY_COLUMNS, 8),
         (roc.MEMORY_COLUMNS, 6),
-        (COLUMNS, 3),
     ):
         assert len(tables[columns]) == 2 + count
-    assert "workers are the last that scale" in text
