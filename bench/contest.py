@@ -108,22 +108,12 @@ class Results:
         complete = ("together", dataset, task, "") in self.records
         return record if record is None or complete or self.origin.items() <= record.items() else None
 
-    @property
-    def origins(self) -> list[str]:
-        """The commits and processors that were measured, in the order of their measurements."""
-        return list(dict.fromkeys(map(origin_of, self.records.values())))
-
     def add(self, record: Record) -> None:
         """Keep a measurement."""
         record = record | self.origin
         self.records[_key(record)] = record
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
-
-
-def origin_of(record: Record) -> str:
-    """What was measured where."""
-    return f"{record['commit']} on {record['processor']}"
 
 
 def _whole_lines(path: Path) -> list[str]:

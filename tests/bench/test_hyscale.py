@@ -9,7 +9,7 @@ from bench.hyscale.cases import CASES, DATASETS, FIGURE_11
 from bench.hyscale.contest import HORIZON, best_by_search, run, settled_after, times_best
 from sagann.machines import published_machine
 from sagann.plan.hybrid.batches import expected_counts
-from tests.bench.test_orders import rows_of
+from tests.bench.tables import rows_of
 
 U250 = published_machine(hyscale.MACHINE)
 
