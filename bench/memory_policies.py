@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-from bench.origin import commit
 from bench.result_tables import table_line
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology
@@ -151,7 +150,7 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     print("# What memory policies move\n")
     command = " ".join(["bench.memory_policies", *(sys.argv[1:] if given is None else given)])
-    print(f"`python -m {command}` at {commit()}; rates of {machine.name}.\n")
+    print(f"`python -m {command}`; rates of {machine.name}.\n")
     print("\n".join(summary(zigzag)))
     print(f"\n{WHY}\n")
     print("\n".join(summary(ascending)))

@@ -13,7 +13,6 @@ Times as fast as the faster of PyG (with torch-sparse) and DGL, each with its be
 `bench/results` say where the seconds go. [Mini-batches](minibatches.md) says how to train this way.
 """
 SAMPLED = (
-    ("sampling.md", "sagann / it", "edges sampled per second and core", "`python -m bench.sampling`"),
     ("minibatches.md", "it / sagann", "sampled epochs in memory", "`python -m bench.minibatches`"),
     (
         "minibatches_on_disk.md",

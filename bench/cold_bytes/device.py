@@ -23,7 +23,7 @@ from bench.cold_bytes.sampled_epochs import Case, add_arguments, cases, numbers
 from bench.device.clock import alternate
 from bench.device.host_devices import HostDevices
 from bench.device.place import where
-from bench.origin import command_line, commit
+from bench.origin import command_line
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
@@ -64,7 +64,7 @@ def main(given: Sequence[str] | None = None) -> int:
     lines = [
         "# Rows of features for a CUDA device",
         "",
-        f"`{command_line('bench.cold_bytes.device', asked)}` at {commit()}; {where(device)}",
+        f"`{command_line('bench.cold_bytes.device', asked)}`; {where(device)}",
         "",
         f"Fanouts {', '.join(map(str, options.fanouts))}; rows of {4 * options.width} bytes; medians of {options.rounds} rounds.",
         "",

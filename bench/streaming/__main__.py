@@ -16,7 +16,6 @@ import torch
 
 from bench.epochs.graphs import DATASETS, SHAPES, stored_graph, write_graph, write_weights
 from bench.epochs.sagann_worker import config_of
-from bench.origin import commit
 from bench.streaming.contest import Measured, measure
 from bench.streaming.report import HEADER, NOTES, PARTS_HEADER, PARTS_NOTES, parts_of, rows_of
 from bench.workers import Worker
@@ -33,7 +32,7 @@ def main(given: Sequence[str] | None = None) -> int:
     report = [
         "# Epochs inside a memory budget",
         "",
-        f"`python -m {' '.join(['bench.streaming', *(sys.argv[1:] if given is None else given)])}` at {commit()}; "
+        f"`python -m {' '.join(['bench.streaming', *(sys.argv[1:] if given is None else given)])}`; "
         f"{arguments.threads} threads, {processor_name()}, PyTorch {torch.__version__}.",
         "",
         "An epoch is forward, cross-entropy on the training vertices, backward, and a step of Adam: 2 layers, hidden "
