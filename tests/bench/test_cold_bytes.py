@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 
 import numpy as np
 import pytest
 
 from bench.cold_bytes import scores
 from bench.cold_bytes.__main__ import main, num_cold_rows
-from bench.cold_bytes.sampled_epochs import cases
 from sagann.tiering import CACHES
 
 
@@ -60,10 +58,3 @@ def test_no_score_takes_more_reads_than_the_oracle(
         assert [float(quotient) for quotient in row[10:]] == pytest.approx(cold, rel=0.01)
     # Where all rows are hot, nothing is read from the cold tier.
     assert found[1][4:] == found[3][4:] == ["100.0% less"] * 6 + ["-"] * 4
-
-
-def test_other_epochs_do_not_tell_all_of_these_epochs() -> None:
-    (case,) = cases(Namespace(rmat=[(2000, 20_000)], data=None, labelled=0.05, share=0.1))
-    (row,) = scores.rows_of(case, (5, 3), [0.1], 1)
-    before, oracle = (float(share.removesuffix("% less")) for share in row[8:10])
-    assert before < oracle

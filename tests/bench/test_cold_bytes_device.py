@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.cold_bytes import device as script
 from bench.cold_bytes.device import COPY, Way, gathered_by_host, main, of_store, rows_of
 from bench.device.host_devices import HostDevices
 from sagann.runtime.tiered import DeviceFeatures
@@ -56,23 +55,6 @@ def test_a_tiny_graph_is_measured_on_the_processor(tmp_path: Path, capsys: pytes
 def test_a_tiny_graph_is_measured_on_a_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TINY, "--hot", "0", "0.2", "1", "--threads", "2"]) == 0
     assert_complete(capsys.readouterr().out)
-
-
-def test_without_a_device_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main([]) == 1
-    captured = capsys.readouterr()
-    assert "There is nothing to measure. no such device: 'cuda'" in captured.err
-    assert not captured.out
-
-
-def test_a_way_that_gives_other_rows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(store: DeviceFeatures, name: str, batches: object) -> dict[str, Way]:
-        return {name: Way(rows=lambda number: torch.zeros(1, 8), hot_share=0.0, bus_share=1.0)}
-
-    monkeypatch.setattr(script, "of_store", wrong)
-    with pytest.raises(AssertionError, match="0% hot gives other rows"):
-        main([*TINY, "--device", "cpu", "--hot", "0"])
 
 
 @pytest.mark.filterwarnings("ignore:The features cannot be read in place:RuntimeWarning")

@@ -18,15 +18,15 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("runs", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
 @pytest.mark.parametrize("compare", WAYS)
-def test_a_row_for_every_way(compare: str, runs: bool, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_row_for_every_way(compare: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     machine = tmp_path / "machine.toml"
     machine.write_text(ROUND.to_toml())
     given = [compare, "--datasets", "tiny", "--models", "gated-gcn", "--hidden", "16", "--threads", "1"]
     given += ["--simulations", "3", "--machine", str(machine), "--work", str(tmp_path / "work")]
-    assert neugraph.main([*given, *(["--run", "--rounds", "1"] if runs else [])]) == 0
-    rows = {row["way"]: row for row in rows_of(capsys.readouterr().out, COLUMNS + (TIMED if runs else ()))}
+    assert neugraph.main([*given, "--run", "--rounds", "1"]) == 0
+    rows = {row["way"]: row for row in rows_of(capsys.readouterr().out, COLUMNS + TIMED)}
     assert list(rows) == WAYS[compare]
     assert len({row["budget MiB"] for row in rows.values()}) == 1
     assert len({row["P"] for name, row in rows.items() if name != "twice P"}) == 1

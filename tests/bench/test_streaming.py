@@ -49,6 +49,7 @@ def cells_of(text: str) -> list[dict[str, str]]:
     return [dict(zip(names, (cell.strip() for cell in line.split("|")[1:-1]), strict=True)) for line in lines]
 
 
+@pytest.mark.thorough
 def test_a_tiny_graph_gives_a_row_for_every_way_and_all_compute_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,6 +94,7 @@ def specification(tmp_path_factory: pytest.TempPathFactory) -> dict:
     return found | {"machine": ROUND.to_toml()}
 
 
+@pytest.mark.thorough
 def test_a_budget_that_cannot_be_met_is_raised_to_the_least_that_can(specification: dict) -> None:
     graph = sagann_worker.load(specification, Path(specification["folder"]))
     model = sagann_worker.model_of(specification, graph)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench.contest import Contestant, Results, Rules, run_contest
 
 COMMAND = (sys.executable, "-m", "tests.bench.fake_worker")
 
 
+@pytest.mark.thorough
 def test_a_contest_goes_on_without_who_was_killed_and_continues_where_it_was(tmp_path: Path) -> None:
     names = {"sagann": "", "pyg:one": "killed", "pyg:two": "", "dgl": "unsupported"}
 
