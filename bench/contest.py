@@ -202,7 +202,6 @@ def _run_alone(contestant: Contestant, specification: Mapping[str, Any], rules: 
             seconds = steady["seconds"]
             if max(seconds) < SLOW_S:
                 seconds = worker.ask({"epochs": _repetitions(min(seconds), rules)})["seconds"]
-            parts = _result(worker) if contestant.system == "floor" else {}
     except WorkerEndedError as end:
         # Results are kept with the project: no paths of this machine.
         print(end.detail, file=sys.stderr)
@@ -217,7 +216,6 @@ def _run_alone(contestant: Contestant, specification: Mapping[str, Any], rules: 
         # Before any step, and before the third.
         "losses": [_number(first["loss"]), _number(steady["loss"])],
         "seconds": seconds,
-        "parts": {name: float(value) for name, value in parts.items()},
     }
 
 

@@ -77,32 +77,6 @@ LATENCY_COLUMNS = (
 TRAINED_GRAPHS, TEST_GRAPHS = 20, 4
 "Numbers of graphs of ROC, Sec. 7.6: PPI has 24."
 MEMORY_COLUMNS = ("budget", "rival", "bytes, times", "seconds, times")
-WHY_SCALING = """\
-- Figure 5 is a picture, and the paper's text states no number for 1 to 16 GPUs: nothing stands beside these figures.
-- Two GPUs may be more than twice as fast: one GPU loads all features before its first step where P is 1, and two load half of them. A shape that
-  does not fit one GPU moves rows to the host and back.
-- From the second node on, the network is what is busy. Ids are random here, so a device needs most of the rows that others own, and each of a
-  node's four devices gets them for itself over 100 Gb/s. A numbering that keeps neighbours together would send less; the paper does not state its own."""
-WHY_RIVALS = """\
-- `none` loads nothing ahead, stores the state of a sum between two chunks, and loads it again. NeuGraph copies beside computing. So the largest
-  factors are too large.
-- Where P is 1 everything fits, and NeuGraph's way differs by reloading alone."""
-WHY_PARTITIONS = """\
-- The factor depends on the numbering, which the paper does not state. With random ids equal vertices are nearly equal edges too. With
-  vertices by degree the first part of equal vertices has the most edges.
-- Where the network is busiest, balanced computing gains little. The cost model predicts computing alone, as in the paper. With vertices by degree, parts of
-  equal vertices send equally many rows, and of parts of equal seconds the last ones send more."""
-WHY_LATENCY = """\
-- The cost model has seen the graphs of the training alone, and their forward steps. It cuts each new graph by counting its edges, before anything ran
-  on it.
-- Milliseconds that the slowest device computes, on the first new graph, are those of equal vertices, equal edges and `cost`. With ids by degree,
-  learned parts balance computing on graphs that they have not seen. Little is gained by that: the graphs are so small that most of it is the time of
-  launching kernels, which no cut changes. A device also loads the features of its vertices before it computes, and the cost model does not count that.
-- The graphs are small: on several nodes a prediction takes longer than on one, as the paper says of its own."""
-WHY_MEMORY = """\
-- Bytes against `lru`: most of them are the first load of each block. A backward reads first what the forward used last, and that is what a cache
-  keeps (`bench/results/memory_policies.md`).
-- Seconds differ more than bytes: the rivals load nothing ahead, so copies do not run beside computing. `none` also stores states between chunks."""
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -166,7 +140,6 @@ def scaling(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
             times = [f"{first.seconds / found[count].seconds:.2f}" for count in DEVICES[1:]]
             busiest = [found[count].busiest for count in (1, 4, 16)]
             yield table_line([name, model, f"{1 / first.seconds:.3g}", *times, str(first.num_intervals), *busiest])
-    yield f"\n{WHY_SCALING}"
 
 
 def rivals(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
@@ -194,7 +167,7 @@ def rivals(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
             speeds = [f"{1 / each.seconds:.3g}" for each in (roc, other)]
             times.append(other.seconds / roc.seconds)
             rows.append(table_line([name, str(count), str(roc.num_intervals), *speeds, f"{times[-1]:.2f}"]))
-    yield f"- Here {spread(times)}.\n{WHY_RIVALS}\n"
+    yield f"- Here {spread(times)}.\n"
     yield from rows
 
 
@@ -225,7 +198,7 @@ def partitioners(machine: Machine, dataset: str) -> Iterator[str]:
                     ]
                 )
             )
-    yield f"- Here `cost` is {spread(times)} times as fast as equal vertices.\n{WHY_PARTITIONS}\n"
+    yield f"- Here `cost` is {spread(times)} times as fast as equal vertices.\n"
     yield from rows
 
 
@@ -268,7 +241,7 @@ def inference(machine: Machine, dataset: str) -> Iterator[str]:
                     ]
                 )
             )
-    yield f"- Here equal vertices take {spread(times)} times as long as `cost`.\n{WHY_LATENCY}\n"
+    yield f"- Here equal vertices take {spread(times)} times as long as `cost`.\n"
     yield from rows
 
 
@@ -298,7 +271,7 @@ def memory(machine: Machine, dataset: str) -> Iterator[str]:
         copied = spread([case.times(rival) for case in cases])
         seconds = spread([case.seconds[rival] / case.seconds["dp"] for case in cases])
         yield f"- {named}: bytes {copied} times, seconds {seconds} times."
-    yield f"{WHY_MEMORY}\n"
+    yield ""
     yield from _header(MEMORY_COLUMNS, 2)
     for case, (rival, named) in product(cases, RIVALS.items()):
         slower = case.seconds[rival] / case.seconds["dp"]

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.cold_bytes import device as script
 from bench.cold_bytes.device import COPY, Way, gathered_by_host, main, of_store, rows_of
-from bench.device.host_devices import HostDevices
 from sagann.runtime.tiered import DeviceFeatures
 from tests.runtime.device.drivers import SimulatedDevices
 
@@ -40,7 +40,10 @@ def assert_complete(text: str) -> None:
     assert float(cells["0% hot, rows(ids)"][4]) >= 0
 
 
-def test_a_tiny_graph_is_measured_on_the_processor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tiny_graph_is_measured_on_the_processor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "devices_of", lambda device: SimulatedDevices([1 << 30]))
     page = tmp_path / "page.md"
     assert main([*TINY, "--device", "cpu", "--hot", "0", "0.2", "1", "--threads", "2", "--out", str(page)]) == 0
     said = capsys.readouterr().out
@@ -62,7 +65,7 @@ def test_ways_give_the_rows_of_every_batch_also_where_nothing_is_pinned() -> Non
     features = torch.arange(40.0).reshape(20, 2)
     batches = [torch.tensor([3, 0, 19]), torch.tensor([7, 7])]
     stores = {
-        "pinned": DeviceFeatures(features.clone(), 0.5, devices=HostDevices()),
+        "pinned": DeviceFeatures(features.clone(), 0.5, devices=SimulatedDevices([1 << 30])),
         "refused": DeviceFeatures(features.clone(), 0.5, devices=SimulatedDevices(refuse_at=0)),
     }
     ways = {name: way for key, store in stores.items() for name, way in of_store(store, key, batches).items()}
