@@ -84,19 +84,18 @@ docs: $(STAMP)  ## Build the site of docs/ and of all public names into build/si
 accuracy: $(STAMP)  ## Reproduce the published accuracies (an hour or more; RESULTS=folder to start anew; SAGANN_DATA=folder of its graphs).
 	$(BIN)/python -m bench.accuracy --results $(RESULTS)/accuracy.jsonl --out docs/accuracy.md
 
-epochs: $(STAMP)  ## Time epochs and gathers against PyG, and DGL where DGL=path/to/its/python (some hours).
+epochs: $(STAMP)  ## Time epochs against PyG, and DGL where DGL=path/to/its/python (some hours).
 	$(BIN)/python -m bench.epochs --check $(if $(DGL),--dgl $(DGL))
-	$(BIN)/python -m bench.epochs --defaults --out $(RESULTS)/defaults.md --results $(RESULTS)/defaults.jsonl $(if $(DGL),--dgl $(DGL))
-	$(BIN)/python -m bench.epochs --out $(RESULTS)/epochs.md --results $(RESULTS)/epochs.jsonl $(if $(DGL),--dgl $(DGL))
-	$(BIN)/python -m bench.operations --out $(RESULTS)/operations.md --results $(RESULTS)/operations.jsonl $(if $(DGL),--dgl $(DGL))
+	$(BIN)/python -m bench.epochs --defaults --results $(RESULTS)/defaults.jsonl $(if $(DGL),--dgl $(DGL))
+	$(BIN)/python -m bench.epochs --results $(RESULTS)/epochs.jsonl $(if $(DGL),--dgl $(DGL))
 
 streaming: $(STAMP)  ## Time epochs within memory budgets, and count what plans move (about an hour; 40 GB below WORK=folder/on/a/disk).
 	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 3 --datasets reddit-middle --models gcn > $(RESULTS)/streaming.md
 	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 3 --datasets reddit-small --models gcn gat ggnn gated-gcn >> $(RESULTS)/streaming.md
 	$(BIN)/python -m bench.streaming --work $(WORK) --rounds 2 --datasets reddit-middle --models gated-gcn >> $(RESULTS)/streaming.md
-	$(BIN)/python -m bench.orders --datasets reddit-small --models gcn gat ggnn maxpool-gcn gated-gcn > $(RESULTS)/orders.md
-	$(BIN)/python -m bench.visits --models maxpool-gcn --simulations 30 > $(RESULTS)/visits.md
-	$(BIN)/python -m bench.selective --scale 100 --datasets amazon reddit-small --models gated-gcn --share 16 --hidden 64 --run > $(RESULTS)/selective.md
+	$(BIN)/python -m bench.papers.neugraph orders --models gcn gat ggnn maxpool-gcn gated-gcn > $(RESULTS)/neugraph.md
+	$(BIN)/python -m bench.papers.neugraph visits --models maxpool-gcn --simulations 30 >> $(RESULTS)/neugraph.md
+	$(BIN)/python -m bench.papers.neugraph rows --datasets amazon reddit-small --by metis --models gated-gcn --share 16 --hidden 64 --host ram --run >> $(RESULTS)/neugraph.md
 	$(BIN)/python -m bench.size --work $(WORK) --memory 3GiB --hidden 64 $(if $(DGL),--dgl $(DGL)) > $(RESULTS)/size.md
 
 performance: $(STAMP)  ## Write docs/performance.md from bench/results.

@@ -108,22 +108,12 @@ class Results:
         complete = ("together", dataset, task, "") in self.records
         return record if record is None or complete or self.origin.items() <= record.items() else None
 
-    @property
-    def origins(self) -> list[str]:
-        """The commits and processors that were measured, in the order of their measurements."""
-        return list(dict.fromkeys(map(origin_of, self.records.values())))
-
     def add(self, record: Record) -> None:
         """Keep a measurement."""
         record = record | self.origin
         self.records[_key(record)] = record
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
-
-
-def origin_of(record: Record) -> str:
-    """What was measured where."""
-    return f"{record['commit']} on {record['processor']}"
 
 
 def _whole_lines(path: Path) -> list[str]:
@@ -212,7 +202,6 @@ def _run_alone(contestant: Contestant, specification: Mapping[str, Any], rules: 
             seconds = steady["seconds"]
             if max(seconds) < SLOW_S:
                 seconds = worker.ask({"epochs": _repetitions(min(seconds), rules)})["seconds"]
-            parts = _result(worker) if contestant.system == "floor" else {}
     except WorkerEndedError as end:
         # Results are kept with the project: no paths of this machine.
         print(end.detail, file=sys.stderr)
@@ -227,7 +216,6 @@ def _run_alone(contestant: Contestant, specification: Mapping[str, Any], rules: 
         # Before any step, and before the third.
         "losses": [_number(first["loss"]), _number(steady["loss"])],
         "seconds": seconds,
-        "parts": {name: float(value) for name, value in parts.items()},
     }
 
 

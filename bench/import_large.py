@@ -1,7 +1,7 @@
 """Import a graph larger than memory: R-MAT edges in Parquet or CSV shards, under a hard memory limit.
 
-The shards are generated outside the limit. The import runs in a process of its own inside a memory cgroup
-(version 1), so going over the limit is death and not a matter of measuring. Afterwards the result is compared
+The shards are generated outside the limit. The import runs in a process of its own inside a control group, so
+going over the limit is death and not a matter of measuring. Afterwards the result is compared
 with the shards: number of edges, offsets that never fall, and the in-edges of sampled destinations, by source.
 
     python -m bench.import_large --edges 500000000 --vertices 50000000 --folder /path/with/30/GB
@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-CGROUPS = Path("/sys/fs/cgroup/memory")
+from bench.size.limit import Limit, drop_cached
+
 SHARD_EDGES = 25_000_000
 
 
@@ -40,10 +40,7 @@ def main() -> int:
         size = sum(shard.stat().st_size for shard in shards.iterdir())
         print(f"generated {options.edges:,} edges, {size / 1e9:.1f} GB, in {time.perf_counter() - began:.0f} s")
         # What the generator left in the page cache must not make the import look fast, nor its writes slow.
-        os.sync()
-        for shard in shards.iterdir():
-            with shard.open("rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        drop_cached(shards)
         failure = _import_limited(folder, options)
         if failure or not (folder / "graph").exists():
             return failure
@@ -88,30 +85,21 @@ def _write_shards(folder: Path, options: argparse.Namespace) -> list[Path]:
 
 
 def _import_limited(folder: Path, options: argparse.Namespace) -> int:
-    """Run the import in a cgroup of its own; returns 0 when it lived."""
-    group = CGROUPS / f"sagann-import-{os.getpid()}"
+    """Run the import in a control group of its own; returns 0 when it lived."""
     try:
-        group.mkdir()
-        (group / "memory.limit_in_bytes").write_text(str(options.limit_mib * 2**20))
-    except OSError as error:
-        print(f"SKIPPED: no memory cgroup (version 1) can be made: {error}")
+        limit = Limit(f"sagann-import-{os.getpid()}", options.limit_mib * 2**20)
+    except RuntimeError as error:
+        print(f"SKIPPED: {error}")
         return 0
-    # The child joins the group before it becomes Python, so everything it ever holds counts.
-    command = [sys.executable, __file__, *sys.argv[1:], "--child", str(folder)]
-    try:
-        joined = ["sh", "-c", f'echo $$ > "{group}/cgroup.procs" && exec "$@"', "sh", *command]
-        code = subprocess.run(joined, check=False).returncode
-        peak = int((group / "memory.max_usage_in_bytes").read_text())
-        refused = int((group / "memory.failcnt").read_text())
-        print(
-            f"cgroup: limit {options.limit_mib} MiB, peak {peak / 2**20:.0f} MiB (page cache included), "
-            f"limit reached {refused} times"
-        )
-    finally:
-        group.rmdir()
-    if code:
-        print(f"FAILED: the import died with {code}")
-    return code
+    with limit:
+        ended = limit.run([sys.executable, "-m", "bench.import_large", *sys.argv[1:], "--child", str(folder)])
+    print(ended.output, end="")
+    print(
+        f"limit {options.limit_mib} MiB: {ended.outcome}, held {ended.own_bytes / 2**20:.0f} MiB, limit reached {ended.hits} times"
+    )
+    if ended.status:
+        print(f"FAILED: {ended.errors}")
+    return ended.status
 
 
 def _import(options: argparse.Namespace) -> int:

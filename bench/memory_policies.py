@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 
-from bench.origin import commit
 from bench.result_tables import table_line
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology
@@ -28,7 +27,6 @@ from sagann.plan.machine import Machine
 from sagann.plan.residency import BudgetError
 from sagann.plan.simulate import simulate
 from sagann.plan.steps import UNLIMITED, MemoryPolicy, Plan, Step
-from sagann.plan.sweeps import Traversal
 from sagann.plan.work import StepWork
 from sagann.runtime.streaming.capturing import captured
 from sagann.saga.layer import count_hops
@@ -50,15 +48,6 @@ COLUMNS = (
     *(f"{policy} s" for policy in POLICIES),
     "fastest",
 )
-WHY = """\
-ROC states 1.4 to 5 times for its memory manager against streaming and LRU (Sec. 7.7). Against streaming that is reached and exceeded,
-against LRU mostly not, for two reasons:
-
-- Much of what `lru` moves is compulsory, as the lines above say: mostly the first load of every block.
-- The backward of an epoch reads what the forward made, the last block first. So the blocks that were used last are used next, and these
-  are the ones that a cache keeps. Sweeps that zigzag add to that: with sweeps that always ascend, LRU reaches the factor more often.
-
-The same models with ascending sweeps:"""
 PAPER = 1.4
 "The least factor that ROC states against streaming and LRU."
 NUM_WORDS = 2
@@ -140,37 +129,25 @@ def main(given: Sequence[str] | None = None) -> int:
     """Plan, simulate and report."""
     arguments = _arguments(given)
     machine = Machine.from_toml(arguments.machine.read_text(), where=str(arguments.machine))
-    zigzag, ascending = (
-        [
-            case
-            for dataset in arguments.datasets
-            for model in arguments.models
-            for case in cases_of(dataset, model, arguments.hidden, arguments.intervals, machine, traversal)
-        ]
-        for traversal in (None, Traversal(direction="ascending"))
-    )
+    cases = [
+        case
+        for dataset in arguments.datasets
+        for model in arguments.models
+        for case in cases_of(dataset, model, arguments.hidden, arguments.intervals, machine)
+    ]
     print("# What memory policies move\n")
     command = " ".join(["bench.memory_policies", *(sys.argv[1:] if given is None else given)])
-    print(f"`python -m {command}` at {commit()}; rates of {machine.name}.\n")
-    print("\n".join(summary(zigzag)))
-    print(f"\n{WHY}\n")
-    print("\n".join(summary(ascending)))
+    print(f"`python -m {command}`; rates of {machine.name}.\n")
+    print("\n".join(summary(cases)))
     print(f"\n{notes(arguments.hidden)}\n")
     print(table_line(COLUMNS))
     print(table_line(["---"] * NUM_WORDS + ["--:"] * (len(COLUMNS) - NUM_WORDS)))
-    for case in zigzag:
+    for case in cases:
         print(table_line(case.cells()))
     return 0
 
 
-def cases_of(
-    dataset: str,
-    model: str,
-    hidden: int,
-    num_intervals: int,
-    machine: Machine,
-    traversal: Traversal | None = None,
-) -> Iterator[Case]:
+def cases_of(dataset: str, model: str, hidden: int, num_intervals: int, machine: Machine) -> Iterator[Case]:
     """The cases of a model on a shape, all with as many intervals as the least budget needs."""
     shape = SHAPES[dataset]
     program, topology_hops = captured_for(shape, model, hidden)
@@ -186,7 +163,6 @@ def cases_of(
             budget_bytes,
             gradients=gradients,
             folded=True,
-            traversal=traversal,
             same_memory=False,
         )
 

@@ -44,7 +44,6 @@ ORDINARY = "engine"
 CONTESTS = {
     "defaults": "epochs, defaults of `sagann train`",
     "epochs": "epochs, no dropout",
-    "operations": "gathers, forward and backward",
 }
 "The files of records, and what is measured in each."
 INTRODUCTION = """# Performance
@@ -72,7 +71,7 @@ the floor, because calls from Python take most of their epoch (`python -m bench.
 SMALL = """## How small
 
 Peak memory of a process above its loaded graph. In memory, sagann is compared with the thriftiest variant of PyG and DGL, be it slow,
-and ranges are over models. Inside a budget, sagann is compared with its own streamed epoch at P = 1.
+and ranges are over graphs and models. Inside a budget, sagann is compared with its own streamed epoch at P = 1.
 """
 SURE = """## How sure
 
@@ -195,15 +194,14 @@ def _small_table(
 ) -> list[str]:
     lines = ["| case | memory | compared with | share | times as long | command |", "|---|--:|---|--:|--:|---|"]
     for name in ("defaults", "epochs"):
-        for dataset, mine in _by_dataset(rows.get(name, [])):
-            for contestant, engine in (("sagann", ""), (LEAN, ", `--engine lean`")):
-                shares = [share for row in mine if (share := row.memory_share(contestant)) is not None]
-                if shares:
-                    times = _mean(_slowdown(row, contestant) for row in mine)
-                    lines.append(
-                        f"| {dataset}, {CONTESTS[name]}{engine} | - | the thriftiest of PyG and DGL | "
-                        f"{geometric_mean(shares):.2f} ({min(shares):.2f} to {max(shares):.2f}) | {times} | {_command(name)} |"
-                    )
+        found = rows.get(name, [])
+        for contestant, engine in (("sagann", ""), (LEAN, ", `--engine lean`")):
+            shares = [share for row in found if (share := row.memory_share(contestant)) is not None]
+            if shares:
+                lines.append(
+                    f"| {CONTESTS[name]}{engine}; {len(shares)} cases | - | the thriftiest of PyG and DGL | {geometric_mean(shares):.2f} "
+                    f"({min(shares):.2f} to {max(shares):.2f}) | {_mean(_slowdown(row, contestant) for row in found)} | {_command(name)} |"
+                )
     for case, ways in _by_case(streamed):
         dense = ways[WHOLE]
         mebibytes, whole = float(ways[ON_DISK]["measured MiB"]), float(dense["measured MiB"])
@@ -348,8 +346,7 @@ def _mean(values: Iterable[float | None]) -> str:
 
 
 def _command(name: str) -> str:
-    module = "operations" if name == "operations" else "epochs"
-    return f"`python -m bench.{module}{' --defaults' if name == 'defaults' else ''}`"
+    return f"`python -m bench.epochs{' --defaults' if name == 'defaults' else ''}`"
 
 
 def _records(path: Path) -> list[Record]:

@@ -13,7 +13,6 @@ Times as fast as the faster of PyG (with torch-sparse) and DGL, each with its be
 `bench/results` say where the seconds go. [Mini-batches](minibatches.md) says how to train this way.
 """
 SAMPLED = (
-    ("sampling.md", "sagann / it", "edges sampled per second and core", "`python -m bench.sampling`"),
     ("minibatches.md", "it / sagann", "sampled epochs in memory", "`python -m bench.minibatches`"),
     (
         "minibatches_on_disk.md",
@@ -25,7 +24,7 @@ SAMPLED = (
 "Files of results, the column of ratios, what is measured, and the command."
 PYG_PAGE = "pyg_models.md"
 "File of results of PyG's models, a section."
-WORKER_PAGES = ("balance.md", "overlap.md", "partition.md", "size_together.md")
+WORKER_PAGES = ("balance.md",)
 "Files of results on several workers, each a section."
 DEVICE_PAGES = ("device.md", "minibatches_cuda.md", "cold_bytes_device.md", "hybrid_device.md")
 "Files of results that were measured on a CUDA device, each a section."

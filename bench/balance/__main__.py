@@ -23,7 +23,7 @@ import torch
 
 from bench.balance.group import Group
 from bench.epochs.graphs import SHAPES, generate, graph_of
-from bench.origin import command_line, commit
+from bench.origin import command_line
 from bench.power_law import power_law
 from bench.result_tables import table_line
 from sagann.graph import Graph
@@ -40,9 +40,7 @@ REFINED = (0.05, 0.025, 0.0125)
 def main() -> None:
     """Print both tables."""
     options = _options()
-    print(
-        f"# Balance of workers\n\n`{command_line('bench.balance', sys.argv[1:])}` at {commit()}; {processor_name()}; "
-    )
+    print(f"# Balance of workers\n\n`{command_line('bench.balance', sys.argv[1:])}`; {processor_name()}; ")
     print(
         f"PyTorch {torch.__version__}. An epoch is forward, cross-entropy, backward and a step of Adam, without dropout; "
     )

@@ -21,7 +21,7 @@ import torch
 from bench.balance.group import Group
 from bench.balance.slow_link import slow_link
 from bench.epochs.graphs import SHAPES, generate, graph_of
-from bench.origin import command_line, commit
+from bench.origin import command_line
 from bench.result_tables import table_line
 from sagann.runtime.processor import processor_name
 from sagann.storage import save_graph
@@ -33,7 +33,7 @@ def main() -> None:
     """Print the table."""
     options = _options()
     print(
-        f"# Computing while the halo travels\n\n`{command_line('bench.balance.overlap', sys.argv[1:])}` at {commit()}; "
+        f"# Computing while the halo travels\n\n`{command_line('bench.balance.overlap', sys.argv[1:])}`; "
         f"{processor_name()}; PyTorch {torch.__version__}. Two workers of one thread each; medians of {options.rounds} turns of "
         f"{options.epochs} epochs. Waits are those of the worker that waits longer, in all exchanges of an epoch.\n\n"
         "| graph | model | parts | link | nothing meanwhile, s | by default, s | ratio | waits with nothing meanwhile, s | waits by default, s | sent, MB |\n"

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from bench.cold_bytes.sampled_epochs import ROW_BYTES, Case, add_arguments, cases, numbers
-from bench.origin import commit
 from bench.result_tables import table_line
 from sagann.tiering import CACHES, AnnouncingCache, Cache, hottest
 
@@ -29,7 +28,7 @@ def main() -> None:
     torch.set_num_threads(1)
     windows = [f"look-ahead, {window} batches" for window in options.windows]
     columns = ["graph", "batches", "no tiering, MiB", "static", "s3-fifo", *windows, "optimum", "fewest"]
-    print(f"`python -m bench.cold_bytes {' '.join(sys.argv[1:])}` at {commit()}.\n")
+    print(f"`python -m bench.cold_bytes {' '.join(sys.argv[1:])}`.\n")
     print(f"{options.hot:.0%} of the rows are hot; {options.epochs} epochs; fanouts {options.fanouts}.")
     print(
         f'Rows of {ROW_BYTES} bytes. "x% less" is relative to no tiering; "optimum" looks ahead over all epochs.\n'

@@ -2,8 +2,7 @@
 
 Rows are those that the batches of a sampled epoch of a power-law graph read. A ``DeviceFeatures`` with several parts of hot rows is compared
 with rows that the processor gathers into pinned memory and copies, and with features that lie on the device as a whole. Contestants take
-turns of an epoch of batches, and a turn ends when the device is done. With ``--device cpu`` the processor stands for the device, to try
-the script out. Prints Markdown.
+turns of an epoch of batches, and a turn ends when the device is done. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from torch import Tensor
 
 from bench.cold_bytes.sampled_epochs import Case, add_arguments, cases, numbers
 from bench.device.clock import alternate
-from bench.device.host_devices import HostDevices
 from bench.device.place import where
-from bench.origin import command_line, commit
+from bench.origin import command_line
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
@@ -64,7 +62,7 @@ def main(given: Sequence[str] | None = None) -> int:
     lines = [
         "# Rows of features for a CUDA device",
         "",
-        f"`{command_line('bench.cold_bytes.device', asked)}` at {commit()}; {where(device)}",
+        f"`{command_line('bench.cold_bytes.device', asked)}`; {where(device)}",
         "",
         f"Fanouts {', '.join(map(str, options.fanouts))}; rows of {4 * options.width} bytes; medians of {options.rounds} rounds.",
         "",
@@ -115,9 +113,9 @@ def ways_of(
     return found
 
 
-def devices_of(device: torch.device) -> CudaDevices | HostDevices:
+def devices_of(device: torch.device) -> CudaDevices:
     """What a feature store asks of the device."""
-    return CudaDevices([device]) if device.type == "cuda" else HostDevices()
+    return CudaDevices([device])
 
 
 def of_store(store: DeviceFeatures, name: str, batches: Sequence[Tensor]) -> dict[str, Way]:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from bench.cold_bytes.sampled_epochs import ROW_BYTES, Case, add_arguments, cases, numbers
-from bench.origin import commit
 from bench.result_tables import table_line
 from sagann.tiering import SCORES, hottest, measured_accesses
 
@@ -26,7 +25,7 @@ COMPARED = ("wrpr", "vip")
 def main() -> None:
     """Print a row for every graph, list of fanouts and part of hot rows."""
     options = _options()
-    print(f"`python -m bench.cold_bytes.scores {' '.join(sys.argv[1:])}` at {commit()}.\n")
+    print(f"`python -m bench.cold_bytes.scores {' '.join(sys.argv[1:])}`.\n")
     print(
         f'{options.epochs} epochs. Rows of {ROW_BYTES} bytes. "x% less" is relative to no tiering; "/" divides cold bytes.\n'
     )

@@ -23,7 +23,6 @@ from bench.epochs.graphs import SHAPES, graph_of, stored_graph, write_graph, wri
 from bench.epochs.pyg_worker import VARIANTS
 from bench.epochs.report import DENSE_MODELS, EDGE_MODELS
 from bench.epochs.sagann_worker import config_of, load
-from bench.origin import commit
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 
@@ -47,7 +46,7 @@ def main(given: Sequence[str] | None = None) -> int:
     _say(
         arguments.out,
         [
-            f"`python -m {' '.join(['bench.device', *(sys.argv[1:] if given is None else given)])}` at {commit()}; "
+            f"`python -m {' '.join(['bench.device', *(sys.argv[1:] if given is None else given)])}`; "
             f"{device_name(device)}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}. Two layers, hidden "
             f"{arguments.hidden}, no dropout; seconds are medians of {arguments.rounds} rounds in alternation.",
             "",

@@ -13,21 +13,21 @@ from torch import Tensor
 
 from bench.device.clock import alternate, copy_bytes_per_s, free, peak_bytes
 from bench.epochs import pyg_worker, sagann_worker
-from bench.kernels.cuda import run_on_device, traffic_bytes
-from bench.kernels.gathers import GATHERS
+from bench.kernels.gathers import GATHERS, Gather
 from bench.standalone.serve import UnsupportedError
 from bench.standalone.stored import ARRAYS
 from bench.standalone.training import Training
 from bench.streaming.worker import SHARE, Folded, within
 from bench.timing import median_ratio
-from sagann.graph import Graph
+from sagann.graph import Graph, Topology
+from sagann.kernels.dialects import dialect_for
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.stream import stream
 
 LOSS_TOLERANCE = 1e-3
 "Relative: contestants whose first losses differ by more do not compute the same, and do not count."
-HEADER = "| what | on | sagann s | against | s | is | target | remarks |\n|---|---|--:|---|--:|--:|---|---|"
+HEADER = "| what | on | sagann s | against | s | is | remarks |\n|---|---|--:|---|--:|--:|---|"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,11 +59,7 @@ class Line:
     theirs_s: float | None
     "Seconds of that."
     ratio: float | None
-    "How the two compare; what is better depends on the target."
-    target: str
-    "To be reached."
-    is_reached: bool
-    "Whether it is."
+    "How the two compare: times as fast for epochs and gathers, times as long for epochs inside a budget."
     remarks: str = ""
     "What else is to be known."
 
@@ -71,7 +67,7 @@ class Line:
         """As a line of Markdown."""
         cells = [self.what, self.on, _seconds(self.ours_s), self.against, _seconds(self.theirs_s)]
         cells += ["-" if self.ratio is None else f"{self.ratio:.2f}"]
-        cells += [f"{self.target}: {'yes' if self.is_reached else 'NO'}", self.remarks]
+        cells += [self.remarks]
         return f"| {' | '.join(cells)} |"
 
 
@@ -85,15 +81,13 @@ def epochs(
     """An epoch against the best of PyG's variants, each of which runs in alternation with sagann's."""
     refused: list[str] = []
     pairs: dict[str, dict[str, list[float]]] = {}
-    line = partial(Line, what=f"epoch, {model}", on=dataset, target="at least 3 times as fast as PyG")
+    line = partial(Line, what=f"epoch, {model}", on=dataset)
     try:
         ours = _ours(specification, folder, how.device)
         first_loss = _loss(ours)
         peak = peak_bytes(ours.run, how.device)
     except torch.OutOfMemoryError:
-        return line(
-            ours_s=None, against="PyG", theirs_s=None, ratio=None, is_reached=False, remarks="out of memory"
-        )
+        return line(ours_s=None, against="PyG", theirs_s=None, ratio=None, remarks="out of memory")
     for variant in variants:
         try:
             theirs = _theirs(specification | {"variant": variant}, folder, how.device)
@@ -114,7 +108,7 @@ def epochs(
             free(how.device)
     remarks = "; ".join([*([] if peak is None else [f"{peak / 2**20:.0f} MiB beyond the graph"]), *refused])
     if not pairs:
-        return line(ours_s=None, against="PyG", theirs_s=None, ratio=None, is_reached=False, remarks=remarks)
+        return line(ours_s=None, against="PyG", theirs_s=None, ratio=None, remarks=remarks)
     best = min(pairs, key=lambda variant: median(pairs[variant][variant]))
     ratio = median_ratio(pairs[best][best], pairs[best]["sagann"])
     return line(
@@ -122,7 +116,6 @@ def epochs(
         against=f"PyG, {best}",
         theirs_s=median(pairs[best][best]),
         ratio=ratio,
-        is_reached=ratio >= 3,
         remarks=remarks,
     )
 
@@ -135,9 +128,9 @@ def gathers(dataset: str, graph: Graph, features: int, how: Measure) -> Iterator
         torch.manual_seed(0)
         gather = make(graph.topology, features)
         arrays = {key: array.to(how.device) for key, array in gather.arrays.items()}
-        run = partial(run_on_device, gather.function, topology, arrays)
+        run = partial(dialect_for(topology.device.type).run, gather.function, topology, arrays)
         taken = alternate({"ours": run}, rounds=how.rounds, at_least_s=how.at_least_s, device=how.device)
-        ours_s, floor_s = median(taken["ours"]), traffic_bytes(gather, topology, arrays) / rate
+        ours_s, floor_s = median(taken["ours"]), traffic_bytes(gather, topology, run()) / rate
         yield Line(
             what=f"gather, {name.replace('_', ' ')}, {features} features",
             on=dataset,
@@ -145,11 +138,19 @@ def gathers(dataset: str, graph: Graph, features: int, how: Measure) -> Iterator
             against="copying its bytes",
             theirs_s=floor_s,
             ratio=floor_s / ours_s,
-            target="at least 0.6 of the copy bandwidth",
-            is_reached=floor_s / ours_s >= 0.6,
             remarks=f"copies at {rate / 1e9:.0f} GB/s, read and written",
         )
         free(how.device)
+
+
+def traffic_bytes(gather: Gather, topology: Topology, results: Sequence[Tensor]) -> int:
+    """Bytes that a gather moves when no row stays in a cache: a source row for every edge, a destination's row and result once."""
+    rows = {"src": topology.num_edges, "edge": topology.num_edges, "dst": topology.num_dst}
+    given = sum(
+        rows[each.side] * gather.arrays[each.name][0].numel() * gather.arrays[each.name].element_size()
+        for each in gather.function.inputs
+    )
+    return given + sum(each.numel() * each.element_size() for each in (topology.indices, topology.indptr, *results))
 
 
 def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: Measure) -> Line:
@@ -164,7 +165,6 @@ def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: M
     limited = within(wanted, network, graph, None, device=how.device)
     ours, dense = (Folded(each, x, labels.to(how.device), train) for each in (limited, whole))
     line = partial(Line, what=f"streamed within 1/{SHARE}, {model}", on=dataset, against="P = 1")
-    line = partial(line, target="at most 1.3 times P = 1, 85 % hidden")
     peak = peak_bytes(ours.run, how.device)
     try:
         taken = alternate(
@@ -190,7 +190,6 @@ def streamed(dataset: str, model: str, specification: dict, graph: Graph, how: M
         ours_s=median(taken["ours"]),
         theirs_s=median(taken["dense"]) if taken["dense"] else None,
         ratio=ratio,
-        is_reached=ratio is not None and ratio <= 1.3 and recorder.hidden >= 0.85,
         remarks=", ".join(remarks),
     )
 

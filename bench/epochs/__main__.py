@@ -1,6 +1,9 @@
 """Full-graph training epochs against PyG and DGL: ``python -m bench.epochs --dgl /path/to/dgl/bin/python``.
 
-Writes a report in Markdown, and every measurement to a file from which an interrupted run continues.
+Prints a report in Markdown, and writes every measurement to a file from which an interrupted run continues. An epoch is forward,
+cross-entropy on the training vertices, backward, and a step of Adam, of 2 layers without dropout. With ``--defaults`` it is what
+``sagann train`` does: dropout 0.5, weight decay, and an evaluation of the training and validation vertices; sparse features stay
+sparse in sagann and in the floor, PyG's layers take them dense, and sparse where they can, DGL's dense.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ from bench.epochs.graphs import (
     write_graph,
     write_weights,
 )
-from bench.epochs.report import DENSE_MODELS, EDGE_MODELS, render, rows_of, verdicts
-from bench.origin import command_line, commit
+from bench.epochs.report import DENSE_MODELS, EDGE_MODELS, render, rows_of
+from bench.origin import commit
 from bench.workers import RESULTS, ROOT, WorkerEndedError
 from sagann.nn import ModelConfig
 from sagann.runtime.processor import processor_name
@@ -51,15 +54,6 @@ GROUPS = {
 ONLY_FOR = {"dgl:weights": ("gcn",), "pyg:EdgeIndex32": ("commnet",)}
 CHECKED_EPOCHS = 5
 USUAL_MODELS = ("gcn", "sage", "gin", "gat")
-PLAIN = (
-    "An epoch is forward, cross-entropy on the training vertices, backward, and a step of Adam, without dropout: "
-)
-DEFAULTS = (
-    "An epoch is what `sagann train` does with its defaults: forward with dropout 0.5 before every layer, cross-entropy "
-    "on the training vertices, backward, a step of Adam with weight decay, and an evaluation of the training and "
-    "validation vertices without dropout. Sparse features stay sparse in sagann and in the floor; PyG's layers take "
-    "them dense, and sparse where they can (+sparse); DGL's take them dense. "
-)
 
 
 def main() -> int:
@@ -94,12 +88,7 @@ def main() -> int:
                     rules=rules,
                     results=results,
                 )
-                write_report(
-                    arguments.out,
-                    results,
-                    heading(arguments, settings, results.origins),
-                    of_defaults=arguments.defaults,
-                )
+    print(render(rows_of(results.records.values())))
     return 0
 
 
@@ -158,33 +147,6 @@ def check(contestants: Sequence[Contestant], arguments: argparse.Namespace, rule
     return int(wrong > 0)
 
 
-def heading(arguments: argparse.Namespace, settings: Mapping[str, Any], origins: Sequence[str]) -> list[str]:
-    """What was measured, where and how."""
-    without = "" if arguments.dgl else " **DGL was left out: --dgl PATH_TO_PYTHON was not given.**"
-    return [
-        "# Full-graph training epochs",
-        "",
-        f"`{command_line('bench.epochs', sys.argv[1:])}` at {', '.join(origins)}; {arguments.threads} threads, "
-        f"PyTorch {torch.__version__}.{without}",
-        "",
-        f"{DEFAULTS if arguments.defaults else PLAIN}2 layers, hidden {arguments.hidden}, GAT 8 heads and 1 in the "
-        "last layer, "
-        + ("a linear encoder first. " if arguments.encoder else "no encoder (GG-NN: a linear one). ")
-        + f"Seconds are medians of {settings['rounds']} rounds in alternation; a ratio is the median of the rounds'. "
-        "Memory is the peak of two epochs above the process with graph and features loaded; the least peer is the "
-        "thriftiest variant of any peer, be it slow. *Alone* is timed at another moment. *Killed* and *out of memory* "
-        "mean that the machine did not suffice for this contestant alone.",
-    ]
-
-
-def write_report(path: Path, results: Results, lines: list[str], *, of_defaults: bool) -> None:
-    """Write what is known so far."""
-    records = list(results.records.values())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = rows_of(records)
-    path.write_text(render(rows, records, lines, verdicts(rows, of_defaults=of_defaults)))
-
-
 def _prepare(folder: Path, dataset: str, arguments: argparse.Namespace) -> bool:
     """Write the graph and the first weights; whether its features are sparse to who takes them so."""
     stored = stored_graph(dataset)
@@ -220,10 +182,16 @@ def _specification(
     return specify
 
 
-def contest_parser(description: str | None, datasets: Sequence[str], name: str) -> argparse.ArgumentParser:
-    """The arguments that every contest takes; its report and results are called ``name``."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--datasets", nargs="+", choices=[*REAL, *SHAPES], default=list(datasets), metavar="NAME")
+def _arguments() -> argparse.Namespace:
+    of_defaults = "--defaults" in sys.argv
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--datasets",
+        nargs="+",
+        choices=[*REAL, *SHAPES],
+        default=list(USUAL if of_defaults else DATASETS),
+        metavar="NAME",
+    )
     parser.add_argument("--epochs", type=int, default=3, help="fewest runs in a turn")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each in alternation")
     parser.add_argument(
@@ -231,15 +199,10 @@ def contest_parser(description: str | None, datasets: Sequence[str], name: str) 
     )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--work", type=Path, help="folder for the graphs, which are deleted after use")
-    parser.add_argument("--out", type=Path, default=RESULTS / f"{name}.md")
-    parser.add_argument("--results", type=Path, default=RESULTS / f"{name}.jsonl")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS / ("defaults.jsonl" if of_defaults else "epochs.jsonl")
+    )
     parser.add_argument("--check", action="store_true", help="only compare what the contestants compute")
-    return parser
-
-
-def _arguments() -> argparse.Namespace:
-    of_defaults = "--defaults" in sys.argv
-    parser = contest_parser(__doc__, USUAL if of_defaults else DATASETS, "defaults" if of_defaults else "epochs")
     models = USUAL_MODELS if of_defaults else MODELS
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(models))
     parser.add_argument(

@@ -64,11 +64,6 @@ class Work:
         """Add numbers read or written in order."""
         self.moved_bytes += FLOAT_BYTES * (forward + (backward if self.trains else 0))
 
-    @property
-    def operations(self) -> int:
-        """Multiplications and additions of the dense products."""
-        return sum(2 * m * k * n for m, k, n in self.products)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Size:

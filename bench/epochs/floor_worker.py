@@ -6,7 +6,6 @@ Bandwidths are measured by doing: every gather runs on this graph at its width, 
 
 from __future__ import annotations
 
-import time
 from functools import cached_property
 from pathlib import Path
 
@@ -25,11 +24,10 @@ COPIED_AT_ONCE_BYTES = 64 << 20
 
 
 class Floor:
-    """Runs a :class:`Work` and notes the seconds of its three parts."""
+    """Runs a :class:`Work`."""
 
     def __init__(self, work: Work, topology: Topology, features: torch.Tensor | None) -> None:
         self.work, self.topology = work, topology
-        self.products_s = self.gathers_s = self.copies_s = 0.0
         most = max([max(m * k, k * n) for m, k, n in work.products], default=0)
         self.operands = torch.randn(most) if most else torch.empty(0)
         self.product = torch.empty(max([m * n for m, _, n in work.products], default=0))
@@ -48,28 +46,15 @@ class Floor:
 
     def run(self) -> float:
         """One epoch's floor."""
-        marks = [time.perf_counter()]
-        for part in (self._products, self._sparse_products, self._gathers, self._copies):
-            part()
-            marks.append(time.perf_counter())
-        dense_s, sparse_s, self.gathers_s, self.copies_s = np.diff(marks).tolist()
-        self.products_s = dense_s + sparse_s
+        self._products()
+        self._sparse_products()
+        self._gathers()
+        self._copies()
         return float("nan")
 
     def result(self) -> dict[str, np.ndarray]:
-        """The last run's parts, and how much each was."""
-        gathered_bytes = sum(self.work.gathers) * self.topology.num_edges * FLOAT_BYTES
-        return {
-            name: np.array(value)
-            for name, value in {
-                "products_s": self.products_s,
-                "gathers_s": self.gathers_s,
-                "copies_s": self.copies_s,
-                "operations": self.work.operations,
-                "gathered_bytes": gathered_bytes,
-                "moved_bytes": self.work.moved_bytes,
-            }.items()
-        }
+        """Nothing is computed."""
+        return {}
 
     def _products(self) -> None:
         for m, k, n in self.work.products:

@@ -5,7 +5,7 @@ core, which has a part of that core's time. For every quota, and for every rate 
 equal shares. After ``--settle`` iterations, iterations are measured in turns with the best static split, which was found by search; all of that
 ``--rounds`` times, the policies by turns. The next table
 is about the forecast that ``sagann plan --devices`` makes from a rehearsal: its seconds and its bottleneck, beside those of a run with the same split.
-Then the accelerator's quota is halved in the middle of an epoch, and the last table says where the processor's core is busy.
+The last table halves the accelerator's quota in the middle of an epoch.
 """
 
 from __future__ import annotations
@@ -17,18 +17,14 @@ from typing import Any, NamedTuple
 
 from bench.held_back import held_back
 from bench.hybrid.forecasts import foretold
-from bench.hybrid.profile import REST, TASKS, core_seconds
-from bench.hybrid.trainers import DEVICES, Bench, Run, bench_of, endless, first_core, named
+from bench.hybrid.trainers import DEVICES, Bench, Run, bench_of, named
 from bench.result_tables import table_line
 from bench.timing import median_ratio
-from sagann.hybrid.host_cores import on_cores
 from sagann.plan.hybrid.assignment import HOST
-from sagann.train.epoch_source import EpochSource
 
 GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 REFINED = (0.05, 0.025)
 "Parts of the seeds that the processor trains: a grid, then steps around the best one."
-ITERATION = "an iteration, from one to the next"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -128,37 +124,6 @@ def slowed(bench: Bench) -> Iterator[str]:
         yield table_line([policy, str(reached), f"{sum(times):.2f}", f"{static_s / sum(times):.2f}"])
 
 
-def profiled(bench: Bench) -> Iterator[str]:
-    """The table of CPU seconds of the processor's core by task, alone, beside an accelerator that trains all seeds, and with equal shares."""
-    yield "\n## Where the processor's core is busy\n\nCPU seconds of an iteration, in milliseconds.\n"
-    count = bench.options.measured
-    columns: dict[str, dict[str, float]] = {}
-    with core_seconds() as counted:
-
-        def column(name: str, source: EpochSource, steps: Iterator[Any] | None = None) -> None:
-            steps = steps or endless(source)
-            bench.times(source, 5, steps)
-            counted.clear()
-            times = bench.times(source, count, steps)
-            columns[name] = {task: seconds / count for task, seconds in counted.by_task().items()}
-            columns[name][ITERATION] = statistics.fmean(times)
-
-        with on_cores(first_core()):
-            column("the processor alone", bench.processor_alone())
-        for name, devices in (
-            ("the accelerator alone", "accelerator:1"),
-            ("both, equal shares", DEVICES),
-        ):
-            with bench.running(devices, "static", 1.0, bench.options.rates[-1]) as run:
-                column(name, run.source, run.steps)
-    yield f"| | {' | '.join(columns)} |"
-    yield f"|:--|{'--:|' * len(columns)}"
-    tasks = dict.fromkeys([*(task for task, *_ in TASKS), REST, ITERATION])
-    for task in tasks:
-        cells = [f"{found[task] * 1e3:.1f}" if task in found else "" for found in columns.values()]
-        yield f"| {task} | {' | '.join(cells)} |"
-
-
 class _Round(NamedTuple):
     """What a policy found in a round, and how long its iterations take."""
 
@@ -181,7 +146,7 @@ def _ranged(values: Sequence[float], form: str) -> str:
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
-CASES = {"policies": balanced, "forecast": foretold, "slowed": slowed, "cores": profiled}
+CASES = {"policies": balanced, "forecast": foretold, "slowed": slowed}
 "What makes the lines of each table."
 
 

@@ -66,7 +66,7 @@ def main(given: Sequence[str] | None = None) -> int:
     print("# HyScale-GNN by simulation\n")
     command = f"python -m bench.hyscale{'' if given is None else ''.join(' ' + each for each in given)}"
     print(f"`{command}`; rates of {machine.name}.\n")
-    for section in (_epochs, _worst, _batches, _effects, _steps, _scale):
+    for section in (_epochs, _batches, _effects, _steps, _scale):
         print("\n".join(section(machine)), end="\n\n")
     print("\n".join(contest_lines()))
     return 0
@@ -108,36 +108,6 @@ def _epochs(machine: Machine) -> Iterator[str]:
                 prediction.bottleneck,
             ]
         )
-
-
-def slower_maps(machine: Machine, times: float) -> Machine:
-    """The machine with linear maps that take so many times as long on every accelerator."""
-    devices = {
-        name: {**rates, "matmul_flops": float(rates["matmul_flops"]) / times}
-        for name, rates in machine.devices.items()
-    }
-    return replace(machine, devices=devices)
-
-
-def _worst(machine: Machine) -> Iterator[str]:
-    """What the worst epoch would take, and what that would do to the same model without concatenation."""
-    worst = max(CASES, key=lambda case: abs(error_of(epoch_of(machine, case), case)))
-    other = next(case for case in CASES if replace(worst, model="GCN", paper_s=case.paper_s) == case)
-    low, high = 1.0, 64.0
-    for _ in range(12):
-        middle = (low * high) ** 0.5
-        if epoch_of(slower_maps(machine, middle), worst).epoch_s < worst.paper_s:
-            low = middle
-        else:
-            high = middle
-    found = epoch_of(slower_maps(machine, high), other).epoch_s
-    yield "### The largest error\n"
-    yield (
-        f"{worst.model} on {worst.dataset}, sample {_sample(worst.fanouts)}, width {worst.hidden}: the paper has {worst.paper_s / other.paper_s:.1f} times "
-        f"the seconds of GCN. The equations allow at most twice, where maps are the bottleneck: SAGE's have twice the multiply-adds, and all else is the same. "
-        f"For {worst.paper_s:.2f} s the maps would have to take {high:.1f} times as long. GCN would then take {found:.2f} s, where the paper has "
-        f"{other.paper_s:.2f} s. So no rates explain both."
-    )
 
 
 def _batches(machine: Machine) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -25,9 +25,7 @@ Contestants:
 
 "it / sagann" is the median over rounds of a contestant over sagann's first one in the same round. *Alone* has the seconds of sagann's stages in
 an epoch, each by itself on one thread, until the device is done; `calls` is the part of `train` until the host has queued the step. The
-bottleneck is the stage with the most seconds. *In the pipeline* has the seconds of work of the host's threads, where stages run beside each
-other; `step` queues the training steps, and `wait` is the training loop's wait for batches. Shares are those of the bytes of features: on the
-device, read in place, or gathered by the processor (far)."""
+bottleneck is the stage with the most seconds."""
 
 
 @dataclass(kw_only=True)
@@ -96,8 +94,6 @@ def tables_of(measured: Measured) -> list[str]:
     parts = [[f"{measured.caption}:"], epoch_rows(measured)]
     if measured.alone:
         parts += [["Alone:"], alone_rows(measured)]
-    if any(name.startswith("sagann") for name in _seconds(measured)):
-        parts += [["In the pipeline:"], together_rows(measured)]
     names: dict[str, list[str]] = {}
     for name, why in measured.failures.items():
         names.setdefault(why, []).append(f"`{name}`")
@@ -136,25 +132,3 @@ def alone_rows(measured: Measured) -> list[str]:
         cells += [slowest, f"{epoch_s:.3f}", f"{epoch_s / stages[slowest]:.2f}"]
         rows.append(f"| {' | '.join(cells)} |")
     return rows
-
-
-def together_rows(measured: Measured) -> list[str]:
-    """What the threads of the host did in the pipeline, and where features were."""
-    ours = {name: turns for name, turns in measured.turns.items() if name.startswith("sagann") and turns}
-    names = list(dict.fromkeys(stage for turns in ours.values() for stage in turns[0]["stages"]))
-    headings = ["contestant", *names, "step", "wait", "MiB of features", "device", "in place", "far"]
-    rows = [f"| {' | '.join(headings)} |", "|---" + "|--:" * (len(headings) - 1) + "|"]
-    for name, turns in ours.items():
-        cells = [name, *(_median(turn["stages"].get(stage) for turn in turns) for stage in names)]
-        cells += [f"{median(turn[part] for turn in turns):.3f}" for part in ("step_s", "waited_s")]
-        tiers = turns[-1]["tiers"]
-        total = sum(tiers.values())
-        cells += [f"{total / 2**20:,.0f}"] if total else ["-"]
-        cells += [f"{tiers[tier] / total:.1%}" if total else "-" for tier in ("device", "in place", "far")]
-        rows.append(f"| {' | '.join(cells)} |")
-    return rows
-
-
-def _median(values: Iterable[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{median(known):.3f}" if known else "-"

@@ -21,8 +21,6 @@ from sagann.graph import Graph
 from sagann.plan.pipeline import PipelinedEpoch, bottleneck_of
 from sagann.train.sampled_forecast import SampledForecast
 
-SECONDS_REACH, BYTES_REACH, PIPELINE_REACH = 0.15, 0.05, 1.15
-"Shares by which a forecast may differ, and epoch over slowest stage, that are aimed at."
 FEWEST_BATCHES = 8
 "Fewest batches of an epoch that is compared with its slowest stage."
 HEADER = (
@@ -110,7 +108,7 @@ def _bytes_of(graph: Graph, trainer: Trainer, config: TrainConfig) -> int:
 
 
 def row_of(graph: str, model: str, rounds: Sequence[Round]) -> str:
-    """A row of the table; what is within its reach is bold."""
+    """A row of the table."""
     epoch = rounds[-1].forecast.simulated.epoch
     seconds = median(each.forecast.seconds / each.epoch_s for each in rounds)
     num_bytes = median(each.forecast.num_bytes / each.epoch_bytes for each in rounds)
@@ -121,13 +119,11 @@ def row_of(graph: str, model: str, rounds: Sequence[Round]) -> str:
         f"{epoch.num_batches}",
         f"{median(each.forecast.seconds for each in rounds):.3g}",
         f"{median(each.epoch_s for each in rounds):.3g}",
-        _bold(f"{seconds:.2f}", is_reached=abs(seconds - 1) <= SECONDS_REACH),
-        _bold(f"{num_bytes:.3f}", is_reached=abs(num_bytes - 1) <= BYTES_REACH),
+        f"{seconds:.2f}",
+        f"{num_bytes:.3f}",
         bottleneck_of(rounds[-1].forecast.simulated).name,
         # A short epoch is mostly its first batch, which goes through one stage after the other.
-        "-"
-        if epoch.num_batches < FEWEST_BATCHES
-        else _bold(f"{slowest:.2f}", is_reached=slowest <= PIPELINE_REACH),
+        "-" if epoch.num_batches < FEWEST_BATCHES else f"{slowest:.2f}",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -135,10 +131,6 @@ def row_of(graph: str, model: str, rounds: Sequence[Round]) -> str:
 def _slowest_s(epoch: PipelinedEpoch) -> float:
     """Seconds of the slowest stage's work, alone."""
     return max(epoch.alone_s(stage) for stage in epoch.stages)
-
-
-def _bold(text: str, *, is_reached: bool) -> str:
-    return f"**{text}**" if is_reached else text
 
 
 if __name__ == "__main__":

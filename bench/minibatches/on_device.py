@@ -20,7 +20,7 @@ import torch
 from bench.device.place import where
 from bench.minibatches.device_page import Measured, page_of, summary_of, tables_of
 from bench.minibatches.tasks import Task, described, specification_of, write_graph, write_task
-from bench.origin import command_line, commit
+from bench.origin import command_line
 from bench.workers import Worker, WorkerEndedError
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
@@ -65,7 +65,7 @@ def main(options: argparse.Namespace, given: Sequence[str]) -> int:
             tasks[task.name] = specification_of(task, options, folder / str(number))
         contest = Contest(contestants, tasks, folder, device, options.threads, stack)
         header = [
-            f"`{command_line('bench.minibatches', given)}` at {commit()}; {where(device)}",
+            f"`{command_line('bench.minibatches', given)}`; {where(device)}",
             described(options),
         ]
         for task in options.tasks:

@@ -20,7 +20,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.origin import commit
 from bench.size.limit import Ended, Limit, drop_cached
 from bench.workers import ROOT, THREAD_VARIABLES
 from sagann.byte_size import format_bytes, parse_bytes
@@ -50,7 +49,7 @@ def main() -> int:
     feature_bytes = (folder / "features.npy").stat().st_size
     limit_bytes = options.limit or feature_bytes // LIMIT_SHARE
     hot_bytes = options.hot or limit_bytes // HOT_SHARE
-    print(f"`python -m bench.minibatches.on_disk {' '.join(sys.argv[1:])}` at {commit()}; {processor_name()}.\n")
+    print(f"`python -m bench.minibatches.on_disk {' '.join(sys.argv[1:])}`; {processor_name()}.\n")
     print(
         f"R-MAT, {int(options.vertices):,} vertices, {int(options.edges):,} edges; {format_bytes(feature_bytes)} of features, a limit of "
         f"{format_bytes(limit_bytes)}, a hot tier of {format_bytes(hot_bytes)}. {len(options.sample)}-layer SAGE, hidden {options.hidden}, "

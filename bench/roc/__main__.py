@@ -1,7 +1,7 @@
 """ROC's experiments on its cluster by simulation, beside its paper: ``python -m bench.roc``.
 
-Prints Markdown: throughput on 1 to 16 GPUs (figure 5), policies of partitioning in training (figure 8) and inference (figure 9), policies of memory
-(figure 10), and where 1 to 1024 workers stop to scale on a graph of 10 billion edges. Nothing is trained. Graphs are generated at a scale, plans have the sizes of the paper's Table 4.
+Prints Markdown: throughput on 1 to 16 GPUs (figure 5), policies of partitioning in training (figure 8) and inference (figure 9), and policies of
+memory (figure 10). Nothing is trained. Graphs are generated at a scale, plans have the sizes of the paper's Table 4.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from bench.roc.epochs import (
     simulated,
 )
 from bench.roc.graphs import MOST_EDGES, QUADRANTS, Generated
-from bench.roc.limit import COUNTS, LEAST_GAIN, SHAPE, halo_of, lines, loads_of, stop_of
 from sagann.partition import CostModel, vertex_ranges
 from sagann.plan.machine import Machine
 from sagann.plan.steps import MemoryPolicy
@@ -44,8 +43,6 @@ INFERRED_MODEL = "gin"
 "Model of figure 9."
 DEVICES = (1, 2, 4, 8, 16)
 "Numbers of GPUs of figure 5; a node has four."
-CHECKED = 64
-"Number of workers for which halos are compared at two scales."
 SCALING_COLUMNS = (
     "dataset",
     "model",
@@ -80,39 +77,6 @@ LATENCY_COLUMNS = (
 TRAINED_GRAPHS, TEST_GRAPHS = 20, 4
 "Numbers of graphs of ROC, Sec. 7.6: PPI has 24."
 MEMORY_COLUMNS = ("budget", "rival", "bytes, times", "seconds, times")
-WHY_SCALING = """\
-- Figure 5 is a picture, and the paper's text states no number for 1 to 16 GPUs: nothing stands beside these figures.
-- Two GPUs may be more than twice as fast: one GPU loads all features before its first step where P is 1, and two load half of them. A shape that
-  does not fit one GPU moves rows to the host and back.
-- From the second node on, the network is what is busy. Ids are random here, so a device needs most of the rows that others own, and each of a
-  node's four devices gets them for itself over 100 Gb/s. A numbering that keeps neighbours together would send less; the paper does not state its own."""
-WHY_RIVALS = """\
-- `none` loads nothing ahead, stores the state of a sum between two chunks, and loads it again. NeuGraph copies beside computing. So the largest
-  factors are too large.
-- Where P is 1 everything fits, and NeuGraph's way differs by reloading alone."""
-WHY_PARTITIONS = """\
-- The factor depends on the numbering, which the paper does not state. With random ids equal vertices are nearly equal edges too. With
-  vertices by degree the first part of equal vertices has the most edges.
-- Where the network is busiest, balanced computing gains little. The cost model predicts computing alone, as in the paper. With vertices by degree, parts of
-  equal vertices send equally many rows, and of parts of equal seconds the last ones send more."""
-WHY_LATENCY = """\
-- The cost model has seen the graphs of the training alone, and their forward steps. It cuts each new graph by counting its edges, before anything ran
-  on it.
-- Milliseconds that the slowest device computes, on the first new graph, are those of equal vertices, equal edges and `cost`. With ids by degree,
-  learned parts balance computing on graphs that they have not seen. Little is gained by that: the graphs are so small that most of it is the time of
-  launching kernels, which no cut changes. A device also loads the features of its vertices before it computes, and the cost model does not count that.
-- The graphs are small: on several nodes a prediction takes longer than on one, as the paper says of its own."""
-WHY_MEMORY = """\
-- Bytes against `lru`: most of them are the first load of each block. A backward reads first what the forward used last, and that is what a cache
-  keeps (`bench/results/memory_policies.md`).
-- Seconds differ more than bytes: the rivals load nothing ahead, so copies do not run beside computing. `none` also stores states between chunks."""
-WHY_LIMIT = """\
-- Within a node PCIe is busiest: no device holds its part, so rows of sources are loaded again for each interval of destinations.
-- Ids are random, so the halo has many times the own rows. From the second node on it travels over 100 Gb/s that four devices share.
-- Beyond that an epoch gets shorter again, since every node brings a way of its own, and the network is taken to carry what all nodes send together. But
-  twice the nodes are not twice as fast until the halo stops to grow.
-- If a row travelled once to a node, not to each of its devices, the network would be busy for the seconds of that column.
-- Left out: the sum of the gradients of parameters, and waits of one worker for another."""
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -129,7 +93,6 @@ def main(given: Sequence[str] | None = None) -> int:
         partitioners(machine, arguments.partitioned),
         inference(machine, arguments.inferred),
         memory(machine, arguments.partitioned),
-        limit(machine, arguments.workers),
     ):
         print("\n".join(section), end="\n\n", flush=True)
     return 0
@@ -177,7 +140,6 @@ def scaling(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
             times = [f"{first.seconds / found[count].seconds:.2f}" for count in DEVICES[1:]]
             busiest = [found[count].busiest for count in (1, 4, 16)]
             yield table_line([name, model, f"{1 / first.seconds:.3g}", *times, str(first.num_intervals), *busiest])
-    yield f"\n{WHY_SCALING}"
 
 
 def rivals(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
@@ -205,7 +167,7 @@ def rivals(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
             speeds = [f"{1 / each.seconds:.3g}" for each in (roc, other)]
             times.append(other.seconds / roc.seconds)
             rows.append(table_line([name, str(count), str(roc.num_intervals), *speeds, f"{times[-1]:.2f}"]))
-    yield f"- Here {spread(times)}.\n{WHY_RIVALS}\n"
+    yield f"- Here {spread(times)}.\n"
     yield from rows
 
 
@@ -236,7 +198,7 @@ def partitioners(machine: Machine, dataset: str) -> Iterator[str]:
                     ]
                 )
             )
-    yield f"- Here `cost` is {spread(times)} times as fast as equal vertices.\n{WHY_PARTITIONS}\n"
+    yield f"- Here `cost` is {spread(times)} times as fast as equal vertices.\n"
     yield from rows
 
 
@@ -279,7 +241,7 @@ def inference(machine: Machine, dataset: str) -> Iterator[str]:
                     ]
                 )
             )
-    yield f"- Here equal vertices take {spread(times)} times as long as `cost`.\n{WHY_LATENCY}\n"
+    yield f"- Here equal vertices take {spread(times)} times as long as `cost`.\n"
     yield from rows
 
 
@@ -309,35 +271,11 @@ def memory(machine: Machine, dataset: str) -> Iterator[str]:
         copied = spread([case.times(rival) for case in cases])
         seconds = spread([case.seconds[rival] / case.seconds["dp"] for case in cases])
         yield f"- {named}: bytes {copied} times, seconds {seconds} times."
-    yield f"{WHY_MEMORY}\n"
+    yield ""
     yield from _header(MEMORY_COLUMNS, 2)
     for case, (rival, named) in product(cases, RIVALS.items()):
         slower = case.seconds[rival] / case.seconds["dp"]
         yield table_line([case.budget, named, f"{case.times(rival):.2f}", f"{slower:.2f}"])
-
-
-def limit(machine: Machine, counts: Sequence[int]) -> Iterator[str]:
-    """1 to 1024 workers."""
-    job, graph = Job(shape=SHAPE, model=MODELS[0]), Generated.of(SHAPE)
-    found = loads_of(job, machine, graph, counts)
-    stop = stop_of(found)
-    yield "## 1 to 1024 workers on 10 billion edges\n"
-    yield (
-        f"GCN, {SHAPE.vertices:,} vertices, {SHAPE.features} features, {SHAPE.classes} classes, counted at 1/{graph.scale}. From the plan of the worker in the middle, without a simulation: an epoch "
-        "takes at least as long as the busiest resource. Nodes of four GPUs; the network between them carries what each node sends.\n"
-    )
-    yield (
-        f"**{stop.workers:,} workers are the last that scale**: twice as many are less than {LEAST_GAIN:g} times as fast, or slower. What stops them is the {stop.busiest}. "
-        f"{found[-1].workers:,} are {found[0].epoch_s / found[-1].epoch_s:.3g} times as fast as {found[0].workers:,}."
-    )
-    smaller = Generated.of(SHAPE, most_edges=MOST_EDGES // 4)
-    halos = [halo_of(each, CHECKED) for each in (smaller, graph)]
-    yield (
-        f"\nThe scale counts a little: for {CHECKED} workers the halo is {halos[0]:.2f} times the own rows at 1/{smaller.scale}, and {halos[1]:.2f} times at "
-        f"1/{graph.scale}. The network of the whole graph may be busy for less long than the table says."
-    )
-    yield f"\n{WHY_LIMIT}\n"
-    yield from lines(found)
 
 
 def _header(columns: Sequence[str], num_words: int) -> list[str]:
@@ -349,7 +287,6 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--datasets", nargs="+", choices=list(SHAPES), default=list(SHAPES), metavar="SHAPE")
     parser.add_argument("--partitioned", choices=list(SHAPES), default="reddit", help="shape of figures 8 and 10")
     parser.add_argument("--inferred", choices=list(SHAPES), default="ppi", help="shape of figure 9")
-    parser.add_argument("--workers", nargs="+", type=int, default=list(COUNTS), help="workers on 10 billion edges")
     parser.add_argument(
         "--machine", type=Path, default=MACHINE, help="nodes of four devices, with links between them"
     )

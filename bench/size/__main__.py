@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.origin import commit
 from bench.size.contest import UNLIMITED, Result, Task, run_peer, run_plan, run_sagann, write_first_weights
 from bench.size.report import HEADER, NOTES, checked, plan_lines, row_of, verdict
 from sagann.byte_size import parse_bytes
@@ -34,7 +33,7 @@ def main(given: Sequence[str] | None = None) -> int:
     arguments = _arguments(given)
     limit = UNLIMITED if arguments.limit == "none" else parse_bytes(arguments.limit, where="--limit")
     words = ["bench.size", *(sys.argv[1:] if given is None else given)]
-    print(f"`python -m {' '.join(words)}` at {commit()}; {arguments.threads} threads, {processor_name()}.\n")
+    print(f"`python -m {' '.join(words)}`; {arguments.threads} threads, {processor_name()}.\n")
     agreed = True
     if arguments.check:
         small = replace(

@@ -18,7 +18,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from statistics import median
 
-from bench.origin import commit
 from bench.size.__main__ import CHECKED_SCALE, parser_of, task_of
 from bench.size.contest import UNLIMITED, Result, Task, result_of, run_sagann, train_command
 from bench.size.limit import Ended, Limit, drop_cached
@@ -54,7 +53,7 @@ def main(given: Sequence[str] | None = None) -> int:
     arguments = _arguments(given)
     limit_bytes = UNLIMITED if arguments.limit == "none" else parse_bytes(arguments.limit, where="--limit")
     words = ["bench.size.together", *(sys.argv[1:] if given is None else given)]
-    print(f"`python -m {' '.join(words)}` at {commit()}; {arguments.threads} threads each, {processor_name()}.\n")
+    print(f"`python -m {' '.join(words)}`; {arguments.threads} threads each, {processor_name()}.\n")
     agreed = True
     if arguments.check:
         small = task_of(arguments, CHECKED_SCALE * arguments.scale, UNLIMITED)

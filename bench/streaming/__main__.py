@@ -1,4 +1,4 @@
-"""Training epochs inside a memory budget: ``python -m bench.streaming``. Prints a Markdown table and the targets.
+"""Training epochs inside a memory budget: ``python -m bench.streaming``. Prints a Markdown table.
 
 For every model on every graph: the engine's epoch, the streamed one with P = 1 (in the usual loop, and with the loss
 folded into the last stage), and with a budget of an eighth of the dense working set, the host in memory and on disk.
@@ -15,11 +15,9 @@ from tempfile import TemporaryDirectory, gettempdir
 import torch
 
 from bench.epochs.graphs import DATASETS, SHAPES, stored_graph, write_graph, write_weights
-from bench.epochs.report import table_of
 from bench.epochs.sagann_worker import config_of
-from bench.origin import commit
 from bench.streaming.contest import Measured, measure
-from bench.streaming.report import HEADER, NOTES, PARTS_HEADER, PARTS_NOTES, parts_of, rows_of, verdicts
+from bench.streaming.report import HEADER, NOTES, PARTS_HEADER, PARTS_NOTES, parts_of, rows_of
 from bench.workers import Worker
 from sagann.nn import MODELS
 from sagann.runtime.forecasting.probe import probe
@@ -34,7 +32,7 @@ def main(given: Sequence[str] | None = None) -> int:
     report = [
         "# Epochs inside a memory budget",
         "",
-        f"`python -m {' '.join(['bench.streaming', *(sys.argv[1:] if given is None else given)])}` at {commit()}; "
+        f"`python -m {' '.join(['bench.streaming', *(sys.argv[1:] if given is None else given)])}`; "
         f"{arguments.threads} threads, {processor_name()}, PyTorch {torch.__version__}.",
         "",
         "An epoch is forward, cross-entropy on the training vertices, backward, and a step of Adam: 2 layers, hidden "
@@ -59,7 +57,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 report += rows
                 _write(arguments.out, report)
     parts = [line for (dataset, model), ways in tasks.items() for line in parts_of(dataset, model, ways)]
-    rest = ["", PARTS_NOTES, "", PARTS_HEADER, *parts, "", *table_of(verdicts(tasks))]
+    rest = ["", PARTS_NOTES, "", PARTS_HEADER, *parts]
     report += rest
     print("\n".join(rest))
     _write(arguments.out, report)

@@ -1,7 +1,7 @@
 """Dense work of many rows: results take memory from the pool, and rows are multiplied in blocks that fit the caches.
 
 Where wide rows get a gradient, PyTorch's product of all rows is slower than products of blocks, and the gradient of a weight, a
-product over the rows, is slower than the sum of products over parts of the rows. ``python -m bench.dense`` measures both.
+product over the rows, is slower than the sum of products over parts of the rows.
 """
 
 from __future__ import annotations

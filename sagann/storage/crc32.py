@@ -1,6 +1,6 @@
 """CRC-32 of bytes, with the polynomial of zlib: by the package isal where it is installed, else by zlib itself.
 
-isal takes less than half of zlib's time (`python -m bench.verification`). It has no wheels for some systems, so sagann does without it there.
+isal takes less than half of zlib's time. It has no wheels for some systems, so sagann does without it there.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("torch_geometric", reason="PyG is not installed: pip install sagann[bench]")
 
 from bench.accuracy.__main__ import main
-from sagann.errors import DatasetError
 
 
 def test_the_graphs_folder_is_asked_for(
@@ -27,10 +26,3 @@ def test_the_graphs_folder_is_asked_for(
     monkeypatch.setattr(sys, "argv", [*command, "--report-only"])
     main()
     assert (tmp_path / "report.md").exists()
-
-
-def test_the_environment_names_the_graphs_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SAGANN_DATA", str(tmp_path / "none"))
-    monkeypatch.setattr(sys, "argv", ["accuracy", "--results", str(tmp_path / "results.jsonl"), "--seeds", "1"])
-    with pytest.raises(DatasetError, match="none"):
-        main()

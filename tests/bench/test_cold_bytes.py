@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 
 import numpy as np
 import pytest
 
-from bench.cold_bytes import loading, scores
+from bench.cold_bytes import scores
 from bench.cold_bytes.__main__ import main, num_cold_rows
-from bench.cold_bytes.sampled_epochs import cases
 from sagann.tiering import CACHES
 
 
@@ -60,40 +58,3 @@ def test_no_score_takes_more_reads_than_the_oracle(
         assert [float(quotient) for quotient in row[10:]] == pytest.approx(cold, rel=0.01)
     # Where all rows are hot, nothing is read from the cold tier.
     assert found[1][4:] == found[3][4:] == ["100.0% less"] * 6 + ["-"] * 4
-
-
-def test_other_epochs_do_not_tell_all_of_these_epochs() -> None:
-    (case,) = cases(Namespace(rmat=[(2000, 20_000)], data=None, labelled=0.05, share=0.1))
-    (row,) = scores.rows_of(case, (5, 3), [0.1], 1)
-    before, oracle = (float(share.removesuffix("% less")) for share in row[8:10])
-    assert before < oracle
-
-
-def test_seconds_of_loading_are_those_of_a_batch() -> None:
-    def tiered(seconds: float) -> dict[str, object]:
-        totals = [1.5, 2.5, 3.5, 4.5]
-        return {"seconds": seconds, "totals": totals, "hit_rate": 0.625, "reads": 1200, "read_bytes": 3 << 20}
-
-    turns = {
-        "memmap": [{"seconds": 50.0, "totals": [1.5]}, {"seconds": 70.0, "totals": [1.5]}],
-        "from_file": [],
-        "look-ahead": [tiered(8.0), tiered(4.0), tiered(4.4)],
-    }
-    loading.require_same_rows([turn for each in turns.values() for turn in each])
-    assert loading.rows_of(turns)[2:] == [
-        "| memmap | 1 | 60.000 | 1.0 | - | - | - |",
-        "| look-ahead | 4 | 1.100 | 54.5 | 62.5% | 1,200 | 3 |",
-    ]
-    with pytest.raises(AssertionError, match="other rows"):
-        loading.require_same_rows([{"totals": [1.5]}, {"totals": [1.25, 2.5]}])
-
-
-def test_a_limit_without_room_for_a_process_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["loading", "--vertices", "1e6"])
-    with pytest.raises(SystemExit):
-        loading.main()
-    assert "a limit of 122.1 MiB has no room for a process of PyTorch; pass --vertices 4194304 or more" in (
-        capsys.readouterr().err
-    )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-from bench.epochs.graphs import REHEARSAL_VERTICES, SHAPES, generate, rehearsal
-from bench.standalone.stored import Stored, read_stored, write_stored
+from bench.epochs.graphs import SHAPES, generate, rehearsal
+from bench.standalone.stored import Stored
 
 
 def edges(stored: Stored) -> set[tuple[int, int]]:
@@ -36,10 +34,6 @@ def test_a_generated_graph_has_its_shape_exactly() -> None:
     assert int(stored.labels.max()) < shape.classes
 
 
-def test_the_rehearsal_has_a_hub() -> None:
-    assert int(rehearsal(3, 2).indptr.diff().max()) == REHEARSAL_VERTICES - 1
-
-
 def test_self_loops_and_degree_weights() -> None:
     stored = generate(SHAPES["tiny"]).with_self_loops()
     assert all((v, v) in edges(stored) for v in range(stored.num_vertices))
@@ -49,12 +43,3 @@ def test_self_loops_and_degree_weights() -> None:
     scale = adjacency.sum(1) ** -0.5
     expected = (scale[:, None] * adjacency * scale)[stored.dst().numpy(), stored.src.numpy()]
     np.testing.assert_allclose(stored.gcn_weights().numpy(), expected, rtol=1e-6)
-
-
-def test_a_folder_gives_back_what_was_written(tmp_path: Path) -> None:
-    stored = generate(SHAPES["tiny"])
-    write_stored(tmp_path / "graph", stored)
-    again = read_stored(tmp_path / "graph")
-    for name in ("indptr", "src", "features", "labels", "train"):
-        assert torch.equal(getattr(again, name), getattr(stored, name))
-    assert again.num_classes == stored.num_classes

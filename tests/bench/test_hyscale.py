@@ -6,10 +6,10 @@ import pytest
 
 from bench.hyscale import __main__ as hyscale
 from bench.hyscale.cases import CASES, DATASETS, FIGURE_11
-from bench.hyscale.contest import HORIZON, best_by_search, run, settled_after, times_best
+from bench.hyscale.contest import HORIZON, best_by_search, run, times_best
 from sagann.machines import published_machine
 from sagann.plan.hybrid.batches import expected_counts
-from tests.bench.test_orders import rows_of
+from tests.bench.tables import rows_of
 
 U250 = published_machine(hyscale.MACHINE)
 
@@ -58,9 +58,3 @@ def test_the_search_is_no_slower_than_any_policy() -> None:
         times = times_best(run(policy, lambda _: 2.0, HORIZON, cores=8), 2.0, 8)
         assert min(times) > 0.97
     assert best_by_search(4, 8) < best_by_search(1, 8)
-
-
-def test_settling() -> None:
-    assert settled_after([1.0, 1.01]) == 0
-    assert settled_after([1.2, 1.01, 1.1, 1.0]) == 3
-    assert settled_after([1.2, 1.01, 1.1]) is None

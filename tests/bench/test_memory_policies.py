@@ -9,7 +9,7 @@ from bench.memory_policies import COLUMNS, P100, POLICIES, SHARES, Shape, cases_
 from sagann.plan.machine import Machine
 from sagann.plan.memory import MEMORY_POLICIES
 from sagann.runtime.streaming.executor import Executor
-from tests.bench.test_orders import rows_of
+from tests.bench.tables import rows_of
 
 MACHINE = Machine.from_toml(P100.read_text(), where=str(P100))
 

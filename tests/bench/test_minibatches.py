@@ -8,13 +8,9 @@ import sys
 import pytest
 
 from bench.minibatches.__main__ import rows_of, stages_of, task_named
-from bench.minibatches.forecast import Round, row_of
 from bench.minibatches.on_disk import Turn, rows_of as disk_rows_of, tiers_of
 from bench.size.limit import Ended
 from bench.workers import ROOT
-from sagann.plan.pipeline import PipelinedEpoch, PipelineStage, StageWork, simulate_epoch
-from sagann.runtime.tiered.counters import TierCounts
-from sagann.train.sampled_forecast import SampledForecast
 
 TINY = ["--vertices", "3000", "--edges", "40e3", "--features", "8", "--hidden", "16", "--seeds", "300", "--batch-size", "100", "--rounds", "2", "--threads", "1"]  # fmt: skip
 
@@ -51,31 +47,6 @@ def test_a_tiny_graph_is_measured() -> None:
     assert rows[0][4] == "1.00"
     # Both train the same batches.
     assert rows[0][2:4] == rows[1][2:4]
-
-
-def test_a_forecast_is_bold_where_it_is_near_enough() -> None:
-    works = {"load": StageWork(seconds=1.0), "train": StageWork(seconds=0.5)}
-    stages = tuple(PipelineStage(name=name, work=work, last=work) for name, work in works.items())
-    simulated = simulate_epoch(PipelinedEpoch(stages=stages, num_batches=9, ahead=4), 8)
-    forecast = SampledForecast(
-        simulated=simulated,
-        num_rehearsed=9,
-        num_seeds=90,
-        batch_size=10,
-        fanouts=(5, 5),
-        num_edges=1,
-        tiers={"memory": TierCounts(rows=1, num_bytes=1000)},
-        batch_bytes=1,
-        sampled_bytes=1,
-        changes=(),
-    )
-    # 9.5 s are foretold, and loading alone takes 9 s.
-    near = [Round(forecast=forecast, epoch_s=each, epoch_bytes=1010) for each in (9.5, 9.4, 19.0)]
-    assert (
-        row_of("cora", "sage", near) == "| cora | sage | 9 | 9.5 | 9.5 | **1.00** | **0.990** | load | **1.06** |"
-    )
-    far = [Round(forecast=forecast, epoch_s=12.0, epoch_bytes=900)]
-    assert row_of("cora", "sage", far) == "| cora | sage | 9 | 9.5 | 12 | 0.79 | 1.111 | load | 1.33 |"
 
 
 @pytest.mark.slow
@@ -129,15 +100,3 @@ def test_a_batch_from_disk_is_compared_and_who_is_killed_has_no_figures() -> Non
         "Median of forecast / measured: 1.10.",
     ]
     assert tiers_of(turns | {"sagann": [_turn({}, kills=1)]}) == []
-
-
-@pytest.mark.thorough
-def test_the_parts_of_an_epoch_are_told() -> None:
-    command = [sys.executable, "-m", "bench.minibatches.profile", *TINY, "--tasks", "sage:5,3"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    name, *seconds = (cell.strip() for cell in done.stdout.splitlines()[-1].strip("|").split("|"))
-    assert name == "sage, fanouts 5, 3"
-    *parts, epoch_s, load_s, rows_s = map(float, seconds)
-    assert all(part >= 0 for part in (*parts, load_s, rows_s))
-    assert 0.5 * epoch_s < sum(parts) <= 1.02 * epoch_s + 0.003

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.performance_page import PAGE, README, SHOWN, render, with_table
+from bench.performance_page import PAGE, README, render, with_table
 from bench.performance_sections import minibatch_section
-from bench.result_tables import read_table
 from bench.workers import RESULTS
 
 ALONE = {
@@ -64,23 +63,14 @@ def test_the_table_of_the_readme_is_what_the_results_give() -> None:
     assert "| gcn |" in text
 
 
-def test_a_table_is_found_by_one_of_its_columns(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    assert [row["epoch"] for row in read_table(tmp_path / "streaming.md", "measured MiB")] == [
-        "engine",
-        "P = 1, loss folded",
-        "budget, host on disk",
-    ]
-    assert read_table(tmp_path / "streaming.md", "steps") == [{"dataset": "graph", "model": "gcn", "steps": "7"}]
-    assert read_table(tmp_path / "none.md", "steps") == []
-
-
 def test_figures_come_from_the_files(tmp_path: Path) -> None:
     write_results(tmp_path)
     page = render(tmp_path)
     assert "- epochs, no dropout: never slower, 3.0 times as fast in the geometric mean of 1 cases." in page
     assert "| epochs, no dropout | graph | 1 | **3.00** | 3.00 | 3.00 | - | - | `python -m bench.epochs` |" in page
-    assert "| graph, epochs, no dropout | - | the thriftiest of PyG and DGL | 0.25 (0.25 to 0.25) | 0.33 |" in page
+    assert (
+        "| epochs, no dropout; 1 cases | - | the thriftiest of PyG and DGL | 0.25 (0.25 to 0.25) | 0.33 |" in page
+    )
     assert "budget of 100.0 MiB, host on disk | 120 MiB | streamed with P = 1: 800 MiB | 0.15 | 1.50 |" in page
     assert "1 of 1 ways of PyG and DGL are killed" in page
     assert "those of PyG and DGL | 1 of 1 |" in page
@@ -103,49 +93,6 @@ def test_what_is_slower_or_differs_is_said(tmp_path: Path, changed: dict[str, ob
     assert said in render(tmp_path)
 
 
-def test_what_each_processor_measured_is_said(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    page = render(tmp_path)
-    assert "All other figures come from an a processor, 2 threads" in page
-    assert "several processors" not in page
-    with (tmp_path / "epochs.jsonl").open("a") as file:
-        for dataset, task in (("graph", "gat"), ("other", "gcn")):
-            record = ALONE | {"contestant": "sagann", "seconds": [1.0], "dataset": dataset, "task": task}
-            file.write(json.dumps(record | {"processor": "AMD (AVX2)"}) + "\n")
-    page = render(tmp_path)
-    assert "All other figures come from an a processor and an AMD (AVX2), 2 threads" in page
-    assert "- a processor: epochs, no dropout: graph (gcn).\n" in page
-    assert "- AMD (AVX2): epochs, no dropout: graph (gat), other.\n" in page
-
-
-def write_defaults(folder: Path, dataset: str) -> None:
-    records = [
-        {"settings": {"threads": 2}},
-        *(
-            ALONE | {"contestant": name, "seconds": [seconds], "losses": [None, None], "dataset": dataset}
-            for name, seconds in (("sagann", 1.0), ("dgl", 4.0))
-        ),
-    ]
-    (folder / "defaults.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
-def test_epochs_that_drop_other_values_are_timed_and_not_compared(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    write_defaults(tmp_path, "graph")
-    page = render(tmp_path)
-    assert "- epochs, defaults of `sagann train`: never slower, 4.0 times as fast" in page
-    assert "In 1 of 1 comparisons" in page
-    assert page.count("losses before the first and the third step") == 1
-
-
-def test_the_table_of_the_readme_is_of_the_defaults_where_they_were_measured_on_its_graph(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    write_defaults(tmp_path, "graph")
-    assert "(epochs, no dropout;" in with_table(README.read_text(), tmp_path)
-    write_defaults(tmp_path, SHOWN)
-    assert "(epochs, defaults of `sagann train`;" in with_table(README.read_text(), tmp_path)
-
-
 def test_damaged_files_are_counted_by_kind(tmp_path: Path) -> None:
     write_results(tmp_path)
     assert "damaged" not in render(tmp_path)
@@ -164,29 +111,6 @@ def test_what_was_tried_is_shown_with_what_it_did(tmp_path: Path) -> None:
     rows = [{"tried": "kill -9", "outcome": "it goes on", "times": 1060, "otherwise": 0}]
     (tmp_path / "trials.json").write_text(json.dumps(rows))
     assert "| kill -9 | 1,060 | it goes on | 0 |" in render(tmp_path)
-
-
-def test_figures_of_a_device_stand_in_a_section_of_their_own(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    assert "Nothing is measured on a CUDA device." in render(tmp_path)
-    rows = [
-        "| epoch, gcn | graph | 0.5 | PyG | 2 | 2.00 |",
-        "| epoch, gat | graph | 1 | PyG | - | - |",
-        "| streamed within 1/8, gcn | graph | 9 | P = 1 | 1 | 9.00 |",
-    ]
-    table = ["| what | on | sagann s | against | s | is |", "|---|---|--:|---|--:|--:|", *rows]
-    (tmp_path / "device.md").write_text("\n".join(["# On a CUDA device", "", "## Epochs", "", *table, ""]))
-    page = render(tmp_path)
-    assert "\n## On a CUDA device\n\n### Epochs\n\n| what" in page
-    assert "an epoch in memory is 2.0 to 2.0 times as fast as PyG's best" in page
-    assert "takes 9 to 9 times as long as streamed with P = 1, and 18 to 18 times as long as the ordinary" in page
-
-
-@pytest.mark.parametrize("name", ["minibatches_cuda.md", "cold_bytes_device.md"])
-def test_other_pages_of_a_device_are_sections_too(tmp_path: Path, name: str) -> None:
-    write_results(tmp_path)
-    (tmp_path / name).write_text("# Rows on a CUDA device\n\nA sentence.\n")
-    assert "\n\n## Rows on a CUDA device\n\nA sentence.\n" in render(tmp_path)
 
 
 def test_the_faster_peer_of_each_table_of_minibatches_counts(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from functools import cache
 from itertools import permutations
 
 import pytest
-import torch
 
 from bench import memory_policies
 from bench.memory_policies import Shape
@@ -25,7 +24,6 @@ from bench.roc.epochs import (
     simulated,
 )
 from bench.roc.graphs import Cut, Generated
-from bench.roc.limit import COLUMNS, Load, load_of, stop_of
 from sagann.partition import vertex_ranges
 from sagann.plan.intervals import sizes
 from sagann.plan.machine import Machine
@@ -83,8 +81,10 @@ def test_counts_are_those_of_the_shape_and_what_is_sent_is_received(num_interval
         assert {dst for _, dst in part.edges} <= set(intervals.own)
 
 
-@pytest.mark.parametrize("policy", ["belady", "none"])
-@pytest.mark.parametrize(("workers", "device_bytes"), [(2, 1 << 30), (8, 1 << 30), (4, TIGHT_BYTES)])
+@pytest.mark.parametrize(
+    ("workers", "device_bytes", "policy"),
+    [(8, 1 << 30, "belady"), (4, TIGHT_BYTES, "belady"), (4, TIGHT_BYTES, "none")],
+)
 def test_one_plan_has_the_steps_of_all_workers_and_moves_the_halo(
     workers: int, device_bytes: int, policy: MemoryPolicy
 ) -> None:
@@ -113,20 +113,6 @@ def test_one_plan_has_the_steps_of_all_workers_and_moves_the_halo(
     assert max(verify(epoch.joined.plan).values()) <= device_bytes
 
 
-@pytest.mark.parametrize("model", ["gin", "commnet", "gated-gcn", "ggnn"])
-def test_rows_on_their_way_fit_the_memory(model: str) -> None:
-    epoch = simulated(Job(shape=SMALL, model=model), CLUSTER, graph(), ranges_of(4), device_bytes=9_000_000)
-    assert max(verify(epoch.joined.plan).values()) <= 9_000_000
-
-
-def test_a_halo_that_is_evicted_is_stored_and_loaded_again() -> None:
-    epoch = simulated(JOB, CLUSTER, graph(), ranges_of(4), memory_policy="none", device_bytes=TIGHT_BYTES)
-    received = {each.block for each in moves_of(epoch, "receive")}
-    stored = {each.block for each in moves_of(epoch, "store")} & received
-    assert stored
-    assert stored <= {each.block for each in moves_of(epoch, "load")}
-
-
 def test_one_device_has_the_plan_of_one_process() -> None:
     epoch = simulated(JOB, CLUSTER, graph(), ranges_of(1))
     found = planned(JOB, Cut.of(graph(), ranges_of(1), 1).part(0))
@@ -142,12 +128,6 @@ def test_bytes_between_nodes_go_over_the_network() -> None:
         assert each.resource == route(*pair)
     assert {"network", "NVLink", "PCIe", "compute"} == set(epoch.busy_s)
     assert "network" not in simulated(JOB, CLUSTER, graph(), ranges_of(4)).busy_s
-
-
-def test_a_worker_that_has_finished_holds_up_no_send() -> None:
-    # The smallest parts come to the sum of the gradients long before the largest ones.
-    bounds = [0, 65, 97, 126, 307, 310, 313, 487, graph().topology.num_dst]
-    assert simulated(JOB, CLUSTER, graph(), bounds).seconds > 0
 
 
 def test_learned_parts_are_faster_than_equal_vertices_where_degrees_go_by_ids() -> None:
@@ -170,45 +150,6 @@ def test_what_training_taught_cuts_a_new_graph_for_inference() -> None:
     assert not [step for step, _ in learned.joined.origins.items() if step.kind.endswith("_grad")]
 
 
-def test_graphs_side_by_side_have_no_edges_between_them() -> None:
-    graphs = [Generated.of(SMALL, most_edges=4_000, seed=seed) for seed in (1, 2)]
-    both = Generated.side_by_side(graphs).topology
-    count = graphs[0].topology.num_dst
-    assert both.num_edges == sum(each.topology.num_edges for each in graphs)
-    for number, each in enumerate(graphs):
-        assert torch.equal(both.in_degrees()[number * count :][:count], each.topology.in_degrees())
-    first = int(both.indptr[count])
-    assert int(both.indices[:first].max()) < count <= int(both.indices[first:].min())
-
-
-def test_the_parameters_of_a_gcn_are_its_two_maps_and_biases() -> None:
-    assert JOB.parameter_bytes == 4 * (200 * 128 + 128 + 128 * 5 + 5)
-
-
-def test_scaling_stops_where_twice_the_workers_hardly_help() -> None:
-    def load(workers: int, seconds: float) -> Load:
-        return Load(
-            workers=workers,
-            num_intervals=1,
-            halo=0.0,
-            launches_s=0.0,
-            once_per_node_s=0.0,
-            seconds={"compute": seconds, "network": 0.1},
-        )
-
-    assert stop_of([load(1, 8.0), load(2, 4.0), load(4, 3.9), load(8, 1.0)]).workers == 2
-    assert stop_of([load(1, 8.0), load(2, 4.0)]).workers == 2
-
-
-def test_the_plan_of_one_worker_tells_what_each_resource_does() -> None:
-    loads = [load_of(JOB, CLUSTER, graph(), workers) for workers in (1, 4, 8)]
-    assert [each.seconds["network"] > 0 for each in loads] == [False, False, True]
-    assert 0 < loads[2].once_per_node_s < loads[2].seconds["network"]
-    assert loads[0].halo == 0 < loads[1].halo < loads[2].halo
-    # The simulation of one device is no faster.
-    assert simulated(JOB, CLUSTER, graph(), ranges_of(1)).seconds >= loads[0].epoch_s
-
-
 def _cells(block: str) -> list[list[str]]:
     return [text.strip("| ").split(" | ") for text in block.splitlines() if text.startswith("|")]
 
@@ -216,8 +157,6 @@ def _cells(block: str) -> list[list[str]]:
 @pytest.mark.slow
 def test_the_page_has_every_section(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(memory_policies.SHAPES, "pubmed", SMALL)
-    monkeypatch.setattr(roc, "SHAPE", SMALL)
-    monkeypatch.setattr(roc, "CHECKED", 4)
     assert SMALL.edges < graphs.MOST_EDGES
     options = [
         "--datasets",
@@ -226,10 +165,6 @@ def test_the_page_has_every_section(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         "pubmed",
         "--inferred",
         "pubmed",
-        "--workers",
-        "1",
-        "2",
-        "4",
     ]
     monkeypatch.setattr(roc, "MODELS", ("gcn",))
     assert roc.main(options) == 0
@@ -241,7 +176,5 @@ def test_the_page_has_every_section(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         (roc.PARTITION_COLUMNS, 6),
         (roc.LATENCY_COLUMNS, 8),
         (roc.MEMORY_COLUMNS, 6),
-        (COLUMNS, 3),
     ):
         assert len(tables[columns]) == 2 + count
-    assert "workers are the last that scale" in text

@@ -10,7 +10,7 @@ import pytest
 from bench.size.__main__ import PEERS, main
 from bench.size.contest import Result
 from bench.size.limit import Ended, Limit, drop_cached
-from bench.size.report import checked, row_of, verdict
+from bench.size.report import checked
 from sagann.storage.file_cache import is_cached
 from tests.plan.machines import ROUND
 
@@ -51,12 +51,6 @@ def test_the_kernel_kills_who_holds_more_than_the_limit_and_says_so(tmp_path: Pa
         assert (hangs.outcome, hangs.seconds < 30) == ("too slow", True)
 
 
-def test_without_a_controller_the_reason_is_given(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=f"No memory controller in {tmp_path}"):
-        Limit("group", 1 << 20, roots=[tmp_path])
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_files_are_dropped_from_the_cache(tmp_path: Path) -> None:
     path = tmp_path / "below" / "file"
     path.parent.mkdir()
@@ -67,16 +61,6 @@ def test_files_are_dropped_from_the_cache(tmp_path: Path) -> None:
             pytest.skip("this file system does not tell what is cached, or keeps nothing")
         drop_cached(tmp_path)
         assert not is_cached(file.fileno(), 0, 4 << 20)
-
-
-def test_rows_and_verdict_say_who_lived() -> None:
-    ours = result("sagann", (3.0, 2.5))
-    assert row_of(ours) == "| sagann | ok | 2 epochs | 1.5 | 9 | 3 | 4 | 3.0000, 2.5000 |"
-    killed = result("dgl", (), status=-9, kills=1)
-    assert row_of(killed) == "| dgl | killed | 2 epochs | - | 9 | 3 | 4 | - |"
-    assert verdict(ours, [killed]) == "sagann trains, and its loss falls; killed: dgl of dgl."
-    grows = verdict(result("sagann", (3.0, 3.5)), [result("pyg", (3.0, 2.0))])
-    assert grows == "sagann does not train; killed: nobody of pyg."
 
 
 def test_losses_that_differ_are_found() -> None:

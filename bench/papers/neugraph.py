@@ -1,0 +1,264 @@
+"""What a streamed epoch moves, beside NGra and NeuGraph: ``python -m bench.papers.neugraph orders|visits|rows``. Prints a Markdown table.
+
+- ``orders``: column, row and stage order (NGra, Fig. 14; NeuGraph, Fig. 16).
+- ``visits``: sweeps that always ascend or zigzag column by column, strips of several columns, the same after simulated swaps, and strips of a
+  grid twice as fine, as sub-chunks are with k = 2 (NeuGraph, Fig. 15).
+- ``rows``: whole intervals, and picked rows where a chunk needs few of them (NeuGraph, Fig. 15).
+
+All ways have one budget, a share of what the plan of P = 1 takes, raised where one of them cannot meet it, and one P, the least with which all
+fit it. The loss is folded into the last stage. No epoch is run, unless ``--run`` asks for their seconds, in alternation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory, gettempdir
+
+import torch
+from torch import nn
+
+from bench.epochs.graphs import DATASETS, SEED, SHAPES, graph_of, stored_graph
+from bench.result_tables import table_line
+from bench.streaming.worker import Folded
+from bench.timing import alternate, median_ratio
+from sagann.compiler.model_program import ModelProgram
+from sagann.graph import Graph, Topology, relabel, sbm_graph
+from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.partition import VERTEX_ORDERS, vertex_order
+from sagann.plan.epoch import Planned, plan_epoch, revisited
+from sagann.plan.fit import cutter, fitted_intervals, hop_sizes
+from sagann.plan.gradients import Gradients
+from sagann.plan.machine import Machine
+from sagann.plan.orders import Order
+from sagann.plan.residency import BudgetError
+from sagann.plan.selection import NEVER, Selection
+from sagann.plan.steps import UNLIMITED
+from sagann.plan.sweeps import Traversal
+from sagann.runtime.forecasting.forecast import forecast, refined
+from sagann.runtime.forecasting.probe import measured_selection, probe
+from sagann.runtime.processor import processor_name
+from sagann.runtime.streaming.capturing import captured
+from sagann.runtime.streaming.streamed import StreamedModel
+from sagann.saga.layer import count_hops
+
+AMAZON = "amazon"
+"""A hundredth of the shape that NeuGraph and ROC report, with its mean degree, in communities of a thousand vertices that nine edges in ten do
+not leave."""
+COLUMNS = (
+    "dataset",
+    "model",
+    "way",
+    "P",
+    "budget MiB",
+    "loaded MiB",
+    "stored MiB",
+    "times the first",
+    "simulated s",
+)
+TIMED = ("s", "times the first, s")
+NUM_WORDS = 3
+"Columns that begin the table with words, not numbers."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Way:
+    """A way to go through an epoch."""
+
+    order: Order = "column"
+    "Order of the chunks."
+    traversal: Traversal | None = None
+    "Order of sweeps and strips; None for the planner's."
+    selection: Selection = NEVER
+    "Which rows are picked."
+    finer: int = 1
+    "Intervals of the grid, as a multiple of those of the other ways."
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Plan, simulate and report."""
+    arguments = _arguments(given)
+    torch.set_num_threads(arguments.threads)
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    machine = (
+        probe(arguments.work)
+        if arguments.machine is None
+        else Machine.from_toml(arguments.machine.read_text(), where=str(arguments.machine))
+    )
+    ways = ways_of(arguments.compare)
+    columns = COLUMNS + (TIMED if arguments.run else ())
+    command = " ".join(["bench.papers.neugraph", *(sys.argv[1:] if given is None else given)])
+    print(f"`python -m {command}`; {processor_name()}, PyTorch {torch.__version__}.\n\n{table_line(columns)}")
+    print(table_line(["---"] * NUM_WORDS + ["--:"] * (len(columns) - NUM_WORDS)), flush=True)
+    for dataset in arguments.datasets:
+        plain = _amazon() if dataset == AMAZON else graph_of(stored_graph(dataset))
+        if arguments.by is not None:
+            plain = relabel(plain, vertex_order(plain, arguments.by, seed=SEED))
+        for name in arguments.models:
+            config = ModelConfig(model=name, layers=2, hidden=arguments.hidden, dropout=0.0)
+            model = build_model(config, plain)
+            graph = model.prepare(plain)
+            hops = list(graph.hops(count_hops(model)))
+            assert graph.features is not None
+            program = captured(model, hops, graph.features, x_is_constant=True)
+            found = planned(program, hops, ways, arguments.share, on_disk=arguments.host == "disk")
+            if arguments.compare == "visits":
+                better = refined(found["strips"], machine, on_disk=True, most_simulations=arguments.simulations)
+                found["refined"] = revisited(found["strips"], better)
+            seconds = _seconds(model, graph, hops, found, ways, arguments) if arguments.run else {}
+            first = next(iter(found))
+            for way, each in found.items():
+                simulated = forecast(each, machine, on_disk=arguments.host == "disk").timeline.seconds
+                cells = [dataset, name, way, *_cells(each, found[first]), f"{simulated:.4g}"]
+                if seconds:
+                    cells += [f"{median(seconds[way]):.4g}", f"{median_ratio(seconds[way], seconds[first]):.2f}"]
+                print(table_line(cells), flush=True)
+    return 0
+
+
+def ways_of(compare: str) -> Mapping[str, Way]:
+    """The ways that a comparison has; the first one is what the others are compared with."""
+    if compare == "orders":
+        return {"column": Way(), "row": Way(order="row"), "stage": Way(order="stage")}
+    if compare == "visits":
+        return {
+            "ascending": Way(traversal=Traversal(direction="ascending")),
+            "zigzag": Way(traversal=Traversal()),
+            "strips": Way(),
+            "twice P": Way(finer=2),
+        }
+    return {"whole": Way(), "picked": Way(selection=measured_selection())}
+
+
+def planned(
+    program: ModelProgram, hops: Sequence[Topology], ways: Mapping[str, Way], share: int, *, on_disk: bool
+) -> dict[str, Planned]:
+    """Plans of the same epoch, by way.
+
+    Args:
+        program: the captured model.
+        hops: the topologies that it walks.
+        ways: by name.
+        share: divides what the plan of P = 1 takes: the budget.
+        on_disk: where what is not in use lies; else in memory.
+    """
+    gradients = Gradients(program)
+    whole = (0, hops[0].num_dst)
+    plan = partial(plan_epoch, program, gradients=gradients, folded=True, same_memory=not on_disk)
+    fit = partial(fitted_intervals, program, hops, gradients=gradients, same_memory=not on_disk)
+    budget_bytes = plan(hop_sizes(program, hops, whole), whole, UNLIMITED).plan.peak_bytes // share
+    while True:
+        try:
+            orders = dict.fromkeys(way.order for way in ways.values())
+            count = max(len(fit(budget_bytes, order=order).bounds) for order in orders) - 1
+            found = {}
+            for name, way in ways.items():
+                bounds = cutter(program, hops[0], "bytes")(way.finer * count)
+                sizes = hop_sizes(program, hops, bounds, way.selection)
+                found[name] = plan(
+                    sizes,
+                    bounds,
+                    budget_bytes,
+                    order=way.order,
+                    selection=way.selection,
+                    traversal=way.traversal,
+                )
+        except BudgetError as error:
+            if error.needed_bytes <= budget_bytes:
+                raise
+            budget_bytes = error.needed_bytes
+            continue
+        return found
+
+
+def _cells(found: Planned, first: Planned) -> list[str]:
+    plan = found.plan
+    sizes = (plan.budget_bytes, plan.loaded_bytes, plan.stored_bytes)
+    return [
+        str(plan.num_intervals),
+        *(f"{count / 2**20:.1f}" for count in sizes),
+        f"{plan.moved_bytes / first.plan.moved_bytes:.2f}",
+    ]
+
+
+def _seconds(
+    model: nn.Module,
+    graph: Graph,
+    hops: Sequence[Topology],
+    found: Mapping[str, Planned],
+    ways: Mapping[str, Way],
+    arguments: argparse.Namespace,
+) -> Mapping[str, list[float]]:
+    """Seconds of an epoch by way, in turns."""
+    assert graph.features is not None
+    assert graph.labels is not None
+    train = graph.splits["train"].nonzero().squeeze(1)
+    epochs = {}
+    with ExitStack() as stack:
+        spill = Path(stack.enter_context(TemporaryDirectory(prefix="sagann_neugraph_", dir=arguments.work)))
+        for name, each in found.items():
+            way = ways.get(name, Way())
+            streamed = StreamedModel(
+                model,
+                hops,
+                each.plan.bounds,
+                budget_bytes=each.plan.budget_bytes,
+                order=way.order,
+                selection=way.selection,
+                traversal=each.schedule.traversal,
+                spill=spill / name if arguments.host == "disk" else None,
+            )
+            stack.callback(streamed.close)
+            epochs[name] = Folded(streamed, graph.features, graph.labels, train).run
+        return alternate(epochs, repetitions=arguments.rounds)
+
+
+def _amazon() -> Graph:
+    graph = sbm_graph(
+        94_000,
+        num_classes=94,
+        average_degree=231 / 9.4,
+        homophily=0.9,
+        num_features=300,
+        feature_noise=1.0,
+        seed=SEED,
+    )
+    assert graph.labels is not None
+    train = torch.rand(graph.num_vertices, generator=torch.Generator().manual_seed(SEED)) < 0.6
+    return replace(graph, labels=graph.labels % 24, num_classes=24, splits={"train": train})
+
+
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("compare", choices=["orders", "visits", "rows"])
+    names = list(dict.fromkeys([AMAZON, *SHAPES, *DATASETS]))
+    parser.add_argument("--datasets", nargs="+", choices=names, default=["reddit-small"], metavar="NAME")
+    parser.add_argument("--by", choices=VERTEX_ORDERS, help="order of the vertices; as they come by default")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        choices=[name for name in MODELS if name != "mlp"],
+        default=["gcn", "gat", "ggnn", "maxpool-gcn", "gated-gcn"],
+    )
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--share", type=int, default=8, help="divides what P = 1 takes by plan: the budget")
+    parser.add_argument("--host", choices=["ram", "disk"], default="disk", help="where what is not in use lies")
+    parser.add_argument("--simulations", type=int, default=50, help="most simulations of swaps")
+    parser.add_argument("--machine", type=Path, help="rates, as `sagann machine` writes them; measured by default")
+    parser.add_argument("--run", action="store_true", help="run epochs too, and print their seconds")
+    parser.add_argument("--rounds", type=int, default=5, help="epochs of each way, in alternation")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--work", type=Path, default=Path(gettempdir()), help="folder on a disk for what is spilled"
+    )
+    return parser.parse_args(given)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

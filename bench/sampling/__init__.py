@@ -1,1 +1,0 @@
-"""Sampled edges per second and core, against PyG and DGL."""
