@@ -23,14 +23,13 @@ _PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_LEVELS}}}")
 
 
-def parse_json(content: str | bytes, *, is_finite: bool = True) -> Any:
+def parse_json(content: str | bytes) -> Any:
     """Parse JSON that may be damaged.
 
     Args:
         content: the document.
-        is_finite: whether numbers that are not finite are refused; else they are left to the caller, who knows their names.
     Raises:
-        ValueError: it is no JSON, or is nested more deeply than MOST_LEVELS.
+        ValueError: it is no JSON, has a number that is not finite, or is nested more deeply than MOST_LEVELS.
     Example:
         >>> parse_json("[1, 1e999]")
         Traceback (most recent call last):
@@ -38,9 +37,7 @@ def parse_json(content: str | bytes, *, is_finite: bool = True) -> Any:
         ValueError: 1e999 is no finite number
     """
     try:
-        body = (
-            json.loads(content, parse_constant=_finite, parse_float=_finite) if is_finite else json.loads(content)
-        )
+        body = json.loads(content, parse_constant=_finite, parse_float=_finite)
     except RecursionError as error:
         raise _nested() from error
     require_levels(body)

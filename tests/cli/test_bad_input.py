@@ -381,8 +381,7 @@ def _bind(path: Path) -> None:
         ("model.safetensors", "evaluate"),
         (".lock", "train"),
         ("metrics.jsonl", "train"),
-        ("checkpoints/*/state.json", "train"),
-        ("checkpoints/*/state.safetensors", "train"),
+        ("checkpoints/*.pt", "train"),
     ],
 )
 @pytest.mark.tries("no file")
