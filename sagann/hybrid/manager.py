@@ -15,7 +15,6 @@ from typing import Any
 
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads, split_by
 from sagann.plan.hybrid.policies import Balance, next_balance
-from sagann.storage.json_fields import as_integer, as_mapping
 
 WARM_UP = 3
 "Iterations that nothing is learned from: kernels are compiled, and files are read for the first time."
@@ -102,16 +101,6 @@ class Manager:
         now = self.assignment
         return {"cores": dict(self._all_cores), "seeds": dict(now.seeds), "threads": asdict(now.threads)}
 
-    @staticmethod
-    def require_state(found: Any, name: str) -> None:
-        """Require what :meth:`state_dict` gives, of any trainers; a ValueError says what differs."""
-        try:
-            _assignment_in(as_mapping(found))
-            for count in as_mapping(found["cores"]).values():
-                as_integer(count, "threads")
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{name}: {type(error).__name__}: {error}") from error
-
     def load_state_dict(self, found: Mapping[str, Any]) -> bool:
         """Go on with saved seeds and threads; False, and nothing changes, if they are of other trainers, cores or batches."""
         saved, now = _assignment_in(found), self.assignment
@@ -165,10 +154,5 @@ class Manager:
 
 
 def _assignment_in(state: Mapping[str, Any]) -> Assignment:
-    """The assignment of a saved state; a KeyError, TypeError or ValueError where it is none."""
-    seeds = {name: as_integer(count, "num_vertices") for name, count in as_mapping(state["seeds"]).items()}
-    threads = as_mapping(state["threads"])
-    return Assignment(
-        seeds=seeds,
-        threads=Threads(**{name: as_integer(threads[name], "threads") for name in ("sample", "load", "train")}),
-    )
+    """The assignment of a saved state."""
+    return Assignment(seeds=dict(state["seeds"]), threads=Threads(**state["threads"]))

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
+import zlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Lock
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -23,12 +25,25 @@ from torch.serialization import (
     get_unsafe_globals_in_checkpoint,
 )
 
-from sagann.errors import DatasetError, shown
+from sagann.errors import DatasetError, in_one_line, shown
 from sagann.storage.regular_file import reading
 from sagann.storage.row_source import Array
 
 _ALLOWED = Lock()
 "Held while the list of allowed classes, one of the whole process, is ours."
+_UNREADABLE = (
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+    zlib.error,
+    OSError,
+    EOFError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+)
+"What readers of a damaged or foreign file raise."
 _FIX = "The file is damaged, truncated, or was not written by torch.save; fetch or make it again."
 _AGAIN = "If you trust it, load it with PyTorch, and save it again with torch.save(data.to_dict(), FILE)."
 
@@ -58,44 +73,14 @@ def read_torch_file(
     """
     path = os.fspath(path)
     forbidden: list[str] = []
-    with (
-        reading(
-            path,
-            (
-                pickle.UnpicklingError,
-                OSError,
-                EOFError,
-                RuntimeError,
-                ValueError,
-                LookupError,
-                TypeError,
-                AttributeError,
-            ),
-            what="file of PyTorch",
-            fix=_FIX,
-        ),
-        _ALLOWED,
-    ):
+    with reading(path, _UNREADABLE, what="file of PyTorch", fix=_FIX):
         if not zipfile.is_zipfile(path):
             raise ValueError(f"no zip archive, as PyTorch 1.6 and later write. {_AGAIN}")
-        with zipfile.ZipFile(path) as archive:
-            if (damaged := archive.testzip()) is not None:
-                raise ValueError(f"the checksum of {shown(damaged)} is not that of its bytes")
-        others = get_safe_globals()
-        clear_safe_globals()
-        add_safe_globals([dict, defaultdict, *((each, name) for name, each in allowed.items())])
-        try:
+        _require_checksums(path)
+        with _allowing([dict, defaultdict, *((each, name) for name, each in allowed.items())]):
             forbidden = sorted(get_unsafe_globals_in_checkpoint(path))
             if not forbidden:
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except pickle.UnpicklingError as error:
-            # PyTorch's text advises to run what the file says.
-            raise ValueError(
-                str(error).rpartition("WeightsUnpickler error:")[2].strip() or "damaged pickle"
-            ) from None
-        finally:
-            clear_safe_globals()
-            add_safe_globals(others)
     known = [(name, text) for name in forbidden for start, text in advice.items() if name.startswith(start)]
     name, fix = known[0] if known else (forbidden[0], _AGAIN)
     raise DatasetError(
@@ -104,6 +89,46 @@ def read_torch_file(
         where=path,
         fix=f"To load it could run any code. {fix}",
     )
+
+
+def load_plain(file: BinaryIO) -> Any:
+    """Read what ``torch.save`` has written of tensors, numbers, texts and plain containers.
+
+    Raises:
+        ValueError: the file is damaged, is none of ``torch.save``, or names a class or function.
+    """
+    try:
+        _require_checksums(file)
+        file.seek(0)
+        with _allowing([]):
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        raise ValueError(in_one_line(error) if type(error) is not ValueError else str(error)) from error
+
+
+def _require_checksums(file: str | BinaryIO) -> None:
+    """Raise a ValueError where bytes of a zip archive do not match their checksum, which ``torch.load`` does not compare."""
+    with zipfile.ZipFile(file) as archive:
+        if (damaged := archive.testzip()) is not None:
+            raise ValueError(f"the checksum of {shown(damaged)} is not that of its bytes")
+
+
+@contextmanager
+def _allowing(classes: Sequence[Callable[..., Any] | tuple[Callable[..., Any], str]]) -> Iterator[None]:
+    """Inside the block, ``torch.load`` makes objects of these classes alone, besides tensors and plain values."""
+    with _ALLOWED:
+        others = get_safe_globals()
+        try:
+            clear_safe_globals()
+            add_safe_globals([*classes])
+            yield
+        except pickle.UnpicklingError as error:
+            # PyTorch's text advises to run what the file says.
+            text = str(error).rpartition("WeightsUnpickler error:")[2].partition(". Please use")[0].strip()
+            raise ValueError(text or "damaged pickle") from None
+        finally:
+            clear_safe_globals()
+            add_safe_globals(others)
 
 
 def array_of(saved: object, where: str) -> Array | None:

@@ -22,9 +22,9 @@ from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.train.atomic import digest
 from sagann.train.checkpoint import Checkpoint, Position
-from sagann.train.codec import Decoder, encode
 from sagann.train.config import TrainConfig
 from sagann.train.identity import config_identity, differences, graph_identity
+from sagann.train.plain_state import pack, unpack
 from sagann.train.predictor import Predictor
 from sagann.train.reporter import EpochRecord
 from sagann.train.resources import versions
@@ -157,25 +157,16 @@ def require_same(workers: Workers, values: Mapping[str, Any]) -> None:
 
 def continue_together(session: TrainSession, workers: Workers) -> None:
     """Bring every worker's session to the state of the first worker's. No other worker reads the run folder."""
-    # Imported here: most runs have no workers.
-    from safetensors.torch import load, save
-
+    content = None
     if workers.is_first:
-        checkpoint, tensors = session.checkpoint(run="", history_bytes=0), dict[str, Tensor]()
-        state = {name: encode(part, tensors, name=name) for name, part in checkpoint.state.items()}
-        content = {
-            "epoch": checkpoint.position.epoch,
-            "state": state,
-            "history": [record.to_json() for record in session.history],
-        }
-        workers.from_first(json.dumps(content).encode(), "sharing the checkpoint")
-        workers.from_first(save(tensors), "sharing the checkpoint")
-        return
-    content = json.loads(workers.from_first(None, "sharing the checkpoint"))
-    decoder = Decoder(load(workers.from_first(None, "sharing the checkpoint")))
-    state = {name: decoder.decode(part, name=name) for name, part in content["state"].items()}
-    history = [EpochRecord.from_json(line) for line in content["history"]]
-    session.restore(Checkpoint(position=Position(content["epoch"]), state=state), history)
+        checkpoint = session.checkpoint(run="", history_bytes=0)
+        history = [record.to_json() for record in session.history]
+        content = pack({"epoch": checkpoint.position.epoch, "state": checkpoint.state, "history": history})
+    content = workers.from_first(content, "sharing the checkpoint")
+    if not workers.is_first:
+        found = unpack(content)
+        checkpoint = Checkpoint(position=Position(found["epoch"]), state=found["state"])
+        session.restore(checkpoint, [EpochRecord.from_json(line) for line in found["history"]])
 
 
 def _digest(value: Tensor) -> str:

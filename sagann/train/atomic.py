@@ -25,7 +25,7 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors as safetensors and wait until they are on the disk; not atomic by itself."""
     # Imported here: only runs with a folder need it.
     from safetensors import SafetensorError
@@ -35,7 +35,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     mode = path.stat().st_mode
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     try:
-        save_file(contiguous, path, dict(metadata or {}) or None)
+        save_file(contiguous, path)
     except SafetensorError as error:
         raise OSError(None, str(error), str(path)) from error
     # safetensors makes files that only their owner may read, whatever the umask.
@@ -43,8 +43,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     sync_file(path)
 
 
-def parse_tensors(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a safetensors file, copied from its content; a ValueError says that it is none.
+def parse_tensors(content: bytes) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, copied from its content; a ValueError says that it is none.
 
     A mapped file could be cut or removed while its tensors are in use.
     """
@@ -52,11 +52,9 @@ def parse_tensors(content: bytes) -> tuple[dict[str, Tensor], dict[str, str]]:
     from safetensors.torch import load
 
     try:
-        tensors = load(content)
+        return load(content)
     except (SafetensorError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise ValueError(str(error)) from error
-    size = int.from_bytes(content[:8], "little")
-    return tensors, json.loads(content[8 : 8 + size]).get("__metadata__") or {}
 
 
 def digest(content: bytes) -> str:

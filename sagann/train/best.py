@@ -11,7 +11,6 @@ from sagann.errors import InputError
 from sagann.graph.task import LINK_TASK
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
-from sagann.train.expectation import require_keys, require_weights
 from sagann.train.metrics import LOWER_IS_BETTER, METRICS_OF, Metrics, present_splits
 from sagann.train.reporter import EpochRecord
 
@@ -23,8 +22,7 @@ _MONITORS = {
     LINK_TASK: "val/mrr",
 }
 "The metric of each task that is monitored where none is named."
-_COMPARED = ("epoch", "value", "improved", "evaluated")
-_STATE = (*_COMPARED, "weights")
+_STATE = ("epoch", "value", "improved", "evaluated", "weights")
 
 
 def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str, Tensor]) -> str:
@@ -117,28 +115,6 @@ class BestTracker:
             f"In epoch {last.epoch} it is {self.monitored(last.metrics):.4g}; the training loss went from {first.loss:.4g} to {last.loss:.4g}. "
             "Lower lr, monitor another metric, or keep the last weights (weights = 'last')."
         )
-
-    def require_state(self, found: Any, history: Sequence[EpochRecord], *, eval_every: int, weights: Any) -> None:
-        """Require the state that evaluations of a history lead to, with best weights of the form of ``weights``.
-
-        A ValueError names the entry that differs.
-        """
-        require_keys(found, self.state_dict(), "best")
-        twin = BestTracker(self.monitor, keep_weights=self.keep_weights, patience=self.patience)
-        for record in history:
-            if record.epoch % eval_every == 0:
-                value = record.metrics.get(self.split, {}).get(self.metric)
-                if value is None:
-                    raise ValueError(f"epoch {record.epoch} of the history has no {self.monitor}")
-                twin._is_best(record.epoch, value)
-        for name in _COMPARED:
-            expected = getattr(twin, name)
-            if type(found[name]) is not type(expected) or found[name] != expected:
-                raise ValueError(f"best.{name} is {found[name]!r:.80}, the history says {expected}")
-        if self.keep_weights and twin.epoch is not None:
-            require_weights(found["weights"], weights, "best.weights")
-        elif found["weights"] is not None:
-            raise ValueError("best.weights is there, but the run keeps no best weights")
 
     def state_dict(self) -> dict[str, Any]:
         """The tracker's part of a checkpoint."""

@@ -9,10 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sagann.ranges import RANGES, Range
-from sagann.storage.json_fields import is_finite
 from sagann.train.checkpoint import Position
-from sagann.train.expectation import require_keys
 
 if TYPE_CHECKING:
     from sagann.train.epoch_source import TrainStep
@@ -68,23 +65,3 @@ class EpochProgress:
         """The inverse of :meth:`state_dict`."""
         sums = {name: state[name] for name in _SUMS}
         return cls(epoch=position.epoch + 1, batch=position.batch, num_batches=num_batches, **sums)
-
-    @staticmethod
-    def require_state(found: Any, position: Position, *, num_batches: int, num_answers: int, name: str) -> None:
-        """Require sums that an epoch of ``num_batches`` can have at a position; a ValueError names one that it cannot have.
-
-        At least one batch is trained and one is left. The batches of an epoch have ``num_answers`` labelled vertices in all.
-        """
-        require_keys(found, dict.fromkeys(_SUMS), name)
-        if position.batch >= num_batches:
-            raise ValueError(f"{name} is that of {position.batch} batches, expected fewer than {num_batches}")
-        for key, range_ in (
-            ("num_labelled", Range(position.batch, num_answers)),
-            ("num_edges", RANGES["num_edges"]),
-        ):
-            if found[key] not in range_:
-                raise ValueError(f"{name}.{key} is {found[key]!r:.80}, expected {range_}")
-        if not is_finite(found["loss"]):
-            raise ValueError(f"{name}.loss is {found['loss']!r:.80}, expected a finite number")
-        if not is_finite(found["train_s"]) or found["train_s"] < 0:
-            raise ValueError(f"{name}.train_s is {found['train_s']!r:.80}, expected a finite number of at least 0")

@@ -57,10 +57,6 @@ class EpochSource(Protocol):
     def num_batches(self) -> int:
         """Number of steps in an epoch; each one trains a batch."""
 
-    @property
-    def num_answers(self) -> int:
-        """Number of labelled vertices, of graphs, or of links that the steps of an epoch train in all."""
-
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         """The steps of an epoch, in order, without the ``first`` ones, which were taken already.
 
@@ -73,9 +69,6 @@ class EpochSource(Protocol):
 
     def state_dict(self) -> dict[str, Any] | None:
         """What a checkpoint keeps of the source; None for nothing."""
-
-    def require_state(self, found: Any, name: str) -> None:
-        """Require what :meth:`state_dict` of some source gives; a ValueError says what differs. Nothing is applied."""
 
     def load_state_dict(self, found: Mapping[str, Any]) -> None:
         """Go on as the source did whose state it is, as far as that fits this one."""
@@ -112,9 +105,6 @@ class PredictorSource(Generic[P]):
     def state_dict(self) -> dict[str, Any] | None:
         return None
 
-    def require_state(self, found: Any, name: str) -> None:
-        pass
-
     def load_state_dict(self, found: Mapping[str, Any]) -> None:
         pass
 
@@ -143,10 +133,6 @@ class WholeGraph(PredictorSource[Predictor]):
     @property
     def num_batches(self) -> int:
         return 1
-
-    @property
-    def num_answers(self) -> int:
-        return len(self._rows)
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         if not first:

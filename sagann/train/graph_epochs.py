@@ -43,10 +43,6 @@ class GraphEpochs(PredictorSource[GraphPredictor]):
     def num_batches(self) -> int:
         return len(self._batches)
 
-    @property
-    def num_answers(self) -> int:
-        return len(self._batches.graphs)
-
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         with self._batches.batches(epoch, first=first) as batches:
             for batch in batches:

@@ -106,10 +106,6 @@ class HybridEpochs(PredictorSource[Predictor]):
     def num_batches(self) -> int:
         return len(self._minibatches)
 
-    @property
-    def num_answers(self) -> int:
-        return len(self._minibatches.seeds)
-
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         self.manager.begin()
         ahead = self._config.batches_ahead
@@ -135,9 +131,6 @@ class HybridEpochs(PredictorSource[Predictor]):
 
     def state_dict(self) -> dict[str, Any]:
         return self.manager.state_dict()
-
-    def require_state(self, found: Any, name: str) -> None:
-        Manager.require_state(found, name)
 
     def load_state_dict(self, found: Mapping[str, Any]) -> None:
         self.has_shares = self.manager.load_state_dict(found)

@@ -25,7 +25,6 @@ from sagann.nn.user_model import class_in_file, imported_files
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.train.atomic import digest
-from sagann.train.losses import DEFAULT_LOSSES
 from sagann.train.session import TrainSession
 
 FREE_OPTIONS = (
@@ -85,6 +84,7 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
         },
         "scheduler": {"class": None if scheduler is None else type(scheduler).__name__},
         "train": {**options, "device": session.device.type},
+        "param_groups": {at: _numbers_of(group) for at, group in enumerate(session.optimizer.param_groups)},
         "task": session.task,
         "loss": session.loss.to_json(),
         # Engines add in different orders. The options of an engine do not matter.
@@ -93,6 +93,12 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     # As run.json gives it back: a tuple among the options becomes a list.
     found: dict[str, Any] = json.loads(json.dumps(identity))
     return found
+
+
+def _numbers_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a group of an optimizer that are numbers, and the number of its parameters."""
+    numbers = {name: value for name, value in group.items() if isinstance(value, int | float | tuple)}
+    return {**numbers, "num_parameters": len(group["params"])}
 
 
 def config_identity(config: ModelConfig | None) -> dict[str, Any]:
@@ -111,8 +117,7 @@ def config_identity(config: ModelConfig | None) -> dict[str, Any]:
     return {
         "config": {**fields, "model": f"{path.name}:{class_name}"},
         "file": digest(path.read_bytes()),
-        # A run whose file imports none, and which was begun before files could, goes on.
-        **({"imports": imports} if imports else {}),
+        "imports": imports,
     }
 
 
@@ -133,23 +138,8 @@ def digest_of(identity: Mapping[str, Any]) -> str:
     return digest(json.dumps(identity, sort_keys=True).encode())
 
 
-_ADDED_TO_MODELS = {"teleport": 0.1, "negative_slope": 0.2, "model_options": {}, "pool": "mean", "decoder": "auto"}
-"Fields of a ModelConfig that runs may lack which were begun before there were such fields, and what those runs had."
-
-
 def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: str) -> None:
     """Refuse to continue a run with another identity; the CheckpointError names the first difference."""
-    if "loss" in current and "loss" not in saved:
-        # A run that was begun before losses had names had the one of its task.
-        default = {"name": DEFAULT_LOSSES[current["task"]], "class_weights": []}
-        saved = {**saved, "task": current["task"], "loss": default}
-    model = saved.get("model")
-    if isinstance(model, dict) and isinstance(model.get("config"), dict):
-        saved = {**saved, "model": {**model, "config": {**_ADDED_TO_MODELS, **model["config"]}}}
-    if isinstance(model, dict) and "imports" not in model and isinstance(current.get("model"), dict):
-        # A run that was begun before model files could import others, except from PYTHONPATH.
-        of_model = {name: value for name, value in current["model"].items() if name != "imports"}
-        current = {**current, "model": of_model}
     for name, before, now in differences(saved, current):
         raise CheckpointError(
             "the run was started differently",

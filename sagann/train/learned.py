@@ -17,8 +17,7 @@ from sagann.errors import CheckpointError
 from sagann.graph.topology import Topology
 from sagann.partition import CostFeatures, CostModel, balanced_bounds, count_cost_features, widths_to_count
 from sagann.storage.json_fields import as_text
-from sagann.train.balancer import Balancer, read_learned
-from sagann.train.checkpoint import Checkpoint
+from sagann.train.balancer import read_learned
 from sagann.train.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -86,12 +85,7 @@ def learned_costs(run_dir: str | os.PathLike[str]) -> Learned:
         device = as_text(folder.read_run()["identity"]["train"]["device"])
     except (KeyError, TypeError, ValueError) as error:
         raise folder.damaged_description(f"{type(error).__name__}: {error}") from error
-
-    def require(checkpoint: Checkpoint) -> None:
-        if "balance" in checkpoint.state:
-            Balancer.require_state(checkpoint.state["balance"], num_vertices=None, name="balance")
-
-    checkpoint = folder.checkpoints.newest(on_damaged=lambda text: None, require=require)
+    checkpoint = folder.checkpoints.newest(on_damaged=lambda text: None)
     state = None if checkpoint is None else checkpoint.state.get("balance")
     if state is None or not state["operations"]:
         raise CheckpointError(

@@ -56,10 +56,6 @@ class LinkEpochs(PredictorSource[LinkPredictor]):
     def num_batches(self) -> int:
         return -(-len(self._edges) // self._batch_size)
 
-    @property
-    def num_answers(self) -> int:
-        return len(self._edges)
-
     def logits(self) -> Tensor:
         return self._predictor.logits(self._prepared, splits=WHILE_TRAINING)
 

@@ -21,14 +21,9 @@ import torch
 import torch.utils.deterministic
 
 import sagann
-from sagann.errors import first_line
 from sagann.kernels.seeds import generators_of
-from sagann.ranges import Range
 from sagann.runtime.places import device_named, num_cuda_devices
-from sagann.train.expectation import require_keys
 
-# Length of the state of NumPy's generator, which does not check the position in it.
-_NUMPY_WORDS = 624
 # Typed by hand: the stubs do not know the properties of this module.
 _deterministic: Any = torch.utils.deterministic
 _SWITCHING = threading.Lock()
@@ -107,15 +102,14 @@ def capture_rng(device: torch.device) -> dict[str, Any]:
     state = {
         "torch": torch.get_rng_state(),
         "python": random.getstate(),
-        "numpy": _numpy_state(np.random.get_state()),
+        "numpy": _numpy_state(*np.random.get_state()),
     }
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
     return state
 
 
-def _numpy_state(state: Any) -> tuple[Any, ...]:
-    kind, words, *rest = state
+def _numpy_state(kind: Any, words: Any, *rest: Any) -> tuple[Any, ...]:
     return (kind, words.tolist(), *rest)
 
 
@@ -126,43 +120,6 @@ def restore_rng(state: Mapping[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["torch"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
-
-
-def require_rng(found: Any, device: torch.device) -> None:
-    """Require states of the generators; a ValueError names one that its generator would not take exactly as it is.
-
-    The states are tried on generators of their own.
-    """
-    require_keys(found, capture_rng(device), "rng")
-    python, words = random.Random(), np.random.RandomState()
-
-    def through_numpy(state: Any) -> Any:
-        if not isinstance(state, tuple) or len(state) != 5 or state[2] not in Range(0, _NUMPY_WORDS):
-            raise ValueError(f"expected a tuple of 5 with a position that is {Range(0, _NUMPY_WORDS)}")
-        words.set_state(state)
-        return _numpy_state(words.get_state())
-
-    def through_python(state: Any) -> Any:
-        python.setstate(state)
-        return python.getstate()
-
-    def through_torch(state: Any, place: torch.device) -> Any:
-        generator = torch.Generator(place)
-        generator.set_state(state)
-        return generator.get_state()
-
-    tries: dict[str, Callable[[Any], Any]] = {"python": through_python, "numpy": through_numpy}
-    tries["torch"] = lambda state: through_torch(state, torch.device("cpu"))
-    tries["cuda"] = lambda state: through_torch(state, device)
-    for name, state in found.items():
-        try:
-            taken = tries[name](state)
-        except (ValueError, TypeError, RuntimeError, OverflowError, LookupError, AttributeError) as error:
-            raise ValueError(f"rng.{name} is no state of its generator: {first_line(error)}") from error
-        # Written out, 1, 1.0 and True differ.
-        is_same = torch.equal(taken, state) if isinstance(taken, torch.Tensor) else repr(taken) == repr(state)
-        if not is_same:
-            raise ValueError(f"rng.{name} is no state that its generator can have")
 
 
 _TRAINS = threading.RLock()

@@ -8,19 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from sagann.byte_size import parse_bytes
-from sagann.errors import CheckpointError, InputError, SagannError, require_type, shown
+from sagann.errors import CheckpointError, InputError, require_type, shown
 from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
-from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.nn import ModelConfig, build_model
 from sagann.nn.user_model import class_in_file, require_named
 from sagann.storage.json_fields import as_mapping, as_text, as_texts
 from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
-from sagann.train.expectation import require_weights
 from sagann.train.graph_predictor import predictor_of
 from sagann.train.losses import LOSSES, Loss, LossFunction, default_loss
 from sagann.train.own_metrics import OwnMetrics
@@ -205,26 +202,17 @@ def load_run(
 
 
 def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:
-    """The model of a run, with its weights, which are compared with the model's before they are loaded."""
-    config = None if isinstance(model, nn.Module) else _confirmed_config(run, model)
+    """The model of a run, with its weights."""
+    if not isinstance(model, nn.Module):
+        model = build_model(_confirmed_config(run, model), run.contract.shape_only_graph())
     weights = RunFolder(run.path).read_weights()
     try:
-        if config is not None and config.model in MODELS:
-            # On this device a model takes no memory, whatever sizes run.json states.
-            with torch.device("meta"):
-                require_weights(weights, build_model(config, run.contract.shape_only_graph()).state_dict(), "model")
-        if not isinstance(model, nn.Module):
-            assert config is not None
-            model = build_model(config, run.contract.shape_only_graph())
-        if not any(map(is_lazy, (*model.parameters(), *model.buffers()))):
-            require_weights(weights, model.state_dict(), "model")
         model.load_state_dict(weights)
-    except (RuntimeError, ValueError) as error:
-        if isinstance(error, SagannError):
-            raise
+    except RuntimeError as error:
         raise CheckpointError(
             "the weights are of another model",
-            value=str(error).replace("\n\t", " "),
+            # Of all differences, the first one.
+            value=" ".join(str(error).split("\n\t")[:2]),
             where=str(run.path),
             fix="Pass the model that the run was trained with: load_run(..., model=...) takes a module that you have built.",
         ) from error

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
 from torch import Tensor
 
 from sagann.errors import CheckpointError, InputError, in_one_line, shown
@@ -42,8 +43,8 @@ from sagann.train.atomic import (
     write_json,
     write_tensors,
 )
-from sagann.train.checkpoint import Checkpoint, CheckpointFolder
-from sagann.train.codec import Decoder, encode
+from sagann.train.checkpoint import CheckpointFolder
+from sagann.train.plain_state import pack, unpack
 from sagann.train.reporter import EpochRecord
 
 FORMAT = 1
@@ -63,8 +64,7 @@ _RESULT_FILES = (_SUMMARY_FILE, _WEIGHTS_FILE)
 WRITTEN_ASIDE = (RUN_FILE, *_RESULT_FILES, PROFILE_FILE, PICTURE_FILE, CONFIG_FILE, _CHECKPOINTS, EVENTS)
 "Names of files and folders that are written, or removed, under a temporary name."
 _EXTRA_STATE = "$extra_state"
-# Key in the metadata of model.safetensors: values of a state_dict that are no tensors. Names of tensors in such values
-# begin with the key, which no parameter's name does.
+"Name of a tensor in model.safetensors that no parameter has: the bytes of the values of a state_dict that are no tensors."
 _DESCRIPTION = ("model", "train", "contract", "versions", "identity")
 
 
@@ -268,15 +268,15 @@ class RunFolder:
     def write_result(self, state: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
         """Write model.safetensors, then metrics.json, which holds ``summary`` and the checksum of the weights.
 
-        Values of the state_dict that are no tensors (the extra state of a module) go into the metadata of
-        model.safetensors.
+        Values of the state_dict that are no tensors (the extra state of a module) are the bytes of one tensor more.
         """
         tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
         extra = {name: value for name, value in state.items() if name not in tensors}
-        metadata = {_EXTRA_STATE: json.dumps(encode(extra, tensors, name=_EXTRA_STATE))} if extra else {}
+        if extra:
+            tensors[_EXTRA_STATE] = torch.frombuffer(bytearray(pack(extra)), dtype=torch.uint8)
         with disk_errors(self.path):
             aside = self.path / f"{TEMPORARY_PREFIX}{_WEIGHTS_FILE}"
-            write_tensors(aside, tensors, metadata)
+            write_tensors(aside, tensors)
             checksum = file_digest(aside)
             aside.replace(self.path / _WEIGHTS_FILE)
             write_json(self.path / _SUMMARY_FILE, {**summary, "weights_checksum": checksum})
@@ -302,7 +302,7 @@ class RunFolder:
                 return _read_result(path, summary.get("weights_checksum"))
             except (OSError, ValueError) as error:
                 raise self._damaged_result(path, str(error)) from error
-        checkpoint = self.checkpoints.newest(on_damaged=lambda text: None, require=_weights_of)
+        checkpoint = self.checkpoints.newest(on_damaged=lambda text: None)
         if checkpoint is None:
             raise CheckpointError(
                 "the run has no weights yet",
@@ -310,7 +310,8 @@ class RunFolder:
                 where=str(self.path),
                 fix="Wait for its first checkpoint, or resume it.",
             )
-        return _weights_of(checkpoint)
+        best: dict[str, Any] | None = checkpoint.state["best"]["weights"]
+        return checkpoint.state["model"] if best is None else best
 
     def _damaged_result(self, path: Path, value: str) -> CheckpointError:
         return CheckpointError(
@@ -323,21 +324,9 @@ def _read_result(path: Path, checksum: Any) -> dict[str, Any]:
     content = path.read_bytes()
     if (found := digest(content)) != checksum:
         raise ValueError(f"checksum {found}, metrics.json says {checksum!r:.80}")
-    tensors, metadata = parse_tensors(content)
-    extra = Decoder(tensors).decode(json.loads(metadata.get(_EXTRA_STATE, "{}").encode()), name=_EXTRA_STATE)
-    if not isinstance(extra, Mapping):
-        raise ValueError(f"{_EXTRA_STATE} in its metadata is a {type(extra).__name__}")
-    return {name: tensor for name, tensor in tensors.items() if not name.startswith(_EXTRA_STATE)} | {**extra}
-
-
-def _weights_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The best weights of a checkpoint, or the last ones where none were kept; a ValueError where there are none."""
-    best, last = checkpoint.state.get("best"), checkpoint.state.get("model")
-    weights = best.get("weights") if isinstance(best, Mapping) else best
-    weights = last if weights is None else weights
-    if not isinstance(weights, Mapping):
-        raise ValueError("neither best.weights nor model are weights of a model")
-    return {**weights}
+    tensors = parse_tensors(content)
+    extra = tensors.pop(_EXTRA_STATE, None)
+    return tensors if extra is None else tensors | unpack(extra.numpy().tobytes())
 
 
 def is_of_run(file: Path | None) -> bool:

@@ -160,10 +160,6 @@ class SampledEpochs(PredictorSource[Predictor]):
     def num_batches(self) -> int:
         return len(self._minibatches)
 
-    @property
-    def num_answers(self) -> int:
-        return len(self._minibatches.seeds)
-
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         if self._predictor.streaming is not None:
             # What an evaluation allocated would stay beside the hot tier.

@@ -22,12 +22,11 @@ from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.config import TrainConfig
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.epoch_source import EpochSource, TrainStep
-from sagann.train.expectation import require_optimizer, require_scheduler, require_weights
 from sagann.train.losses import Loss
 from sagann.train.metrics import QUICK_METRICS, Metrics, evaluate_splits
 from sagann.train.policies import ELEMENTWISE, REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.reporter import EpochRecord
-from sagann.train.resources import capture_rng, require_rng, restore_rng
+from sagann.train.resources import capture_rng, restore_rng
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
@@ -256,7 +255,6 @@ class TrainSession:
             "best": self.tracker.state_dict(),
             "rng": capture_rng(self.device),
             "run": run,
-            "history_epochs": len(self.history),
             "history_bytes": history_bytes,
         }
         if self.progress is not None:
@@ -267,36 +265,8 @@ class TrainSession:
             state["source"] = of_source
         return Checkpoint(position=self.position, state=state)
 
-    def require_restorable(self, checkpoint: Checkpoint, history: list[EpochRecord]) -> None:
-        """Require the state of this run after the epochs of ``history``; a ValueError names an entry that is not of the run.
-
-        Nothing is applied.
-        """
-        state, model, position = checkpoint.state, self.model.state_dict(), checkpoint.position
-        require_weights(state["model"], model, "model")
-        require_optimizer(
-            state["optimizer"], self.optimizer, is_scheduled=self.scheduler is not None, name="optimizer"
-        )
-        # A factory of the user's may have made the scheduler.
-        is_own = self.config.scheduler != type(self.scheduler).__name__
-        require_scheduler(state["scheduler"], self.scheduler, is_own=is_own, epoch=len(history), name="scheduler")
-        self.tracker.require_state(state["best"], history, eval_every=self.config.eval_every, weights=model)
-        require_rng(state["rng"], self.device)
-        if self.balancer is not None and "balance" in state:
-            self.balancer.require_state(state["balance"], num_vertices=self.graph.num_vertices, name="balance")
-        if "source" in state:
-            self.source.require_state(state["source"], "source")
-        if position.batch:
-            EpochProgress.require_state(
-                state["progress"],
-                position,
-                num_batches=self.source.num_batches,
-                num_answers=self.source.num_answers,
-                name="progress",
-            )
-
     def restore(self, checkpoint: Checkpoint, history: list[EpochRecord]) -> None:
-        """Continue from ``checkpoint``, which is restorable, as an uninterrupted run would."""
+        """Continue from a ``checkpoint`` of this run, after the epochs of ``history``, as an uninterrupted run would."""
         state = checkpoint.state
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

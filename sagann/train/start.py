@@ -7,15 +7,11 @@ restored, and so are a checkpoint of another run and a folder that has lost its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from sagann.errors import CheckpointError, InputError
-from sagann.ranges import RANGES
 from sagann.train.checkpoint import Checkpoint, Position
-from sagann.train.expectation import require_keys
 from sagann.train.identity import FREE_OPTIONS, check_same, digest_of
-from sagann.train.reporter import EpochRecord
 from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.session import TrainSession
 
@@ -65,16 +61,14 @@ def continue_run(
         value = "nothing tells which model and graph its checkpoints and metrics belong to"
         raise _lost("run.json", value, str(folder.path))
     saved, identity = folder.read_run(), description["identity"]
+    checkpoint = folder.checkpoints.newest(on_damaged=on_message)
     check_same(saved["identity"], identity, where=str(folder.path))
     for name, now in description["versions"].items():
-        # A run that was begun before there were workers had one.
-        before = saved["versions"].get(name, 1 if name == "workers" else None)
+        before = saved["versions"].get(name)
         if before != now:
             on_message(f"The run was started with {name} {before}, this is {now}: its last bits may differ.")
     # The saved identity: an option may be 1 now that was 1.0 then.
     run = digest_of(saved["identity"])
-    restoring = _Restoring(session=session, folder=folder, run=run)
-    checkpoint = folder.checkpoints.newest(on_damaged=on_message, require=restoring.require)
     if checkpoint is None:
         num_epochs, every = folder.count_history(), saved["train"].get("checkpoint_every")
         # A run that was killed before its first checkpoint starts anew. A run that got further has had a checkpoint.
@@ -84,8 +78,10 @@ def continue_run(
         on_message("There is no checkpoint yet; the run starts from its first epoch.")
         folder.cut_history(0)
     else:
-        session.restore(checkpoint, restoring.history)
-        folder.cut_history(checkpoint.state["history_bytes"])
+        _require_of_run(checkpoint, run, epochs=session.config.epochs, where=str(folder.checkpoints.path))
+        num_bytes = checkpoint.state["history_bytes"]
+        session.restore(checkpoint, folder.read_history(checkpoint.position.epoch, num_bytes))
+        folder.cut_history(num_bytes)
     free = {name: description["train"][name] for name in FREE_OPTIONS}
     folder.write_run({**saved, "train": {**saved["train"], **free}, AUTOMATIC: description[AUTOMATIC]})
     if session.finished:
@@ -93,6 +89,26 @@ def continue_run(
     else:
         folder.clear_result()
     return run
+
+
+def _require_of_run(checkpoint: Checkpoint, run: str, *, epochs: int, where: str) -> None:
+    """Refuse the checkpoint of another run, and one past the last epoch."""
+    position = checkpoint.position
+    where = f"checkpoint of {position} in {where}"
+    if checkpoint.state["run"] != run:
+        raise CheckpointError(
+            "the checkpoint belongs to another run",
+            value="its identity differs from run.json's",
+            where=where,
+            fix="Remove it from the folder.",
+        )
+    if position > Position(epochs):
+        raise CheckpointError(
+            "the run is past its last epoch",
+            value=f"{position}, epochs is {epochs}",
+            where=where,
+            fix=f"Set epochs to at least {position.epoch + (position.batch > 0)}.",
+        )
 
 
 def _nothing_left(session: TrainSession) -> str:
@@ -106,54 +122,3 @@ def _nothing_left(session: TrainSession) -> str:
 def _lost(what: str, value: str, where: str) -> CheckpointError:
     fix = "Restore the lost files, or start anew: --overwrite, or fit(overwrite=True)."
     return CheckpointError(f"the run has lost its {what}", value=value, where=where, fix=fix)
-
-
-@dataclass(kw_only=True, slots=True)
-class _Restoring:
-    """Checks whether a session can continue from a checkpoint, and reads the history up to it."""
-
-    session: TrainSession
-    "The session, which has not trained yet."
-    folder: RunFolder
-    "The folder of the run."
-    run: str
-    "Digest of the run's identity."
-    history: list[EpochRecord] = field(default_factory=list)
-    "The epochs up to the checkpoint that was checked last."
-
-    def require(self, checkpoint: Checkpoint) -> None:
-        """Require a checkpoint of this run, and read the history up to it.
-
-        A ValueError names an entry that is damaged. Another run, a run past its last epoch and a lost history are
-        CheckpointErrors.
-        """
-        state, position, epochs = checkpoint.state, checkpoint.position, self.session.config.epochs
-        where = f"checkpoint of {position} in {self.folder.path}"
-        # A session that has not trained is within no epoch.
-        progress = {"progress": None} if position.batch else {}
-        expected = dict(self.session.checkpoint(run=self.run, history_bytes=0).state)
-        # A run may go on with workers that are balanced otherwise, and with other trainers.
-        free = ("balance", "source")
-        expected = {name: value for name, value in expected.items() if name not in free}
-        found = {name: None for name in free if name in state}
-        require_keys(state, {**expected, **progress, **found}, "state")
-        if state["run"] != self.run:
-            raise CheckpointError(
-                "the checkpoint belongs to another run",
-                value="its identity differs from run.json's",
-                where=where,
-                fix="Remove it from the folder.",
-            )
-        if position > Position(epochs):
-            raise CheckpointError(
-                "the run is past its last epoch",
-                value=f"{position}, epochs is {epochs}",
-                where=where,
-                fix=f"Set epochs to at least {position.epoch + (position.batch > 0)}.",
-            )
-        if type(state["history_epochs"]) is not int or state["history_epochs"] != position.epoch:
-            raise ValueError(f"history_epochs is {state['history_epochs']!r:.80}, expected {position.epoch}")
-        if state["history_bytes"] not in RANGES["bytes"]:
-            raise ValueError(f"history_bytes is {state['history_bytes']!r:.80}, expected {RANGES['bytes']}")
-        self.history = self.folder.read_history(position.epoch, state["history_bytes"])
-        self.session.require_restorable(checkpoint, self.history)

@@ -291,7 +291,7 @@ def test_signals_in_the_midst_of_a_long_sampled_epoch(
         assert "Traceback" not in err
         saved = max(path.name for path in checkpoints.iterdir())
         assert saved.startswith("epoch-000000-batch-")
-        assert f"Interrupted after batch {int(saved[-6:])} of epoch 1, and saved. Continue with:" in err
+        assert f"Interrupted after batch {int(Path(saved).stem[-6:])} of epoch 1, and saved. Continue with:" in err
     assert invoke(*resume, "--batches-ahead", 1).code == 0
     assert invoke(*options, "--out", "whole").code == 0
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
@@ -363,7 +363,7 @@ def test_kill_and_resume_equals_the_whole_run(
         with warm.start("train", "--resume", "--out", killed, "--epochs", 10**9) as process:
             time.sleep(2 * numbers.random())
             process.kill()
-        newest = max(int(path.name[-6:]) for path in (killed / "checkpoints").glob("epoch-*"))
+        newest = max(int(path.stem[-6:]) for path in (killed / "checkpoints").glob("epoch-*"))
         assert newest >= done
         done = newest
     record_property("trials", 3)
@@ -396,17 +396,17 @@ def test_kills_of_the_process_group_while_checkpoints_are_written(
         with start("train", *arguments, "--epochs", 10**9, "--out", killed, env=threads) as process:
             limit_s = time.monotonic() + DEADLINE_S
             names: set[str] = set()
-            while not (max(names, default="") > f"epoch-{done:06d}" and any(name[0] == "." for name in names)):
+            while not (max(names, default="") > f"epoch-{done:06d}.pt" and any(name[0] == "." for name in names)):
                 assert process.poll() is None, process.communicate()
                 assert time.monotonic() < limit_s
-                if max(names, default="") <= f"epoch-{done:06d}":
+                if max(names, default="") <= f"epoch-{done:06d}.pt":
                     # It is starting, or in its first epoch. Between checkpoints there is no time to sleep.
                     time.sleep(0.01)
                 names = {entry.name for entry in (killed / "checkpoints").glob("*epoch-*")}
             os.killpg(process.pid, signal.SIGKILL)
         names = {entry.name for entry in (killed / "checkpoints").glob("*epoch-*")}
         num_torn += any(name[0] == "." for name in names)
-        done = int(max(names)[-6:])
+        done = int(Path(max(names)).stem[-6:])
     assert num_torn > num_kills // 2
     resumed = invoke("train", "--resume", "--epochs", done + 3, "--out", killed)
     assert resumed.code == 0, resumed.err

@@ -162,7 +162,6 @@ def test_a_saved_assignment_goes_on_where_trainers_cores_and_batches_are_the_sam
     run(first, {"host": 0.01, "accelerator0": 0.001}, 12)
     state = first.state_dict()
     assert state["seeds"]["accelerator0"] > 74
-    Manager.require_state(state, "source")
     again = manager_of()
     assert again.load_state_dict({**state, "seeds": dict(reversed(state["seeds"].items()))})
     assert again.assignment == first.assignment
@@ -178,19 +177,3 @@ def test_a_saved_assignment_goes_on_where_trainers_cores_and_batches_are_the_sam
     assert not Manager("joint", {"host": 1, "accelerator0": 2}, batch_size=100, uses_host=True).load_state_dict(
         state
     )
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"seeds": {"host": 1, "accelerator0": -1}}, "source: TypeError: expected an integer"),
-        ({"seeds": {}}, "source: InputError: seeds cannot be shared out so"),
-        ({"threads": {"sample": 1, "load": 1, "train": 0}}, "source: TypeError: expected an integer from 1"),
-        ({"threads": {"sample": 1}}, "source: KeyError: 'load'"),
-        ({"cores": {"host": "1"}}, "source: TypeError: expected an integer"),
-        ({"cores": None}, "source: TypeError: expected an object"),
-    ],
-)
-def test_a_state_that_is_none_is_refused(change: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Manager.require_state({**manager_of().state_dict(), **change}, "source")

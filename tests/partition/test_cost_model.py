@@ -191,48 +191,6 @@ def test_a_model_is_saved_without_loss(features: CostFeatures) -> None:
     assert CostModel.from_plain(CostModel().to_plain()).to_plain() == CostModel().to_plain()
 
 
-def _without(plain: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in plain.items() if name != key}
-
-
-@pytest.mark.parametrize(
-    ("damage", "text"),
-    [
-        (lambda plain: [plain], "TypeError: expected an object"),
-        (lambda plain: _without(plain, "speeds"), "KeyError: 'speeds'"),
-        (lambda plain: {**plain, "features": ["vertices"]}, "ValueError: other features than vertices, edges"),
-        (lambda plain: {**plain, "speeds": [1.0, 1.0]}, "ValueError: 3 items, expected 2"),
-        (lambda plain: {**plain, "speeds": [1.0, 0.0, 1.0]}, "ValueError: a speed that is not positive"),
-        (lambda plain: {**plain, "speeds": [1.0, float("nan"), 1.0]}, "TypeError: expected a finite number"),
-        (lambda plain: {**plain, "forgetting": "0.9"}, "TypeError: expected a finite number for forgetting"),
-        (lambda plain: {**plain, "kinds": {"gather 64": 3}}, "TypeError: expected an object"),
-        (
-            lambda plain: {**plain, "kinds": {"k": {**plain["kinds"]["gather 64"], "weights": [-1.0] * 5}}},
-            "ValueError: -1.0, expected at least 0",
-        ),
-        (
-            lambda plain: {
-                **plain,
-                "kinds": {
-                    "k": {**plain["kinds"]["gather 64"], "products": [np.triu(np.ones((5, 5))).tolist()] * 3}
-                },
-            },
-            "ValueError: products that no measurements have",
-        ),
-        (
-            lambda plain: {
-                **plain,
-                "kinds": {"k": {**plain["kinds"]["gather 64"], "products": [(1 - np.eye(5)).tolist()] * 3}},
-            },
-            "ValueError: products that no measurements have",
-        ),
-    ],
-)
-def test_data_of_no_cost_model_are_refused(features: CostFeatures, damage: Any, text: str) -> None:
-    with pytest.raises(InputError, match=rf"no cost model: {text}.* \(in CostModel.from_plain\)\. Pass what"):
-        CostModel.from_plain(damage(trained(features, 3).to_plain()))
-
-
 def test_what_is_not_known_is_refused(features: CostFeatures) -> None:
     model = trained(features, 2)
     with pytest.raises(

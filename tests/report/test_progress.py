@@ -116,7 +116,7 @@ def test_a_file_gets_a_line_a_minute(monkeypatch):
 
 
 def test_messages_are_printed_as_they_are():
-    assert "checkpoint [epoch-000010] is damaged" in shown(messages=["checkpoint [epoch-000010] is damaged"])
+    assert "checkpoint [epoch-000010.pt] is damaged" in shown(messages=["checkpoint [epoch-000010.pt] is damaged"])
 
 
 def test_names_are_neither_markup_nor_codes():

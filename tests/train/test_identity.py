@@ -37,32 +37,6 @@ def test_a_changed_array_is_the_first_difference(name, graph):
     assert caught.value.value.startswith(name)
 
 
-def test_a_run_from_before_losses_had_names_had_the_one_of_its_task():
-    now = {"lr": 1, "task": "multi-label", "loss": {"name": "bce", "class_weights": []}}
-    check_same({"lr": 1}, now, where="run")
-    with pytest.raises(CheckpointError, match=r"loss\.name was bce, is \(mine\)"):
-        check_same({"lr": 1}, {**now, "loss": {"name": "(mine)", "class_weights": []}}, where="run")
-
-
-def test_a_run_from_before_a_model_had_a_field_had_its_default():
-    later = {"negative_slope": 0.2, "model_options": {}, "pool": "mean", "decoder": "auto"}
-    now = {"model": {"class": "GNN", "config": {"hidden": 8, "teleport": 0.1, **later}}}
-    check_same({"model": {"class": "GNN", "config": {"hidden": 8}}}, now, where="run")
-    with pytest.raises(CheckpointError, match=r"model\.config\.teleport was 0\.1, is 0\.2"):
-        check_same(
-            {"model": {"class": "GNN", "config": {"hidden": 8}}},
-            {"model": {"class": "GNN", "config": {"hidden": 8, "teleport": 0.2, **later}}},
-            where="run",
-        )
-
-
-def test_a_run_from_before_model_files_could_import_others_goes_on():
-    now = {"model": {"class": "Net", "file": "1", "imports": {"parts.py": "2"}}}
-    check_same({"model": {"class": "Net", "file": "1"}}, now, where="run")
-    with pytest.raises(CheckpointError, match=r"model\.imports\.parts\.py was 3, is 2"):
-        check_same({"model": {"class": "Net", "file": "1", "imports": {"parts.py": "3"}}}, now, where="run")
-
-
 def test_the_same_graph_built_twice_is_the_same():
     assert graph_identity(community_graph()) == graph_identity(community_graph())
 

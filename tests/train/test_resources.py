@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import random
 import signal
@@ -18,7 +17,7 @@ import torch
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 from sagann.train import TrainConfig, Trainer
-from sagann.train.codec import Decoder, encode
+from sagann.train.plain_state import pack, unpack
 from sagann.train.resources import (
     capture_rng,
     reproducible,
@@ -123,10 +122,9 @@ def test_every_generator_continues_where_it_was(draws_before):
 
 
 def test_states_come_back_from_a_checkpoint():
-    tensors = {}
-    encoded = json.loads(json.dumps(encode(capture_rng(CPU), tensors, name="rng")))
+    content = pack(capture_rng(CPU))
     expected = draw()
-    restore_rng(Decoder(tensors).decode(encoded, name="rng"), CPU)
+    restore_rng(unpack(content), CPU)
     assert draw() == expected
 
 
@@ -190,7 +188,7 @@ def test_ctrl_c_stops_with_a_checkpoint_and_the_run_goes_on_bitwise(tmp_path):
     assert reporter.result is result
     assert reporter.messages == ["Stopping after this epoch. Press Ctrl-C again to stop at once."]
     assert signal.getsignal(signal.SIGINT) is before
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000003"]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000003.pt"]
     assert not (tmp_path / "run" / "metrics.json").exists()
 
     resumed = trainer_of(tmp_path / "run")
@@ -289,7 +287,7 @@ def test_a_trainer_that_is_stopped_from_a_thread_saves_and_goes_on_bitwise(tmp_p
     reporter.trainer = trainer_of(tmp_path / "run", reporter)
     result = reporter.trainer.fit()
     assert (result.interrupted, result.epochs, reporter.messages) == (True, 3, [])
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000003"]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000003.pt"]
     result = trainer_of(tmp_path / "run").fit(resume=True)
     assert numbers_of(result) == numbers_of(expected)
 

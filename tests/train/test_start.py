@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+import torch
 
 from sagann.errors import CheckpointError, InputError
 from sagann.train import LogReporter, TrainConfig, Trainer
@@ -19,6 +20,30 @@ def trainer_of(folder, **options):
 def test_resume_needs_a_run_in_it(tmp_path):
     with pytest.raises(CheckpointError, match=r"not a run folder: run\.json cannot be read"):
         trainer_of(tmp_path / "typo").resume()
+
+
+def test_resuming_with_other_rates_of_an_own_optimizer_is_refused(tmp_path):
+    def trainer(lr):
+        def optimizer(groups):
+            return torch.optim.SGD(groups, lr=lr)
+
+        config = TrainConfig(epochs=2, device="cpu")
+        return Trainer(seeded_model(), community_graph(), config, run_dir=tmp_path, optimizer=optimizer)
+
+    trainer(0.5).fit()
+    with pytest.raises(CheckpointError, match=r"started differently: param_groups\.0\.lr was 0\.5, is 0\.25"):
+        trainer(0.25).fit(resume=True)
+
+
+def test_a_run_of_an_earlier_format_is_not_continued(tmp_path):
+    trainer_of(tmp_path, epochs=2).fit()
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.unlink()
+        path.with_suffix("").mkdir()
+    with pytest.raises(CheckpointError, match="the checkpoints are of an earlier format: epoch-000002 is a folder"):
+        trainer_of(tmp_path, epochs=3).fit(resume=True)
+    trainer_of(tmp_path, epochs=1).fit(overwrite=True)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch-000001.pt"]
 
 
 def test_a_run_that_lost_its_description_is_not_continued_nor_removed(tmp_path):

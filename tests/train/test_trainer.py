@@ -434,7 +434,7 @@ def test_the_run_folder(tmp_path):
     assert run["data"] == "data/communities"
     assert run["versions"]["torch"] == torch.__version__
     checkpoints = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert checkpoints == ["epoch-000010", "epoch-000012"]
+    assert checkpoints == ["epoch-000010.pt", "epoch-000012.pt"]
 
 
 def test_splits_that_are_absent_are_empty_in_the_summary(tmp_path):
@@ -448,7 +448,7 @@ def test_a_used_run_folder_is_not_overwritten_unasked(tmp_path):
         trainer_of(epochs=2, run_dir=tmp_path).fit()
     trainer_of(epochs=1, run_dir=tmp_path).fit(overwrite=True)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch-000001"]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["epoch-000001.pt"]
 
 
 def test_a_file_in_place_of_the_run_folder_is_refused(tmp_path):
