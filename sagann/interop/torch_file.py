@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Mapping
 from threading import Lock
@@ -70,6 +72,9 @@ def read_torch_file(
                 LookupError,
                 TypeError,
                 AttributeError,
+                struct.error,
+                zipfile.BadZipFile,
+                zlib.error,
             ),
             what="file of PyTorch",
             fix=_FIX,

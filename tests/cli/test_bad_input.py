@@ -208,7 +208,6 @@ def test_folders_with_bad_values(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.tries("flip")
 def test_a_flipped_bit_is_refused_unless_nobody_asks(
     refused: Callable[[Path], Outcome], invoke: Invoke, folder: Path, tmp_path: Path, streamed: bool
 ) -> None:
@@ -239,7 +238,6 @@ def test_a_flipped_bit_is_refused_unless_nobody_asks(
     ],
     ids=lambda command: " ".join(map(str, command[:2])),
 )
-@pytest.mark.tries("flip")
 def test_every_command_that_computes_with_a_dataset_finds_a_flipped_bit(
     invoke: Invoke, folder: Path, tmp_path: Path, command: tuple[object, ...]
 ) -> None:
@@ -336,16 +334,10 @@ def test_weights_that_are_not_finite(refused: Callable[[Path], Outcome], tmp_pat
         ("e", ("data", "import", "OUT")),
     ],
 )
-@pytest.mark.tries("no file")
 def test_pipes_and_devices_are_refused_before_they_are_opened(
-    invoke: Invoke,
-    tmp_path: Path,
-    name: str,
-    arguments: tuple[str, ...],
-    record_property: Callable[[str, object], None],
+    invoke: Invoke, tmp_path: Path, name: str, arguments: tuple[str, ...]
 ) -> None:
     os.mkfifo(tmp_path / name)
-    record_property("trials", 2)
     words = [str(tmp_path / "out") if word == "OUT" else word for word in arguments]
     for source, found in ((tmp_path / name, "a pipe"), (Path("/dev/zero"), "a device")):
         options, target = (words[:-1], words[-1:]) if "OUT" in arguments else (words, [])
@@ -354,7 +346,6 @@ def test_pipes_and_devices_are_refused_before_they_are_opened(
         assert f"not a file: {found}" in outcome.err
 
 
-@pytest.mark.tries("no file")
 def test_a_model_file_that_is_a_pipe(invoke: Invoke, folder: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.py")
     outcome = invoke("train", "--data", folder, "--model", f"{tmp_path}/m.py:Net", "--out", tmp_path / "run")
@@ -385,7 +376,6 @@ def _bind(path: Path) -> None:
         ("checkpoints/*/state.safetensors", "train"),
     ],
 )
-@pytest.mark.tries("no file")
 def test_files_of_a_run_that_are_no_files(
     invoke: Invoke,
     trained: Path,

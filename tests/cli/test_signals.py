@@ -58,20 +58,17 @@ def run(folder: Path, body: str, *, name: str = "slow", module: str = "", before
 
 
 @pytest.mark.parametrize(("pressed", "finished"), [(1, True), (2, False)])
-@pytest.mark.tries("interrupt")
 def test_an_import_is_finished_first_unless_pressed_again(tmp_path: Path, pressed: int, *, finished: bool) -> None:
     module = f"PRESSED = {pressed}\n{SLOW}\nwork()"
     assert run(tmp_path, "import slow", module=module) == f"{finished} (0.0, 0.0) False\n"
 
 
-@pytest.mark.tries("interrupt")
 def test_a_compilation_is_finished_first(tmp_path: Path) -> None:
     module = f"PRESSED = 1\n{SLOW}"
     assert run(tmp_path, "import numba; numba.work()", name="numba", module=module) == "True (0.0, 0.0) False\n"
 
 
 @pytest.mark.parametrize("built_in", ["eval", "exec"])
-@pytest.mark.tries("interrupt")
 def test_a_string_is_evaluated_first(tmp_path: Path, built_in: str) -> None:
     body = f"{built_in}('(os.kill(os.getpid(), signal.SIGINT), time.sleep(0.2))')"
     assert run(tmp_path, body) == "True (0.0, 0.0) False\n"
@@ -94,7 +91,6 @@ def test_elsewhere_it_comes_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pressed", [1, 2])
 @pytest.mark.parametrize("freed", [FREED, FREED_IN_CALLBACK], ids=["object", "callback"])
-@pytest.mark.tries("interrupt")
 def test_one_that_is_lost_while_an_object_is_freed_comes_again(tmp_path: Path, freed: str, pressed: int) -> None:
     before = f"PRESSED = {pressed}\n{SLOW}\n{freed}\n"
     assert run(tmp_path, "del del_me", before=before) == "True (0.0, 0.0) False\n"
@@ -180,7 +176,6 @@ with Signals().handled():
 
 @pytest.mark.alone
 @pytest.mark.parametrize(("num_signals", "within_s"), [(1, 10.0), (2, 7.0)])
-@pytest.mark.tries("terminate")
 def test_sigterm_ends_a_native_kernel_that_returns_much_later(
     tmp_path: Path, num_signals: int, within_s: float
 ) -> None:

@@ -88,7 +88,6 @@ def test_files_are_opened_as_open_does(tmp_path: Path) -> None:
         ("l.npy", open_labels),
     ],
 )
-@pytest.mark.tries("no file")
 def test_no_reader_waits_for_a_pipe(tmp_path: Path, name: str, read: Callable[[Path], object]) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(InputError, match="not a file: a pipe"):
