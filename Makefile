@@ -9,8 +9,6 @@ RUN_DIR ?= runs/demo
 WORK ?= runs/streaming
 # Where benchmarks write. Records that are there are continued: another folder measures from the start.
 RESULTS ?= bench/results
-# For `make fuzz`.
-SECONDS ?= 60
 # Processes that tests start read compiled modules. A shell that forbids to write them would have each one compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 # Test processes: two more than there are cores, because some tests wait, or so many (JOBS=1). They share what they compile.
@@ -21,7 +19,7 @@ TOGETHER := OMP_WAIT_POLICY=passive $(BIN)/python -m tests.again -q $(SHARED)
 # The files of the tests that run alone: to import all others takes longer than some of these tests.
 ALONE = $(shell grep -rl 'mark\.alone' tests --include='test_*.py')
 
-.PHONY: help setup demo test thorough newest quick lint format types layers lines doctest docs accuracy epochs streaming performance fuzz trials clean
+.PHONY: help setup demo test thorough newest quick lint format types layers lines doctest docs accuracy epochs streaming performance clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -100,12 +98,6 @@ streaming: $(STAMP)  ## Time epochs within memory budgets, and count what plans 
 
 performance: $(STAMP)  ## Write docs/performance.md from bench/results.
 	$(BIN)/python -m bench.performance_page
-
-fuzz: $(STAMP)  ## Damage files of every kind and give them to the program for SECONDS; what fails goes into tests/fuzz/corpus.
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --results $(RESULTS)/fuzz.json
-
-trials: $(STAMP)  ## Kill, cut, fill up and limit as the tests of it do, and count what happened (some minutes).
-	$(BIN)/python -m pytest -q -m tries --trials $(RESULTS)/trials.json
 
 clean:  ## Remove the environment and all caches.
 	rm -rf $(VENV) $(NEWEST) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache runs

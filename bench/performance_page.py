@@ -20,9 +20,7 @@ from bench.performance_sections import (
     DEVICE_PAGES,
     PYG_PAGE,
     WORKER_PAGES,
-    damage_section,
     device_sentence,
-    harm_section,
     minibatch_section,
     page_section,
 )
@@ -121,8 +119,6 @@ def render(results: Path) -> str:
         SURE,
         *_sure_table(contests, accuracies, streamed),
         *minibatch_section(results),
-        *damage_section(results / "fuzz.json"),
-        *harm_section(results / "trials.json"),
         *(line for name in (PYG_PAGE, *WORKER_PAGES, *DEVICE_PAGES) for line in page_section(results / name)),
     ]
     return "\n".join(parts) + "\n"

@@ -1,8 +1,7 @@
-"""Sections of the page of performance that repeat what files of results say: mini-batches, damaged files, faults, workers, and devices."""
+"""Sections of the page of performance that repeat what files of results say: mini-batches, workers, and devices."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from bench.result_tables import captioned_tables, read_table
@@ -28,17 +27,6 @@ WORKER_PAGES = ("balance.md",)
 "Files of results on several workers, each a section."
 DEVICE_PAGES = ("device.md", "minibatches_cuda.md", "cold_bytes_device.md", "hybrid_device.md")
 "Files of results that were measured on a CUDA device, each a section."
-DAMAGED = """## What damaged files do
-
-Files of every kind that a command reads were damaged at random: single bytes, words, and the structure with checksums made anew, for
-{hours:.1f} hours of the processor in sum (`make fuzz`). *Accepted* ends with exit code 0, *refused* with exit code 2 and one message that names the file.
-Anything else is a fault: a traceback, a hang, a crash, or memory without bound. The cases of faults that were found and corrected are in
-`tests/fuzz/corpus`, which `make test` replays.
-"""
-HARMED = """## What kills, faults and limits do
-
-Tests harm real processes; `make trials` counts what they tried. Each trial ended as the table says, but for those under *otherwise*.
-"""
 
 
 def minibatch_section(results: Path) -> list[str]:
@@ -70,30 +58,6 @@ def _large(path: Path) -> list[str]:
         f"A quarter of papers100M's shape (27.75M vertices, 400M edges, 13.2 GiB of features on disk) trains a SAGE of three layers within a hard "
         f"limit of 6 GiB:\n{row['s / batch']} s a batch of {row['rows / batch']} rows, {row['held MiB']} MiB held "
         "(`minibatches_large.md`).",
-    ]
-
-
-def damage_section(path: Path) -> list[str]:
-    """The section on damaged files; none without its results."""
-    if not path.exists():
-        return []
-    found = json.loads(path.read_text())
-    names = ("cases", "accepted", "refused", "faults")
-    lines = ["", DAMAGED.format(hours=found["seconds"] / 3600), "| files | " + " | ".join(names) + " |"]
-    lines.append("|---|" + "--:|" * len(names))
-    for kind, counts in found["kinds"].items():
-        lines.append(f"| {kind} | " + " | ".join(f"{counts[name]:,}" for name in names) + " |")
-    return lines
-
-
-def harm_section(path: Path) -> list[str]:
-    """The section on kills, faults and limits; none without its results."""
-    if not path.exists():
-        return []
-    lines = ["", HARMED, "| what was tried | times | what it did | otherwise |", "|---|--:|---|--:|"]
-    rows = json.loads(path.read_text())
-    return lines + [
-        f"| {row['tried']} | {row['times']:,} | {row['outcome']} | {row['otherwise']:,} |" for row in rows
     ]
 
 

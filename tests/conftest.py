@@ -27,7 +27,6 @@ from sagann.plan.steps import Plan, Step
 from tests.cover import mark_the_rest
 from tests.forks import in_group
 from tests.shared import Fill, SharedFolder, filled_once, shared_root
-from tests.trials import note_kinds, pytest_addoption as add_trials, pytest_configure as pytest_configure
 
 # The first example of a property pays for Numba's compilation, or for importing PyG.
 settings.register_profile("compiles", deadline=None, max_examples=60)
@@ -52,7 +51,6 @@ torch.set_num_threads(1)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add options of our own."""
-    add_trials(parser)
     parser.addoption(
         "--python", default=sys.executable, metavar="FILE", help="interpreter of tests/cli/test_every_command.py"
     )
@@ -61,7 +59,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave cases to `make thorough`, and run files with slow tests first: one that starts last leaves other processes idle."""
-    note_kinds(items)
     mark_the_rest(items)
     with_slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in with_slow)
@@ -126,12 +123,6 @@ def shared_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         return filled_once(root, name, fill)
 
     return folder
-
-
-@pytest.fixture(scope="session")
-def counts_trials(request: pytest.FixtureRequest) -> bool:
-    """Whether trials are counted (``make trials``): then as many random instants are tried as take minutes."""
-    return request.config.getoption("--trials") is not None
 
 
 @pytest.fixture

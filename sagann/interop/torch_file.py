@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import zipfile
 import zlib
 from collections import defaultdict
@@ -35,6 +36,7 @@ _UNREADABLE = (
     pickle.UnpicklingError,
     zipfile.BadZipFile,
     zlib.error,
+    struct.error,
     OSError,
     EOFError,
     RuntimeError,

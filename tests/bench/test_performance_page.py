@@ -93,26 +93,6 @@ def test_what_is_slower_or_differs_is_said(tmp_path: Path, changed: dict[str, ob
     assert said in render(tmp_path)
 
 
-def test_damaged_files_are_counted_by_kind(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    assert "damaged" not in render(tmp_path)
-    counts = {"cases": 1200, "accepted": 200, "refused": 999, "faults": 1}
-    (tmp_path / "fuzz.json").write_text(
-        json.dumps({"seconds": 5400, "seeds": [1], "kinds": {"NPY arrays": counts}})
-    )
-    page = render(tmp_path)
-    assert "for\n1.5 hours of the processor in sum" in page
-    assert "| NPY arrays | 1,200 | 200 | 999 | 1 |" in page
-
-
-def test_what_was_tried_is_shown_with_what_it_did(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    assert "What kills" not in render(tmp_path)
-    rows = [{"tried": "kill -9", "outcome": "it goes on", "times": 1060, "otherwise": 0}]
-    (tmp_path / "trials.json").write_text(json.dumps(rows))
-    assert "| kill -9 | 1,060 | it goes on | 0 |" in render(tmp_path)
-
-
 def test_the_faster_peer_of_each_table_of_minibatches_counts(tmp_path: Path) -> None:
     assert minibatch_section(tmp_path) == []
     (tmp_path / "minibatches.md").write_text(

@@ -23,12 +23,8 @@ NUM_VERTICES = 125_000
 
 
 @pytest.mark.thorough
-@pytest.mark.tries("limit")
 def test_evaluation_predictions_and_embeddings_survive_a_hard_limit(
-    limited: Callable[[int], Sequence[str]],
-    tmp_path: Path,
-    invoke: Invoke,
-    record_property: Callable[[str, object], None],
+    limited: Callable[[int], Sequence[str]], tmp_path: Path, invoke: Invoke
 ) -> None:
     start = limited((60 + 600) * MIB)
     # It is trained on a small graph of the same kind: training under a limit has tests of its own.
@@ -48,7 +44,6 @@ def test_evaluation_predictions_and_embeddings_survive_a_hard_limit(
     options = ("--data", tmp_path / "small", "--model", "sage", "--hidden", 512, "--epochs", 1)
     run, in_memory, out = tmp_path / "run", tmp_path / "in-memory", tmp_path / "predictions.csv"
     assert invoke("train", *options, "--memory", "60MiB", "--out", run).code == 0
-    record_property("trials", 3)
     assert sagann("evaluate", "--run", run, *of_large) == 0
     assert sagann("predict", "--run", run, *of_large, "--out", out) == 0
     assert out.read_text().count("\n") == NUM_VERTICES + 1

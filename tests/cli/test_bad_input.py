@@ -206,7 +206,6 @@ def test_folders_with_bad_values(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.tries("flip")
 def test_a_flipped_bit_is_refused_unless_nobody_asks(
     refused: Callable[[Path], Outcome], invoke: Invoke, folder: Path, tmp_path: Path, streamed: bool
 ) -> None:
@@ -237,7 +236,6 @@ def test_a_flipped_bit_is_refused_unless_nobody_asks(
     ],
     ids=lambda command: " ".join(map(str, command[:2])),
 )
-@pytest.mark.tries("flip")
 def test_every_command_that_computes_with_a_dataset_finds_a_flipped_bit(
     invoke: Invoke, folder: Path, tmp_path: Path, command: tuple[object, ...]
 ) -> None:
@@ -323,7 +321,6 @@ def test_weights_that_are_not_finite(refused: Callable[[Path], Outcome], tmp_pat
     assert open_graph(tmp_path / "ring").num_edges == N
 
 
-@pytest.mark.tries("no file")
 def test_an_import_of_a_pipe_is_refused(invoke: Invoke, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "e.csv")
     outcome = invoke("data", "import", tmp_path / "e.csv", tmp_path / "out")
@@ -342,7 +339,6 @@ def test_an_import_of_a_pipe_is_refused(invoke: Invoke, tmp_path: Path) -> None:
         ("checkpoints/*.pt", "train"),
     ],
 )
-@pytest.mark.tries("no file")
 def test_folders_in_the_place_of_files_of_a_run(
     invoke: Invoke, trained: Path, tmp_path: Path, pattern: str, command: str
 ) -> None:
@@ -354,7 +350,7 @@ def test_folders_in_the_place_of_files_of_a_run(
     outcome = invoke(*arguments, *(("--epochs", 40) if command == "train" else ()))
     assert outcome.code == 2
     assert "Is a directory" in outcome.err
-    assert Path(pattern).name in outcome.err
+    assert Path(pattern).parts[0] in outcome.err
 
 
 @pytest.mark.parametrize("model", ["gcn", "own.py:Net"])

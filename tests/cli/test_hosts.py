@@ -116,7 +116,6 @@ def test_the_printed_command_trains_on_two_hosts_what_one_process_trains(
     ],
     ids=["cut", "unplugged", "cut while streaming"],
 )
-@pytest.mark.tries("network")
 def test_a_cable_that_is_pulled_ends_both_workers_in_time(
     pair: list[Host],
     blocks: Path,
@@ -146,7 +145,6 @@ def test_a_cable_that_is_pulled_ends_both_workers_in_time(
     assert not list(folder.glob("spill*"))
 
 
-@pytest.mark.tries("network")
 def test_a_cable_that_is_out_for_a_second_and_then_slow_changes_no_number(
     pair: list[Host], blocks: Path, undisturbed: Path, tmp_path: Path, warm: Warm
 ) -> None:
@@ -171,7 +169,6 @@ def test_a_cable_that_is_out_for_a_second_and_then_slow_changes_no_number(
 
 
 @pytest.mark.parametrize("fault", ["killed", "stopped", pytest.param("out of memory", marks=pytest.mark.thorough)])
-@pytest.mark.tries("network")
 def test_a_worker_that_is_lost_on_one_host_ends_that_of_the_other(
     pair: list[Host], blocks: Path, tmp_path: Path, warm: Warm, fault: str
 ) -> None:
@@ -233,13 +230,8 @@ def test_workers_of_two_hosts_that_disagree_are_refused_with_both_values(
 
 
 @pytest.mark.thorough
-@pytest.mark.tries("network")
 def test_torchrun_restarts_a_run_that_is_harmed_twice_which_ends_as_an_undisturbed_one(
-    pair: list[Host],
-    blocks: Path,
-    undisturbed: Path,
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
+    pair: list[Host], blocks: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     options = (*two_nodes(pair), "--max-restarts=5")
@@ -254,11 +246,9 @@ def test_torchrun_restarts_a_run_that_is_harmed_twice_which_ends_as_an_undisturb
     said = [process.communicate(timeout=DEADLINE_S) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     assert history(folder) == history(undisturbed)
-    record_property("trials", 2)
 
 
 @pytest.mark.thorough
-@pytest.mark.tries("network")
 def test_a_cable_that_stays_out_ends_the_workers_under_torchrun(
     pair: list[Host], blocks: Path, tmp_path: Path
 ) -> None:

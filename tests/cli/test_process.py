@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -179,7 +179,6 @@ def endless(blocks: Path, folder: Path) -> tuple[object, ...]:
     return ("train", "--data", blocks, *options, "--out", folder)
 
 
-@pytest.mark.tries("interrupt")
 def test_ctrl_c_saves_and_exits_130(blocks: Path, tmp_path: Path, invoke: Invoke) -> None:
     folder = tmp_path / "run"
     with start(*endless(blocks, folder)) as process:
@@ -223,7 +222,6 @@ class Slow(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.tries("terminate")
 def test_sigterm_in_the_midst_of_an_epoch_in_memory(
     blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,7 +260,6 @@ class Unhurried(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.tries("interrupt")
 def test_signals_in_the_midst_of_a_long_sampled_epoch(
     blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,7 +295,6 @@ def test_signals_in_the_midst_of_a_long_sampled_epoch(
     assert weights[0] == weights[1]
 
 
-@pytest.mark.tries("terminate")
 def test_sigterm_before_the_first_epoch(blocks: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with start(*endless(blocks, folder)) as process:
@@ -309,7 +305,6 @@ def test_sigterm_before_the_first_epoch(blocks: Path, tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-@pytest.mark.tries("terminate")
 def test_sigterm_leaves_no_part_of_an_import(tmp_path: Path, warm: Warm) -> None:
     pairs = np.random.default_rng(0).integers(10**6, size=(2_000_000, 2))
     (tmp_path / "edges").mkdir()
@@ -332,7 +327,6 @@ def test_sigterm_leaves_no_part_of_an_import(tmp_path: Path, warm: Warm) -> None
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's list of what a process has loaded")
-@pytest.mark.tries("interrupt")
 def test_ctrl_c_while_starting_exits_130(blocks: Path, tmp_path: Path) -> None:
     with start(*endless(blocks, tmp_path / "run")) as process:
         maps, deadline = Path(f"/proc/{process.pid}/maps"), time.monotonic() + DEADLINE_S
@@ -348,10 +342,7 @@ def test_ctrl_c_while_starting_exits_130(blocks: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.tries("kill")
-def test_kill_and_resume_equals_the_whole_run(
-    blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm, record_property: Callable[[str, object], None]
-) -> None:
+def test_kill_and_resume_equals_the_whole_run(blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm) -> None:
     """kill -9 at three random instants: what follows is bitwise the run without them."""
     numbers = random.Random(0)
     killed, whole = tmp_path / "killed", tmp_path / "whole"
@@ -366,7 +357,6 @@ def test_kill_and_resume_equals_the_whole_run(
         newest = max(int(path.stem[-6:]) for path in (killed / "checkpoints").glob("epoch-*"))
         assert newest >= done
         done = newest
-    record_property("trials", 3)
     resumed = invoke("train", "--resume", "--out", killed, "--epochs", done + 5)
     assert resumed.code == 0, resumed.err
     arguments = ("--data", blocks, "--hidden", 8, "--epochs", done + 5, "--out", whole)
@@ -378,20 +368,14 @@ def test_kill_and_resume_equals_the_whole_run(
 
 
 @pytest.mark.slow
-@pytest.mark.tries("kill")
 def test_kills_of_the_process_group_while_checkpoints_are_written(
-    blocks: Path,
-    tmp_path: Path,
-    invoke: Invoke,
-    counts_trials: bool,
-    record_property: Callable[[str, object], None],
+    blocks: Path, tmp_path: Path, invoke: Invoke
 ) -> None:
     """A streamed run with several threads: what follows is bitwise the run without the kills."""
     threads = {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
     options = ("--data", blocks, "--hidden", 8, "--memory", "14kB", "--checkpoint-every", 1)
     killed, whole, num_torn, done = tmp_path / "killed", tmp_path / "whole", 0, 0
-    record_property("trials", num_kills := 5 if counts_trials else 3)
-    for number in range(num_kills):
+    for number in range(num_kills := 3):
         arguments = ("--resume",) if number else options
         with start("train", *arguments, "--epochs", 10**9, "--out", killed, env=threads) as process:
             limit_s = time.monotonic() + DEADLINE_S

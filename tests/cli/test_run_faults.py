@@ -150,7 +150,6 @@ def ended(blocks: Path, trained: Path, shared_folder: SharedFolder) -> dict[str,
 @needs_root
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.tries("rights")
 def test_what_the_user_may_not_read_or_write_is_said(ended: dict[str, tuple[Outcome, Path]], name: str) -> None:
     outcome, place = ended[name]
     assert outcome.code == 2
@@ -200,7 +199,6 @@ def checkpoints(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (run / "checkpoints").glob("epoch-*")}
 
 
-@pytest.mark.tries("disk")
 def test_a_disk_that_is_full_of_checkpoints(invoke: Invoke, blocks: Path, small_disk: Path, whole: bytes) -> None:
     run = small_disk / "run"
     ended = invoke(*training(blocks, run))
@@ -218,7 +216,6 @@ def test_a_disk_that_is_full_of_checkpoints(invoke: Invoke, blocks: Path, small_
     assert (run / "model.safetensors").read_bytes() == whole
 
 
-@pytest.mark.tries("disk")
 def test_a_checkpoint_larger_than_files_may_be(invoke: Invoke, blocks: Path, tmp_path: Path, whole: bytes) -> None:
     """As with a quota."""
     run = tmp_path / "run"

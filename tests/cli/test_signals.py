@@ -23,8 +23,8 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(
     ("name", "code", "word"),
     [
-        pytest.param("SIGINT", 130, "interrupted", marks=pytest.mark.tries("interrupt")),
-        pytest.param("SIGTERM", 143, "terminated", marks=pytest.mark.tries("terminate")),
+        ("SIGINT", 130, "interrupted"),
+        ("SIGTERM", 143, "terminated"),
     ],
 )
 @pytest.mark.parametrize("source", [SEND, f'exec("{SEND}")', HALF_MADE], ids=["module", "string", "other error"])

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,7 +40,6 @@ def children_of(process: WarmProcess) -> list[int]:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are listed in /proc")
 @pytest.mark.parametrize("to_all", [False, True], ids=["to the first", "to all"])
 @pytest.mark.parametrize("kind", list(TOGETHER))
-@pytest.mark.tries("terminate")
 def test_sigterm_ends_a_run_of_several_processes_which_resumes(
     blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm, kind: str, to_all: bool
 ) -> None:
@@ -78,17 +76,10 @@ def test_sigterm_ends_a_run_of_several_processes_which_resumes(
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are listed in /proc")
 @pytest.mark.parametrize("kind", list(TOGETHER))
-@pytest.mark.tries("kill")
 def test_a_run_of_several_processes_that_are_all_killed_resumes(
-    blocks: Path,
-    tmp_path: Path,
-    invoke: Invoke,
-    warm: Warm,
-    counts_trials: bool,
-    record_property: Callable[[str, object], None],
-    kind: str,
+    blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm, kind: str
 ) -> None:
-    folder, draws, num_kills = tmp_path / "run", random.Random(0), 4 if counts_trials else 2
+    folder, draws, num_kills = tmp_path / "run", random.Random(0), 2
     options = ("--data", blocks, *OPTIONS, *TOGETHER[kind], "--checkpoint-every", 1)
     for kill in range(num_kills):
         given = ("--resume", "--epochs", 100000) if kill else (*options, "--epochs", 100000)
@@ -105,7 +96,6 @@ def test_a_run_of_several_processes_that_are_all_killed_resumes(
         assert process.returncode == -signal.SIGKILL
         while any(Path(f"/proc/{pid}").exists() for pid in pids):
             time.sleep(0.05)
-    record_property("trials", num_kills)
     epochs = len(history(folder)) + 1
     resumed = invoke("train", "--resume", "--out", folder, "--epochs", epochs, "--workers", 1)
     assert resumed.code == 0, resumed.err

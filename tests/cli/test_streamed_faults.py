@@ -95,7 +95,6 @@ def check_resumed(invoke: Invoke, blocks: Path, out: Path, weights: bytes) -> No
         (shutil.rmtree, ["a spill file cannot be ", ": No such file or directory"]),
     ],
 )
-@pytest.mark.tries("spill")
 def test_what_happens_to_spilled_files_is_said(
     happens: Callable[[Path], None],
     words: list[str],
@@ -109,7 +108,6 @@ def test_what_happens_to_spilled_files_is_said(
     check_left(tmp_path / "run")
 
 
-@pytest.mark.tries("disk")
 def test_a_disk_that_fills_up_midway(
     invoke: Invoke, blocks: Path, tmp_path: Path, small_disk: Path, whole: tuple[bytes, int]
 ) -> None:
@@ -129,7 +127,6 @@ def test_a_disk_that_fills_up_midway(
     assert [path.name for path in small_disk.iterdir()] == ["others"]
 
 
-@pytest.mark.tries("interrupt")
 def test_ctrl_c_finishes_the_epoch(invoke: Invoke, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]) -> None:
     weights, num_loads = whole
     with at_load(num_loads // 2, lambda folder: signal.raise_signal(signal.SIGINT)):
@@ -142,7 +139,6 @@ def test_ctrl_c_finishes_the_epoch(invoke: Invoke, blocks: Path, tmp_path: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.tries("interrupt")
 def test_a_second_ctrl_c_stops_in_the_midst_of_an_epoch(
     invoke: Invoke, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
 ) -> None:
@@ -166,7 +162,6 @@ def test_a_second_ctrl_c_stops_in_the_midst_of_an_epoch(
 
 
 @pytest.mark.slow
-@pytest.mark.tries("kill")
 def test_kill_9_in_the_midst_of_an_epoch(
     invoke: Invoke, warm: Warm, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
 ) -> None:
@@ -197,7 +192,6 @@ def check_terminated(ended: Outcome, out: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.tries("terminate")
 def test_sigterm_finishes_an_epoch_that_takes_seconds(
     invoke: Invoke, warm: Warm, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
 ) -> None:
@@ -211,7 +205,6 @@ def test_sigterm_finishes_an_epoch_that_takes_seconds(
 
 
 @pytest.mark.slow
-@pytest.mark.tries("terminate")
 def test_a_second_sigterm_gives_an_epoch_up(
     invoke: Invoke, warm: Warm, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
 ) -> None:
@@ -227,7 +220,6 @@ def test_a_second_sigterm_gives_an_epoch_up(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "predict"])
-@pytest.mark.tries("terminate")
 def test_sigterm_while_a_model_is_used(
     finished: tuple[Path, int], warm: Warm, tmp_path: Path, command: str
 ) -> None:

@@ -30,12 +30,8 @@ def epochs_of(run: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.thorough
-@pytest.mark.tries("limit")
 def test_a_tiered_run_survives_a_hard_limit_smaller_than_its_features(
-    limited: Callable[[int], Sequence[str]],
-    tmp_path: Path,
-    invoke: Invoke,
-    record_property: Callable[[str, object], None],
+    limited: Callable[[int], Sequence[str]], tmp_path: Path, invoke: Invoke
 ) -> None:
     start = limited(LIMIT_BYTES)
     # Rows are wide, so that features larger than the limit are those of few vertices.
@@ -59,7 +55,6 @@ def test_a_tiered_run_survives_a_hard_limit_smaller_than_its_features(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    record_property("trials", 1)
     assert (cold / "model.safetensors").read_bytes() == (hot / "model.safetensors").read_bytes()
     for line, without in zip(epochs_of(hot), epochs_of(cold), strict=True):
         assert line["loss"] == without["loss"]

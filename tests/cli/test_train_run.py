@@ -507,7 +507,6 @@ def commands_of_a_run(run: Path, tmp_path: Path) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("number", range(7))
-@pytest.mark.tries("foreign run")
 def test_a_model_file_that_only_a_run_folder_names_is_not_executed(
     invoke: Invoke, trained: Path, tmp_path: Path, number: int
 ) -> None:

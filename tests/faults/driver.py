@@ -1,6 +1,7 @@
 """Kills processes that train, and resumes them until they are done; run by test_kills.py as a program of its own.
 
-It imports everything once, then forks, so that a training process costs a fork. Everything goes through public names.
+Every other kill comes while files are written, which few random instants hit. The driver imports everything once, then forks, so that
+a training process costs a fork. Everything goes through public names, but for the seconds between checkpoints.
 
     python -m tests.faults.driver FOLDER SOURCE NUM_KILLS SEED
 """
@@ -25,6 +26,7 @@ import torch
 import sagann
 from sagann.nn import ModelConfig
 from sagann.sampling import hold_out_links
+from sagann.train import saver
 from tests.forks import fork
 from tests.graphs import labelled_graph
 from tests.runtime.workers.processes import start_workers
@@ -48,6 +50,7 @@ def _links() -> sagann.Graph:
     return hold_out_links(labelled_graph(), seed=0, negatives=5)
 
 
+CHECKPOINT_EVERY = 2
 _BATCHES: dict[str, list[Any]] = {"sampling_threads": [1, 2], "batches_ahead": [0, 3]}
 SOURCES = {
     "whole graph": Source(labelled_graph, {}),
@@ -67,6 +70,26 @@ SOURCES = {
 }
 
 
+def checkpoints(run_dir: Path) -> list[str]:
+    """Names of the checkpoints of a run: epoch-000002.pt, or epoch-000002-batch-000001.pt within the third epoch."""
+    return sorted(path.name for path in run_dir.glob("checkpoints/epoch-*"))
+
+
+def is_writing(run_dir: Path) -> bool:
+    """Whether a file of a run is being written, or was when its process ended."""
+    with suppress(FileNotFoundError):
+        return any(run_dir.glob("**/.tmp-*"))
+    # A folder went while it was read.
+    return False
+
+
+def num_lost(run_dir: Path) -> int:
+    """Epochs that a killed run has trained since its newest checkpoint."""
+    history = run_dir / "metrics.jsonl"
+    trained = history.read_bytes().count(b"\n") if history.exists() else 0
+    return trained - max((int(name[6:12]) for name in checkpoints(run_dir)), default=0)
+
+
 def outcome(trainer: sagann.Trainer, result: Any) -> dict[str, Any]:
     """What no interruption may change."""
     rows = [{name: row[name] for name in row if name in ("loss", "lr") or "/" in name} for row in trainer.history]
@@ -81,14 +104,10 @@ def outcome(trainer: sagann.Trainer, result: Any) -> dict[str, Any]:
 def train(source: Source, graph: sagann.Graph, run_dir: Path, options: dict[str, Any], workers: Any) -> None:
     """Train from the newest checkpoint, or from the beginning; leave the outcome beside the run."""
     model = ModelConfig(model="sage", hidden=8, dropout=0.5)
-    config = sagann.TrainConfig(epochs=8, checkpoint_every=2, device="cpu", seed=1, **options)
+    config = sagann.TrainConfig(epochs=8, checkpoint_every=CHECKPOINT_EVERY, device="cpu", seed=1, **options)
     trainer = sagann.Trainer(model, graph, config, run_dir=run_dir, progress=False, workers=workers)
-    has_checkpoint = any((run_dir / "checkpoints").glob("*")) if run_dir.exists() else False
-    try:
-        result = trainer.fit(resume=has_checkpoint, overwrite=not has_checkpoint)
-    except sagann.CheckpointError:
-        # The first checkpoint was not whole yet.
-        result = trainer.fit(overwrite=True)
+    has_checkpoint = bool(checkpoints(run_dir))
+    result = trainer.fit(resume=has_checkpoint, overwrite=not has_checkpoint)
     if workers is None or workers.is_first:
         torch.save(outcome(trainer, result), run_dir.with_suffix(".tmp"))
         run_dir.with_suffix(".tmp").rename(run_dir.with_suffix(".pt"))
@@ -130,6 +149,8 @@ def main(folder: Path, name: str, num_kills: int, seed: int) -> None:
     if source.is_opened:
         sagann.save_graph(graph, folder / "graph")
         graph = sagann.load_graph(folder / "graph")
+    # As if a batch took seconds: checkpoints come within epochs, each after three times as long as the last one took.
+    saver._MOST_UNSAVED_S, saver._LEAST_SPACING = 0.0, 3
     # What this run imports and compiles, every fork has.
     train(replace(source, workers=1), graph, folder / "warm", source.options, None)
 
@@ -144,27 +165,31 @@ def main(folder: Path, name: str, num_kills: int, seed: int) -> None:
     assert end(pids)
     run_s = time.perf_counter() - started_s
     expected = torch.load(folder / "whole.pt")
-    kills, runs, resumed = 0, 0, 0
-    while kills < num_kills or not resumed:
+    kills, runs, resumed, torn, within, lost = 0, 0, 0, 0, 0, 0
+    while kills < num_kills or not resumed or not torn:
         run_dir = folder / f"run-{runs}"
         runs += 1
         while True:
-            resumed += any((run_dir / "checkpoints").glob("*"))
+            resumed += bool(checkpoints(run_dir))
             pids = run(run_dir, **{option: draw.choice(values) for option, values in source.free.items()})
             limit_s = time.perf_counter() + (draw.uniform(0.1, 1.0) * run_s if kills < num_kills + runs else 240.0)
-            while time.perf_counter() < limit_s:
+            while time.perf_counter() < limit_s or (kills % 2 and not is_writing(run_dir)):
                 if all(os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) for pid in pids):
                     break
-                time.sleep(0.002)
+                time.sleep(0.002 if time.perf_counter() < limit_s else 0.0002)
             if end(pids):
                 break
             kills += 1
+            torn += is_writing(run_dir)
+            within += any("batch" in checkpoint for checkpoint in checkpoints(run_dir))
+            lost = max(lost, num_lost(run_dir))
         found = torch.load(run_dir.with_suffix(".pt"))
         for weight, right in expected["weights"].items():
             assert torch.equal(found["weights"][weight], right), f"{name}: {weight} differs after {kills} kills"
         for part in ("metrics", "best", "rows"):
             assert found[part] == expected[part], f"{name}: {part} differ after {kills} kills"
-    sys.stdout.write(json.dumps({"kills": kills, "runs": runs, "resumed": resumed}))
+    report = {"kills": kills, "runs": runs, "resumed": resumed, "torn": torn, "within": within, "lost": lost}
+    sys.stdout.write(json.dumps(report))
 
 
 if __name__ == "__main__":

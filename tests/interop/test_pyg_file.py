@@ -501,6 +501,7 @@ def test_damaged_and_older_files_are_refused(tmp_path: Path) -> None:
     at = content.index(torch.eye(3).numpy().tobytes()) + 3
     for damaged in (
         content[:at] + b"\0" + content[at + 1 :],
+        content.replace(b"PK\1\2", b"PK\0\2"),
         content[:-30],
         content[: len(content) // 2],
         b"PK",

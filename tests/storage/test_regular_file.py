@@ -16,7 +16,6 @@ from sagann.storage.vertex_files import open_features
     ("name", "read"),
     [("g.npz", read_npz), ("e.csv", open_table), ("e.parquet", open_table), ("f.npy", open_features)],
 )
-@pytest.mark.tries("no file")
 def test_a_missing_file_a_folder_and_a_pipe_are_named(
     tmp_path: Path, name: str, read: Callable[[Path], object]
 ) -> None:

@@ -49,7 +49,6 @@ def test_a_sound_dataset_passes_and_no_thread_stays(folder: Path) -> None:
         ("split_train", 1),
     ],
 )
-@pytest.mark.tries("flip")
 def test_a_flipped_bit_is_found(folder: Path, name: str, at: int) -> None:
     flip(folder / f"{name}.npy", at)
     of_graphs = {"graph_ptr": None, "graph_names": (), "graph_labels": None, "graph_targets": None}
@@ -134,7 +133,6 @@ def test_changed_graphs_verify_the_arrays_that_they_share(folder: Path) -> None:
         check_graph(replace(graph, labels=None, num_classes=0))
 
 
-@pytest.mark.tries("flip")
 def test_damage_is_not_saved_with_a_new_checksum(folder: Path, tmp_path: Path) -> None:
     flip(folder / "features.npy")
     with pytest.raises(DatasetError, match=r"array file is damaged: CRC-32 .*features\.npy"):

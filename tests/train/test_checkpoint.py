@@ -3,13 +3,13 @@ from __future__ import annotations
 import math
 import zipfile
 from collections import Counter, OrderedDict, defaultdict, deque
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from sagann.errors import CheckpointError
-from sagann.storage.regular_file import open_file
 from sagann.train.checkpoint import Checkpoint, CheckpointFolder, Position
 
 
@@ -135,12 +135,13 @@ def test_one_that_goes_while_it_is_read_is_no_damage(tmp_path, monkeypatch):
     folder = CheckpointFolder(tmp_path, keep=1)
     folder.write(checkpoint(1))
 
-    def go_on(path, **options):
+    def go_on(path, *mode):
         if path.name == "epoch-000001.pt":
             folder.write(checkpoint(2))
-        return open_file(path, **options)
+        return opened(path, *mode)
 
-    monkeypatch.setattr("sagann.train.checkpoint.open_file", go_on)
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", go_on)
     assert folder.newest(on_damaged=pytest.fail).position == Position(2)
 
 

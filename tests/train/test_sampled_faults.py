@@ -48,7 +48,6 @@ def check_goes_on(resumed: Trainer, whole: Trainer, expected: list[dict[str, Any
     assert_same_bits(weights_of(resumed.model), weights_of(whole.model))
 
 
-@pytest.mark.tries("disk")
 @pytest.mark.usefixtures("every_batch_saved")
 def test_a_disk_that_is_full_within_an_epoch(small_disk: Path, tmp_path: Path) -> None:
     whole = trainer_of(SAGE, **SAMPLED)

@@ -80,13 +80,11 @@ def test_a_streamed_epoch_stays_within_a_budget_that_it_exceeds_in_memory(tmp_pa
 
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.tries("limit")
 def test_every_model_survives_a_hard_limit_that_kills_it_in_memory(
-    limited: Callable[[int], Sequence[str]], tmp_path: Path, record_property: Callable[[str, object], None]
+    limited: Callable[[int], Sequence[str]], tmp_path: Path
 ) -> None:
     # The model that takes most beyond its budget in memory comes last.
     models = sorted([*MODELS, "residual-gcn:8@16", "own@16"], key=lambda name: name == "gated-gcn")
-    record_property("trials", len(models))
     roomy_bytes = 4 << 30
     with driver(*models, spill=tmp_path / "spill", start=limited(roomy_bytes)) as process:
         told = process.told()
@@ -135,14 +133,7 @@ def epochs_within(
         pytest.param("residual-gcn:8", marks=pytest.mark.thorough),
     ],
 )
-@pytest.mark.tries("limit")
-def test_the_least_budget_survives(
-    model: str,
-    limited: Callable[[int], Sequence[str]],
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
-) -> None:
-    record_property("trials", 1)
+def test_the_least_budget_survives(model: str, limited: Callable[[int], Sequence[str]], tmp_path: Path) -> None:
     epochs_within(model, ["least"], limited, tmp_path)
 
 
@@ -153,13 +144,8 @@ A_FEW = 6
 @pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.parametrize("model", ["gcn", "ggnn", "residual-gcn:8"])
-@pytest.mark.tries("limit")
 def test_the_budget_that_is_offered_survives_and_is_of_use(
-    model: str,
-    limited: Callable[[int], Sequence[str]],
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
+    model: str, limited: Callable[[int], Sequence[str]], tmp_path: Path
 ) -> None:
-    record_property("trials", 2)
     roomy, offered = epochs_within(model, ["8", "offered"], limited, tmp_path)
     assert offered["epoch_s"] < A_FEW * roomy["epoch_s"]
