@@ -172,7 +172,7 @@ def test_a_pyg_file_that_would_run_code_is_refused(
     torch.save({"edge_index": torch.tensor([[0], [1]]), "x": _Hostile()}, "a.pt")
     outcome = invoke("data", "import", "a.pt", "g")
     assert outcome.code == 2
-    assert "'__builtin__.exec'" in outcome.err
+    assert ".exec'" in outcome.err
     assert "Traceback" not in outcome.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pt"]
 
