@@ -228,21 +228,13 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
     require_processors(device, memory)
     if said := left_alone(opening.device, device):
         shared.terminal().say(said)
-    predictor = _opened(replace(opening, device="cpu"), run_dir, shared)
+    _opened(replace(opening, device="cpu"), run_dir, shared)
     if balance == "cost":
         # Imported here: most commands have one worker, and it loads Numba.
         from sagann.train.learned import learned_costs
 
         learned_costs(run_dir)
-    streaming = predictor.streaming
-    # Its weights take memory.
-    del predictor
-    try:
-        return launch_workers(shared.arguments, num_workers, run_dir=run_dir, again="Start the command again.")
-    finally:
-        # A worker that was killed has left its blocks.
-        if streaming is not None:
-            streaming.remove()
+    return launch_workers(shared.arguments, num_workers, run_dir=run_dir, again="Start the command again.")
 
 
 def _use(

@@ -28,7 +28,7 @@ from sagann.plan.machine import Machine
 from sagann.report.plan_text import forecast_text, plan_text, resident_text, steps_text
 from sagann.report.sampled_plan_text import sampled_plan_text
 from sagann.report.terminal import Terminal
-from sagann.runtime.blocks.scratch import Scratch
+from sagann.runtime.blocks.spill import Scratch
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.forecasting.resident import expected_resident, resident_bytes

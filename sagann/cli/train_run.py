@@ -44,7 +44,7 @@ from sagann.train.run_folder import (
     is_of_run,
 )
 from sagann.train.start import require_no_work
-from sagann.train.streaming import OWN_FOLDER, Streaming
+from sagann.train.streaming import Streaming
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
@@ -128,16 +128,10 @@ def _train_together(
     if not is_worker():
         run_dir = out or _free_folder(settings)
         _check_folder(run_dir, resume=resume, overwrite=overwrite)
-        device = _device_of_worker(settings, local_rank=0, num_local=settings.workers)
+        _device_of_worker(settings, local_rank=0, num_local=settings.workers)
         named = [] if out is not None else ["--out", str(run_dir)]
-        streaming = Streaming.of(settings.train, run_dir, device=device)
         again = f"Continue with: sagann train --resume --out {shlex.quote(str(run_dir))}"
-        try:
-            return launch_workers([*shared.arguments, *named], settings.workers, run_dir=run_dir, again=again)
-        finally:
-            # A worker that was killed has left its blocks.
-            if streaming is not None:
-                streaming.remove()
+        return launch_workers([*shared.arguments, *named], settings.workers, run_dir=run_dir, again=again)
     with joined(shared, given, timeout_s=settings.worker_timeout, balance=settings.balance) as workers:
         settings = replace(settings, workers=workers.size)
         run_dir = out or _free_folder(settings)
@@ -152,7 +146,7 @@ def _train_together(
         terminal = shared.terminal()
         with workers.together("checking the options"):
             device = _device_of_worker(settings, local_rank=local_rank(), num_local=num_local_workers())
-        streaming = Streaming.of(settings.train, run_dir, device=device)
+            streaming = Streaming.of(settings.train, run_dir, device=device)
         with (
             workers.together("opening the dataset"),
             nullcontext() if streaming is None else streaming.large_arrays(),
@@ -288,7 +282,7 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
     others = {path.name for path in run_dir.iterdir()} - leftovers(WRITTEN_ASIDE)
     has_settings = CONFIG_FILE in others
     # Settings without work are those of a run that was killed before its first epoch, unless other files stand there.
-    is_unstarted = others <= {CONFIG_FILE, HISTORY_FILE, LOCK_FILE, OWN_FOLDER}
+    is_unstarted = others <= {CONFIG_FILE, HISTORY_FILE, LOCK_FILE}
     is_run = folder.is_described or (has_settings and (folder.has_work or is_unstarted))
     if is_run and not overwrite:
         require_no_work(folder)

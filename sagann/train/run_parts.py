@@ -30,7 +30,7 @@ from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.session import TrainSession
-from sagann.train.streaming import OWN_FOLDER, Streaming, remove_spilled
+from sagann.train.streaming import Streaming
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
@@ -138,9 +138,6 @@ class RunParts:
 
     def stream_where_needed(self, folder: RunFolder | None, *, resume: bool) -> None:
         """Stream the model where a budget is stated, or where memory is too small for the run."""
-        if folder is not None:
-            # Also where this run does not stream.
-            remove_spilled(folder.path / OWN_FOLDER)
         if self.learns_graphs or self._trains_links_whole:
             return
         if self.workers is not None:

@@ -132,7 +132,6 @@ class StreamedPasses:
                 # Closed here: the traceback of an error may keep the object from being collected.
                 self._kept[1].close()
             self._kept = None
-        self.streaming.remove()
 
 
 def _features(prepared: PreparedGraph) -> Features:

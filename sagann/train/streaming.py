@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from sagann.runtime.streaming.streamed import StreamedModel
     from sagann.runtime.workers import WorkerPart, Workers
 
-OWN_FOLDER = "spill"
-"Name of the spill folder in a run folder, where no other spill folder is named."
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Streaming:
@@ -38,8 +35,6 @@ class Streaming:
     "Budget of an epoch's tensors of vertices and edges, in bytes."
     spill: Path | None
     "Folder for blocks that are not in memory; None keeps them in the host's memory, beside a device."
-    is_own: bool = False
-    "Whether the folder belongs to the run, and is removed at its end."
     is_automatic: bool = False
     "Whether the budget was chosen from the free memory; false where the user stated it."
     trains: bool = True
@@ -72,11 +67,10 @@ class Streaming:
         if memory_bytes is None:
             return None
         named = None if config.spill is None else Path(config.spill)
-        own = None if run_dir is None or on_device else run_dir / OWN_FOLDER
+        own = None if on_device else run_dir or Path(tempfile.gettempdir())
         return cls(
             memory_bytes=memory_bytes,
-            spill=named or own or (None if on_device else Path(tempfile.gettempdir())),
-            is_own=named is None and own is not None,
+            spill=named or own,
             is_automatic=config.memory is None,
             trains=trains,
             is_half=is_half,
@@ -188,24 +182,7 @@ class Streaming:
             yield
             return
         # Imported here: most runs do not stream.
-        from sagann.runtime.blocks.scratch import Scratch
+        from sagann.runtime.blocks.spill import Scratch
 
         with made_by(Scratch(self.spill)):
             yield
-
-    def remove(self) -> None:
-        """Remove what killed processes left in the spill folder, and the folder where it belongs to the run and is empty."""
-        if self.spill is not None:
-            remove_spilled(self.spill, with_folder=self.is_own)
-
-
-def remove_spilled(folder: Path, *, with_folder: bool = True) -> None:
-    """Remove the spilled blocks of killed processes, and the spill folder itself if it is empty."""
-    if folder.is_dir():
-        # Imported here: most runs do not stream, and it loads Numba.
-        from sagann.runtime.blocks.spill import remove_stale
-
-        remove_stale(folder)
-        if with_folder:
-            with suppress(OSError):
-                folder.rmdir()

@@ -12,19 +12,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from sagann.runtime.blocks.spill import DiskHost
 
 
 @contextmanager
-def at_load(number: int, happens: Callable[[Path], None], *, later_s: float = 0.0) -> Iterator[list[int]]:
-    """Have something happen to the spill folder just before a load; yields how many loads there were.
+def at_load(number: int, happens: Callable[[], None], *, later_s: float = 0.0) -> Iterator[list[int]]:
+    """Have something happen just before a load of a block; yields how many loads there were.
 
     Args:
         number: of the load, counted from 1.
-        happens: what, given the folder.
+        happens: what.
         later_s: seconds that this load and all later ones wait.
     """
     loads = [0]
@@ -33,7 +32,7 @@ def at_load(number: int, happens: Callable[[Path], None], *, later_s: float = 0.
     def counted(self: DiskHost, block: Any) -> Any:
         loads[0] += 1
         if loads[0] == number:
-            happens(self._folder.path)
+            happens()
         if number <= loads[0]:
             time.sleep(later_s)
         return get(self, block)
@@ -59,5 +58,5 @@ def main() -> None:
 
     names, num_loads, later_s = sys.argv[1:4]
     del sys.argv[1:4]
-    with at_load(int(num_loads), lambda folder: _send(names), later_s=float(later_s)):
+    with at_load(int(num_loads), lambda: _send(names), later_s=float(later_s)):
         program()

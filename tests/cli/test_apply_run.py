@@ -16,7 +16,7 @@ import sagann
 from sagann.graph import Graph, Topology, rmat_graph, sbm_graph
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import load_class
-from sagann.runtime.blocks.scratch import Scratch
+from sagann.runtime.blocks.spill import Scratch
 from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer, load_run
 from tests.cli.conftest import Invoke

@@ -15,7 +15,7 @@ import torch
 from sagann.errors import InputError
 from sagann.graph import random_split, rmat_graph
 from sagann.graph.large_arrays import empty_array
-from sagann.runtime.blocks.scratch import Scratch
+from sagann.runtime.blocks.spill import Scratch
 from sagann.storage import load_graph, save_graph
 from tests.cli.conftest import Invoke
 

@@ -6,13 +6,15 @@ are copied.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from sagann.kernels.edge.work import Grain
 from sagann.kernels.memory import POOL
 from sagann.runtime.blocks.host import HOST_POOL, Host, RamHost
 from sagann.runtime.blocks.sources import Sources
-from sagann.runtime.blocks.spill import DiskHost, SpillFolder
+from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.blocks.transport import BytesOf, ThreadTransport, Transport
 from sagann.runtime.recorder import Recorder
 
@@ -32,8 +34,8 @@ class CpuBackend:
         and edges and constants may be read where they lie."""
         return not on_disk
 
-    def new_host(self, folder: SpillFolder | None) -> Host:
-        """A new place for blocks that are not in use: a file of the folder, or memory without one."""
+    def new_host(self, folder: Path | None) -> Host:
+        """A new place for blocks that are not in use: a file on the disk of the folder, or memory without one."""
         if folder is None:
             return RamHost()
         # The budget holds for the process: memory that was kept for blocks of another model is not in it.

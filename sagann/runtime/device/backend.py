@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 
@@ -12,7 +13,7 @@ from sagann.kernels.edge.work import DEVICE_GRAIN, Grain
 from sagann.runtime.blocks.backend import CpuBackend
 from sagann.runtime.blocks.host import HOST_POOL, Host
 from sagann.runtime.blocks.sources import Sources
-from sagann.runtime.blocks.spill import DiskHost, SpillFolder
+from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.blocks.transport import BytesOf, Transport
 from sagann.runtime.device.chunk_parcels import ChunkParcels
 from sagann.runtime.device.hosts import DeviceHost, PinnedHost, StagedHost
@@ -43,7 +44,7 @@ class DeviceBackend:
         """False: blocks that are not in use never lie on the device, and copies run beside steps."""
         return False
 
-    def new_host(self, folder: SpillFolder | None) -> Host:
+    def new_host(self, folder: Path | None) -> Host:
         HOST_POOL.release()
         if folder is None:
             return PinnedHost(self._streams, self._pool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from sagann.plan.hops import EdgesOfType, Hop, HopSize, gathered_hops, topology_
 from sagann.plan.selection import Selection
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.blocks.chunks import Chunks
-from sagann.runtime.blocks.spill import SpillFolder
+from sagann.runtime.blocks.spill import require_room
 from sagann.runtime.device.backend import Backend
 from sagann.runtime.streaming.capturing import edge_data_of, require_types
 
@@ -35,7 +36,7 @@ class CutHops:
         *,
         budget_bytes: int,
         backend: Backend,
-        folder: SpillFolder | None,
+        folder: Path | None,
         selection: Selection,
         numbers: Iterator[int],
     ) -> None:
@@ -62,12 +63,17 @@ class CutHops:
         hops = gathered_hops(program, self._hops)
         missing = {_key(hop): hop for hop in hops.values() if _key(hop) not in self._chunks}
         if self._folder is not None and missing:
-            self._folder.require(edges_bytes(missing.values(), self._bounds))
+            require_room(self._folder, edges_bytes(missing.values(), self._bounds))
         for key, hop in missing.items():
             grid = ChunkGrid(hop, self._bounds, most_edges=min(MOST_EDGES, self._budget_bytes // CUT_BYTES))
             self._chunks[key] = Chunks(grid, self._host, next(self._numbers), self._selection)
             self._note(topology_of(hop).edge_data.values())
         return {number: self._chunks[_key(hop)] for number, hop in hops.items()}
+
+    def close(self) -> None:
+        """Forget all chunks."""
+        if self._host is not None:
+            self._host.close()
 
     def sizes(self, program: ModelProgram) -> dict[int, HopSize]:
         """The sizes of these chunks."""

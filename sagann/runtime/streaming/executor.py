@@ -129,6 +129,7 @@ class Executor:
                 self._halo.close()
         finally:
             self.resident.close()
+            self._host.close()
 
     def _share(self) -> None:
         names = [name for name, _ in self.program.parameters]

@@ -22,6 +22,7 @@ from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError, require_choice
+from sagann.free_space import nearest_folder
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.dialects import check_dialect
@@ -40,8 +41,7 @@ from sagann.plan.sweeps import Traversal
 from sagann.runtime.blocks.backend import CpuBackend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
-from sagann.runtime.blocks.scratch import Scratch
-from sagann.runtime.blocks.spill import SpillFolder
+from sagann.runtime.blocks.spill import Scratch, require_room, unnamed_file
 from sagann.runtime.device.backend import Backend
 from sagann.runtime.forecasting.probe import measured_machine
 from sagann.runtime.forecasting.tier import tier_of
@@ -147,7 +147,10 @@ class StreamedModel(nn.Module):
         self._cut: Cut = cut
         self.timeline: Recorder | None = None
         "Recorder of the epochs that run; None to record none."
-        self._folder = None if spill is None else SpillFolder(spill)
+        # The process may change its working folder.
+        self._folder = None if spill is None else spill.absolute()
+        if self._folder is not None:
+            unnamed_file(self._folder).close()
         self._same_memory = self._backend.shares_memory(on_disk=spill is not None)
         on_host = self._backend.device.type == "cpu"
         self._scratch = None if spill is None or not on_host else Scratch(spill)
@@ -243,7 +246,8 @@ class StreamedModel(nn.Module):
             self._plans[key] = self._fastest(planned) if self.memory_policy == "auto" else planned
             if self._folder is not None:
                 kept = 0 if program.constants in self._kept else self._plans[key].schedule.constant_bytes
-                self._folder.require(self._plans[key].plan.spilled_bytes + self._plans[key].received_bytes + kept)
+                plan = self._plans[key]
+                require_room(self._folder, plan.plan.spilled_bytes + plan.received_bytes + kept)
         return self._plans[key]
 
     @property
@@ -253,7 +257,7 @@ class StreamedModel(nn.Module):
 
     def _fastest(self, planned: Planned) -> Planned:
         """The plan of the policy that is the fastest in simulation on this machine."""
-        folder = Path(gettempdir()) if self._folder is None else self._folder.path.parent
+        folder = nearest_folder(self._folder or Path(gettempdir()))
         machine = measured_machine(folder, self._backend.device)
         tier = tier_of(planned, machine, on_disk=self._folder is not None, is_at_hand=True)
         return fastest(planned, machine, tier=tier)
@@ -434,9 +438,11 @@ class StreamedModel(nn.Module):
         return feature_store(x) if self.budget_bytes >= UNLIMITED else positioned(x)
 
     def close(self) -> None:
-        """Remove the spill folder, after which the model cannot run; without a spill folder, nothing changes."""
-        if self._folder is not None:
-            self._folder.close()
+        """Forget all blocks, in memory and on disk; the next call makes them again. No call may be under way."""
+        for kept in self._kept.values():
+            kept.host.close()
+        self._chunks.close()
+        self._cut_anew()
 
     def __reduce__(self) -> NoReturn:
         raise InputError(

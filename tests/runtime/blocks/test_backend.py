@@ -11,7 +11,7 @@ from sagann.kernels.memory import SMALLEST_BYTES, Pool
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.backend import CpuBackend
 from sagann.runtime.blocks.host import RamHost
-from sagann.runtime.blocks.spill import DiskHost, SpillFolder
+from sagann.runtime.blocks.spill import DiskHost
 
 
 def test_memory_of_another_model_s_blocks_is_given_back_where_a_budget_holds_for_the_process(
@@ -27,5 +27,5 @@ def test_memory_of_another_model_s_blocks_is_given_back_where_a_budget_holds_for
     in_memory.close()
     pool.shrink(1 << 40)
     assert pool._free_bytes >= 4 * SMALLEST_BYTES
-    assert isinstance(backend.new_host(SpillFolder(tmp_path)), DiskHost)
+    assert isinstance(backend.new_host(tmp_path), DiskHost)
     assert pool._free_bytes == 0

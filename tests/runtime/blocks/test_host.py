@@ -11,7 +11,7 @@ import torch
 from sagann.graph.rows import pick_rows
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.host import Host, RamHost
-from sagann.runtime.blocks.spill import DiskHost, SpillError, SpillFolder
+from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.device.hosts import PinnedHost, StagedHost
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.storage.positioned import GAP_BYTES
@@ -38,7 +38,7 @@ def test_hosts_pick_the_rows_asked_for(
     rows = torch.tensor(ROWS[name], dtype=torch.int32)
     wide = torch.arange(500 * 300).reshape(500, 3, 100).to(dtype)
     tensors = {"wide": wide, "strided": wide[:, :, ::2], "scalar": wide[:, 0, 1], "empty": wide[:, :, :0]}
-    hosts: list[Host] = [RamHost(), DiskHost(SpillFolder(tmp_path))]
+    hosts: list[Host] = [RamHost(), DiskHost(tmp_path)]
     for host in hosts:
         host.put(AT, tensors)
         found = host.pick(AT, rows)
@@ -57,7 +57,7 @@ def test_blocks_are_put_and_read_by_rows_in_any_order(
     pool = PinnedPool(streams, most_bytes=1 << 20)
     hosts: list[Host] = [
         RamHost(),
-        DiskHost(SpillFolder(tmp_path)),
+        DiskHost(tmp_path),
         PinnedHost(streams, pool),
         StagedHost(RamHost(), streams, pool),
     ]
@@ -78,7 +78,7 @@ def test_blocks_are_put_and_read_by_rows_in_any_order(
 
 
 def test_little_more_than_the_rows_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = DiskHost(SpillFolder(tmp_path))
+    host = DiskHost(tmp_path)
     tensor = torch.randn(200, GAP_BYTES // 16)
     host.put(AT, {"": tensor})
     read: list[int] = []
@@ -94,20 +94,6 @@ def test_little_more_than_the_rows_is_read(tmp_path: Path, monkeypatch: pytest.M
         read.clear()
         assert torch.equal(host.pick(AT, torch.tensor(rows))[""], tensor[rows])
         assert (len(read), sum(read)) == (calls, num_rows * GAP_BYTES // 4)
-
-
-def test_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
-    folder = SpillFolder(tmp_path)
-    host = DiskHost(folder)
-    host.put(AT, {"": torch.randn(100, 100)})
-    (path,) = folder.path.glob("*.bin")
-    os.truncate(path, 30_000)
-    assert host.pick(AT, torch.tensor([0, 74]))[""].shape == (2, 100)
-    with pytest.raises(SpillError, match=f"cut short: it ends at byte 30000.* '{path}'"):
-        host.pick(AT, torch.tensor([75]))
-    path.unlink()
-    with pytest.raises(SpillError, match="cannot be read"):
-        host.pick(AT, torch.tensor([0]))
 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])

@@ -172,7 +172,7 @@ def die(workers: Workers, folder: Path) -> None:
     _, build, graph = next(cases())
     predictor = prepared_by(build, graph, workers)
     prepared = predictor.prepare(in_double(graph))
-    streaming = Streaming(memory_bytes=1 << 30, spill=folder / "run" / "spill", is_own=True)
+    streaming = Streaming(memory_bytes=1 << 30, spill=folder / "run")
     predictor.stream_within(streaming)
     source = WholeGraph(predictor, prepared)
     predictor.try_out(prepared)

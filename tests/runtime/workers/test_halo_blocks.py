@@ -18,7 +18,7 @@ from sagann.graph import Graph, Topology
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.steps import Block, Exchanged
 from sagann.runtime.blocks.host import Host, RamHost
-from sagann.runtime.blocks.spill import DiskHost, SpillFolder
+from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.workers import HaloBlocks, WorkerPart, Workers, worker_part
 from sagann.runtime.workers.block_travel import BlockTravel
 from tests.graphs import odd_topologies, random_topology
@@ -112,7 +112,7 @@ def test_the_size_of_pieces_changes_nothing(piece_bytes: int, tmp_path: Path) ->
 
     def work(workers: Workers) -> tuple[Tensor, int]:
         part = worker_part(Graph(topology=topology, features=rows), workers, opened=Graph(topology=topology))
-        host, before = DiskHost(SpillFolder(tmp_path)), workers.sent_bytes
+        host, before = DiskHost(tmp_path), workers.sent_bytes
         added = sent_and_returned(part, rows, host, count=3, piece_bytes=piece_bytes)
         # Each row of a halo travels once, there and back, after a byte for the direction.
         num_rows = len(part.topology.part.halo) + sum(map(len, part.topology.halo.sent))

@@ -86,10 +86,10 @@ def test_a_budget_that_is_too_small_at_one_worker_ends_all(folder: Path) -> None
     assert "(in worker 0 of 2)" in first
 
 
-def test_a_worker_that_is_killed_ends_the_others_and_leaves_no_folder(folder: Path) -> None:
+def test_a_worker_that_is_killed_ends_the_others_and_leaves_nothing(folder: Path) -> None:
     assert (folder / "codes.txt").read_text() == "1 -9"
     text = (folder / "died-0.txt").read_text()
     assert text.startswith("worker 1 is gone: its connection was lost")
     assert "while adding the loss" in text or "while exchanging gradients of the halo" in text
-    assert not (folder / "run" / "spill").exists()
-    assert not list((folder / "spill").glob("sagann-*"))
+    assert not (folder / "run").exists()
+    assert not (folder / "spill").exists()
