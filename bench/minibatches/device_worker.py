@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -27,7 +26,6 @@ from bench.standalone.stored import Stored, read_stored
 from sagann.graph import Graph
 from sagann.nn import build_model
 from sagann.runtime.device.cuda_devices import Devices
-from sagann.runtime.loading.rehearsal import rehearsed
 from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.places import device_named
 from sagann.runtime.tiered import CudaDevices, DeviceFeatures, DeviceTopology
@@ -72,20 +70,20 @@ class DeviceTraining(Training):
         """
         seconds: Counter[str] = Counter()
         device = self.minibatches.device
-        with closing(rehearsed(self.minibatches, self._epoch, range(len(self.minibatches)))) as made:
-            for each in made:
+        making = self.minibatches.stages(self._epoch)
+        for number in range(len(self.minibatches)):
+            made: Any = number
+            for stage in making.stages:
                 start = time.perf_counter()
+                made = stage.work(made)
                 finish(device)
-                waited_s = time.perf_counter() - start
-                for stage in each.stages:
-                    seconds[stage.name] += stage.work.seconds
-                # The last stage has queued work of the device.
-                seconds[each.stages[-1].name] += waited_s
-                start = time.perf_counter()
-                self.step(self.batch_of(each.batch))
-                seconds["calls"] += time.perf_counter() - start
-                finish(device)
-                seconds["train"] += time.perf_counter() - start
+                seconds[stage.name] += time.perf_counter() - start
+            batch = self.batch_of(making.receive(made))
+            start = time.perf_counter()
+            self.step(batch)
+            seconds["calls"] += time.perf_counter() - start
+            finish(device)
+            seconds["train"] += time.perf_counter() - start
         self._epoch += 1
         return dict(seconds)
 

@@ -3,9 +3,6 @@
 In each round a forecast is made, as ``sagann plan --sample`` makes it, and then epochs are trained. The first epoch of a run compiles and
 does not count; the others' median is "measured". A ratio is the median over the rounds of forecast over measured. Both see the same
 machine, but not at the same moment: what other programs do in between is in the ratio.
-
-"epoch / slowest" is the measured epoch over the work of its slowest stage alone, on as many threads as the stage has; "-" for an epoch of
-few batches.
 """
 
 from __future__ import annotations
@@ -18,14 +15,11 @@ from statistics import median
 from bench.epochs.graphs import graph_of, stored_graph
 from sagann import MiniBatches, ModelConfig, TrainConfig, Trainer
 from sagann.graph import Graph
-from sagann.plan.pipeline import PipelinedEpoch, bottleneck_of
 from sagann.train.sampled_forecast import SampledForecast
 
-FEWEST_BATCHES = 8
-"Fewest batches of an epoch that is compared with its slowest stage."
 HEADER = (
     "| graph | model | batches | forecast, s | measured, s | seconds, forecast / measured | bytes, forecast / measured "
-    "| bottleneck | epoch / slowest |"
+    "| bottleneck |"
 )
 
 
@@ -49,7 +43,7 @@ def main() -> None:
         f"a forecast and {options.epochs} epochs.\n"
     )
     print(HEADER)
-    print("|---|---|--:|--:|--:|--:|--:|---|--:|", flush=True)
+    print("|---|---|--:|--:|--:|--:|--:|---|", flush=True)
     for name in options.graphs:
         graph = graph_of(stored_graph(name))
         for model in options.models:
@@ -109,28 +103,19 @@ def _bytes_of(graph: Graph, trainer: Trainer, config: TrainConfig) -> int:
 
 def row_of(graph: str, model: str, rounds: Sequence[Round]) -> str:
     """A row of the table."""
-    epoch = rounds[-1].forecast.simulated.epoch
     seconds = median(each.forecast.seconds / each.epoch_s for each in rounds)
     num_bytes = median(each.forecast.num_bytes / each.epoch_bytes for each in rounds)
-    slowest = median(each.epoch_s / _slowest_s(each.forecast.simulated.epoch) for each in rounds)
     cells = [
         graph,
         model,
-        f"{epoch.num_batches}",
+        f"{rounds[-1].forecast.num_batches}",
         f"{median(each.forecast.seconds for each in rounds):.3g}",
         f"{median(each.epoch_s for each in rounds):.3g}",
         f"{seconds:.2f}",
         f"{num_bytes:.3f}",
-        bottleneck_of(rounds[-1].forecast.simulated).name,
-        # A short epoch is mostly its first batch, which goes through one stage after the other.
-        "-" if epoch.num_batches < FEWEST_BATCHES else f"{slowest:.2f}",
+        rounds[-1].forecast.bottleneck,
     ]
     return f"| {' | '.join(cells)} |"
-
-
-def _slowest_s(epoch: PipelinedEpoch) -> float:
-    """Seconds of the slowest stage's work, alone."""
-    return max(epoch.alone_s(stage) for stage in epoch.stages)
 
 
 if __name__ == "__main__":

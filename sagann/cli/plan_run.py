@@ -35,7 +35,7 @@ from sagann.runtime.forecasting.resident import expected_resident, resident_byte
 from sagann.runtime.forecasting.timeline_files import write_picture
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.loading import GraphBatches
-from sagann.runtime.processor import processor_name
+from sagann.runtime.processor import num_cores, processor_name
 from sagann.runtime.streaming.stream import foretell
 from sagann.saga import SagaLayer
 from sagann.saga.engine import using_engine
@@ -143,7 +143,8 @@ def show_sampled(given: Given, file: Path | None, shared: Shared, *, memory: str
     shared.load_compiler()
     trainer = Trainer(settings.model, graph, config, validate=False)
     with using_engine(settings.new_engine()):
-        terminal.show(sampled_plan_text(trainer.foretell(), processor=processor_name()))
+        processor = f"{num_cores()} cores of {processor_name()}"
+        terminal.show(sampled_plan_text(trainer.foretell(), processor=processor))
 
 
 def machine_in(path: Path, device: torch.device) -> Machine:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sagann.byte_size import format_bytes
-from sagann.plan.pipeline import PipelinedEpoch, bottleneck_of
-from sagann.train.sampled_forecast import Change, SampledForecast
+from sagann.train.sampled_forecast import SampledForecast
 
 _STAGES = {
     "sample": "sampling",
@@ -28,49 +27,35 @@ _REMEDIES: Mapping[str, str] = {
     "copy": "Fewer edges for each vertex (--sample) have fewer bytes to copy.",
     "train": "A smaller model (--hidden, --layers) and fewer edges for each vertex (--sample) train faster.",
 }
-"What helps a stage that options of the pipeline do not help."
-# Shares: of an epoch, that a difference must make to be worth a word; of the cores, from which on they count as all busy.
-_WORTH_SAVING = 0.05
+"What helps a stage."
 _ALL_BUSY = 0.95
+"Share of the cores from which on they count as all busy."
 
 
 def sampled_plan_text(forecast: SampledForecast, *, processor: str) -> str:
-    """Describe the batches, bytes and seconds of an epoch, the bottleneck, and the options that would help.
+    """Describe the batches, bytes and seconds of an epoch, the bottleneck, and what would help.
 
     Args:
         forecast: the epoch.
-        processor: name of the processor.
+        processor: name of the processor, with the number of its cores.
     """
-    simulated = forecast.simulated
-    epoch = simulated.epoch
-    stages = ", ".join(f"{_named(stage.name)} {epoch.alone_s(stage):.3g} s" for stage in epoch.stages)
-    slowest = bottleneck_of(simulated).name
+    stages = ", ".join(f"{_named(stage)} {busy:.0%}" for stage, busy in forecast.busy.items())
     return "\n".join(
         [
             f"Mini-batches: {_batches(forecast)}; fanouts {', '.join(map(str, forecast.fanouts))}.",
             f"An epoch: {forecast.num_edges:,} edges sampled; {_tiers(forecast)}.",
-            f"Memory: about {format_bytes(forecast.ahead_bytes)} of mini-batches at a time, {_ahead(epoch)}. "
+            f"Memory: about {format_bytes(forecast.ahead_bytes)} of mini-batches at a time, {_ahead(forecast)}. "
             "Graph, model, gradients and temporaries come on top.",
-            f"Expected: {simulated.seconds:.3g} s an epoch on {simulated.num_cores} cores of {processor}, without evaluation; known "
-            f"from {forecast.num_rehearsed} rehearsed batches.",
-            f"Each stage by itself: {stages}.{_slowdown(epoch.slowdown)} The cores are busy for {simulated.busy_cores:.0%}. The "
-            f"bottleneck is {_named(slowest)}. {_advice(forecast, slowest)}",
+            f"Expected: {forecast.seconds:.3g} s an epoch on {processor}, without evaluation; known from {forecast.num_rehearsed} "
+            "rehearsed batches.",
+            f"Busy, of the epoch: {stages}. The cores are busy for {forecast.busy_cores:.0%}. The bottleneck is "
+            f"{_named(forecast.bottleneck)}. {_advice(forecast)}",
         ]
     )
 
 
-def _ahead(epoch: PipelinedEpoch) -> str:
-    if not epoch.ahead:
-        return "each made in the training step"
-    further = f", and up to {epoch.window} further ones sampled" if epoch.window else ""
-    return f"up to {epoch.ahead} made ahead{further}"
-
-
-def _slowdown(slowdown: float) -> str:
-    """What all stages together took, over what is simulated from each by itself."""
-    if slowdown < 1 + _WORTH_SAVING:
-        return ""
-    return f" Together they took {slowdown:.2f} times the seconds that a simulation of these gives; the expected seconds have this factor."
+def _ahead(forecast: SampledForecast) -> str:
+    return f"up to {forecast.ahead} made ahead" if forecast.ahead else "each made in the training step"
 
 
 def _named(stage: str) -> str:
@@ -79,7 +64,7 @@ def _named(stage: str) -> str:
 
 def _batches(forecast: SampledForecast) -> str:
     """Number and size of the batches."""
-    num_batches, last = forecast.simulated.epoch.num_batches, forecast.num_seeds % forecast.batch_size
+    num_batches, last = forecast.num_batches, forecast.num_seeds % forecast.batch_size
     if num_batches == 1:
         return f"1 an epoch, of {min(forecast.num_seeds, forecast.batch_size):,} training vertices"
     smaller = f", {last:,} in the last one" if last else ""
@@ -95,21 +80,11 @@ def _tiers(forecast: SampledForecast) -> str:
     return ", ".join(parts)
 
 
-def _advice(forecast: SampledForecast, slowest: str) -> str:
+def _advice(forecast: SampledForecast) -> str:
     """What would make the epoch shorter."""
-    worth = [each for each in forecast.changes if each.seconds <= (1 - _WORTH_SAVING) * forecast.seconds]
-    if worth:
-        best = min(worth, key=lambda change: change.seconds)
-        return f"{_option(best, forecast)} would make it {best.seconds:.3g} s."
-    cores = ""
-    if forecast.simulated.busy_cores >= _ALL_BUSY:
-        cores = "All cores are busy, and stages compete for them. "
-    return (
-        f"{cores}More --sampling-threads or --batches-ahead would not help. {_REMEDIES.get(slowest, '')}".rstrip()
-    )
-
-
-def _option(change: Change, forecast: SampledForecast) -> str:
-    if change.ahead != forecast.simulated.epoch.ahead:
-        return f"--batches-ahead {change.ahead}"
-    return f"--sampling-threads {change.threads}"
+    remedy = _REMEDIES.get(forecast.bottleneck, "")
+    if forecast.busy_cores >= _ALL_BUSY:
+        return f"All cores are busy. {remedy}".rstrip()
+    if forecast.ahead and forecast.bottleneck in ("sample", "load"):
+        return f"Cores are idle: more --sampling-threads may help. {remedy}"
+    return remedy

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -26,7 +27,6 @@ from sagann.hybrid.synchronise import synchronised
 from sagann.plan.hybrid.assignment import HOST, Assignment
 from sagann.plan.hybrid.rehearsed import RehearsedJob, RehearsedShare
 from sagann.plan.hybrid.work import EDGE_BYTES
-from sagann.runtime.loading.rehearsal import Stopwatch
 from sagann.runtime.loading.serial_thread import work_serially
 from sagann.train.hybrid_epochs import HybridEpochs
 
@@ -148,24 +148,27 @@ def _prepared(batches: SharedBatches, iteration: Iteration, ids: Mapping[str, Te
     found = {}
     for name, seeds in ids.items():
         edges, is_sent = iteration.num_edges, name != HOST
-        sampling = Stopwatch(time.thread_time)
+        ends_s = [time.perf_counter()]
         batches.sample(iteration, name, seeds)
-        sampled, loading = sampling.work(), Stopwatch(time.thread_time)
+        ends_s.append(time.perf_counter())
         batches.load(iteration, name)
-        loaded, copying = loading.work(), Stopwatch(time.thread_time)
+        ends_s.append(time.perf_counter())
+        core_since_s = time.thread_time()
         if is_sent:
             batches.transfer(name, iteration)
-        copied = copying.work()
+        copy_core_s = time.thread_time() - core_since_s
+        ends_s.append(time.perf_counter())
+        sample_s, load_s, copy_s = (end - begin for begin, end in pairwise(ends_s))
         edges, loaded_bytes = iteration.num_edges - edges, iteration.loaded_bytes[name]
         found[name] = RehearsedShare(
             seeds=len(seeds),
             edges=edges,
             loaded_bytes=loaded_bytes,
             copied_bytes=loaded_bytes + EDGE_BYTES * edges if is_sent else 0.0,
-            sample_s=sampled.seconds,
-            load_s=loaded.seconds,
-            copy_s=copied.seconds if is_sent else 0.0,
-            copy_core_s=copied.seconds * copied.cores if is_sent else 0.0,
+            sample_s=sample_s,
+            load_s=load_s,
+            copy_s=copy_s if is_sent else 0.0,
+            copy_core_s=copy_core_s if is_sent else 0.0,
             train_s=0.0,
         )
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,23 +15,18 @@ from torch import nn
 
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.plan.pipeline import StageWork, simulate_epoch
-from sagann.runtime.loading import MiniBatch, MiniBatches
-from sagann.runtime.loading.rehearsal import RehearsedStage
-from sagann.runtime.loading.stages import Size
+from sagann.runtime.loading import MiniBatches
+from sagann.runtime.loading.stages import StageCounters
+from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered import TieredFeatures
 from sagann.runtime.tiered.counters import TierCounts
 from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer
-from sagann.train.epoch_source import TrainStep
 from sagann.train.sampled_forecast import (
     FEWEST_BATCHES,
     MOST_BATCHES,
-    Measured,
     RehearsedEpochs,
-    SampledForecast,
-    epoch_of,
-    forecast_of,
+    Round,
 )
 from tests.stores import ComputedRows
 from tests.train.runs import (
@@ -48,89 +42,54 @@ from tests.train.runs import (
 SAMPLED: dict[str, Any] = {"sample": (4, 3), "batch_size": 8, "epochs": 3, "batches_ahead": 4}
 
 
-def measured(number: int, *, seconds: float, edges: int, rows: int) -> Measured:
-    def stage(name: str, work_s: float, size: Size) -> RehearsedStage:
-        return RehearsedStage(name=name, threads=1, work=StageWork(seconds=work_s, cores=0.5), size=size)
+def source_of(trainer: Trainer) -> RehearsedEpochs:
+    parts = trainer._parts
+    return RehearsedEpochs(parts.predictor, parts.prepared, parts.config)
 
-    return Measured(
-        number=number,
-        stages=(
-            stage("sample", seconds, Size(rows=edges, num_bytes=8 * edges)),
-            stage("load", 2 * seconds, Size(rows=rows, num_bytes=4 * rows)),
-        ),
-        training=StageWork(seconds=3 * seconds, cores=1.5),
+
+def round_of(*, items: int, rows: int, num_batches: int, first_s: float, seconds: float) -> Round:
+    """A round in which every stage has made ``items`` batches."""
+    sample = StageCounters(
+        name="sample", items=items, rows=9 * rows, num_bytes=72 * rows, most_bytes=30, busy_s=seconds / 4
     )
+    load = StageCounters(name="load", items=items, rows=rows, num_bytes=4 * rows, most_bytes=12, busy_s=seconds / 2)
+    caller = StageCounters(name="caller", busy_s=seconds / 10)
+    return Round((sample, load, caller), num_batches, first_s, seconds, core_s=0.5 * num_cores() * seconds)
 
 
-def forecast(batches: list[Measured], minibatches: MiniBatches, begin_s: float = 0.0) -> SampledForecast:
-    return forecast_of(epoch_of(batches, minibatches, begin_s=begin_s), batches, minibatches)
-
-
-def test_an_epoch_is_what_its_batches_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sagann.runtime.loading.minibatches.num_cores", lambda: 8)
-    graph = community_graph()
-    # 30 seeds: three batches of eight, and one of six.
-    minibatches = MiniBatches(graph, fanouts=[4, 3], batch_size=8, ahead=0)
-    found = forecast(
-        [
-            measured(3, seconds=0.5, edges=50, rows=6),
-            measured(0, seconds=1.0, edges=100, rows=14),
-            measured(1, seconds=2.0, edges=120, rows=18),
-            measured(2, seconds=9.0, edges=110, rows=16),
-        ],
-        minibatches,
-        begin_s=0.25,
-    )
-    # A whole batch takes 4 + 8 + 12 s, the last one 0.5 + 1 + 1.5 s; one thread does everything.
-    assert found.seconds == pytest.approx(0.25 + 3 * 24 + 3)
-    assert [stage.work.cores for stage in found.simulated.epoch.stages] == pytest.approx([0.5, 0.5, 1.5])
-    assert found.num_edges == 3 * 110 + 50
-    assert found.tiers == {"memory": TierCounts(rows=3 * 16 + 6, num_bytes=4 * (3 * 16 + 6))}
-    assert found.num_bytes == 4 * (3 * 16 + 6)
-    assert found.batch_bytes == found.ahead_bytes == 8 * 120 + 4 * 18
-    assert (found.num_rehearsed, found.num_seeds, found.batch_size) == (4, 30, 8)
-    # With batches ahead, training alone sets the pace.
-    (change,) = found.changes
-    assert (change.threads, change.ahead) == (1, 4)
-    assert change.seconds < 0.7 * found.seconds
-    monkeypatch.setattr("sagann.runtime.loading.minibatches.num_cores", lambda: 2)
-    assert (
-        forecast(
-            [measured(0, seconds=1.0, edges=9, rows=2)], MiniBatches(graph, fanouts=[4, 3], batch_size=30)
-        ).changes
-        == ()
-    )
-
-
-def test_a_moment_in_which_the_machine_did_something_else_does_not_count() -> None:
-    minibatches = MiniBatches(community_graph(), fanouts=[4, 3], batch_size=10, ahead=0)
-    seconds = [0.1, 1.0, 1.0, 1.1, 0.9, 1.0, 1.0, 70.0]
-    batches = [measured(at % 3, seconds=each, edges=9, rows=2) for at, each in enumerate(seconds)]
-    assert forecast(batches, minibatches).seconds == pytest.approx(3 * 6)
-
-
-def test_an_epoch_of_one_batch_has_a_last_one_only() -> None:
-    minibatches = MiniBatches(community_graph(), fanouts=[4, 3], batch_size=100, ahead=4)
-    found = forecast([measured(0, seconds=1.0, edges=9, rows=2)] * 2, minibatches)
-    assert found.seconds == pytest.approx(6.0)
-    assert found.num_edges == 9
-    assert found.ahead_bytes == found.batch_bytes
+@pytest.mark.parametrize("ahead", [0, 4])
+def test_an_epoch_is_what_its_batches_say(ahead: int) -> None:
+    # 30 seeds: seven batches of four, and one of two.
+    source = source_of(trainer_of(**{**SAMPLED, "batch_size": 4, "batches_ahead": ahead, "sampling_threads": 2}))
+    part = round_of(items=5, rows=10, num_batches=3, first_s=5.0, seconds=9.0)
+    found = source.foretold([part, part._replace(seconds=70.0), part])
+    # The first batch, and six and a half others.
+    assert found.seconds == pytest.approx(5 + 6.5 * 2)
+    assert found.tiers == {"memory": TierCounts(rows=15, num_bytes=60)}
+    assert (found.num_edges, found.num_bytes, found.num_rehearsed, found.num_seeds) == (135, 60, 9, 30)
+    share = 2 if ahead else 1
+    assert found.busy == pytest.approx({"sample": 0.25 / share, "load": 0.5 / share, "train": 0.1})
+    assert (found.bottleneck, found.busy_cores) == ("load", pytest.approx(0.5))
+    assert found.ahead_bytes == (ahead + 1) * (30 + 12)
+    whole = round_of(items=8, rows=20, num_batches=8, first_s=5.0, seconds=9.0)
+    found = source.foretold([whole])
+    assert (found.seconds, found.num_bytes) == (9.0, 80)
 
 
 @pytest.mark.parametrize("sample", [(-1, -1), (4, 3)])
 def test_bytes_and_edges_are_those_of_the_epochs_that_were_rehearsed(sample: tuple[int, ...]) -> None:
     found = trainer_of(**{**SAMPLED, "sample": sample}).foretell()
-    assert found.num_rehearsed == MOST_BATCHES
-    assert found.simulated.epoch.num_batches == 4
-    # The first epoch compiles. Six epochs of four batches are enough.
+    # Five epochs; the first one compiles.
+    assert found.num_rehearsed == 20
+    assert found.num_batches == 4
     minibatches = MiniBatches(community_graph(), fanouts=sample, batch_size=8, ahead=4)
     num_bytes = num_edges = 0
-    for epoch in range(2, 8):
+    for epoch in range(2, 7):
         with minibatches.batches(epoch) as batches:
             num_bytes += sum(array.nbytes for batch in batches for array in batch.feature_arrays)
             num_edges += batches.counters[0].rows
-    assert found.num_bytes == pytest.approx(num_bytes / 6, rel=5e-3)
-    assert found.num_edges == pytest.approx(num_edges / 6, rel=5e-3)
+    assert found.num_bytes == pytest.approx(num_bytes / 5, rel=5e-3)
+    assert found.num_edges == pytest.approx(num_edges / 5, rel=5e-3)
 
 
 @pytest.mark.parametrize("cache", ["static", "s3-fifo", "look-ahead"])
@@ -204,30 +163,7 @@ def test_rehearsal_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for longest_s in (600.0, 0.0):
         monkeypatch.setattr("sagann.train.sampled_forecast.LONGEST_S", longest_s)
         trainer_of(**{**SAMPLED, "batch_size": 1}).foretell()
-    # An epoch has 30 batches, of which 16 are rehearsed, and the rehearsal ends in the second epoch.
-    assert counts == [MOST_BATCHES, FEWEST_BATCHES]
-
-
-@pytest.mark.alone
-def test_what_stages_lose_beside_one_another_is_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
-    trained: list[int] = []
-
-    class Slow(RehearsedEpochs):
-        """Every step takes 0.1 s longer where batches go through the pipeline."""
-
-        def step(self, batch: MiniBatch) -> TrainStep:
-            time.sleep(0.12 if self._num_together else 0.02)
-            trained.append(len(batch.seeds))
-            return super().step(batch)
-
-    monkeypatch.setattr("sagann.train.rehearsals.RehearsedEpochs", Slow)
-    monkeypatch.setattr("sagann.train.sampled_forecast.MOST_BATCHES", 4)
-    found = trainer_of(**{**SAMPLED, "batch_size": 1, "batches_ahead": 0}).foretell()
-    assert found.num_rehearsed == 4
-    assert set(trained) == {1}
-    assert found.simulated.epoch.slowdown > 1.3
-    without = simulate_epoch(replace(found.simulated.epoch, slowdown=1.0), found.simulated.num_cores)
-    assert found.seconds == pytest.approx(found.simulated.epoch.slowdown * without.seconds)
+    assert counts == [5 * MOST_BATCHES, FEWEST_BATCHES]
 
 
 class Lazy(nn.Module):

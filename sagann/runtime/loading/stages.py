@@ -72,6 +72,8 @@ class StageCounters:
     "Number of rows of their results."
     num_bytes: int = 0
     "Bytes of their results."
+    most_bytes: int = 0
+    "Bytes of the largest result."
     busy_s: float = 0.0
     "Seconds of work, of all threads together."
     waited_s: float = 0.0
@@ -186,6 +188,7 @@ class Stages:
             counters.items += 1
             counters.rows += size.rows
             counters.num_bytes += size.num_bytes
+            counters.most_bytes = max(counters.most_bytes, size.num_bytes)
             counters.busy_s += busy_s
         return result
 
