@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.result_tables import captioned_tables, read_table
+from bench.result_tables import captioned_tables, read_table, table_line
 
 MINIBATCHES = """## Mini-batches
 
-Times as fast as the faster of PyG (with torch-sparse) and DGL, each with its best variant, in one run, in alternation. The pages in
-`bench/results` say where the seconds go. [Mini-batches](minibatches.md) says how to train this way.
+Speed-up over the faster of PyG (with torch-sparse) and DGL, each with its best variant, alternating in one run. The pages in `bench/results`
+say where the time goes, and [mini-batches](minibatches.md) how to train this way.
 """
 SAMPLED = (
     ("minibatches.md", "it / sagann", "sampled epochs in memory", "`python -m bench.minibatches`"),
@@ -25,8 +25,31 @@ PYG_PAGE = "pyg_models.md"
 "File of results of PyG's models, a section."
 WORKER_PAGES = ("balance.md",)
 "Files of results on several workers, each a section."
-DEVICE_PAGES = ("device.md", "minibatches_cuda.md", "cold_bytes_device.md", "hybrid_device.md")
-"Files of results that were measured on a CUDA device, each a section."
+ROWS_PAGE = "cold_bytes_device.md"
+"File of results of rows of features on a CUDA device, a section."
+MERGED: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    (
+        "device.md",
+        "sagann s",
+        ("what", "on", "sagann s", "against", "s", "is", "remarks"),
+        "*Is* is, for an epoch in memory, how many times as fast as PyG it is; for a gather, its part of the copy bandwidth (above 1 where rows "
+        "stay in\nthe cache); within 1/8 of what P = 1 takes by plan, how many times as long as P = 1 an epoch takes.\n"
+        "`bench/results/device.md` says what limits each.",
+    ),
+    (
+        "minibatches_cuda.md",
+        "it / sagann",
+        ("contestant", "s / epoch", "it / sagann"),
+        '"it / sagann" is the median over rounds of a contestant over sagann\'s first one.',
+    ),
+    (
+        "hybrid_device.md",
+        "who trains",
+        ("who trains", "iteration, ms", "seeds of the device", "processor, device, ms"),
+        "",
+    ),
+)
+"Files of results that become one table each: the column of the tables that are taken, the columns that are shown, and what they mean."
 
 
 def minibatch_section(results: Path) -> list[str]:
@@ -67,6 +90,34 @@ def page_section(path: Path) -> list[str]:
         return []
     # Headings stand one level deeper.
     return ["", *(f"#{line}" if line.startswith("#") else line for line in path.read_text().splitlines())]
+
+
+def merged_section(path: Path, column: str, columns: tuple[str, ...], note: str) -> list[str]:
+    """The tables of a page of figures as one table, below the page's beginning; none without the page.
+
+    Args:
+        path: the page.
+        column: only tables with this column are taken.
+        columns: columns that are shown. A table's caption stands before them where it names a case.
+        note: what the columns mean.
+    """
+    tables = captioned_tables(path, column)
+    if not tables:
+        return []
+    text = path.read_text().splitlines()
+    # The beginning has no caption of a table and no explanation of its columns.
+    begins = next(at for at, line in enumerate(text) if line.startswith(("## ", '"it / ', "|")))
+    cases = [caption.removeprefix("## ").removesuffix(":") for caption, _ in tables]
+    with_case = "fanouts" in cases[0]
+    header = ["case", *columns] if with_case else [*columns]
+    rows = [
+        [case, *(row[name] for name in columns)] if with_case else [row[name] for name in columns]
+        for case, (_, table) in zip(cases, tables, strict=True)
+        for row in table
+    ]
+    head, *rest = text[:begins]
+    lines = ["", f"#{head}", *rest, *([note, ""] if note else [])]
+    return [*lines, table_line(header), "|---" * len(header) + "|", *map(table_line, rows)]
 
 
 def device_sentence(path: Path) -> str:
