@@ -18,9 +18,7 @@ from bench.epochs.graphs import SHAPES
 from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
 from bench.performance_sections import (
     MERGED,
-    PYG_PAGE,
-    ROWS_PAGE,
-    WORKER_PAGES,
+    PAGES,
     device_sentence,
     merged_section,
     minibatch_section,
@@ -120,9 +118,8 @@ def render(results: Path) -> str:
         SURE,
         *_sure_table(contests, accuracies, streamed),
         *minibatch_section(results),
-        *(line for name in (PYG_PAGE, *WORKER_PAGES) for line in page_section(results / name)),
+        *(line for name in PAGES for line in page_section(results / name)),
         *(line for name, *merged in MERGED for line in merged_section(results / name, *merged)),
-        *page_section(results / ROWS_PAGE),
     ]
     return "\n".join(parts) + "\n"
 

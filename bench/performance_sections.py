@@ -21,35 +21,21 @@ SAMPLED = (
     ),
 )
 "Files of results, the column of ratios, what is measured, and the command."
-PYG_PAGE = "pyg_models.md"
-"File of results of PyG's models, a section."
-WORKER_PAGES = ("balance.md",)
-"Files of results on several workers, each a section."
-ROWS_PAGE = "cold_bytes_device.md"
-"File of results of rows of features on a CUDA device, a section."
-MERGED: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+PAGES = ("pyg_models.md", "balance.md")
+"Files of results that are sections as they are."
+MERGED: tuple[tuple[str, str, str], ...] = (
     (
         "device.md",
-        "sagann s",
-        ("what", "on", "sagann s", "against", "s", "is", "remarks"),
+        "what; on; sagann s; against; s; is; remarks",
         "*Is* is, for an epoch in memory, how many times as fast as PyG it is; for a gather, its part of the copy bandwidth (above 1 where rows "
         "stay in\nthe cache); within 1/8 of what P = 1 takes by plan, how many times as long as P = 1 an epoch takes.\n"
         "`bench/results/device.md` says what limits each.",
     ),
-    (
-        "minibatches_cuda.md",
-        "it / sagann",
-        ("contestant", "s / epoch", "it / sagann"),
-        '"it / sagann" is the median over rounds of a contestant over sagann\'s first one.',
-    ),
-    (
-        "hybrid_device.md",
-        "who trains",
-        ("who trains", "iteration, ms", "seeds of the device", "processor, device, ms"),
-        "",
-    ),
+    ("minibatches_cuda.md", "contestant; s / epoch; it / sagann", "Medians of ratios to `copied`."),
+    ("hybrid_device.md", "who trains; iteration, ms; seeds of the device; processor, device, ms", ""),
+    ("cold_bytes_device.md", "way; ms; GB/s; rows on the device; bus, GB/s; of copies", ""),
 )
-"Files of results that become one table each: the column of the tables that are taken, the columns that are shown, and what they mean."
+"Files of results that become one table each, of all tables with the last of these columns, and what the columns mean."
 
 
 def minibatch_section(results: Path) -> list[str]:
@@ -92,31 +78,25 @@ def page_section(path: Path) -> list[str]:
     return ["", *(f"#{line}" if line.startswith("#") else line for line in path.read_text().splitlines())]
 
 
-def merged_section(path: Path, column: str, columns: tuple[str, ...], note: str) -> list[str]:
-    """The tables of a page of figures as one table, below the page's beginning; none without the page.
-
-    Args:
-        path: the page.
-        column: only tables with this column are taken.
-        columns: columns that are shown. A table's caption stands before them where it names a case.
-        note: what the columns mean.
-    """
-    tables = captioned_tables(path, column)
+def merged_section(path: Path, shown: str, note: str) -> list[str]:
+    """Tables of a page as one table of some columns, below the page's beginning; none without the page."""
+    columns = shown.split("; ")
+    tables = captioned_tables(path, columns[-1])
     if not tables:
         return []
     text = path.read_text().splitlines()
-    # The beginning has no caption of a table and no explanation of its columns.
     begins = next(at for at, line in enumerate(text) if line.startswith(("## ", '"it / ', "|")))
-    cases = [caption.removeprefix("## ").removesuffix(":") for caption, _ in tables]
-    with_case = "fanouts" in cases[0]
-    header = ["case", *columns] if with_case else [*columns]
+    # Captions that name a case begin the rows.
+    cases = [
+        [caption.removeprefix("## ").removesuffix(":")] if "fanouts" in caption else [] for caption, _ in tables
+    ]
+    header = [*(["case"] if cases[0] else []), *columns]
     rows = [
-        [case, *(row[name] for name in columns)] if with_case else [row[name] for name in columns]
+        case + [row[name] for name in columns]
         for case, (_, table) in zip(cases, tables, strict=True)
         for row in table
     ]
-    head, *rest = text[:begins]
-    lines = ["", f"#{head}", *rest, *([note, ""] if note else [])]
+    lines = ["", f"#{text[0]}", *text[1:begins], *([note, ""] if note else [])]
     return [*lines, table_line(header), "|---" * len(header) + "|", *map(table_line, rows)]
 
 
