@@ -17,10 +17,10 @@ from bench.contest import Record
 from bench.epochs.graphs import SHAPES
 from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
 from bench.performance_sections import (
-    DEVICE_PAGES,
-    PYG_PAGE,
-    WORKER_PAGES,
+    MERGED,
+    PAGES,
     device_sentence,
+    merged_section,
     minibatch_section,
     page_section,
 )
@@ -54,26 +54,25 @@ On the CPU, against the faster of PyG and DGL, each with its best variant:
 {sure}
 {device}
 
-Sections about a CUDA device name their own machine. All other figures come from {processors}, {threads} threads, 24 GiB of memory and
-PyTorch on the CPU. `make performance` writes this page from the files in `bench/results`; the README there names the command behind each
-file. The commands run in the root of a checkout, with the extra `bench`. Words such as *budget* and *engine* are in the
-[glossary](glossary.md).
+Sections about a CUDA device name their machine. All other figures come from {processors}, {threads} threads, 24 GiB of memory and PyTorch on
+the CPU. `make performance` writes this page from `bench/results`, whose README names the command behind each file. Commands run from the root
+of a checkout, with the extra `bench`. Terms are explained in the [glossary](glossary.md).
 {measured_on}"""
 FAST = """## How fast
 
-Times as fast as the faster of PyG and DGL, in one run, in alternation. The floor is the time of what an
-epoch cannot do without: its dense products by PyTorch, and its bytes at the bandwidth of a C++ gather and of copies on the same graph.
-*Most to gain* is the factor over the faster peer that a program at the floor would reach. Graphs of a few thousand vertices are far from
-the floor, because calls from Python take most of their epoch (`python -m bench.small_topologies`).
+Speed-up over the faster of PyG and DGL, alternating in one run. The floor is the time of what an epoch cannot do without: its dense products by
+PyTorch, and its bytes at the bandwidth of a C++ gather and of copies on the same graph. *Most to gain* is the speed-up that a program at the
+floor would reach. Graphs of a few thousand vertices are far from it, because calls from Python take most of their epoch
+(`python -m bench.small_topologies`).
 """
 SMALL = """## How small
 
-Peak memory of a process above its loaded graph. In memory, sagann is compared with the thriftiest variant of PyG and DGL, be it slow,
-and ranges are over graphs and models. Inside a budget, sagann is compared with its own streamed epoch at P = 1.
+Peak memory of a process beyond its loaded graph. In memory, sagann is compared with the leanest variant of PyG and DGL, however slow;
+ranges are over graphs and models. Within a budget, it is compared with its own streamed epoch at P = 1.
 """
 SURE = """## How sure
 
-Every row is checked by the command beside it; tests check the same statements on small graphs.
+The command beside each row checks it; tests check the same statements on small graphs.
 """
 
 
@@ -119,7 +118,8 @@ def render(results: Path) -> str:
         SURE,
         *_sure_table(contests, accuracies, streamed),
         *minibatch_section(results),
-        *(line for name in (PYG_PAGE, *WORKER_PAGES, *DEVICE_PAGES) for line in page_section(results / name)),
+        *(line for name in PAGES for line in page_section(results / name)),
+        *(line for name, *merged in MERGED for line in merged_section(results / name, *merged)),
     ]
     return "\n".join(parts) + "\n"
 
@@ -147,10 +147,10 @@ def with_table(readme: str, results: Path) -> str:
     _, end, after = rest.partition(MARKS[1])
     lines = [
         "",
-        f"Seconds of an epoch, and MiB of memory above the loaded graph ({CONTESTS[name]}; the best variant of each peer; "
-        f"{_command(name)}), on a generated graph with {shape.vertices:,} vertices, {shape.edges:,} edges and {shape.features} features:",
+        f"Seconds per epoch, and MiB beyond the loaded graph, on a generated graph with {shape.vertices:,} vertices, {shape.edges:,} edges and\n"
+        f"{shape.features} features: {CONTESTS[name].removeprefix('epochs, ')}, against the best variant of each peer ({_command(name)}).",
         "",
-        "| model | sagann s | PyG s | DGL s | times as fast as the faster | sagann MiB | least of PyG and DGL, MiB |",
+        "| model | sagann, s | PyG, s | DGL, s | speed-up over the faster peer | sagann, MiB | leaner peer, MiB |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
@@ -162,8 +162,8 @@ def with_table(readme: str, results: Path) -> str:
     if processors:
         lines += [
             "",
-            f"{_settings(results / f'{name}.jsonl')['threads']} threads of {processors}. Contestants run in alternation. The factor is the median of the "
-            "rounds' ratios, so it is not the quotient of two columns.",
+            f"{_settings(results / f'{name}.jsonl')['threads']} threads of {processors}; contestants alternate; speed-ups are medians of per-round "
+            "ratios, not quotients of columns.",
         ]
     return before + mark + "\n".join([*lines, "", ""]) + end + after
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.result_tables import captioned_tables, read_table
+from bench.result_tables import captioned_tables, read_table, table_line
 
 MINIBATCHES = """## Mini-batches
 
-Times as fast as the faster of PyG (with torch-sparse) and DGL, each with its best variant, in one run, in alternation. The pages in
-`bench/results` say where the seconds go. [Mini-batches](minibatches.md) says how to train this way.
+Speed-up over the faster of PyG (with torch-sparse) and DGL, each with its best variant, alternating in one run. The pages in `bench/results`
+say where the time goes, and [mini-batches](minibatches.md) how to train this way.
 """
 SAMPLED = (
     ("minibatches.md", "it / sagann", "sampled epochs in memory", "`python -m bench.minibatches`"),
@@ -21,12 +21,21 @@ SAMPLED = (
     ),
 )
 "Files of results, the column of ratios, what is measured, and the command."
-PYG_PAGE = "pyg_models.md"
-"File of results of PyG's models, a section."
-WORKER_PAGES = ("balance.md",)
-"Files of results on several workers, each a section."
-DEVICE_PAGES = ("device.md", "minibatches_cuda.md", "cold_bytes_device.md", "hybrid_device.md")
-"Files of results that were measured on a CUDA device, each a section."
+PAGES = ("pyg_models.md", "balance.md")
+"Files of results that are sections as they are."
+MERGED: tuple[tuple[str, str, str], ...] = (
+    (
+        "device.md",
+        "what; on; sagann s; against; s; is; remarks",
+        "*Is* is, for an epoch in memory, how many times as fast as PyG it is; for a gather, its part of the copy bandwidth (above 1 where rows "
+        "stay in\nthe cache); within 1/8 of what P = 1 takes by plan, how many times as long as P = 1 an epoch takes.\n"
+        "`bench/results/device.md` says what limits each.",
+    ),
+    ("minibatches_cuda.md", "contestant; s / epoch; it / sagann", "Medians of ratios to `copied`."),
+    ("hybrid_device.md", "who trains; iteration, ms; seeds of the device; processor, device, ms", ""),
+    ("cold_bytes_device.md", "way; ms; GB/s; rows on the device; bus, GB/s; of copies", ""),
+)
+"Files of results that become one table each, of all tables with the last of these columns, and what the columns mean."
 
 
 def minibatch_section(results: Path) -> list[str]:
@@ -67,6 +76,28 @@ def page_section(path: Path) -> list[str]:
         return []
     # Headings stand one level deeper.
     return ["", *(f"#{line}" if line.startswith("#") else line for line in path.read_text().splitlines())]
+
+
+def merged_section(path: Path, shown: str, note: str) -> list[str]:
+    """Tables of a page as one table of some columns, below the page's beginning; none without the page."""
+    columns = shown.split("; ")
+    tables = captioned_tables(path, columns[-1])
+    if not tables:
+        return []
+    text = path.read_text().splitlines()
+    begins = next(at for at, line in enumerate(text) if line.startswith(("## ", '"it / ', "|")))
+    # Captions that name a case begin the rows.
+    cases = [
+        [caption.removeprefix("## ").removesuffix(":")] if "fanouts" in caption else [] for caption, _ in tables
+    ]
+    header = [*(["case"] if cases[0] else []), *columns]
+    rows = [
+        case + [row[name] for name in columns]
+        for case, (_, table) in zip(cases, tables, strict=True)
+        for row in table
+    ]
+    lines = ["", f"#{text[0]}", *text[1:begins], *([note, ""] if note else [])]
+    return [*lines, table_line(header), "|---" * len(header) + "|", *map(table_line, rows)]
 
 
 def device_sentence(path: Path) -> str:

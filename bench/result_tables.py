@@ -34,7 +34,7 @@ def captioned_tables(path: Path, column: str) -> list[tuple[str, list[dict[str, 
             header = cells
             if column in header:
                 found.append((caption, []))
-        elif column in header and not line.startswith("|--"):
+        elif column in header and not line.startswith(("|--", "|:-")):
             found[-1][1].append(dict(zip(header, cells, strict=True)))
     return found
 

@@ -31,10 +31,7 @@ def test_quick_start_runs_as_printed(
     monkeypatch.chdir(tmp_path)
     done = 0
     for language, filename, text in blocks():
-        if language == "sh":
-            # A command for several machines, which tests/cli/test_hosts.py runs.
-            assert text.startswith("torchrun --nnodes=2 ")
-        elif filename:
+        if filename:
             Path(filename).write_text(text)
         elif language == "console":
             for line in text.splitlines():

@@ -1,6 +1,6 @@
 """Graphs on disk: save a graph, open it by memory map, check it, or read its description alone.
 
-A dataset is a folder with a manifest and one raw file for each array; docs/format.md describes it byte by byte.
+A dataset is a folder with a manifest and one raw file for each array; docs/data.md describes it byte by byte.
 Opening reads the manifest and the headers of the arrays, so a graph of any size opens at once.
 """
 

@@ -286,7 +286,7 @@ def _features(archive: NpzArchive) -> RowSource | CsrRows | None:
             value=f"features_shape is {shape}, but there are offsets for {len(indptr) - 1} rows; the number of columns is "
             f"{RANGES['num_features']}",
             where=str(archive.path),
-            fix="Save the arrays in the form that docs/format.md describes.",
+            fix="Save the arrays in the form that docs/data.md describes.",
         )
     file = f"{archive.path}, features"
     num_entries, num_values = (archive.members[part].shape[0] for part in ("features_indices", "features_data"))
@@ -295,7 +295,7 @@ def _features(archive: NpzArchive) -> RowSource | CsrRows | None:
             "columns and values of sparse features differ in number",
             value=f"{num_entries} columns and {num_values} values",
             where=file,
-            fix="Save the arrays in the form that docs/format.md describes.",
+            fix="Save the arrays in the form that docs/data.md describes.",
         )
     check_offsets(
         torch.from_numpy(indptr), num_entries, "offsets of sparse features", where=file, error=DatasetError
@@ -327,5 +327,5 @@ def _refuse_foreign(archive: NpzArchive) -> None:
 
 
 def _wrong_form(archive: NpzArchive, name: str, expected: str) -> InputError:
-    where, fix = f"{archive.path}, array '{name}'", "Save it in the form that docs/format.md describes."
+    where, fix = f"{archive.path}, array '{name}'", "Save it in the form that docs/data.md describes."
     return wrong_form(archive.members[name], expected, where=where, fix=fix, error=DatasetError)

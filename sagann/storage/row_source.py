@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 Stored: TypeAlias = Array | NpzMember
 "An array, or the header of an array in an archive."
 
-_FIX_FORM = "Save the array in the form that docs/format.md describes."
+_FIX_FORM = "Save the array in the form that docs/data.md describes."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

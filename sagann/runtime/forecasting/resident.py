@@ -22,7 +22,7 @@ TRAINING_BYTES = 265 << 20
 """Pages of libraries that training touches, compiled kernels and small objects, beyond what a process has that has loaded the program:
 measured on Linux, with two threads."""
 _VERTEX_BYTES = 100
-"Bytes per vertex that no budget counts: offsets, labels, masks, ids, predictions (docs/streaming.md, What the budget counts)."
+"Bytes per vertex that no budget counts: offsets, labels, masks, ids, predictions (docs/memory.md, What the budget counts)."
 _COPIES = 5
 "Copies of the parameters: weights, gradients, two moments of Adam, and the best weights."
 _STATM = Path("/proc/self/statm")
