@@ -191,7 +191,7 @@ def test_ctrl_c_saves_and_exits_130(blocks: Path, tmp_path: Path, invoke: Invoke
     assert "Traceback" not in err
     epochs = [json.loads(line)["epoch"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     # The epoch at which it stopped was saved, not only the last that was due.
-    assert (folder / "checkpoints" / f"epoch-{epochs[-1]:06d}").is_dir()
+    assert (folder / "checkpoints" / f"epoch-{epochs[-1]:06d}.pt").is_file()
     resumed = invoke("train", "--resume", "--out", folder, "--epochs", epochs[-1] + 2)
     assert resumed.code == 0, resumed.err
     assert json.loads((folder / "metrics.json").read_text())["epochs"] == epochs[-1] + 2
@@ -233,7 +233,7 @@ def test_sigterm_in_the_midst_of_an_epoch_in_memory(
     assert (process.returncode, out) == (143, ""), err
     assert f"sagann train --resume --out run --model {tmp_path}/slow.py:Slow" in err
     assert "Traceback" not in err
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000002"]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000002.pt"]
     assert invoke("train", "--resume", "--out", "run", "--model", "slow.py:Slow").code == 0
     assert invoke(*options, "--out", "whole").code == 0
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
