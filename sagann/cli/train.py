@@ -8,13 +8,13 @@ from typing import Annotated
 
 from sagann.byte_size import parse_bytes
 from sagann.cli.options import Given, Shared, command, option, refuse_given, switch
-from sagann.cli.settings import SETTINGS
+from sagann.config import SETTINGS
 from sagann.errors import require_choice
 
 _RUN = "Run folder"
 
 
-@command(*SETTINGS, first="data")
+@command(*SETTINGS.values(), first="data")
 def train(
     shared: Shared,
     given: Given,
@@ -59,7 +59,7 @@ _refuse = partial(refuse_given, where="sagann plan")
 # Options of `sagann train` by which the graph is divided among workers.
 _DIVISION = ("workers", "balance")
 # Options of `sagann train` that the plan of an epoch of mini-batches depends on.
-_SAMPLING = tuple(setting for setting in SETTINGS if setting.panel == "Mini-batches")
+_SAMPLING = tuple(setting for setting in SETTINGS.values() if setting.panel == "Mini-batches")
 _TRAINING = ("task", "optimizer", "clip_norm", "seed")
 # Options of `sagann train` with several trainers that their prediction depends on.
 _TRAINERS = ("link_rate",)
@@ -68,7 +68,7 @@ _TRAINERS = ("link_rate",)
 @command(
     *(
         setting
-        for setting in SETTINGS
+        for setting in SETTINGS.values()
         if setting.section in ("data", "model")
         or setting in _SAMPLING
         or setting.name in (*_TRAINING, *_DIVISION, *_TRAINERS)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from sagann import torchrun
+from sagann.config import TrainConfig
 from sagann.errors import InputError
 from sagann.graph import LINK_TASK, Graph
 from sagann.nn import ModelConfig
@@ -22,7 +23,6 @@ from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.train.atomic import digest
 from sagann.train.checkpoint import Checkpoint, Position
-from sagann.train.config import TrainConfig
 from sagann.train.identity import config_identity, differences, graph_identity
 from sagann.train.plain_state import pack, unpack
 from sagann.train.predictor import Predictor

@@ -23,6 +23,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from sagann.config import TrainConfig
 from sagann.graph.feature_store import Features
 from sagann.plan.pipeline import (
     PipelinedEpoch,
@@ -39,7 +40,6 @@ from sagann.runtime.loading.stages import Size
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.storage.mapped import mapped_rows
-from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import TrainStep
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph

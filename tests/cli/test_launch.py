@@ -344,7 +344,7 @@ def test_links_are_refused_before_torchruns_workers_load_the_graph(tmp_path: Pat
         (("--memory", "2GiB", "--balance", "cost"), "balance is 'cost', memory is '2GiB'"),
         (("--worker-timeout", "0"), "worker_timeout is refused: 0.0, expected seconds from 0.001 to 1e+06"),
         (("--balance", "time"), "unknown balance: 'time', expected one of edges, vertices, cost"),
-        (("--workers", "0"), "workers is out of range: 0, expected an integer from 1 to 8192"),
+        (("--workers", "0"), "workers is refused: 0, expected an integer from 1 to 8192"),
     ],
 )
 def test_what_workers_cannot_do_is_refused_before_they_start(
