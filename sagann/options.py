@@ -63,6 +63,12 @@ class Needs(NamedTuple):
         return all(values.get(name) is None for name in self.names)
 
 
+class ReadBy(NamedTuple):
+    """Marks an option that some models of the zoo read, and others do not."""
+
+    models: tuple[str, ...]
+
+
 class Values(NamedTuple):
     """The values, or the items of a list, that ``fit``; in words, and as the placeholder in ``--help``, if not that of the type."""
 
