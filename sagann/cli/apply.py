@@ -36,7 +36,7 @@ class Opening:
             "FILE.py:CLASS",
         ),
     ] = None
-    device: Annotated[str, option("Where to compute.", "auto|cpu|cuda|cuda:N")] = "auto"
+    device: Annotated[str, option("Where to compute.", SETTINGS["device"].metavar)] = "auto"
     memory: Annotated[
         str | None,
         option(
