@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from sagann.byte_size import parse_bytes
-from sagann.errors import InputError
 from sagann.options import (
     FREE,
     Arguments,
@@ -303,13 +302,13 @@ class TrainConfig:
         default("training names")(self)
         require_effect(self)
         if self.device == "cpu":
-            refuse(self, ("sample_on",), "device is 'cpu'")
+            refuse(self, ["sample_on"], "device is 'cpu'")
         if self.devices is not None:
-            refuse(self, ("hot", "memory", "sample_on"), "devices is set", "leave devices out")
+            refuse(self, ["hot", "memory", "sample_on"], "devices is set", "leave devices out")
             if self.device not in ("auto", "cpu"):
                 raise options_of(TrainConfig)["device"].refused(self.device, "'auto' or 'cpu' where devices is set")
         elif self.sample is not None:
-            refuse(self, ("profile",), "sample is set: a streamed epoch, or one of several trainers, is profiled")
+            refuse(self, ["profile"], "sample is set: a streamed epoch, or one of several trainers, is profiled")
         if self.task is not None:
             self.require_effect(of_graphs=self.task.startswith("graph-"), of_links=self.task == LINK_TASK)
         if self.spill is not None:
@@ -334,17 +333,17 @@ class TrainConfig:
     def require_effect(self, *, of_graphs: bool, of_links: bool) -> None:
         """Refuse options that have no effect on a task, on whole graphs or on links. A configuration that names its task has been checked."""
         if of_links:
-            refuse(self, ("devices",), "links are learned, which one trainer does")
+            refuse(self, ["devices"], "links are learned, which one trainer does")
             if self.sample is None:
                 names = ("batches_ahead", "memory", "keep_positives")
                 refuse(self, names, "links are learned and sample is not set", _SET_SAMPLE)
             return
         learn_links = f"learn links (--task {LINK_TASK})"
-        refuse(self, ("negatives", "keep_positives"), "links are not learned", learn_links)
+        refuse(self, ["negatives", "keep_positives"], "links are not learned", learn_links)
         if of_graphs:
-            refuse(self, ("sample", "memory"), "whole graphs are learned, which are trained in batches of graphs")
+            refuse(self, ["sample", "memory"], "whole graphs are learned, which are trained in batches of graphs")
         elif self.sample is None:
-            refuse(self, ("batches_ahead", "batch_size"), "sample is not set", _SET_SAMPLE)
+            refuse(self, ["batches_ahead", "batch_size"], "sample is not set", _SET_SAMPLE)
 
     def to_json(self) -> dict[str, Any]:
         """Every field, as values that JSON holds and that make the same configuration again."""
@@ -376,13 +375,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.train.memory is not None and self.engine != "compiled":
-            raise InputError(
-                "only the compiled engine streams",
-                value=f"engine '{self.engine}' with memory {self.train.memory}",
-                where="RunConfig.engine",
-                fix="Leave out one of engine and memory.",
-            )
+        if self.train.memory is not None:
+            refuse(self, ["engine"], "memory is set: only the compiled engine streams", "leave memory out")
 
     def to_toml(self) -> str:
         """The settings as a TOML file, every one written out."""

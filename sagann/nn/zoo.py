@@ -29,7 +29,7 @@ from sagann.nn.propagation import Propagated
 from sagann.nn.relations import GGNN, GINE, RGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
 from sagann.nn.user_model import layer_from_class, load_class, module_from_class
-from sagann.options import options_of
+from sagann.options import options_of, refuse
 from sagann.saga import SagaLayer
 
 ATTENTION = MappingProxyType({"gat": GAT, "gatv2": GATv2, "transformer": TransformerConv})
@@ -52,13 +52,8 @@ def check_names(config: ModelConfig) -> None:
         _take_option(config, name, given.pop(name))
     object.__setattr__(config, "model_options", given)
     pooled_by(config.pool, where="ModelConfig.pool")
-    if config.layer_norm and config.batch_norm:
-        raise InputError(
-            "a layer has one norm",
-            value="layer_norm and batch_norm",
-            where="ModelConfig",
-            fix="Leave one of them out (--layer-norm, --batch-norm).",
-        )
+    if config.batch_norm:
+        refuse(config, ["layer_norm"], "batch_norm is set: a layer has one norm", "leave batch_norm out")
     if config.model in ATTENTION and config.hidden % config.heads:
         raise InputError(
             "the heads do not divide the width",
@@ -101,7 +96,7 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
     graph = for_task(graph)
     if is_of_links(graph):
         return _link_model(config, graph)
-    _require_no_decoder(config, "links are not learned")
+    refuse(config, ["decoder"], "links are not learned")
     num_outputs = answered(graph).num_outputs
     if num_outputs < 1:
         raise InputError(
@@ -131,7 +126,7 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
 def _link_model(config: ModelConfig, graph: Graph) -> nn.Module:
     gnn = MODELS.get(config.model, _build_users)(config, with_outputs(graph, config.hidden))
     if config.model not in MODELS and own_score(gnn) is not None:
-        _require_no_decoder(config, f"{type(gnn).__name__} has a score of its own")
+        refuse(config, ["decoder"], f"{type(gnn).__name__} has a score of its own")
         return gnn
     return LinkModel(
         gnn,
@@ -140,16 +135,6 @@ def _link_model(config: ModelConfig, graph: Graph) -> nn.Module:
         num_edge_types=graph.num_edge_types,
         dropout=config.dropout,
     )
-
-
-def _require_no_decoder(config: ModelConfig, why: str) -> None:
-    if config.decoder != "auto":
-        raise InputError(
-            "a decoder has no effect",
-            value=f"decoder = '{config.decoder}', and {why}",
-            where="ModelConfig.decoder",
-            fix="Leave decoder out.",
-        )
 
 
 def with_outputs(graph: Graph, num_outputs: int) -> Graph:

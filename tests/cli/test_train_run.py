@@ -107,7 +107,7 @@ def test_a_sampled_run_by_options_and_by_file(invoke: Invoke, blocks: Path, tmp_
     weights = {(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut", "file")}
     assert len(weights) == 1
     # The same run on the whole graph.
-    assert invoke("train", "--config", tmp_path / "run.toml", "--sample", "none", "--batch-size", "1024",
+    assert invoke("train", "--config", tmp_path / "run.toml", "--sample", "none", "--batch-size", "none",
                   "--batches-ahead", "none", "--out", tmp_path / "dense").code == 0  # fmt: skip
     assert (tmp_path / "dense" / "model.safetensors").read_bytes() not in weights
 
