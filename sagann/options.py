@@ -218,7 +218,8 @@ class Option(NamedTuple):
 
     def checked(self, value: Any) -> Any:
         """The value as it is kept, with an int as a float and a list as a tuple where the type says so; an InputError for a wrong one."""
-        if (value is None and self.optional) or (self.type == Weights and value == BALANCED):
+        is_balanced = self.type == Weights and isinstance(value, str) and value == BALANCED
+        if (value is None and self.optional) or is_balanced:
             return value
         if self.type == Arguments:
             require_options(value, where=f"{self.owner.__name__}.{self.name}", what=self.name)

@@ -128,6 +128,7 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ({"class_weights": [1, float("nan")]}, "class_weights is refused: [1, nan]"),
         ({"class_weights": [1, float("inf")]}, "class_weights is refused: [1, inf]"),
         ({"class_weights": []}, "class_weights is refused: []"),
+        ({"class_weights": np.array([1.0, 2.0])}, "class_weights is refused: array"),
         ({"class_weights": [1, "a"]}, "class_weights is refused: [1, 'a']"),
         ({"memory": 5}, "memory is refused: 5, expected a size above 0 such as '2GiB', or None"),
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
