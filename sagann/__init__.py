@@ -48,6 +48,8 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 __version__ = "0.1.0"
 
 DEFAULTS["engine"] = "sagann.runtime.in_memory.engine:CompiledEngine"
+DEFAULTS["model names"] = "sagann.nn.zoo:check_names"
+DEFAULTS["training names"] = "sagann.train.config_checks:check_names"
 DEFAULTS["progress"] = "sagann.report.live:live_progress"
 
 _HOMES = {

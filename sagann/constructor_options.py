@@ -44,11 +44,8 @@ def check_options(
             raise InputError(f"{kind.__name__} has no such option", value=shown(name), where=where, fix=fix)
 
 
-def require_options(options: object, *, where: str, what: str, otherwise: str = "") -> None:
-    """Refuse options that are no mapping of names, or that JSON cannot hold in 30 levels, for a run saves them.
-
-    ``otherwise`` is advice on how to pass other values.
-    """
+def require_options(options: object, *, where: str, what: str) -> None:
+    """Refuse options that are no mapping of names, or that JSON cannot hold, for a run saves them."""
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise InputError(
             f"{what} is no mapping of option to value",
@@ -64,7 +61,7 @@ def require_options(options: object, *, where: str, what: str, otherwise: str = 
                 f"{what} cannot be saved as JSON",
                 value=f"'{name}' is {shown(value)}: {error}",
                 where=where,
-                fix=f"Use numbers, strings, lists and mappings{otherwise}.",
+                fix="Use numbers, strings, lists and mappings; in Python, a Trainer also takes functions.",
             ) from error
 
 

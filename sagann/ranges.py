@@ -1,7 +1,7 @@
-"""Ranges of the integers that files, flags and arguments state, each written down once, under the name of its field or option.
+"""Ranges of the integers that files and arguments state, each written down once, under the name of its field or argument.
 
-Readers of files, checks of configurations and options of the command line ask this table, so the same number has the same
-range wherever it is stated. A number outside its range is refused before anything loops, allocates or multiplies by it.
+Readers of files and checks of arguments ask this table, so the same number has the same range wherever it is stated; the options of a run
+have theirs in :mod:`sagann.config`. A number outside its range is refused before anything loops, allocates or multiplies by it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ _WIDTH = Range(1, 2**31 - 1)
 _TIMES = Range(1, 2**63 - 1)
 # They are started all at once.
 _THREADS = Range(1, 2**13)
-_AHEAD = Range(0, 2**13)
 # The transport of workers counts milliseconds, and takes none for a limit of its own.
 _LEAST_WAIT_S, MOST_WAIT_S = 1e-3, 1e6
 # NumPy allows no more in its older versions.
@@ -73,21 +72,10 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         # Arrays.
         "size": _ROWS,
         "crc32": Range(0, 2**32 - 1),
-        # Models. An epoch of more layers takes minutes on any graph. The sizes of wider tensors do not fit 64 bits.
-        "layers": Range(1, 1000),
-        "hidden": _WIDTH,
-        "heads": _WIDTH,
-        "out_heads": _WIDTH,
         # Training.
         "epochs": _TIMES,
-        "patience": _TIMES,
-        "eval_every": _TIMES,
-        "checkpoint_every": _TIMES,
-        "keep_checkpoints": _TIMES,
         "hits": _TIMES,
         "seed": Range(0, 2**63 - 1),
-        # They are started all at once.
-        "workers": _THREADS,
         # Mini-batches.
         "fanout": _WIDTH,
         # With replacement, every destination gives as many edges.
@@ -98,9 +86,7 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "batch_size": _TIMES,
         "epoch": Range(0, 2**63 - 1),
         "batch": Range(0, 2**63 - 1),
-        "ahead": _AHEAD,
-        "batches_ahead": _AHEAD,
-        "sampling_threads": _THREADS,
+        "ahead": Range(0, 2**13),
         "iterations": Range(0, 2**63 - 1),
         # Splits, generators and orders of vertices. Positions in larger random arrays do not fit 64 bits.
         "split": _ROWS,

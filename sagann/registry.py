@@ -10,7 +10,8 @@ from typing import Any
 
 DEFAULTS: dict[str, str] = {}
 """Names by purpose. ``"engine"``: the class of the engine that runs layers unless another engine is set. ``"progress"``: a function
-without arguments that gives the reporter of a Trainer's progress, or None where nobody watches."""
+without arguments that gives the reporter of a Trainer's progress, or None where nobody watches.
+``"model names"`` and ``"training names"``: functions that check the names in a ModelConfig and a TrainConfig that only registries know."""
 
 
 def default(purpose: str) -> Any:

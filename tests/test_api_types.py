@@ -83,11 +83,11 @@ def predictor(**changes: Any) -> Predictor:
         (lambda: TrainConfig(device=torch.device("cpu")), "TrainConfig.device"),
         (lambda: TrainConfig(decay=[]), "TrainConfig.decay"),
         (lambda: TrainConfig(weights=[]), "TrainConfig.weights"),
-        (lambda: ModelConfig(model=None), "unknown model"),
-        (lambda: ModelConfig(model=Plain), "unknown model"),
+        (lambda: ModelConfig(model=None), "ModelConfig.model"),
+        (lambda: ModelConfig(model=Plain), "ModelConfig.model"),
         (lambda: ModelConfig(hidden="8"), "ModelConfig"),
         (lambda: ModelConfig(dropout=None), "ModelConfig"),
-        (lambda: ModelConfig(encoder=3), "unknown encoder"),
+        (lambda: ModelConfig(encoder=3), "ModelConfig.encoder"),
     ],
 )
 def test_foreign_types_are_named(call: Callable[[], object], where: str) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 from sagann.cli.options import Given, Shared, command, option, switch
-from sagann.cli.settings import SETTINGS
+from sagann.config import SETTINGS
 from sagann.torchrun import is_worker, rank
 
 # Settings of `sagann train` by which several processes divide a graph.
-_WORKERS = tuple(setting for setting in SETTINGS if setting.panel == "Workers")
+_WORKERS = tuple(setting for setting in SETTINGS.values() if setting.panel == "Workers")
 OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a file that stands there.")]
 
 
@@ -36,7 +36,7 @@ class Opening:
             "FILE.py:CLASS",
         ),
     ] = None
-    device: Annotated[str, option("Where to compute.", "auto|cpu|cuda|cuda:N")] = "auto"
+    device: Annotated[str, option("Where to compute.", SETTINGS["device"].metavar)] = "auto"
     memory: Annotated[
         str | None,
         option(

@@ -7,7 +7,7 @@ reports and writes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,18 +20,17 @@ from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import apply_split, link_split, open_checked, training_graph, with_columns, with_held_out
 from sagann.cli.result_file import write_embeddings, write_links, write_predictions, write_values
 from sagann.cli.run_settings import (
-    DataConfig,
-    RunSettings,
     absolute_path,
-    check_workers,
     merge,
     read_tables,
     require_nothing_of_workers,
     settings_of,
 )
+from sagann.config import DataConfig, RunConfig
 from sagann.errors import CheckpointError, InputError, shown
 from sagann.graph import Graph, original_order
 from sagann.graph.task import without_others
+from sagann.options import options_of
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.storage.load import EMBEDDED
@@ -52,7 +51,7 @@ class TrainedRun:
 
     run_dir: Path
     "The run folder."
-    settings: RunSettings
+    settings: RunConfig
     "Settings of the training."
     predictor: Predictor
     "The model."
@@ -203,10 +202,10 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
         use: what is done with the run, at every worker.
     """
     run_dir = _run_dir(opening)
-    check_workers(given)
-    defaults = {each.name: each.default for each in fields(RunSettings)}
+    of_workers = options_of(RunConfig)
     num_workers, timeout_s, balance = (
-        given.get(name, defaults[name]) for name in ("workers", "worker_timeout", "balance")
+        of_workers[name].checked(given.get(name, of_workers[name].default))
+        for name in ("workers", "worker_timeout", "balance")
     )
     if not is_worker() and num_workers == 1:
         require_nothing_of_workers(given)
@@ -267,7 +266,7 @@ def _use(
         predictor.release()
 
 
-def _settings(run_dir: Path, *, has_data: bool) -> RunSettings:
+def _settings(run_dir: Path, *, has_data: bool) -> RunConfig:
     """The settings of a run. One of a Trainer in Python has the model, the training and the name of the graph."""
     file = run_dir / CONFIG_FILE
     if file.is_file():

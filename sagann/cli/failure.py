@@ -18,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sagann.cli.settings import SETTINGS
+from sagann.config import SETTINGS
 from sagann.errors import SagannError, first_line, in_one_line, is_interrupt, printable
 
 OUR_FAULT = 1
@@ -36,9 +36,8 @@ _OUT_OF_MEMORY = (
     "out of memory",
     "Storage size calculation overflowed",
 )
-_OWNERS = ("TrainConfig", "ModelConfig", "RunSettings", "load_run", "ImportOptions")
+_OWNERS = ("TrainConfig", "ModelConfig", "DataConfig", "RunConfig", "load_run", "ImportOptions")
 "Classes and functions whose parameters are options of the command line."
-_SETTINGS = {setting.name: setting for setting in SETTINGS}
 # What PyTorch says where a model that runs as it is written multiplies rows by a matrix of another width.
 _WIDTHS = re.compile(r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)")
 
@@ -89,10 +88,10 @@ def _option(where: str, arguments: Collection[str]) -> str:
     owner, _, name = where.rpartition(".")
     if owner not in _OWNERS:
         return where
-    if (setting := _SETTINGS.get(name)) is None:
+    if (setting := SETTINGS.get(name)) is None:
         return "--" + name.removesuffix("_bytes").replace("_", "-")
-    is_given = any(each.partition("=")[0] == setting.option for each in arguments)
-    return setting.option if is_given else f"{setting.option}, or {setting.section}.{name} in a file"
+    is_given = any(each.partition("=")[0] == setting.flag for each in arguments)
+    return setting.flag if is_given else f"{setting.flag}, or {setting.section}.{name} in a file"
 
 
 def _explained(error: BaseException, user_files: Collection[str]) -> Failure:

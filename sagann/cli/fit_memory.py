@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from sagann.cli.run_settings import ENGINES, RunSettings
+from sagann.cli.run_settings import new_engine
+from sagann.config import RunConfig
 from sagann.free_space import require_memory
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
@@ -26,18 +27,18 @@ _FLOAT_BYTES = 4
 _FEW_VERTICES = 16
 
 
-def check_memory(settings: RunSettings, graph: Graph) -> None:
+def check_memory(settings: RunConfig, graph: Graph) -> None:
     """Refuse a run whose least memory is more than there is. CUDA devices refuse by themselves."""
     if resolve_device(settings.train.device).type != "cpu":
         return
     model, is_streamed = settings.model, settings.train.memory is not None
-    with using_engine(settings.new_engine()):
+    with using_engine(new_engine(settings)):
         needed_bytes = least_bytes(model, graph, is_streamed=is_streamed)
     answers = answered(graph)
     learned = f"{answers.num_outputs} {'classes' if answers.targets is None else 'targets'}"
     ways = ["a smaller --hidden", "fewer --layers", "--encoder linear for sparse features", "more memory"]
-    if settings.engine != ENGINES[0]:
-        ways.insert(0, f"--engine {ENGINES[0]}")
+    if settings.engine != "compiled":
+        ways.insert(0, "--engine compiled")
     elif not is_streamed:
         ways.insert(0, "--memory, which streams the run")
     require_memory(

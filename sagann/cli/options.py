@@ -1,7 +1,7 @@
-"""Options of a command: its own, one for each setting, and those of every command.
+"""Options of a command: its own, one for each setting of a run, and those of every command.
 
-Typer reads a function's signature, so :func:`command` writes one: the parameters of the function, then the settings. An
-option of a setting that is not given is None, so that the value of a file stands.
+Typer reads a function's signature, so :func:`command` writes one: the parameters of the function, then the settings, which are fields of
+:mod:`sagann.config`. An option of a setting that is not given is None, so that the value of a file stands.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from sagann.cli.settings import KINDS, Setting
 from sagann.cli.signals import Signals
 from sagann.did_you_mean import nearest
 from sagann.errors import InputError, shown
+from sagann.options import NONE, Arguments, Option
 from sagann.ranges import RANGES
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ ThreadsOption = Annotated[
 
 
 def command(
-    *settings: Setting, first: str | None = None
+    *settings: Option, first: str | None = None
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
     """Make a function a command, with --quiet, --debug, --threads and an option for each of ``settings``.
 
@@ -242,7 +242,12 @@ def command(
             for name, record in records.items():
                 arguments[name] = record(**{field.name: arguments.pop(field.name) for field in fields(record)})
             if settings:
-                arguments["given"] = _read({setting: arguments.pop(setting.name) for setting in settings})
+                values = [(setting, arguments.pop(setting.name)) for setting in settings]
+                arguments["given"] = {
+                    setting.name: setting.from_command_line(value)
+                    for setting, value in values
+                    if value not in (None, [])
+                }
             shared = context.ensure_object(Shared)
             try:
                 shared.use_threads()
@@ -308,25 +313,17 @@ def _one_of(option: Any, argument: str | None, name: str) -> Any:
     return argument if option is None else option
 
 
-def _read(values: Mapping[Setting, Any]) -> dict[str, Any]:
-    given = {}
-    for setting, value in values.items():
-        if setting.kind == "options":
-            if value:
-                given[setting.name] = setting.from_texts(value)
-        elif value is not None:
-            given[setting.name] = value if setting.kind == "flag" else setting.from_text(value)
-    return given
-
-
 def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _annotation(setting: Setting) -> Any:
-    name, text = setting.option, setting.help.replace("[", r"\[")
-    if setting.kind == "flag":
-        name = f"{name}/--no-{name.removeprefix('--')}"
-    metavar = setting.metavar or KINDS[setting.kind].metavar
-    kind: Any = {"flag": bool, "options": list[str]}.get(setting.kind, str)
-    return Annotated[kind | None, option(text, metavar, default=setting.default, panel=setting.panel, name=name)]
+def _annotation(setting: Option) -> Any:
+    name, default = setting.flag, setting.default
+    kind: Any = str
+    if setting.type is bool:
+        name, kind, default = f"{name}/--no-{name.removeprefix('--')}", bool, "yes" if default else "no"
+    elif setting.type == Arguments:
+        kind, default = list[str], MISSING
+    said = None if default is MISSING else NONE if default is None else str(default)
+    text = setting.help.replace("[", r"\[")
+    return Annotated[kind | None, option(text, setting.metavar, default=said, panel=setting.panel, name=name)]

@@ -10,7 +10,8 @@ import torch
 
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import require_vertices, training_graph
-from sagann.cli.run_settings import RunSettings, chosen_settings, read_text
+from sagann.cli.run_settings import chosen_settings, new_engine, read_text
+from sagann.config import RunConfig
 from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.hybrid.devices import Devices
@@ -64,7 +65,7 @@ def show_hybrid(
         terminal.say("Sampling, loading and training a few mini-batches with every trainer ...")
         shared.load_compiler()
         trainer = Trainer(settings.model, graph, settings.train, validate=False)
-        with using_engine(settings.new_engine()):
+        with using_engine(new_engine(settings)):
             job = trainer.rehearse_trainers()
     else:
         terminal.say("Sampling a few mini-batches ...")
@@ -79,7 +80,7 @@ def show_hybrid(
     terminal.show(hybrid_plan_text(found, machine=described.machine.name, more=more))
 
 
-def _job(settings: RunSettings, graph: Graph, fanouts: tuple[int, ...]) -> Job:
+def _job(settings: RunConfig, graph: Graph, fanouts: tuple[int, ...]) -> Job:
     """What the equations ask of a run."""
     return Job(
         law=law_of(graph),
@@ -194,7 +195,7 @@ def sampled_edges_per_s(graph: Graph, fanouts: tuple[int, ...], batch_size: int)
     return max(num_edges, 1) / (time.perf_counter() - started)
 
 
-def _checked(settings: RunSettings, *, by_equations: bool) -> tuple[int, ...]:
+def _checked(settings: RunConfig, *, by_equations: bool) -> tuple[int, ...]:
     """The fanouts, if they fit the run, and the equations know it where they are asked."""
     fanouts = settings.train.sample
     if fanouts is None or len(fanouts) != settings.model.layers:

@@ -13,9 +13,10 @@ from sagann.byte_size import format_bytes
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import open_checked, require_vertices, training_graph, with_held_out, with_task
-from sagann.cli.run_settings import RunSettings, chosen_settings, read_text
+from sagann.cli.run_settings import chosen_settings, new_engine, read_text
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
+from sagann.config import RunConfig
 from sagann.errors import InputError
 from sagann.free_space import nearest_folder
 from sagann.graph import Graph
@@ -142,7 +143,7 @@ def show_sampled(given: Given, file: Path | None, shared: Shared, *, memory: str
     # The values of the graph were checked when it was opened.
     shared.load_compiler()
     trainer = Trainer(settings.model, graph, config, validate=False)
-    with using_engine(settings.new_engine()):
+    with using_engine(new_engine(settings)):
         processor = f"{num_cores()} cores of {processor_name()}"
         terminal.show(sampled_plan_text(trainer.foretell(), processor=processor))
 
@@ -168,13 +169,13 @@ def machine_in(path: Path, device: torch.device) -> Machine:
     )
 
 
-def _settings(given: Given, file: Path | None, shared: Shared) -> RunSettings:
+def _settings(given: Given, file: Path | None, shared: Shared) -> RunConfig:
     settings = chosen_settings(given, file, of_run=is_of_run(file))
     shared.add_user_file(settings.model.model)
     return settings
 
 
-def _opened(settings: RunSettings, shared: Shared) -> tuple[Any, Graph]:
+def _opened(settings: RunConfig, shared: Shared) -> tuple[Any, Graph]:
     graph, say = open_checked(settings.data, keep_splits=False), shared.terminal().say
     graph = with_task(graph, settings.data, settings.train.task, say)
     if settings.train.task == LINK_TASK:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from sagann.cli.run_settings import DataConfig
+from sagann.config import DataConfig
 from sagann.errors import InputError, listed, shown
 from sagann.graph import (
     Graph,

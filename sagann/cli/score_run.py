@@ -10,7 +10,6 @@ from torch import Tensor
 
 from sagann.byte_size import format_bytes
 from sagann.cli.result_file import check_target
-from sagann.cli.settings import integers
 from sagann.errors import InputError, require_choice
 from sagann.graph import Graph
 from sagann.graph.feature_store import feature_store
@@ -109,7 +108,7 @@ def _epoch(graph: Graph, num_seeds: int, num_reads: int, batch_size: int) -> str
 
 def _fanouts(text: str) -> list[int]:
     try:
-        return integers(text)
+        return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise InputError(
             "fanouts are not understood",

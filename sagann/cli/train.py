@@ -8,13 +8,13 @@ from typing import Annotated
 
 from sagann.byte_size import parse_bytes
 from sagann.cli.options import Given, Shared, command, option, refuse_given, switch
-from sagann.cli.settings import SETTINGS
+from sagann.config import SETTINGS
 from sagann.errors import require_choice
 
 _RUN = "Run folder"
 
 
-@command(*SETTINGS, first="data")
+@command(*SETTINGS.values(), first="data")
 def train(
     shared: Shared,
     given: Given,
@@ -56,22 +56,18 @@ SHOWN = ("program", "kernels", "steps")
 _refuse = partial(refuse_given, where="sagann plan")
 
 
-# Options of `sagann train` by which the graph is divided among workers.
-_DIVISION = ("workers", "balance")
-# Options of `sagann train` that the plan of an epoch of mini-batches depends on.
-_SAMPLING = tuple(setting for setting in SETTINGS if setting.panel == "Mini-batches")
-_TRAINING = ("task", "optimizer", "clip_norm", "seed")
-# Options of `sagann train` with several trainers that their prediction depends on.
-_TRAINERS = ("link_rate",)
+# Options of `sagann train` that plans of mini-batches depend on, those of workers, those of several trainers, and others.
+_SAMPLING = tuple(setting for setting in SETTINGS.values() if setting.panel == "Mini-batches")
+_OTHERS = ["task", "optimizer", "clip_norm", "seed", "workers", "balance", "link_rate"]
+# Options of `sagann train` that say what is planned, and are no settings of the run that the plan is for.
+_PLANNED = ("memory", "spill", "devices", "device")
 
 
 @command(
     *(
         setting
-        for setting in SETTINGS
-        if setting.section in ("data", "model")
-        or setting in _SAMPLING
-        or setting.name in (*_TRAINING, *_DIVISION, *_TRAINERS)
+        for setting in SETTINGS.values()
+        if setting.section in ("data", "model") or setting in _SAMPLING or setting.name in (*_OTHERS, *_PLANNED)
     ),
     first="data",
 )
@@ -86,22 +82,6 @@ def plan(
             "|".join(SHOWN),
         ),
     ] = SHOWN[0],
-    memory: Annotated[
-        str | None,
-        option(
-            "Say how training is streamed within so much memory, as 2GiB; with --sample, how evaluation is.",
-            "SIZE",
-            default="none",
-        ),
-    ] = None,
-    spill: Annotated[
-        Path | None,
-        option(
-            "With --memory: the folder that blocks will go to; its disk is measured.",
-            "FOLDER",
-            default="as sagann train: below runs",
-        ),
-    ] = None,
     machine: Annotated[
         Path | None,
         option(
@@ -111,17 +91,6 @@ def plan(
             default="this one's, measured",
         ),
     ] = None,
-    devices: Annotated[
-        str | None,
-        option(
-            "With --sample: predict training on these trainers together: those of this machine, rehearsed, or those of --machine, by its rates.",
-            "host:N,accelerator:N,...",
-            default="none",
-        ),
-    ] = None,
-    device: Annotated[
-        str, option("With --memory or --sample: the device that will compute.", "auto|cpu|cuda|cuda:N")
-    ] = "auto",
     picture: Annotated[
         Path | None,
         option("With --memory: draw the expected timeline into this PNG file.", "FILE", default="none"),
@@ -147,6 +116,8 @@ def plan(
     Example: sagann plan --data demo --model gat
     """
     require_choice(show, SHOWN, what="cannot show that", where="--show")
+    memory, spill, devices, device = (given.get(name, SETTINGS[name].default) for name in _PLANNED)
+    given = {name: value for name, value in given.items() if name not in _PLANNED}
     for_streaming = {
         "--show steps": show == "steps",
         "--spill": spill is not None,
@@ -234,7 +205,7 @@ def plan(
         shared,
         budget_bytes=parse_bytes(memory, where="--memory"),
         with_steps=show == "steps",
-        spill=spill,
+        spill=None if spill is None else Path(spill),
         machine_file=machine,
         device_name=device,
         picture=picture,

@@ -18,7 +18,8 @@ from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import training_graph
 from sagann.cli.result_file import owner_of
-from sagann.cli.run_settings import RunSettings, chosen_settings, require_nothing_of_workers
+from sagann.cli.run_settings import chosen_settings, new_engine, require_nothing_of_workers
+from sagann.config import RunConfig
 from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph
 from sagann.nn import MODELS
@@ -95,7 +96,7 @@ def train_run(
     return _told(result, settings, run_dir, terminal)
 
 
-def _device_of_worker(settings: RunSettings, *, local_rank: int, num_local: int) -> torch.device:
+def _device_of_worker(settings: RunConfig, *, local_rank: int, num_local: int) -> torch.device:
     """The device of a worker. What several workers cannot train is refused before anything is read."""
     # Imported here: most runs have one worker.
     from sagann.runtime.workers.devices import device_of_worker, name_for_workers
@@ -108,7 +109,7 @@ def _device_of_worker(settings: RunSettings, *, local_rank: int, num_local: int)
     return device
 
 
-def _told(result: TrainResult, settings: RunSettings, run_dir: Path, terminal: Terminal) -> int:
+def _told(result: TrainResult, settings: RunConfig, run_dir: Path, terminal: Terminal) -> int:
     """Say how a run ended, and return the exit code."""
     if result.interrupted:
         position = Position(result.epochs, result.batch)
@@ -119,7 +120,7 @@ def _told(result: TrainResult, settings: RunSettings, run_dir: Path, terminal: T
 
 
 def _train_together(
-    settings: RunSettings, given: Given, out: Path | None, *, resume: bool, overwrite: bool, shared: Shared
+    settings: RunConfig, given: Given, out: Path | None, *, resume: bool, overwrite: bool, shared: Shared
 ) -> int:
     """Start the workers of a run; or be one of them."""
     # Imported here: most runs have one worker.
@@ -174,7 +175,7 @@ def _train_together(
 
 
 def _fit(
-    settings: RunSettings,
+    settings: RunConfig,
     graph: Graph,
     run_dir: Path,
     *,
@@ -216,7 +217,7 @@ def _fit(
         # A worker may have a larger part to copy.
         is_resumed = workers.any(is_resumed and is_first, "agreeing on a checkpoint", timeout_s=START_TIMEOUT_S)
     try:
-        with using_engine(settings.new_engine()), shared.signals.stopping(trainer.stop):
+        with using_engine(new_engine(settings)), shared.signals.stopping(trainer.stop):
             return trainer.fit(resume=is_resumed, overwrite=overwrite)
     except KeyboardInterrupt:
         if positions := folder.checkpoints.positions():
@@ -251,7 +252,7 @@ def _file_of_resumed(out: Path | None, file: Path | None, *, overwrite: bool) ->
     return out / CONFIG_FILE
 
 
-def _free_folder(settings: RunSettings) -> Path:
+def _free_folder(settings: RunConfig) -> Path:
     """runs/DATA-MODEL, or the first of runs/DATA-MODEL-2, -3, ... that is free."""
     data = Path(settings.data.data).stem
     model = settings.model.model if settings.model.model in MODELS else settings.model.model.rpartition(":")[2]
@@ -295,7 +296,7 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
         )
 
 
-def _say_interrupted(text: str, settings: RunSettings, run_dir: Path, terminal: Terminal) -> None:
+def _say_interrupted(text: str, settings: RunConfig, run_dir: Path, terminal: Terminal) -> None:
     # A file is executed only where it is named.
     model = "" if settings.model.model in MODELS else f" --model {shlex.quote(settings.model.model)}"
     terminal.say(f"{text} Continue with:")

@@ -1,5 +1,6 @@
 """The model zoo: layers in SAGA form, and models made of them."""
 
+from sagann.config import ModelConfig
 from sagann.nn.attention import GAT, GATv2, TransformerConv, attention_weights
 from sagann.nn.graph_model import GraphModel
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
@@ -9,7 +10,7 @@ from sagann.nn.pooling import pool
 from sagann.nn.propagation import Propagated, Propagation
 from sagann.nn.relations import GGNN, GINE, RGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
-from sagann.nn.zoo import MODELS, ModelConfig, build_model
+from sagann.nn.zoo import MODELS, build_model
 
 __all__ = [
     "GAT",

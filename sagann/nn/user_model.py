@@ -19,15 +19,10 @@ from typing import Any
 
 from torch import nn
 
+from sagann.config import class_in_file
 from sagann.constructor_options import check_options
 from sagann.errors import InputError, in_one_line, is_interrupt
 from sagann.saga import SagaLayer
-
-
-def class_in_file(reference: str) -> tuple[Path, str] | None:
-    """The file and the class that ``path/to/file.py:ClassName`` names; None for the name of a model of the zoo."""
-    filename, _, class_name = reference.rpartition(":")
-    return (Path(filename), class_name) if ".py:" in reference else None
 
 
 def require_named(model: str, *, where: str, error: type[InputError]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -13,156 +13,74 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.constructor_options import require_options
+from sagann.config import ModelConfig, class_in_file
 from sagann.did_you_mean import closest, did_you_mean
-from sagann.errors import InputError, require_choice, shown
+from sagann.errors import InputError, shown
 from sagann.graph import Graph, for_task
 from sagann.graph.task import answered, answers_of, is_of_graphs, is_of_links, without_others
 from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
 from sagann.nn.attention import GAT, GATv2, TransformerConv
 from sagann.nn.graph_model import GraphModel, pooled_by, reads_graphs
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN
-from sagann.nn.link_model import DECODERS, LinkModel, decoder_of
+from sagann.nn.link_model import LinkModel, decoder_of
 from sagann.nn.model_call import own_score
 from sagann.nn.neighbourhoods import PNA, EdgeConv
 from sagann.nn.propagation import Propagated
 from sagann.nn.relations import GGNN, GINE, RGCN
 from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
-from sagann.nn.user_model import class_in_file, layer_from_class, load_class, module_from_class
-from sagann.option_names import with_known_names
-from sagann.ranges import RANGES
+from sagann.nn.user_model import layer_from_class, load_class, module_from_class
+from sagann.options import options_of, refuse
 from sagann.saga import SagaLayer
-from sagann.storage.json_fields import is_finite
 
-ENCODERS = ("auto", "none", "linear", "embedding")
 ATTENTION = MappingProxyType({"gat": GAT, "gatv2": GATv2, "transformer": TransformerConv})
 "Layers with attention heads, by the names of their models."
 
 
-@with_known_names
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelConfig:
-    """A model by name and size.
-
-    Example:
-        >>> ModelConfig(model="gat", heads=4).hidden
-        128
-    """
-
-    model: str = "gcn"
-    """appnp, commnet, edgeconv, gat, gated-gcn, gatv2, gcn, ggnn, gin, gine, maxpool-gcn, pna, residual-gcn, rgcn, sage, sgc or
-    transformer; or ``path/to/file.py:ClassName`` for a layer or model of the user's own."""
-    layers: int = 2
-    "Number of layers; for ggnn, number of steps with shared parameters; for appnp and sgc, number of hops."
-    hidden: int = 128
-    "Width of the layers between the first and the last; for gat, gatv2 and transformer, width of all heads together."
-    dropout: float = 0.5
-    "Probability of dropping an input of a layer."
-    layer_norm: bool = False
-    "Put a LayerNorm after every layer but the last."
-    batch_norm: bool = False
-    """Put a BatchNorm after every layer but the last. While it is trained its means are over all vertices, or over those of a mini-batch.
-    Devices that train together cannot have it."""
-    encoder: str = "auto"
-    """Module before the first layer: 'none'; 'linear' (dense or sparse features to ``hidden``); 'embedding' (a learned
-    row per vertex); 'auto' (embedding where vertices have no features, linear for ggnn, else none). appnp and sgc begin with maps of their
-    own, and do not read it, nor ``layer_norm`` and ``batch_norm``."""
-    heads: int = 8
-    "For gat, gatv2 and transformer: number of heads of all layers but the last."
-    out_heads: int = 1
-    "For gat, gatv2 and transformer: number of heads of the last layer, which are averaged."
-    attention_dropout: float = 0.0
-    "For gat, gatv2 and transformer: probability of dropping an attention coefficient."
-    negative_slope: float = 0.2
-    "For gat and gatv2: slope of the LeakyReLU of the scores below 0."
-    teleport: float = 0.1
-    "For appnp: share of a vertex's first row in its row after every hop."
-    linear_shortcut: bool = False
-    "For residual-gcn: learn the shortcut even where the identity would fit."
-    pool: str = "mean"
-    """Where whole graphs are learned: how the rows of a graph's vertices become one row of the graph: 'mean', 'sum', 'max', 'min', 'var', 'std',
-    'mul', or several as 'mean,max', side by side. Two linear maps make the outputs of a graph of it."""
-    decoder: str = "auto"
-    """Where links are learned: the score of two vertices' rows: 'dot', their product; 'distmult', which weighs its columns by the type of the
-    link; 'mlp', two linear maps of it; 'auto' (distmult where edges have types, else dot). A model with a score of its own has no decoder."""
-    model_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    "Arguments of the constructor of your own layer or model. For a model of the zoo, any of its options by name."
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.model, str) or (self.model not in MODELS and class_in_file(self.model) is None):
-            raise InputError(
-                "unknown model",
-                value=f"{shown(self.model)}, expected one of {', '.join(MODELS)}",
-                where="ModelConfig.model",
-                fix=f"{did_you_mean(self.model, MODELS)}Choose one of these, or name your own as path/to/file.py:ClassName.",
-            )
-        if named := class_in_file(self.model):
-            # A run may be resumed or reopened from another folder.
-            object.__setattr__(self, "model", f"{named[0].absolute()}:{named[1]}")
-        self._take_options(is_own=named is not None)
-        require_choice(self.encoder, ENCODERS, what="unknown encoder", where="ModelConfig.encoder")
-        require_choice(self.decoder, ("auto", *DECODERS), what="unknown decoder", where="ModelConfig.decoder")
-        for name in ("layers", "hidden", "heads", "out_heads"):
-            self._require((name,), RANGES[name].__contains__, str(RANGES[name]))
-        self._require(
-            ("dropout", "attention_dropout", "teleport"), _is_probability, "a number from 0 to less than 1"
+def check_names(config: ModelConfig) -> None:
+    """Check the names in a ModelConfig, and what its model does not take; options of a model of the zoo become fields."""
+    is_own = class_in_file(config.model) is not None
+    if not is_own and config.model not in MODELS:
+        raise InputError(
+            "unknown model",
+            value=f"{shown(config.model)}, expected one of {', '.join(MODELS)}",
+            where="ModelConfig.model",
+            fix=f"{did_you_mean(config.model, MODELS)}Choose one of these, or name your own as path/to/file.py:ClassName.",
         )
-        self._require(("negative_slope",), is_finite, "a finite number")
-        switches = ("layer_norm", "batch_norm", "linear_shortcut")
-        self._require(switches, lambda value: isinstance(value, bool), "true or false")
-        if self.layer_norm and self.batch_norm:
-            raise InputError(
-                "a layer has one norm",
-                value="layer_norm and batch_norm",
-                where="ModelConfig",
-                fix="Leave one of them out (--layer-norm, --batch-norm).",
-            )
-        pooled_by(self.pool, where="ModelConfig.pool")
-        if self.model in ATTENTION and self.hidden % self.heads:
-            raise InputError(
-                "the heads do not divide the width",
-                value=f"hidden {self.hidden}, heads {self.heads}",
-                where=self.model,
-                fix=f"Use hidden = {self.hidden // self.heads * self.heads or self.heads} or other heads.",
-            )
-
-    def _take_options(self, *, is_own: bool) -> None:
-        """Check the options. Those of a model of the zoo become fields; those of a class of one's own are checked with the class."""
-        where, what = "ModelConfig.model_options", "model_options"
-        require_options(self.model_options, where=where, what=what)
-        # As a run gives them back.
-        options: dict[str, Any] = json.loads(json.dumps(self.model_options))
-        known = {each.name: each.default for each in fields(self) if each.name not in ("model", what)}
-        for name in () if is_own else (*options,):
-            if name not in known:
-                raise InputError(
-                    f"{self.model} has no such option", value=shown(name), where=where, fix=closest(name, known)
-                )
-            given, value = getattr(self, name), options.pop(name)
-            if given not in (known[name], value):
-                raise InputError(
-                    "an option of the model is given twice",
-                    value=f"{name} = {shown(given)}, and {shown(value)} in {what}",
-                    where=where,
-                    fix="Leave one of them out.",
-                )
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, what, options)
-
-    def _require(self, names: Sequence[str], fits: Callable[[object], bool], expected: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if not fits(value):
-                raise InputError(
-                    "model setting out of range",
-                    value=f"{name} = {shown(value)}, expected {expected}",
-                    where=f"ModelConfig.{name}",
-                    fix=f"Set {name} to {expected}.",
-                )
+    # As a run gives them back. Those of a class of one's own are checked with the class.
+    given: dict[str, Any] = json.loads(json.dumps(config.model_options))
+    for name in () if is_own else (*given,):
+        _take_option(config, name, given.pop(name))
+    object.__setattr__(config, "model_options", given)
+    pooled_by(config.pool, where="ModelConfig.pool")
+    if config.batch_norm:
+        refuse(config, ["layer_norm"], "batch_norm is set: a layer has one norm", "leave batch_norm out")
+    if config.model in ATTENTION and config.hidden % config.heads:
+        raise InputError(
+            "the heads do not divide the width",
+            value=f"hidden {config.hidden}, heads {config.heads}",
+            where=config.model,
+            fix=f"Use hidden = {config.hidden // config.heads * config.heads or config.heads} or other heads.",
+        )
 
 
-def _is_probability(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value < 1
+def _take_option(config: ModelConfig, name: str, value: Any) -> None:
+    known = {
+        each: option for each, option in options_of(ModelConfig).items() if each not in ("model", "model_options")
+    }
+    where = "ModelConfig.model_options"
+    if name not in known:
+        raise InputError(
+            f"{config.model} has no such option", value=shown(name), where=where, fix=closest(name, known)
+        )
+    before, value = getattr(config, name), known[name].checked(value)
+    if before not in (known[name].default, value):
+        raise InputError(
+            "an option of the model is given twice",
+            value=f"{name} = {shown(before)}, and {shown(value)} in model_options",
+            where=where,
+            fix="Leave one of them out.",
+        )
+    object.__setattr__(config, name, value)
 
 
 def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
@@ -178,7 +96,7 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
     graph = for_task(graph)
     if is_of_links(graph):
         return _link_model(config, graph)
-    _require_no_decoder(config, "links are not learned")
+    refuse(config, ["decoder"], "links are not learned")
     num_outputs = answered(graph).num_outputs
     if num_outputs < 1:
         raise InputError(
@@ -208,7 +126,7 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
 def _link_model(config: ModelConfig, graph: Graph) -> nn.Module:
     gnn = MODELS.get(config.model, _build_users)(config, with_outputs(graph, config.hidden))
     if config.model not in MODELS and own_score(gnn) is not None:
-        _require_no_decoder(config, f"{type(gnn).__name__} has a score of its own")
+        refuse(config, ["decoder"], f"{type(gnn).__name__} has a score of its own")
         return gnn
     return LinkModel(
         gnn,
@@ -217,16 +135,6 @@ def _link_model(config: ModelConfig, graph: Graph) -> nn.Module:
         num_edge_types=graph.num_edge_types,
         dropout=config.dropout,
     )
-
-
-def _require_no_decoder(config: ModelConfig, why: str) -> None:
-    if config.decoder != "auto":
-        raise InputError(
-            "a decoder has no effect",
-            value=f"decoder = '{config.decoder}', and {why}",
-            where="ModelConfig.decoder",
-            fix="Leave decoder out.",
-        )
 
 
 def with_outputs(graph: Graph, num_outputs: int) -> Graph:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from sagann.errors import DatasetError, listed, require_choice
-from sagann.option_names import with_known_names
+from sagann.options import with_known_names
 from sagann.storage.columns import quoted
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn
 from sagann.storage.import_source import ImportOptions, ImportSource

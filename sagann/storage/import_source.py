@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sagann.errors import DatasetError, InputError
-from sagann.option_names import with_known_names
+from sagann.options import with_known_names
 from sagann.ranges import require_integer
 from sagann.storage.edge_source import EdgeSource
 from sagann.storage.json_fields import is_unicode

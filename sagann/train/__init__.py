@@ -1,6 +1,6 @@
 """Training on whole graphs: Trainer, its configuration, its run folders."""
 
-from sagann.train.config import TrainConfig
+from sagann.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.history import History

@@ -14,15 +14,16 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from sagann import torchrun
+from sagann.config import TrainConfig
 from sagann.errors import InputError
 from sagann.graph import LINK_TASK, Graph
 from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
+from sagann.options import refuse
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.train.atomic import digest
 from sagann.train.checkpoint import Checkpoint, Position
-from sagann.train.config import TrainConfig
 from sagann.train.identity import config_identity, differences, graph_identity
 from sagann.train.plain_state import pack, unpack
 from sagann.train.predictor import Predictor
@@ -54,16 +55,8 @@ def require_divisible(config: TrainConfig, device: torch.device, *, balance: str
             fix="Balance by edges or vertices (--balance edges), or leave memory out.",
         )
     require_processors(device, config.memory)
-    refused = {"sample": config.sample is not None, "profile": config.profile}
-    for name, is_refused in refused.items():
-        if is_refused:
-            expected = {"sample": "None", "profile": "False"}[name]
-            raise InputError(
-                "several workers train on the whole graph, without a profile",
-                value=f"{name} is {getattr(config, name)!r}, expected {expected}",
-                where=f"TrainConfig.{name}",
-                fix=f"Set {name} to {expected}, or train with one worker.",
-            )
+    why = "several workers train, which take the whole graph and write no profile"
+    refuse(config, ["sample", "profile"], why, "train with one worker")
 
 
 def require_processors(device: torch.device, memory: str | None) -> None:

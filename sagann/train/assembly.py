@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from sagann.config import TrainConfig
 from sagann.errors import MissingDependencyError
 from sagann.graph import Graph, for_task
 from sagann.graph.task import answered, is_of_graphs, is_of_links, left_out, task_of
 from sagann.graph.validate import validate_labels
 from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
 from sagann.nn import ModelConfig, build_model
-from sagann.nn.without_effect import options_without_effect
 from sagann.storage.verify import check_graph
 from sagann.train.agreement import device_together, require_agreement, require_divisible
 from sagann.train.best import resolve_monitor
-from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
 from sagann.train.graph_predictor import predictor_of
 from sagann.train.losses import LossFunction, build_loss
@@ -91,7 +90,7 @@ def assemble(
     monitor = resolve_monitor(config, contract, answers.splits)
     model_config = model if isinstance(model, ModelConfig) else None
     if isinstance(model, ModelConfig):
-        if said := options_without_effect(model, of_graphs=contract.of_graphs):
+        if said := model.without_effect(of_graphs=contract.of_graphs):
             say(said)
         with seeded(config.seed, device):
             model = build_model(model, graph)

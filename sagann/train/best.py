@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sagann.config import TrainConfig
 from sagann.errors import InputError
 from sagann.graph.task import LINK_TASK
-from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.metrics import LOWER_IS_BETTER, METRICS_OF, Metrics, present_splits
 from sagann.train.reporter import EpochRecord

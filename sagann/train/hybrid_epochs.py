@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sagann.config import TrainConfig, class_in_file
 from sagann.errors import InputError, LayerError, listed
 from sagann.hybrid.cuda_trainer import CudaTrainer
 from sagann.hybrid.devices import Devices
@@ -29,14 +30,13 @@ from sagann.hybrid.synchronise import synchronised
 from sagann.hybrid.trace import Trace
 from sagann.hybrid.trainer import Found, HostTrainer, LossOf, Trainer
 from sagann.kernels.seeds import seeded
-from sagann.nn.user_model import class_in_file, load_class
+from sagann.nn.user_model import load_class
 from sagann.plan.hybrid.assignment import HOST
 from sagann.plan.hybrid.predict import accelerator_names
 from sagann.runtime.device.streams import Streams
 from sagann.runtime.loading import MiniBatches
 from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import current_engine, set_engine
-from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract
 from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.losses import Loss

@@ -14,41 +14,19 @@ from typing import Any
 
 from torch import Tensor
 
+from sagann.config import FREE_OPTIONS, class_in_file
 from sagann.errors import CheckpointError
 from sagann.graph import Graph
 from sagann.graph.feature_store import Features, feature_store
 from sagann.graph.graph import named_arrays
-from sagann.graph.task import is_of_graphs, is_of_links
+from sagann.graph.task import is_of_graphs
 from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
-from sagann.nn.user_model import class_in_file, imported_files
+from sagann.nn.user_model import imported_files
 from sagann.saga.engine import current_engine
 from sagann.storage.array_checksums import array_checksums
 from sagann.train.atomic import digest
 from sagann.train.session import TrainSession
-
-FREE_OPTIONS = (
-    "epochs",
-    "patience",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "tensorboard",
-    "spill",
-    "profile",
-    "sampling_threads",
-    "sample_on",
-    "batches_ahead",
-    "devices",
-    "mapping",
-    "sharing",
-    "link_rate",
-    "hot",
-    "score",
-    "cache",
-)
-"""Training options that a resume may change: none of them changes the numbers of an epoch, but for rounding, and for the masks of
-dropout where other devices train."""
-
 
 _OF_LOSS = ("task", "loss", "class_weights")
 "Training options that the task and the loss of a run are made of, which the identity has instead."
@@ -61,16 +39,11 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     """
     model, config, scheduler = session.model, session.config, session.scheduler
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
-    # A run on the whole graph that was begun before there were mini-batches goes on.
-    left_out = {*FREE_OPTIONS, *_OF_LOSS, *(() if config.sample is not None else ("sample", "batch_size"))}
-    left_out |= set() if is_of_links(graph) else {"negatives", "keep_positives"}
-    options = {name: value for name, value in config.to_json().items() if name not in left_out}
+    options = {name: value for name, value in config.to_json().items() if name not in (*FREE_OPTIONS, *_OF_LOSS)}
     if config.sample is not None:
         options["batch_size"] = config.seeds_per_batch
     elif is_of_graphs(graph):
         options["batch_size"] = config.graphs_per_batch
-    elif is_of_links(graph):
-        options["batch_size"] = config.batch_size
     identity = {
         "model": {
             "class": class_of(model).__qualname__,

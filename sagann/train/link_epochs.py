@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from sagann.config import TrainConfig
 from sagann.free_space import require_memory
 from sagann.graph import Graph
 from sagann.runtime.loading import MiniBatch
@@ -17,7 +18,6 @@ from sagann.sampling import LinkSampler
 from sagann.sampling.batches import cut_seeds
 from sagann.sampling.hold_out import link_types, proper_edges
 from sagann.sampling.links import beside
-from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.link_predictor import LinkPredictor
 from sagann.train.preparation import PreparedGraph

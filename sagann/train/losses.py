@@ -21,15 +21,13 @@ from sagann.graph import Graph
 from sagann.graph.checks import form_of
 from sagann.graph.split import labelled_rows
 from sagann.graph.task import LINK_TASK
+from sagann.options import BALANCED
 from sagann.storage.json_fields import as_list, as_mapping, as_number, as_text
 
 LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Gives the loss of each of n vertices, float [n], or [n, ...] whose mean over a row is the loss of its vertex. The arguments are outputs
 [n, C] of the model, and answers: class ids int64 [n], 0 and 1 uint8 [n, C], or targets float [n, T]. Of links, outputs are the scores
 of n positive links and of K negative links for each, [n, 1 + K], and answers are 0, the place of the positive one."""
-
-BALANCED = "balanced"
-"Name of class weights by which every class weighs the same in the loss of the training vertices."
 
 _LARGEST_WEIGHT = torch.finfo(torch.float32).max
 # Rows on which a loss of the user's is tried.

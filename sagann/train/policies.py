@@ -17,7 +17,7 @@ from sagann.errors import InputError
 from sagann.saga import SagaLayer
 
 if TYPE_CHECKING:
-    from sagann.train.config import TrainConfig
+    from sagann.config import TrainConfig
 
 ELEMENTWISE = tuple(
     getattr(torch.optim, name)

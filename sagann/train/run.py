@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from sagann.byte_size import parse_bytes
+from sagann.config import TrainConfig, class_in_file
 from sagann.errors import CheckpointError, InputError, require_type, shown
 from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
 from sagann.nn import ModelConfig, build_model
-from sagann.nn.user_model import class_in_file, require_named
+from sagann.nn.user_model import require_named
 from sagann.storage.json_fields import as_mapping, as_text, as_texts
-from sagann.train.config import TrainConfig
 from sagann.train.contract import Contract, require_names
 from sagann.train.graph_predictor import predictor_of
 from sagann.train.losses import LOSSES, Loss, LossFunction, default_loss

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from sagann.config import TrainConfig
 from sagann.graph import Graph
 from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
 from sagann.train.automatic import automatic_budget, bytes_in_files
 from sagann.train.best import BestTracker
-from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.graph_predictor import GraphPredictor
 from sagann.train.policies import (

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sagann.byte_size import format_bytes, parse_bytes
+from sagann.config import TrainConfig
 from sagann.graph import Graph
 from sagann.graph.feature_store import Features
 from sagann.kernels.memory import POOL
@@ -25,7 +26,6 @@ from sagann.runtime.tiered.hot_size import HotSize
 from sagann.saga.batch_norms import batch_size_without_rest
 from sagann.storage.mapped import MappedRows, positioned
 from sagann.train.batch_memory import measure_batches
-from sagann.train.config import TrainConfig
 from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from sagann.config import TrainConfig
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
 from sagann.nn.model_call import class_of
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint, Position
-from sagann.train.config import TrainConfig
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.losses import Loss

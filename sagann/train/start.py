@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sagann.config import FREE_OPTIONS
 from sagann.errors import CheckpointError, InputError
 from sagann.train.checkpoint import Checkpoint, Position
-from sagann.train.identity import FREE_OPTIONS, check_same, digest_of
+from sagann.train.identity import check_same, digest_of
 from sagann.train.run_folder import AUTOMATIC, RunFolder
 from sagann.train.session import TrainSession
 

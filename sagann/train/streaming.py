@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from sagann.byte_size import format_bytes, parse_bytes, with_exact
+from sagann.config import TrainConfig
 from sagann.errors import InputError
 from sagann.free_space import disk_of, free_disk_bytes, is_memory
 from sagann.graph import Graph
 from sagann.graph.large_arrays import made_by
-from sagann.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from sagann.plan.epoch import Planned

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sagann.byte_size import format_bytes, parse_bytes, with_exact
+from sagann.config import TrainConfig
 from sagann.errors import InputError
 from sagann.free_space import host_room
 from sagann.graph import Graph
@@ -31,7 +32,6 @@ from sagann.runtime.tiered.hot_size import HotSize, parse_hot
 from sagann.storage.mapped import MappedRows, positioned
 from sagann.tiering import hottest, score_vertices
 from sagann.train.batch_memory import BatchMemory
-from sagann.train.config import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from sagann.config import TrainConfig
 from sagann.errors import CheckpointError, require_type
 from sagann.graph import Graph
 from sagann.nn import ModelConfig
@@ -25,7 +26,6 @@ from sagann.registry import default
 from sagann.train.agreement import continue_together, require_same_run
 from sagann.train.assembly import assemble
 from sagann.train.best import copy_of
-from sagann.train.config import TrainConfig
 from sagann.train.description import description_of, info_of, summary_of, trained_on
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.history import History

@@ -522,7 +522,7 @@ def test_class_weights_are_balanced_or_a_list(invoke: Invoke, blocks: Path, tmp_
     for weights, message in (
         ("1,2", "2 weights, 3 classes"),
         ("0,0,0", "cannot be scaled"),
-        ("even", "class_weights is not a name or a list of numbers"),
+        ("even", "class_weights is refused: 'even'"),
         ("1,-2,3", "class_weights is refused"),
     ):
         outcome = invoke(*quick, "--class-weights", weights, "--out", tmp_path / "refused")

@@ -158,8 +158,8 @@ def test_workers_that_do_not_do_the_same_are_refused(trained: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--workers", 0), "workers is out of range: 0, expected an integer from 1 to 8192"),
-        (("--workers", 2, "--balance", "time"), "unknown balance: 'time', expected one of edges, vertices, cost"),
+        (("--workers", 0), "workers is refused: 0, expected an integer from 1 to 8192"),
+        (("--workers", 2, "--balance", "time"), "balance is refused: 'time', expected one of edges"),
         (("--workers", 2, "--worker-timeout", 0), "worker_timeout is refused: 0.0"),
         (("--workers", 2, "--memory", "much"), "'much'"),
         (("--balance", "cost"), "nothing is divided without workers: --balance, and"),

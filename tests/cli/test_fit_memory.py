@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from sagann.cli.fit_memory import check_memory, least_bytes
-from sagann.cli.run_settings import RunSettings, merge, settings_of
+from sagann.cli.run_settings import merge, settings_of
+from sagann.config import RunConfig
 from sagann.errors import InputError
 from sagann.free_space import Memory, require_memory
 from sagann.graph import Graph, rmat_graph
@@ -18,7 +19,7 @@ from sagann.saga.engine import Engine, NaiveEngine, using_engine
 from tests.zoo import DISTINCT
 
 
-def settings(**given: Any) -> RunSettings:
+def settings(**given: Any) -> RunConfig:
     return settings_of(merge({}, {"data": "demo", "device": "cpu", **given}))
 
 

@@ -12,7 +12,7 @@ import sagann
 # A module that is first imported while a test replaces load_graph would keep the replacement.
 import sagann.cli.prepare
 from sagann.cli.run_settings import chosen_settings
-from sagann.cli.settings import SETTINGS
+from sagann.config import SETTINGS
 from tests.cli.conftest import Invoke
 
 COMMANDS = (
@@ -68,8 +68,7 @@ def test_help_shows_no_types_of_switches(
 def test_help_shows_defaults_and_groups(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     text = invoke("train", "--help").out
-    hidden = next(setting for setting in SETTINGS if setting.name == "hidden")
-    assert f"{hidden.help} [default: 128]" in " ".join(text.replace("│", " ").split())
+    assert f"{SETTINGS['hidden'].help} [default: 128]" in " ".join(text.replace("│", " ").split())
     assert "[default: runs/DATA-MODEL, numbered]" in text
     for group in ("Data", "Model", "Optimisation", "Evaluation and early stopping", "Run folder"):
         assert f"─ {group} ─" in text

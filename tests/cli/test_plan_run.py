@@ -159,7 +159,7 @@ def test_a_file_of_settings_is_planned_as_it_is_trained(tmp_path: Path, capsys: 
         (("--sample", "none"), "nothing is sampled: --sample is none"),
         (("--batch-size", "64"), "nothing is sampled: --sample is none"),
         (("--sample", "10"), "fanouts and hops of the model differ in number: 1 fanouts, the model walks 2 hops"),
-        (("--sample", "10,x"), "sample is not a list of integers with commas between them: '10,x'"),
+        (("--sample", "10,x"), "sample is refused: '10,x', expected a list of integers with commas between them"),
         (("--sample", "10,5", "--device", "cuda:99"), "no such device: 'cuda:99'"),
         (("--sample", "10,5", "--memory", "much"), "Write a number and a unit"),
     ],

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sagann.cli.prepare import apply_split, open_checked, training_graph
-from sagann.cli.run_settings import DataConfig
+from sagann.config import DataConfig
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology
 from sagann.storage import save_graph

@@ -9,7 +9,6 @@ import pytest
 
 from sagann.graph import random_split, sbm_graph
 from sagann.nn import ModelConfig
-from sagann.nn.without_effect import options_without_effect
 from sagann.train import TrainConfig, Trainer
 
 
@@ -20,29 +19,29 @@ from sagann.train import TrainConfig, Trainer
         ({"model": "transformer", "heads": 4, "hidden": 64}, ""),
         (
             {"model": "transformer", "negative_slope": 0.1},
-            "negative_slope = 0.1 has no effect on transformer: gat and gatv2 read it.",
+            "negative_slope = 0.1 has no effect on transformer: gat, gatv2 read it.",
         ),
-        ({"model": "sgc", "teleport": 0.2}, "teleport = 0.2 has no effect on sgc: appnp reads it."),
+        ({"model": "sgc", "teleport": 0.2}, "teleport = 0.2 has no effect on sgc: appnp read it."),
         (
             {"model": "gcn", "model_options": {"heads": 4}},
-            "heads = 4 has no effect on gcn: gat, gatv2 and transformer read it.",
+            "heads = 4 has no effect on gcn: gat, gatv2, transformer read it.",
         ),
     ],
 )
 def test_options_that_the_model_does_not_read_are_named(settings: dict[str, Any], said: str) -> None:
-    assert options_without_effect(ModelConfig(**settings)) == said
+    assert ModelConfig(**settings).without_effect() == said
 
 
 def test_options_of_another_task_are_named() -> None:
     config = ModelConfig(pool="mean,max", decoder="mlp")
     pool = "pool = mean,max has no effect here: it is read where whole graphs are learned."
-    assert options_without_effect(config) == pool
-    assert options_without_effect(config, of_graphs=True) == ""
+    assert config.without_effect() == pool
+    assert config.without_effect(of_graphs=True) == ""
 
 
 def test_a_model_of_ones_own_is_told_how_options_are_given(tmp_path: Path) -> None:
     config = ModelConfig(model=f"{tmp_path}/mine.py:Net", heads=4)
-    assert options_without_effect(config).endswith("given by --model-option heads=VALUE, or model_options.")
+    assert config.without_effect().endswith("given by --model-option heads=VALUE, or model_options.")
 
 
 def test_a_trainer_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -139,8 +139,8 @@ def test_arrays_of_a_dataset_are_told_apart_without_reading_them(tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "device", "message"),
     [
-        ({"sample": (5, 5)}, CPU, r"sample is \(5, 5\), expected None"),
-        ({"memory": "2GiB", "profile": True}, CPU, "profile is True, expected False"),
+        ({"sample": (5, 5)}, CPU, r"sample is refused: \(5, 5\), expected None"),
+        ({"memory": "2GiB", "profile": True}, CPU, "profile is refused: True, expected False"),
         ({"memory": "2GiB"}, torch.device("cuda", 0), "device is 'cuda:0', memory is '2GiB'"),
     ],
 )

@@ -38,7 +38,7 @@ from sagann.train import TrainConfig
         ({"score": "degree", "sample": (5,)}, "or set hot", {"score": "degree", "sample": (5,), "hot": "10%"}),
         (
             {"scheduler_options": {"gamma": 1}},
-            "name a scheduler",
+            "set scheduler (--scheduler StepLR)",
             {"scheduler": "StepLR", "scheduler_options": {"gamma": 1}},
         ),
         ({"task": "regression", "negatives": 2}, "learn links", {"task": "link-prediction", "negatives": 2}),
@@ -56,7 +56,7 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 0}, "training option epochs is refused: 0, expected an integer from 1 to 2^63 - 1"),
+        ({"epochs": 0}, "epochs is refused: 0, expected an integer from 1 to 2^63 - 1"),
         ({"epochs": 2.5}, "epochs is refused: 2.5"),
         ({"epochs": True}, "epochs is refused: True"),
         ({"lr": 0}, "lr is refused: 0, expected a finite number above 0"),
@@ -80,7 +80,7 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ({"deterministic": 1}, "deterministic is refused: 1, expected True or False"),
         (
             {"hot": 0.1, "sample": (5,)},
-            "hot is refused: 0.1, expected a size or a part as a string, 'auto', or None",
+            "hot is refused: 0.1, expected a size as '2GiB'",
         ),
         (
             {"hot": "110%", "sample": (5,)},
@@ -88,7 +88,7 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ),
         ({"hot": "much", "sample": (5,)}, "size is not understood: 'much' (in TrainConfig.hot)"),
         ({"hot": "10%"}, "hot is refused: '10%', expected None where sample is not set"),
-        ({"sample_on": "gpu", "sample": (5,)}, "sample_on is refused: 'gpu', expected 'cpu' or 'device'"),
+        ({"sample_on": "gpu", "sample": (5,)}, "sample_on is refused: 'gpu', expected one of cpu, device"),
         ({"sample_on": "device"}, "sample_on is refused: 'device', expected cpu where sample is not set"),
         (
             {"sample_on": "device", "sample": (5,), "device": "cpu"},
@@ -119,20 +119,21 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
             {"loss": "cross_entropi"},
             "unknown loss: 'cross_entropi' (in TrainConfig.loss). Did you mean 'cross_entropy'?",
         ),
-        ({"loss": 3}, "unknown loss: 3 (in TrainConfig.loss)."),
+        ({"loss": 3}, "loss is refused: 3, expected a name"),
         (
             {"class_weights": "even"},
-            "class_weights is refused: 'even', expected 'balanced', or a list of finite numbers",
+            "class_weights is refused: 'even', expected 'balanced', or a list of numbers, one for each class, each a finite number of at least 0",
         ),
         ({"class_weights": [1, -1]}, "class_weights is refused: [1, -1]"),
         ({"class_weights": [1, float("nan")]}, "class_weights is refused: [1, nan]"),
         ({"class_weights": [1, float("inf")]}, "class_weights is refused: [1, inf]"),
         ({"class_weights": []}, "class_weights is refused: []"),
+        ({"class_weights": np.array([1.0, 2.0])}, "class_weights is refused: array"),
         ({"class_weights": [1, "a"]}, "class_weights is refused: [1, 'a']"),
-        ({"memory": 5}, "memory is refused: 5, expected a size above 0 as a string such as '2GiB', or None"),
+        ({"memory": 5}, "memory is refused: 5, expected a size above 0 such as '2GiB', or None"),
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
         ({"memory": "0 GiB"}, "memory is refused: '0 GiB', expected a size above 0"),
-        ({"profile": True}, "profile is refused: True, expected False where no memory is set"),
+        ({"profile": True}, "profile is refused: True, expected False where neither memory nor devices is set"),
         ({"decay": "some"}, "decay is refused: 'some', expected one of all, first-layer, matrices"),
         ({"weights": "worst"}, "weights is refused: 'worst', expected 'best' or 'last'"),
         ({"monitor": "val/precision"}, "monitor is refused: 'val/precision'"),
@@ -144,7 +145,7 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ({"optimizer": "adam"}, "unknown optimizer: 'adam' (in TrainConfig.optimizer). Did you mean 'Adam'?"),
         (
             {"scheduler": StepLR},
-            "Pass a function that makes one as Trainer(..., scheduler=...).",
+            "a name (pass a function as Trainer(..., scheduler=...)), or None",
         ),
         ({"optimizer": "Optimizer"}, "unknown optimizer: 'Optimizer'"),
         ({"scheduler": "StepRL"}, "unknown scheduler: 'StepRL' (in TrainConfig.scheduler). Did you mean 'StepLR'?"),
@@ -156,7 +157,10 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ({"optimizer_options": [1]}, "optimizer_options is no mapping of option to value: [1]"),
         ({"optimizer_options": {"betas": {1, 2}}}, "optimizer_options cannot be saved as JSON: 'betas'"),
         ({"scheduler": "StepLR", "scheduler_options": {"steps": 1}}, "StepLR has no such option: 'steps'"),
-        ({"scheduler_options": {"gamma": 1}}, "scheduler_options is refused: {'gamma': 1}, expected {} where no"),
+        (
+            {"scheduler_options": {"gamma": 1}},
+            "scheduler_options is refused: {'gamma': 1}, expected {} where scheduler is not set",
+        ),
         (
             {"optimizer": "LBFGS", "weight_decay": 0.1},
             "weight_decay is refused: 0.1, expected 0 for the optimizer 'LBFGS'",

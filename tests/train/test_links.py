@@ -497,14 +497,16 @@ def test_a_model_file_may_score_links_itself(tmp_path: Path) -> None:
     assert trainer.embed().shape[1] == 5
     trainer.fit()
     with pytest.raises(
-        InputError, match="a decoder has no effect: decoder = 'mlp', and Mine has a score of its own"
+        InputError, match="decoder is refused: 'mlp', expected auto where Mine has a score of its own"
     ):
         trainer_of(replace(config, decoder="mlp"), communities())
 
 
 def test_a_decoder_is_refused_where_links_are_not_learned(caplog: pytest.LogCaptureFixture) -> None:
     config = ModelConfig(model="sage", hidden=8, decoder="dot")
-    with pytest.raises(InputError, match=r"decoder = 'dot', and links are not learned.*ModelConfig.decoder"):
+    with pytest.raises(
+        InputError, match=r"decoder is refused: 'dot', .* links are not learned.*ModelConfig.decoder"
+    ):
         Trainer(config, labelled_graph(), progress=False)
     # No note says beforehand that it is ignored.
     assert not caplog.text

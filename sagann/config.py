@@ -1,0 +1,396 @@
+"""Configurations: everything that decides a run, with all that is known of each option in one place (:mod:`sagann.options`).
+
+The command line, files with settings, Python, resumed runs and workers read these fields. Names that a registry owns (optimizers,
+losses, metrics, models) are checked by that registry when a configuration is made. Nothing here loads PyTorch by itself.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from sagann.byte_size import parse_bytes
+from sagann.options import (
+    FREE,
+    Arguments,
+    Metavar,
+    Needs,
+    Option,
+    Panel,
+    ReadBy,
+    Values,
+    Weights,
+    above,
+    at_least,
+    check_fields,
+    integers,
+    one_of,
+    options,
+    options_of,
+    refuse,
+    require_effect,
+)
+from sagann.ranges import MOST_WAIT_S
+from sagann.registry import default
+from sagann.toml_text import format_toml
+
+_TASK, _OPTIMISATION, _BATCHES = Panel("Task and loss"), Panel("Optimisation"), Panel("Mini-batches")
+_LINKS, _TRAINERS, _WORKERS = Panel("Links"), Panel("Several trainers"), Panel("Workers")
+_EVALUATION = Panel("Evaluation and early stopping")
+
+# An epoch of a thousand layers takes minutes on any graph. The sizes of wider tensors do not fit 64 bits. Threads are started all at once.
+_LAYERS, _COUNTS = integers(1, 1000), integers(1, 2**63 - 1)
+_WIDTHS, _THREADS = integers(1, 2**31 - 1), integers(1, 2**13)
+_PROBABILITIES = Values(lambda value: 0 <= value < 1, "a number from 0 to less than 1")
+_FANOUTS = Values(lambda value: value == -1 or _WIDTHS.fit(value), f"{_WIDTHS.text} or -1")
+_SIZES = Values(
+    lambda size: parse_bytes(size, where="TrainConfig.memory") > 0, "a size above 0 such as '2GiB'", "SIZE"
+)
+_FOLDERS = Values(lambda value: value != "" and b"\0" not in os.fsencode(value), "a folder", "FOLDER")
+_IS_DEVICE, _NAMES = re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch, "'cpu', 'cuda', 'cuda:N' or 'auto'"
+_DEVICES = Values(lambda value: _IS_DEVICE(value) is not None, _NAMES, "auto|cpu|cuda|cuda:N")
+_WAITS = Values(lambda value: 1e-3 <= value <= MOST_WAIT_S, f"seconds from 0.001 to {MOST_WAIT_S:g}", "SECONDS")
+_SHARES = Values(lambda _: True, "a size as '2GiB', a part of the rows as '10%', 'auto'", "SIZE|PERCENT|auto")
+_LOSSES, _OPTIMIZERS, _SCHEDULERS = (
+    Values(lambda _: True, f"a name (pass a function as Trainer(..., {role}=...))", "NAME")
+    for role in ("loss", "optimizer", "scheduler")
+)
+_ENDS = Values(("best", "last").__contains__, "'best' or 'last' (of classes: class_weights)", "best|last")
+_TASKS = Metavar("[graph-]classification|multi-label|regression, or link-prediction")
+_SET_SAMPLE = "set sample (--sample 25,10)"
+_SCHEDULED, _SAMPLED = Needs(("scheduler",), "--scheduler StepLR"), Needs(("sample",), "--sample 25,10")
+_TIERED, _SHARED = Needs(("hot", "memory"), "--hot 10%"), Needs(("devices",), "--devices auto, with --sample 25,10")
+_SEEDS, _GRAPHS, LINK_TASK = 1024, 64, "link-prediction"
+
+
+_ATTENTION = ReadBy(("gat", "gatv2", "transformer"))
+
+
+def class_in_file(reference: str) -> tuple[Path, str] | None:
+    """The file and the class that ``path/to/file.py:ClassName`` names; None for the name of a model of the zoo."""
+    filename, _, class_name = reference.rpartition(":")
+    return (Path(filename), class_name) if ".py:" in reference else None
+
+
+@options("data", "Data")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """Which graph a run opens, and how the graph is changed and split."""
+
+    data: Annotated[str, Metavar("PATH|NAME")]
+    "A dataset folder, an .npz file, or the name of an embedded graph (demo)."
+    split: Annotated[str | None, Metavar("SPLIT")] = None
+    """random:TRAIN,VAL (shares), per-class:TRAIN,VAL (vertices per class), planetoid:TRAIN,VAL,TEST (TRAIN per class), or graphs:TRAIN/VAL/TEST (names
+    or positions, comma-separated), drawn with the seed of the run. None takes the dataset's own split, or random:0.6,0.2 where there is none. Of
+    links: edges:TRAIN,VAL (shares of the edges to learn and to validate on), by default edges:0.85,0.05."""
+    targets: tuple[int, ...] | None = None
+    "Columns of the targets that a regression learns, from 0; None learns all of them."
+    undirected: bool = False
+    "Add the reverse of every edge and merge multi-edges."
+    inverse_edges: bool = False
+    "Typed graphs: give every edge a reverse of a type of its own."
+    normalise_features: bool = False
+    "Divide each vertex's features by their sum."
+    verify: bool = True
+    "Compare the checksums of the dataset's files with their content, which tells a flipped bit."
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@options("model", "Model")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """A model by name and size.
+
+    Example:
+        >>> ModelConfig(model="gat", heads=4).hidden
+        128
+    """
+
+    model: Annotated[str, Metavar("NAME|FILE.py:CLASS")] = "gcn"
+    """appnp, commnet, edgeconv, gat, gated-gcn, gatv2, gcn, ggnn, gin, gine, maxpool-gcn, pna, residual-gcn, rgcn, sage, sgc or
+    transformer; or ``path/to/file.py:ClassName`` for a layer or model of the user's own."""
+    layers: Annotated[int, _LAYERS] = 2
+    "Number of layers; for ggnn, number of steps with shared parameters; for appnp and sgc, number of hops."
+    hidden: Annotated[int, _WIDTHS] = 128
+    "Width of the layers between the first and the last; for gat, gatv2 and transformer, width of all heads together."
+    dropout: Annotated[float, _PROBABILITIES] = 0.5
+    "Probability of dropping an input of a layer."
+    layer_norm: bool = False
+    "Put a LayerNorm after every layer but the last."
+    batch_norm: bool = False
+    """Put a BatchNorm after every layer but the last. While it is trained its means are over all vertices, or over those of a mini-batch.
+    Devices that train together cannot have it."""
+    encoder: Annotated[str, one_of("auto", "none", "linear", "embedding")] = "auto"
+    """Module before the first layer: 'none'; 'linear' (dense or sparse features to ``hidden``); 'embedding' (a learned row per vertex); 'auto'
+    (embedding without features, linear for ggnn, else none). appnp and sgc have maps of their own, and read neither it nor the norms."""
+    heads: Annotated[int, _WIDTHS, _ATTENTION] = 8
+    "For gat, gatv2 and transformer: number of heads of all layers but the last."
+    out_heads: Annotated[int, _WIDTHS, _ATTENTION] = 1
+    "For gat, gatv2 and transformer: number of heads of the last layer, which are averaged."
+    attention_dropout: Annotated[float, _PROBABILITIES, _ATTENTION] = 0.0
+    "For gat, gatv2 and transformer: probability of dropping an attention coefficient."
+    negative_slope: Annotated[float, ReadBy(("gat", "gatv2"))] = 0.2
+    "For gat and gatv2: slope of the LeakyReLU of the scores below 0."
+    teleport: Annotated[float, _PROBABILITIES, ReadBy(("appnp",))] = 0.1
+    "For appnp: share of a vertex's first row in its row after every hop."
+    linear_shortcut: Annotated[bool, ReadBy(("residual-gcn",))] = False
+    "For residual-gcn: learn the shortcut even where the identity would fit."
+    pool: Annotated[str, Metavar("NAME,NAME,...")] = "mean"
+    """Where whole graphs are learned: how the rows of a graph's vertices become one row of the graph: 'mean', 'sum', 'max', 'min', 'var', 'std',
+    'mul', or several as 'mean,max', side by side. Two linear maps make the outputs of a graph of it."""
+    decoder: Annotated[str, _LINKS, one_of("auto", "dot", "distmult", "mlp")] = "auto"
+    """Where links are learned: the score of two vertices' rows: 'dot', their product; 'distmult', which weighs its columns by the type of the
+    link; 'mlp', two linear maps of it; 'auto' (distmult where edges have types, else dot). A model with a score of its own has no decoder."""
+    model_options: Arguments = field(default_factory=dict, hash=False)
+    "Arguments of the constructor of your own layer or model. For a model of the zoo, any of its options by name."
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if named := class_in_file(self.model):
+            # A run may be resumed or reopened from another folder.
+            object.__setattr__(self, "model", f"{named[0].absolute()}:{named[1]}")
+        default("model names")(self)
+
+    def without_effect(self, *, of_graphs: bool = False) -> str:
+        """A sentence about the options that differ from their defaults and that nothing reads; empty where there are none.
+
+        A decoder that nothing reads is refused when the model is built. ``of_graphs`` says whether whole graphs are learned.
+
+        Example:
+            >>> ModelConfig(model="gcn", heads=4).without_effect()
+            'heads = 4 has no effect on gcn: gat, gatv2, transformer read it.'
+        """
+        said = []
+        for name, option in options_of(ModelConfig).items():
+            value, read_by = getattr(self, name), option.mark(ReadBy)
+            if value == option.default:
+                continue
+            if read_by and self.model not in read_by.models:
+                fix = f"{', '.join(read_by.models)} read it"
+                if class_in_file(self.model):
+                    fix = f"options of your own model are given by --model-option {name}=VALUE, or model_options"
+                said.append(f"{name} = {value} has no effect on {self.model}: {fix}.")
+            elif name == "pool" and not of_graphs:
+                said.append(f"pool = {value} has no effect here: it is read where whole graphs are learned.")
+        return " ".join(said)
+
+
+@options("train", "Device, checkpoints, logs")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """How to train: length, optimizer, scheduler, early stopping, checkpoints.
+
+    Raises:
+        InputError: a field is out of its range, or an option is unknown to the optimizer or scheduler.
+    Example:
+        >>> TrainConfig(epochs=100, optimizer="SGD", lr=0.1, optimizer_options={"momentum": 0.9}).lr
+        0.1
+    """
+
+    epochs: Annotated[int, _OPTIMISATION, _COUNTS, FREE] = 200
+    "Number of passes over the training vertices, or graphs, at least 1."
+    task: Annotated[str | None, _TASK, _TASKS] = None
+    """What the model learns: 'classification' (a class for each vertex), 'multi-label' (any number of classes) or 'regression' (numbers); about
+    the graphs of several in one 'graph-classification', 'graph-multi-label' or 'graph-regression'. None is the task that the data have answers
+    for; data with several kinds of answers need a name."""
+    loss: Annotated[str | None, _TASK, _LOSSES] = None
+    """What is minimised: 'cross_entropy' (classification), 'bce' (multi-label), 'mse', 'mae' or 'l1', 'huber' or 'smooth_l1' (regression). None is
+    the first one of the task."""
+    class_weights: Annotated[Weights | None, _TASK, at_least(0)] = None
+    """Weight of each class in the loss cross_entropy: 'balanced' (every class weighs the same in the loss of the training vertices), or a number
+    for each class. Weights are scaled so that their mean over the training vertices is 1. None weights all vertices alike."""
+    optimizer: Annotated[str, _OPTIMISATION, _OPTIMIZERS] = "Adam"
+    "Name of a class in torch.optim."
+    lr: Annotated[float, _OPTIMISATION, above(0)] = 0.01
+    "Learning rate, above 0."
+    weight_decay: Annotated[float | None, _OPTIMISATION, at_least(0)] = None
+    "L2 penalty (decoupled in AdamW), at least 0. None is 5e-4 (Kipf's GCN), or 0 for an optimizer without weight decay."
+    decay: Annotated[str, _OPTIMISATION, one_of("all", "first-layer", "matrices")] = "all"
+    "Parameters that weight_decay is for: 'all', 'first-layer' (Kipf's GCN) or 'matrices' (no biases, no norms)."
+    optimizer_options: Annotated[Arguments, _OPTIMISATION] = field(default_factory=dict)
+    "Further arguments of the optimizer ('momentum', 'betas', ...)."
+    scheduler: Annotated[str | None, _OPTIMISATION, _SCHEDULERS] = None
+    "Name of a class in torch.optim.lr_scheduler, stepped once per epoch; None keeps the learning rate."
+    scheduler_options: Annotated[Arguments, _OPTIMISATION, _SCHEDULED] = field(default_factory=dict)
+    "Arguments of the scheduler ('step_size', 'gamma', ...)."
+    clip_norm: Annotated[float | None, _OPTIMISATION, above(0)] = None
+    "Largest norm of all gradients together; larger gradients are scaled down. None does not clip."
+    seed: Annotated[int, _OPTIMISATION, integers(0, 2**63 - 1)] = 0
+    "Seed of all random numbers of training, and of the weights where Trainer builds the model."
+    device: Annotated[str, _DEVICES] = "auto"
+    """Device that computes: 'cpu', 'cuda' or 'cuda:N'; 'auto' is cuda where there is one. With 'cuda', every worker of a machine has one of its
+    own; 'auto' is the processor where one has none, or where workers stream within a memory budget."""
+    deterministic: bool = True
+    "Refuse operators that have no reproducible implementation on the device, so that the same seed gives the same bits."
+    sample: Annotated[tuple[int, ...] | None, _BATCHES, _FANOUTS] = None
+    """Fanouts of mini-batches: for each hop, the number of in-edges that a vertex picks; the first number is that of the hop nearest the
+    seeds, and -1 picks all. Evaluation takes all in-edges. None trains on the whole graph at once."""
+    batch_size: Annotated[int | None, _BATCHES, _COUNTS] = None
+    """Number of training vertices, or of links to learn, in a mini-batch, where sample is set, or of graphs in a batch, where whole graphs are
+    learned; where links are learned on the whole graph, number of links in a step. None is 1024 vertices or links, 64 graphs, or all links."""
+    negatives: Annotated[int, _LINKS, integers(1, 2**16)] = 1
+    "Where links are learned: number of negative links that are drawn for each positive one, at least 1."
+    keep_positives: Annotated[bool, _LINKS] = False
+    "Where links are learned on mini-batches: whether messages travel along a batch's positive links and their reverses too, which gives them away."
+    sampling_threads: Annotated[int, _BATCHES, _THREADS, FREE, _SAMPLED] = 1
+    "Number of threads that sample mini-batches, and of threads that load their features. It does not change the numbers."
+    sample_on: Annotated[str, _BATCHES, one_of("cpu", "device"), FREE, _SAMPLED] = "cpu"
+    """Who samples mini-batches: 'cpu' (the processor) or 'device' (the CUDA device that trains; edges that find no room in half of its free memory are read in
+    place from the host's). It does not change the numbers."""
+    batches_ahead: Annotated[int | None, _BATCHES, integers(0, 2**13), FREE] = None
+    """Most batches that are made before the training step needs them; 0 makes each one when it is needed. None is 0 on a processor of
+    one or two cores with all data in memory or in the page cache, else 4. It does not change the numbers."""
+    devices: Annotated[str | None, _TRAINERS, Metavar("auto|host:N,cuda:N,accelerator:N,..."), FREE, _SAMPLED] = (
+        None
+    )
+    """Who trains each mini-batch together, each a share of the seeds: 'host' (the processor, in this process) at most once, 'cuda:N' for a CUDA device, and
+    'accelerator' for each process of its own, with their cores as 'host:2,accelerator:1'. 'auto' is the processor and all CUDA devices. None is one device."""
+    mapping: Annotated[str, _TRAINERS, one_of("cores", "model"), FREE, _SHARED] = "cores"
+    """How seeds and threads are shared out between the devices when a run begins: 'cores' (in proportion to their cores; a CUDA device counts as all
+    cores of the processor) or 'model' (for the shortest iteration by the performance model, after a rehearsal of some seconds)."""
+    sharing: Annotated[str, _TRAINERS, one_of("joint", "hyscale", "static"), FREE, _SHARED] = "joint"
+    """How seeds and threads are shared out between the devices after each mini-batch: 'joint' (all at once, by measured speeds), 'hyscale' (the
+    paper's Algorithm 1) or 'static' (as the run began)."""
+    link_rate: Annotated[float | None, _TRAINERS, above(0), Metavar("BYTES_PER_S"), FREE, _SHARED] = None
+    "Bytes per second at which mini-batches are copied to an accelerator in a process of its own, above 0. None is as fast as memory is."
+    hot: Annotated[str | None, _BATCHES, _SHARES, FREE, _SAMPLED] = None
+    """Size of the hot tier, the memory for rows of features that mini-batches read most: a size as '2GiB', a part of the rows as '10%', or 'auto' for
+    half of the free memory. Other rows are read from where they are. None is what the memory budget has room for, or no tier without a budget.
+    The tier of a graph in the host's memory lies on the CUDA device that trains. It does not change the numbers."""
+    score: Annotated[str, _BATCHES, one_of("degree", "rpr", "wrpr", "vip"), FREE, _SAMPLED, _TIERED] = "vip"
+    """Score by which vertices are hot: 'degree', 'rpr' (reverse PageRank), 'wrpr' (the same from the training vertices) or 'vip' (the
+    probability that a mini-batch reads the vertex). It does not change the numbers."""
+    cache: Annotated[str, _BATCHES, one_of("static", "s3-fifo", "look-ahead"), FREE, _SAMPLED, _TIERED] = (
+        "look-ahead"
+    )
+    """What the hot tier keeps: 'static' (the rows of the highest score), 's3-fifo' (rows that were read several times lately) or
+    'look-ahead' (rows that the next batches_ahead mini-batches read). It does not change the numbers."""
+    memory: Annotated[str | None, _SIZES] = None
+    """Memory budget of an epoch's tensors of vertices and edges, as '2GiB'. The model is streamed by intervals within the budget, with the numbers
+    of a dense run. With sample, evaluations are streamed within half of the budget; the hot tier and the mini-batches that are made ahead stay
+    within it too. None trains with everything in memory where that fits, else within the free memory."""
+    spill: Annotated[str | None, _FOLDERS, FREE] = None
+    """Folder for blocks of a streamed model that are not in memory. None is a folder in the run folder, or the system's for temporary files; beside a
+    CUDA device, None is the host's memory."""
+    profile: Annotated[bool, FREE, Needs(("memory", "devices"), "--memory 2GiB")] = False
+    """Write profile.json and profile.png into the run folder: the steps and copies of the last streamed epoch, as planned and as they ran, as a trace
+    in Chrome's format and as a picture. With devices, profile.json has the stages, trainers and decisions of the last epoch."""
+    monitor: Annotated[str | None, _EVALUATION, Metavar("SPLIT/METRIC")] = None
+    """Metric that early stopping and the best weights go by: 'val/accuracy', 'val/loss', 'val/r2', 'train/loss', ... None is
+    'val/accuracy' ('val/loss' for multi-label and regression, 'val/mrr' for links), or 'train/loss' where there is no val split."""
+    patience: Annotated[int | None, _EVALUATION, _COUNTS, FREE] = None
+    "Number of epochs without improvement of the monitored metric after which training stops; None never stops early."
+    weights: Annotated[str | None, _EVALUATION, _ENDS] = None
+    "Weights that a run ends with: 'best' by the monitor or 'last'. None is 'best' where val is monitored, else 'last'."
+    eval_every: Annotated[int, _EVALUATION, _COUNTS] = 1
+    """Number of epochs from one evaluation of train and val to the next. The last epoch is always evaluated; if eval_every does not divide the
+    number of epochs, only to be reported: it then sets no best epoch and steps no scheduler."""
+    checkpoint_every: Annotated[int, _COUNTS, FREE] = 10
+    """Largest number of epochs from one checkpoint to the next, if there is a run folder. Long epochs leave more checkpoints, and the
+    last epoch always leaves one."""
+    keep_checkpoints: Annotated[int, _COUNTS, FREE] = 2
+    "Number of newest checkpoints to keep, at least 1."
+    tensorboard: Annotated[bool, FREE] = False
+    "Write TensorBoard events into the run folder (extra 'tensorboard')."
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        default("training names")(self)
+        require_effect(self)
+        if self.device == "cpu":
+            refuse(self, ["sample_on"], "device is 'cpu'")
+        if self.devices is not None:
+            refuse(self, ["hot", "memory", "sample_on"], "devices is set", "leave devices out")
+            if self.device not in ("auto", "cpu"):
+                raise options_of(TrainConfig)["device"].refused(self.device, "'auto' or 'cpu' where devices is set")
+        elif self.sample is not None:
+            refuse(self, ["profile"], "sample is set: a streamed epoch, or one of several trainers, is profiled")
+        if self.task is not None:
+            self.require_effect(of_graphs=self.task.startswith("graph-"), of_links=self.task == LINK_TASK)
+        if self.spill is not None:
+            # A run may be resumed or reopened from another folder.
+            object.__setattr__(self, "spill", os.path.abspath(self.spill))
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether features of mini-batches may come from a hot tier."""
+        return self.sample is not None and (self.hot is not None or self.memory is not None)
+
+    @property
+    def seeds_per_batch(self) -> int:
+        """Number of training vertices in a mini-batch."""
+        return self.batch_size or _SEEDS
+
+    @property
+    def graphs_per_batch(self) -> int:
+        """Number of graphs in a batch, where whole graphs are learned."""
+        return self.batch_size or _GRAPHS
+
+    def require_effect(self, *, of_graphs: bool, of_links: bool) -> None:
+        """Refuse options that have no effect on a task, on whole graphs or on links. A configuration that names its task has been checked."""
+        if of_links:
+            refuse(self, ["devices"], "links are learned, which one trainer does")
+            if self.sample is None:
+                names = ("batches_ahead", "memory", "keep_positives")
+                refuse(self, names, "links are learned and sample is not set", _SET_SAMPLE)
+            return
+        learn_links = f"learn links (--task {LINK_TASK})"
+        refuse(self, ["negatives", "keep_positives"], "links are not learned", learn_links)
+        if of_graphs:
+            refuse(self, ["sample", "memory"], "whole graphs are learned, which are trained in batches of graphs")
+        elif self.sample is None:
+            refuse(self, ["batches_ahead", "batch_size"], "sample is not set", _SET_SAMPLE)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, as values that JSON holds and that make the same configuration again."""
+        return asdict(self)
+
+
+@options("train", "Device, checkpoints, logs")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Everything that decides a run."""
+
+    data: DataConfig
+    "The graph."
+    model: ModelConfig
+    "The model."
+    train: TrainConfig
+    "Length, optimizer, device, checkpoints and logs of the training."
+    engine: Annotated[str, one_of("compiled", "lean", "naive")] = "compiled"
+    """How layers are executed. compiled: hoisted, commuted and fused ('sagann plan' shows how); lean: the same in less
+    memory and more time; naive: plain PyTorch, with a tensor per edge."""
+    workers: Annotated[int, _WORKERS, _THREADS] = 1
+    """Number of processes on this machine that compute together, each with a part of the graph in its memory. Under torchrun, the
+    number of processes that it starts counts instead."""
+    worker_timeout: Annotated[float, _WORKERS, _WAITS] = 60.0
+    "Seconds for which a worker waits for another one while they compute, before it ends with an error."
+    balance: Annotated[str, _WORKERS, one_of("edges", "vertices", "cost")] = "edges"
+    """What the workers' parts have about equally much of: edges or vertices, as they are counted, or cost, the seconds that a cost model predicts from the
+    epochs of the run; in training, vertices then move between workers where that pays."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.train.memory is not None:
+            refuse(self, ["engine"], "memory is set: only the compiled engine streams", "leave memory out")
+
+    def to_toml(self) -> str:
+        """The settings as a TOML file, every one written out."""
+        found = {section: asdict(getattr(self, section)) for section in ("data", "model", "train")}
+        found["train"] |= {name: getattr(self, name) for name in options_of(RunConfig)}
+        return format_toml(found)
+
+
+SETTINGS: Mapping[str, Option] = {
+    name: option
+    for kind in (DataConfig, ModelConfig, TrainConfig, RunConfig)
+    for name, option in options_of(kind).items()
+}
+"Every option of a run by its name."
+FREE_OPTIONS = tuple(name for name, option in options_of(TrainConfig).items() if FREE in option.marks)
+"""Training options that a resume may change: none of them changes the numbers of an epoch, but for rounding, and for the masks of
+dropout where other devices train."""
