@@ -14,23 +14,24 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from sagann.errors import DatasetError
 from sagann.graph import Graph
-from sagann.storage.csv_table import CsvTable
 from sagann.storage.edge_list import table_edges
-from sagann.storage.edge_source import EdgeChunk, JoinedEdges
+from sagann.storage.edge_source import EdgeChunk, Edges
 from sagann.storage.import_source import ImportOptions, ImportSource
 from sagann.storage.importer import import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.npz import NpzArchive
-from sagann.storage.npz_graph import NpzRows, npz_edges, npz_features, npz_labels
+from sagann.storage.npz_graph import npz_edges
 from sagann.storage.read_source import graph_of
-from sagann.storage.row_source import RowSource, masks_of
-from sagann.storage.vertex_files import TableRows, table_features, table_labels
+from sagann.storage.rows import Rows, as_features, as_labels, masks_of
+from sagann.storage.tables import CsvTable
+from sagann.storage.vertex_files import table_features, table_labels, table_rows
 
 _SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
 
@@ -102,7 +103,7 @@ def _csv_fields(raw: Path) -> dict[str, Any]:
     edges = CsvTable(_require(raw, "edge.csv"), header=False)
     num_edges = _one_number(_require(raw, "num-edge-list.csv"), "num_edges")
     return {
-        "edges": JoinedEdges(
+        "edges": Edges(
             ends=_ends(edges, num_edges),
             num_edges=num_edges,
             data={} if edge_features is None else {"feat": table_features(edge_features)},
@@ -129,13 +130,13 @@ def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
     if (raw / "node-label.npz").is_file():
         archive = stack.enter_context(NpzArchive(raw / "node-label.npz"))
         name = "node_label" if "node_label" in archive.members else next(iter(archive.members), "")
-        labels = npz_labels(archive, name) if name else None
-    edge_data: dict[str, RowSource] = {}
+        labels = as_labels(archive.rows(name)) if name else None
+    edge_data = {}
     if "edge_feat" in data.members and data.members["edge_feat"].dtype.kind == "f":
-        edge_data["feat"] = NpzRows(archive=data, name="edge_feat", dtype="float32")
+        edge_data["feat"] = replace(data.rows("edge_feat"), store_as="float32")
     return {
         "edges": npz_edges(data, edge_data),
-        "features": npz_features(data, "node_feat") if "node_feat" in data.members else None,
+        "features": as_features(data.rows("node_feat")) if "node_feat" in data.members else None,
         "labels": labels,
         "num_vertices": _stated(data.read("num_nodes_list").reshape(-1)[0], "num_vertices", data.path),
     }
@@ -161,7 +162,7 @@ def _ends(table: CsvTable, num_edges: int) -> Iterator[EdgeChunk]:
         )
 
 
-def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, RowSource]:
+def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, Rows]:
     if scheme is None and not folder.is_dir():
         return {}
     schemes = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
@@ -178,10 +179,10 @@ def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, Row
             if schemes
             else "Put the split there as SCHEME/train.csv and so on; or remove the folder, and name no scheme.",
         )
-    ids = {}
-    for name, file in _SPLIT_FILES.items():
-        table = CsvTable(_require(folder / scheme, f"{file}.csv"), header=False)
-        ids[name] = [TableRows(table=table, dtype="int64", names=table.names[:1], row_shape=())]
+    ids = {
+        name: [table_rows(CsvTable(_require(folder / scheme, f"{file}.csv"), header=False), "int64")]
+        for name, file in _SPLIT_FILES.items()
+    }
     return masks_of(ids, num_vertices)
 
 

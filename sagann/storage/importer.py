@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sagann.errors import DatasetError
 from sagann.graph import validate_graph
 from sagann.graph.graph import names_of
-from sagann.storage.dataset import map_dataset
-from sagann.storage.edge_source import EdgeSource
+from sagann.storage.dataset import graph_of_arrays, manifest_of
+from sagann.storage.edge_source import Edges
 from sagann.storage.folder import new_folder
 from sagann.storage.import_source import READING, ImportOptions, ImportSource, naming
-from sagann.storage.manifest import EdgeTreatment, Manifest, write_manifest
-from sagann.storage.npy import NpyWriter
+from sagann.storage.manifest import EdgeTreatment, write_manifest
+from sagann.storage.npy import NpyWriter, map_npy
 from sagann.storage.vertex_arrays import VertexArrays
 
 if TYPE_CHECKING:
@@ -58,39 +59,28 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             open_array=open_array,
             progress=options.progress,
         ).run()
-        manifest = Manifest(
-            name=options.name or source.name,
-            num_vertices=num_vertices,
-            num_edges=edges["indices"].shape[0],
-            num_features=vertices.num_features,
-            features=vertices.layout,
-            num_classes=vertices.num_classes,
-            labels=vertices.label_kind,
-            num_targets=vertices.num_targets,
-            num_edge_types=count_types(source, spool.largest_type),
-            edge_data=tuple(source.edges.columns),
-            splits=tuple(source.splits),
-            num_graphs=1 if source.graph_ptr is None else len(source.graph_ptr) - 1,
-            graph_labels=vertices.graph_label_kind,
-            num_graph_classes=vertices.num_graph_classes,
-            num_graph_targets=vertices.num_graph_targets,
-            graph_splits=tuple(source.graph_splits),
-            **names_of(source),
-            edges=EdgeTreatment(
-                symmetrised=symmetrise,
-                coalesced=options.coalesce or symmetrise,
-                self_loops_dropped=options.drop_self_loops,
-            ),
-            source=source.description,
-            arrays={**vertices.arrays, **edges},
+        arrays = {**vertices.arrays, **edges}
+        stated = {
+            "name": options.name or source.name,
+            "num_classes": vertices.num_classes,
+            "num_graph_classes": vertices.num_graph_classes,
+            "num_edge_types": count_types(source, spool.largest_type),
+        }
+        tensors = {name: map_npy(folder / f"{name}.npy", spec) for name, spec in arrays.items()}
+        graph = graph_of_arrays(tensors, vertices.num_features, names_of(source), stated)
+        treatment = EdgeTreatment(
+            symmetrised=symmetrise,
+            coalesced=options.coalesce or symmetrise,
+            self_loops_dropped=options.drop_self_loops,
         )
-        write_manifest(folder, manifest)
+        manifest = manifest_of(graph, arrays)
+        write_manifest(folder, replace(manifest, edges=treatment, source=source.description))
         with naming(source):
-            validate_graph(map_dataset(folder, manifest))
+            validate_graph(graph)
 
 
 def _spool(
-    folder: Path, source: EdgeSource, vertices: VertexArrays, options: ImportOptions, *, mirrors: bool
+    folder: Path, source: Edges, vertices: VertexArrays, options: ImportOptions, *, mirrors: bool
 ) -> tuple[EdgeSpool, int]:
     """Spool the edges; return the spool and the number of vertices."""
     from sagann.storage.edge_spool import EdgeSpool

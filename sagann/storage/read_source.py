@@ -15,7 +15,7 @@ from sagann.storage.dataset import with_vertex_arrays
 from sagann.storage.edge_source import checked_chunk
 from sagann.storage.import_source import ImportOptions, ImportSource, naming
 from sagann.storage.importer import count_by_ids, count_types
-from sagann.storage.row_source import Array
+from sagann.storage.rows import Array
 from sagann.storage.vertex_arrays import VertexArrays, largest
 
 # Per vertex: the offset of its in-edges, and their number while edges are sorted.

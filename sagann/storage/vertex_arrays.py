@@ -14,7 +14,7 @@ from sagann.graph import id_dtype
 from sagann.graph.checks import check_columns, check_labels, numbered, unknown_target
 from sagann.storage.import_source import WRITING, CsrRows, ImportOptions, ImportSource
 from sagann.storage.npy import dtype_name
-from sagann.storage.row_source import Array, RowChunk, RowSource, as_stored, in_order_of_ids
+from sagann.storage.rows import Array, RowChunk, Rows, as_stored, in_order_of_ids
 
 
 class VertexArrays:
@@ -34,50 +34,44 @@ class VertexArrays:
         self._num_classes = {"labels": num_classes, "graph_labels": source.num_graph_classes}
         self._num_graphs = None if source.graph_ptr is None else len(source.graph_ptr) - 1
         self.num_features = 0
-        self.layout = "none"
         self.arrays: dict[str, Any] = {}
         self._largest_label = {"labels": -1, "graph_labels": -1}
 
         features = source.features
         if isinstance(features, CsrRows):
+            self.num_features = features.num_features
             self._write_csr(features)
         elif features is not None:
-            self.layout, self.num_features = "dense", features.row_shape[0]
+            self.num_features = features.row_shape[0]
             self._write_rows("features", features)
-        self.label_kind, self.num_classes, self.num_targets = self._write_answers(
-            "", source.labels, source.targets, source.splits
-        )
+        self.num_classes = self._write_answers("", source.labels, source.targets, source.splits)
         if source.graph_ptr is not None:
             with self._open("graph_ptr", "int64") as writer:
                 writer.append(source.graph_ptr)
                 self.arrays["graph_ptr"] = writer.finish()
-        self.graph_label_kind, self.num_graph_classes, self.num_graph_targets = self._write_answers(
+        self.num_graph_classes = self._write_answers(
             "graph_", source.graph_labels, source.graph_targets, source.graph_splits
         )
 
     def _write_answers(
-        self, prefix: str, labels: RowSource | None, targets: RowSource | None, splits: Mapping[str, RowSource]
-    ) -> tuple[str, int, int]:
-        """Write the answers of vertices, or with the prefix 'graph_' those of graphs: kind of labels, number of classes and of targets."""
-        kind, num_targets = "none", 0
-        if labels is not None:
-            kind = "multi" if labels.row_shape else "single"
-            self._write_rows(f"{prefix}labels", labels)
-        if targets is not None:
-            num_targets = targets.row_shape[0] if targets.row_shape else 1
-            self._write_rows(f"{prefix}targets", targets)
-        for name, mask in splits.items():
-            self._write_rows(f"{prefix}split_{name}", mask)
+        self, prefix: str, labels: Rows | None, targets: Rows | None, splits: Mapping[str, Rows]
+    ) -> int:
+        """Write the answers of vertices, or with the prefix 'graph_' those of graphs; the number of classes."""
         name = f"{prefix}labels"
-        found = labels.row_shape[0] if labels is not None and labels.row_shape else self._largest_label[name] + 1
+        arrays = {name: labels, f"{prefix}targets": targets}
+        arrays |= {f"{prefix}split_{split}": mask for split, mask in splits.items()}
+        for array, rows in arrays.items():
+            if rows is not None:
+                self._write_rows(array, rows)
         stated = self._num_classes[name]
-        return kind, found if stated is None else stated, num_targets
+        found = labels.row_shape[0] if labels is not None and labels.row_shape else self._largest_label[name] + 1
+        return found if stated is None else stated
 
-    def _write_rows(self, name: str, source: RowSource) -> None:
+    def _write_rows(self, name: str, source: Rows) -> None:
         unit, units, total = "vertex", "vertices", self.num_vertices
         if name.startswith("graph_"):
             unit, units, total = "graph", "graphs", self._num_graphs
-        with self._open(name, source.dtype, source.row_shape) as writer:
+        with self._open(name, source.store_as, source.row_shape) as writer:
             for rows in in_order_of_ids(self._checked(name, source, unit), source.file):
                 writer.append(rows)
                 self._options.progress(writer.num_rows, total, units, f"{WRITING}{name}")
@@ -87,13 +81,13 @@ class VertexArrays:
         else:
             self._agree_on_graphs(writer.num_rows, source.file)
 
-    def _checked(self, name: str, source: RowSource, unit: str) -> Iterator[RowChunk]:
+    def _checked(self, name: str, source: Rows, unit: str) -> Iterator[RowChunk]:
         for chunk in source.chunks():
             rows, where = chunk.rows, numbered(source.file, "row", chunk.first_row)
             if name == "features":
-                rows = as_stored(rows, source.dtype, "feature", where=where)
+                rows = as_stored(rows, source.store_as, "feature", where=where)
             elif name in ("targets", "graph_targets"):
-                rows = as_stored(rows, source.dtype, "target", where=where, fix=unknown_target(unit))
+                rows = as_stored(rows, source.store_as, "target", where=where, fix=unknown_target(unit))
             elif name in self._largest_label:
                 check_labels(rows, self._num_classes[name], where=where, error=DatasetError)
                 if rows.ndim == 1:
@@ -101,7 +95,6 @@ class VertexArrays:
             yield replace(chunk, rows=rows)
 
     def _write_csr(self, features: CsrRows) -> None:
-        self.layout, self.num_features = "csr", features.num_features
         num_entries = int(features.indptr[-1])
         index_dtype = dtype_name(id_dtype(max(num_entries, features.num_features)))
         with ExitStack() as stack:

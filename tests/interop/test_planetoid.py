@@ -99,15 +99,6 @@ def test_other_content_is_refused_and_never_unpickled(published: Path, tmp_path:
     assert not (tmp_path / "planted").exists()
 
 
-def test_even_a_published_file_may_name_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = tmp_path / "Cora" / "raw"
-    write_raw(raw, citations())
-    (raw / "ind.cora.y").write_bytes(pickle.dumps(print))
-    publish(raw, monkeypatch)
-    with pytest.raises(pickle.UnpicklingError, match=r"it names builtins\.print"):
-        load_dataset("cora", root=tmp_path)
-
-
 def test_without_a_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planetoid, "SOURCE", "http://127.0.0.1:9/")
     with pytest.raises(

@@ -92,13 +92,6 @@ def test_slices_of_one_graph_and_a_saved_number_of_vertices(tmp_path: Path) -> N
     assert read(tmp_path / "a.pt", {"edge_index": FIELDS["edge_index"]}).num_vertices == 4
 
 
-def test_several_classes_per_vertex_may_be_floating(tmp_path: Path) -> None:
-    data = data_object(y=torch.tensor([[1.0, 0], [0, 1], [1, 1], [0, 0]]))
-    graph = read(tmp_path / "a.pt", data)
-    assert graph.multi_label
-    assert torch.equal(graph.labels, data.y.to(torch.uint8))  # type: ignore[arg-type]
-
-
 def test_pyg_need_not_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save(data_object(), tmp_path / "a.pt")
     for name in [name for name in sys.modules if name.partition(".")[0] == "torch_geometric"]:
@@ -168,45 +161,15 @@ def test_a_column_of_masks_is_chosen(tmp_path: Path) -> None:
     assert graph.splits["train"].tolist() == masks[:, 1].tolist()
     assert graph.splits["test"].tolist() == (~masks[:, 1]).tolist()
     for split in (None, 2, -1):
-        with pytest.raises(DatasetError, match=r"several splits: train_mask has 2 columns.*from 0 to 1"):
+        with pytest.raises(DatasetError, match=r"several splits: 2 columns, and .*train_mask.*from 0 to 1"):
             read_pyg(tmp_path / "a.pt", split=split)
-    with pytest.raises(DatasetError, match=r"no split to choose: column 1 .*Leave --split-scheme out"):
+    with pytest.raises(DatasetError, match=r"no split to choose: column 1 .*Leave split= \(--split-scheme\) out"):
         read(tmp_path / "b.pt", data_object(), split=1)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"edge_index": None},
-            r"the file has no edges: edge_index is none, expected integers \[2, E\]; there are ",
-        ),
-        ({"edge_index": torch.ones(2, 4)}, r"edge_index is float32 \[2, 4\]"),
-        ({"edge_index": torch.tensor([[0, 9], [1, 1]])}, r"out of range|differ in number|ends after|goes on after"),
-        ({"edge_index": [[0, 1], [1, 0]]}, r"an attribute is no tensor: edge_index is a list"),
-        (
-            {"y": torch.tensor([0.0, 1, 2, 0])},
-            r"not clear what the labels are: y is float32 \[4\].*--task classification or --task regression",
-        ),
-        ({"y": torch.tensor([[0.5], [1], [2], [3]])}, r"not clear what the labels are"),
-        (
-            {"y": torch.tensor([1])},
-            r"labels are not those of vertices: y \[1\], and there are 4 vertices.*--task none",
-        ),
-        (
-            {"y": torch.full((4, 3), 0.5)},
-            r"label out of range: \[0\.5, 0\.5, 0\.5\], .* hold 0 and 1 .*a\.pt, y, row 0",
-        ),
-        ({"edge_type": torch.tensor([0.5, 1, 0, 1])}, r"wrong form: float32 \[4\], expected integers \[E\]"),
-        ({"edge_weight": torch.ones(3)}, r"edges and edge data differ in number"),
-        ({"train_mask": torch.ones(4)}, r"float32 \[4\], expected bool"),
-        ({"x": torch.full((4, 1), float("nan"))}, r"(?i)nan.*x, row 0"),
-        ({"x": torch.eye(4).to_sparse()}, r"sparse_coo \[4, 4\].*to_dense\(\)"),
-    ],
-)
-def test_graphs_that_cannot_be_used_are_refused(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message):
-        read(tmp_path / "a.pt", data_object(**fields))
+def test_a_sparse_tensor_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"sparse_coo.*to_dense\(\)"):
+        read(tmp_path / "a.pt", data_object(x=torch.eye(4).to_sparse()))
 
 
 def molecule(size: int, *, seed: int = 0, **fields: Any) -> Any:
@@ -299,20 +262,18 @@ AROUND = {name: [0, 2**62, -(2**63), -(2**62), bounds[-1]] for name, bounds in S
 @pytest.mark.parametrize(
     ("fields", "slices", "message"),
     [
-        ({}, {"x": [0, 1, 2, 3]}, r"do not count the same graphs: slices \[3\], \[4\]"),
-        ({}, dict.fromkeys(SLICES, 0), r"do not count the same graphs: slices \[\]"),
-        ({}, {"x": [0, 2, 4]}, "the slices of 'x' are not those of its rows: int64 from 0 to 4 for 3 rows"),
-        ({}, {"x": [1, 2, 3]}, "int64 from 1 to 3 for 3 rows"),
+        ({}, {"x": [0, 1, 2, 3]}, r"do not count the same graphs: shapes \[\(3,\), \(4,\)\]"),
+        ({}, dict.fromkeys(SLICES, 0), r"do not count the same graphs: shapes \[\(\)\]"),
+        ({}, {"x": [0, 2, 4]}, "the slices of 'x' are not those of its rows: from 0 to 4, expected ascending offsets of 3 rows"),
+        ({}, {"x": [1, 2, 3]}, "from 1 to 3, expected ascending offsets of 3 rows"),
         ({}, {"edge_index": [0, 3, 2]}, "the slices of 'edge_index' are not those"),
-        ({}, {"x": [0.0, 2.0, 3.0]}, "float32 from 0.0 to 3.0 for 3 rows"),
-        ({}, {"x": [0.0, float("nan"), float("nan")]}, "float32 from 0.0 to nan for 3 rows"),
-        ({}, AROUND, "the slices of 'x' are not those of its rows: int64 from 0 to 3, which decrease, for 3 rows"),
+        ({}, AROUND, "the slices of 'x' are not those of its rows: from 0 to 3, expected ascending"),
         ({"edge_index": torch.tensor([[0, 1], [1, 0]])}, {}, r"an edge leaves its graph: 1 -> 0 in graph 1, which has 1 vertices .*column 1"),
         ({"edge_index": torch.tensor([[0, 0], [-1, 0]])}, {}, "an edge leaves its graph: 0 -> -1 in graph 0"),
         ({"x": None}, {}, "not clear which vertices a graph has: neither x, z, pos nor num_nodes tells"),
         ({"pos": torch.ones(4, 2), "x": torch.ones(3, 2), "_num_nodes": [3, 1]}, {}, "x has other slices than the vertices"),
         ({"_num_nodes": [2**60, 2**60], "x": None}, {}, "not clear which vertices"),
-        ({"y": torch.tensor([0, 1, 1, 1])}, {"y": [0, 1, 4]}, r"neither those of vertices nor those of graphs: y \[4\]"),
+        ({"y": torch.tensor([0, 1, 1, 1])}, {"y": [0, 1, 4]}, r"no label for each vertex, nor for each graph: y \[4\], but there are 2 graphs"),
     ],
 )  # fmt: skip
 def test_slices_that_contradict_the_attributes_are_refused(
@@ -414,48 +375,11 @@ def test_a_file_without_surprises_warns_of_nothing(tmp_path: Path) -> None:
         read_pyg(tmp_path / "a.pt")
 
 
-@pytest.mark.parametrize(
-    ("y", "task", "labels", "targets"),
-    [
-        (torch.tensor([0.0, 1, float("nan"), 0]), "classification", [0, 1, -1, 0], None),
-        (torch.tensor([0, 1, 2, 0]), "auto", [0, 1, 2, 0], None),
-        (torch.tensor([[0.0], [1], [2.5], [0]]), "regression", None, [0, 1, 2.5, 0]),
-        (torch.tensor([0, 1, 2, 0]), "regression", None, [0, 1, 2, 0]),
-        (torch.tensor([[0.5, 1], [1, 2], [2, 3], [3, 4]]), "regression", None, [[0.5, 1], [1, 2], [2, 3], [3, 4]]),
-        (torch.tensor([[0, 1.0], [1, 1], [0, 0], [1, 0]]), "multi-label", [[0, 1], [1, 1], [0, 0], [1, 0]], None),
-        (torch.tensor([0.0, 1, 2, 0]), "none", None, None),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Left out:UserWarning")
-def test_the_task_says_what_y_is(
-    y: torch.Tensor, task: Any, labels: list[Any] | None, targets: list[Any] | None, tmp_path: Path
-) -> None:
-    torch.save({"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": torch.eye(4), "y": y}, tmp_path / "a.pt")
-    graph = read_pyg(tmp_path / "a.pt", task=task)
-    assert (None if graph.labels is None else graph.labels.tolist()) == labels
-    assert (None if graph.targets is None else graph.targets.tolist()) == targets
-
-
-@pytest.mark.parametrize(
-    ("y", "task", "message"),
-    [
-        (torch.eye(4), "classification", r"labels do not fit the task: y \[4, 4\]; classification has one class"),
-        (torch.arange(4), "multi-label", r"y \[4\]; multi-label has a row of 0 and 1"),
-        (torch.tensor([0.5, 1, 2, 3]), "classification", r"label is not an integer"),
-        (torch.arange(4), "regresion", r"unknown task: 'regresion'"),
-    ],
-)
-def test_a_task_that_y_does_not_fit_is_refused(y: torch.Tensor, task: Any, message: str, tmp_path: Path) -> None:
-    torch.save({"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": torch.eye(4), "y": y}, tmp_path / "a.pt")
-    with pytest.raises(InputError, match=message):
-        read_pyg(tmp_path / "a.pt", task=task)
-
-
 @pytest.mark.parametrize("count", [-1, 2**48, True, "4", [4, 4]], ids=shown)
 @pytest.mark.parametrize("fields", [{}, {"x": torch.eye(4)}])
 def test_a_number_of_vertices_that_is_none_is_refused(count: Any, fields: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(
-        DatasetError, match=r"the number of vertices is no count: num_nodes is .*, expected an integer from 0"
+        DatasetError, match=r"the number of vertices is no count: .*, expected an integer from 0 .*num_nodes"
     ):
         read(tmp_path / "a.pt", {"edge_index": torch.tensor([[0], [1]]), "num_nodes": count, **fields})
 
