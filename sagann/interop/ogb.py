@@ -24,11 +24,10 @@ from sagann.graph import Graph
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, Edges
 from sagann.storage.import_source import ImportOptions, ImportSource
-from sagann.storage.importer import import_dataset
+from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.npz import NpzArchive
 from sagann.storage.npz_graph import npz_edges
-from sagann.storage.read_source import graph_of
 from sagann.storage.rows import Rows, as_features, as_labels, masks_of
 from sagann.storage.tables import CsvTable
 from sagann.storage.vertex_files import table_features, table_labels, table_rows

@@ -15,7 +15,7 @@ from sagann.graph.checks import check_offsets, wrong_form
 from sagann.interop.pyg import left_out_of
 from sagann.storage.edge_source import EdgeChunk, Edges
 from sagann.storage.import_source import CsrRows, ImportSource
-from sagann.storage.read_source import graph_of
+from sagann.storage.importer import graph_of
 from sagann.storage.rows import Array, Rows, array_rows, as_features, as_labels, as_targets
 
 if TYPE_CHECKING:

@@ -31,10 +31,9 @@ from sagann.graph.checks import check_offsets, wrong_form
 from sagann.ranges import RANGES
 from sagann.storage.edge_source import CHUNK_EDGES, EdgeChunk, Edges
 from sagann.storage.import_source import CsrRows, ImportOptions, ImportSource
-from sagann.storage.importer import import_dataset
+from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_flag, as_integer, as_mapping, as_text, as_texts
 from sagann.storage.npz import NpzArchive
-from sagann.storage.read_source import graph_of
 from sagann.storage.rows import Array, Rows, as_features, as_labels, as_targets, as_vector
 
 _FEATURE_PARTS = ("features_indptr", "features_indices", "features_data", "features_shape")
