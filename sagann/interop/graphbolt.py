@@ -16,7 +16,7 @@ import numpy as np
 
 from sagann.errors import DatasetError, MissingDependencyError, shown
 from sagann.free_space import require_memory
-from sagann.graph.checks import check_labels, numbered, wrong_form
+from sagann.graph.checks import check_labels, numbered
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import Edges, edges_of_array
 from sagann.storage.import_source import ImportOptions, ImportSource
@@ -109,7 +109,7 @@ class _Metadata:
             "metadata.yaml cannot be used",
             value=problem,
             where=str(self.path),
-            fix="Follow GraphBolt's layout for on-disk datasets in the raw form.",
+            fix="Follow GraphBolt's layout for on-disk datasets in the raw form, of a graph with vertices and edges of one kind each.",
         )
 
 
@@ -137,12 +137,7 @@ def _only_nodes(meta: _Metadata, graph: Mapping[str, Any]) -> int:
     nodes, edges = meta.items(graph, "nodes"), meta.items(graph, "edges")
     types = [item.get("type") for item in (*nodes, *edges) if item.get("type") is not None]
     if len(nodes) > 1 or len(edges) > 1 or types:
-        raise DatasetError(
-            "kind of graph not supported",
-            value=f"a heterogeneous graph, with {', '.join(map(_text, types)) or 'several types'}",
-            where=str(meta.path),
-            fix="Choose a homogeneous dataset; edge types are supported in edge lists, vertex types are not.",
-        )
+        raise meta.wrong(f"a heterogeneous graph, with {', '.join(map(_text, types)) or 'several types'}")
     if len(nodes) != 1 or len(edges) != 1:
         raise meta.wrong("'graph' needs one entry under 'nodes' and one under 'edges'")
     return meta.integer(nodes[0], "num", "num_vertices")
@@ -168,17 +163,11 @@ def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> Edges:
     if path.suffix != ".npy":
         table = CsvTable(path, header=False)
         if len(table.names) < 2:
-            raise DatasetError(
-                "edge file has one column",
-                value="expected source and destination",
-                where=str(path),
-                fix="Write the two ids of an edge in a row, separated by a comma.",
-            )
+            raise meta.wrong(f"{path.name} has one column, expected source and destination separated by a comma")
         return Edges(ends=table_edges(table, table.names[:2]), num_edges=table.estimate_rows(), data=data)
     array = map_array(path)
     if array.ndim != 2 or array.shape[0] != 2 or array.dtype.kind not in "iu":
-        fix = "Save sources in the first row and destinations in the second."
-        raise wrong_form(array, "integers [2, num_edges]", where=str(path), fix=fix, error=DatasetError)
+        raise meta.wrong(f"{path.name} is {array.dtype} {list(array.shape)}, expected integers [2, num_edges]")
     return Edges(ends=edges_of_array(array, str(path)), num_edges=array.shape[1], data=data)
 
 

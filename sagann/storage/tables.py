@@ -165,26 +165,35 @@ class CsvTable(Table):
         if len(self.names) == 1:
             self._refuse_gaps()
         types = {name: pa.type_for_alias("float64" if dtype == LABEL else dtype) for name, dtype in dtypes.items()}
+        try:
+            yield from self._read(types, use_threads=True)
+        except pa.ArrowInvalid as error:
+            # A file may end after its header.
+            if "Empty CSV file" not in str(error):
+                self._refuse_bad_row(types)
+                raise
+
+    def _read(self, types: Mapping[str, Any], *, use_threads: bool) -> Iterator[Any]:
         with pa.input_stream(str(self.path), compression="gzip" if self.path.suffix == ".gz" else None) as file:
             file.read(self._begin)
-            try:
-                # Only without threads Arrow knows the number of a row.
-                yield from pyarrow.csv.open_csv(
-                    file,
-                    read_options=pyarrow.csv.ReadOptions(
-                        column_names=self.names, block_size=_BLOCK_BYTES, use_threads=False
-                    ),
-                    parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator),
-                    convert_options=pyarrow.csv.ConvertOptions(
-                        include_columns=list(types), column_types=types, null_values=[""]
-                    ),
-                )
-            except pa.ArrowInvalid as error:
-                # A file may end after its header.
-                if "Empty CSV file" in str(error):
-                    return
-                if (found := _BAD_ROW.search(str(error))) is None:
-                    raise
+            yield from pyarrow.csv.open_csv(
+                file,
+                read_options=pyarrow.csv.ReadOptions(
+                    column_names=self.names, block_size=_BLOCK_BYTES, use_threads=use_threads
+                ),
+                parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator),
+                convert_options=pyarrow.csv.ConvertOptions(
+                    include_columns=list(types), column_types=types, null_values=[""]
+                ),
+            )
+
+    def _refuse_bad_row(self, types: Mapping[str, Any]) -> None:
+        """Read the file again without threads: only so Arrow tells the number of a row."""
+        try:
+            for _ in self._read(types, use_threads=False):
+                pass
+        except pa.ArrowInvalid as error:
+            if found := _BAD_ROW.search(str(error)):
                 column = "" if found[1] is None else f"{quoted(self.names[int(found[1])])}: "
                 raise self.bad_row(self.first_row + int(found[2]) - 1, f"{column}{found[3]:.200}") from error
 

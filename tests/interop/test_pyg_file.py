@@ -285,12 +285,6 @@ def test_slices_that_contradict_the_attributes_are_refused(
         read(tmp_path / "a.pt", (saved, bounds, None))
 
 
-def test_slices_with_a_number_as_name_belong_to_no_attribute(tmp_path: Path) -> None:
-    slices: dict[Any, Any] = {name: torch.tensor(each) for name, each in SLICES.items()}
-    slices |= {7: torch.tensor([0]), 2**40: torch.tensor([0, 1])}
-    assert read(tmp_path / "a.pt", (MANY, slices, None)).graph_ptr.tolist() == [0, 2, 3]
-
-
 def test_batches_and_lists_of_graphs_are_refused(tmp_path: Path) -> None:
     data = pytest.importorskip("torch_geometric.data")
     with pytest.raises(DatasetError, match=r"InMemoryDataset\.save\(batch\.to_data_list\(\), FILE\)"):
@@ -382,19 +376,6 @@ def test_a_number_of_vertices_that_is_none_is_refused(count: Any, fields: dict[s
         DatasetError, match=r"the number of vertices is no count: .*, expected an integer from 0 .*num_nodes"
     ):
         read(tmp_path / "a.pt", {"edge_index": torch.tensor([[0], [1]]), "num_nodes": count, **fields})
-
-
-@pytest.mark.filterwarnings("ignore:Left out:UserWarning")
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_attributes_that_are_nested_without_end_are_left_out_or_refused(tmp_path: Path, is_shared: bool) -> None:
-    value: Any = ()
-    for _ in range(500):
-        value = (value, value) if is_shared else (value,)
-    fields = {"edge_index": torch.tensor([[0], [1]])}
-    assert read(tmp_path / "a.pt", {**fields, "extra": value}).num_edges == 1
-    for name in ("x", "y", "num_nodes", "train_mask", "edge_index"):
-        with pytest.raises(DatasetError, match="a tuple"):
-            read(tmp_path / "a.pt", {"x": torch.eye(2), **fields, name: value})
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.uint8, torch.uint32])
