@@ -16,6 +16,7 @@ from sagann.errors import DatasetError, InputError, shown
 from sagann.graph import Graph
 from sagann.interop import from_pyg, import_pyg, read_pyg
 from sagann.storage import ImportOptions, check_dataset, load_graph
+from tests.storage.conftest import assert_same_arrays
 
 FIELDS: dict[str, Any] = {
     "x": torch.arange(8.0).reshape(4, 2),
@@ -39,20 +40,6 @@ def read(path: Path, saved: Any, **options: Any) -> Graph:
     return read_pyg(path, **options)
 
 
-def assert_same(graph: Graph, expected: Graph) -> None:
-    assert torch.equal(graph.topology.indptr, expected.topology.indptr)
-    assert torch.equal(graph.topology.indices, expected.topology.indices)
-    assert set(graph.topology.edge_data) == set(expected.topology.edge_data)
-    for name, rows in expected.topology.edge_data.items():
-        assert torch.equal(graph.topology.edge_data[name].to(rows.dtype), rows)
-    assert torch.equal(graph.features, expected.features)  # type: ignore[arg-type]
-    assert torch.equal(graph.labels, expected.labels)  # type: ignore[arg-type]
-    assert {name: mask.tolist() for name, mask in graph.splits.items()} == {
-        name: mask.tolist() for name, mask in expected.splits.items()
-    }
-    assert (graph.num_classes, graph.num_edge_types) == (expected.num_classes, expected.num_edge_types)
-
-
 @pytest.mark.parametrize("form", ["object", "dict", "tuple", "dataset", "old"])
 def test_each_form_gives_the_graph_of_from_pyg(form: str, tmp_path: Path) -> None:
     data, path = data_object(), tmp_path / "cora.pt"
@@ -69,7 +56,7 @@ def test_each_form_gives_the_graph_of_from_pyg(form: str, tmp_path: Path) -> Non
     else:
         torch.save({"object": data, "dict": data.to_dict(), "tuple": (data, None)}[form], path)
     graph = read_pyg(path)
-    assert_same(graph, from_pyg(data))
+    assert_same_arrays(graph, from_pyg(data))
     assert graph.name == "cora"
 
 
@@ -79,7 +66,7 @@ def test_an_import_streams_the_same_graph(tmp_path: Path) -> None:
     import_pyg(tmp_path / "cora.pt", tmp_path / "cora", options=ImportOptions(name="c"))
     check_dataset(tmp_path / "cora")
     graph = load_graph(tmp_path / "cora")
-    assert_same(graph, from_pyg(data))
+    assert_same_arrays(graph, from_pyg(data))
     assert graph.name == "c"
     import_pyg(tmp_path / "cora.pt", tmp_path / "both", options=ImportOptions(symmetrise=True))
     assert load_graph(tmp_path / "both").num_edges > graph.num_edges
@@ -109,10 +96,10 @@ def test_names_that_people_give_are_taken(tmp_path: Path) -> None:
         "train": [True, False, False, True],
         "val": [False, False, True, False],
     }
-    assert_same(read(tmp_path / "a.pt", data), graph)
+    assert_same_arrays(read(tmp_path / "a.pt", data), graph)
     with pytest.warns(UserWarning, match=r"Left out of data: 'weight' \(float32 \[4\]\), 'train_idx'"):
         both = from_pyg(data_object(weight=torch.ones(4), train_idx=torch.tensor([1])))
-    assert_same(both, from_pyg(data_object()))
+    assert_same_arrays(both, from_pyg(data_object()))
     for given in (torch.tensor([4]), torch.tensor([-1])):
         for fails in (from_pyg, lambda data: read(tmp_path / "a.pt", data)):
             with pytest.raises(InputError, match=r"id out of range: (4|-1), but"):
@@ -143,7 +130,7 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     assert "face" not in said
     assert "\n" not in said
     with pytest.warns(UserWarning, match=r"Left out of data: ") as caught:
-        assert_same(graph, from_pyg(data))
+        assert_same_arrays(graph, from_pyg(data))
     assert str(caught[0].message) == said.replace("a.pt", "data")
     lines: list[str] = []
     import_pyg(tmp_path / "a.pt", tmp_path / "a", say=lines.append)
@@ -209,18 +196,11 @@ def test_many_graphs_are_those_of_a_batch(name: str, tmp_path: Path) -> None:
     batch.y = batch.y.reshape(len(SIZES), -1).squeeze(1)
     with pytest.warns(UserWarning, match="Left out of data: 'smiles'"):
         expected = from_pyg(batch, task=task)
-    assert torch.equal(graph.graph_ptr, expected.graph_ptr)
-    assert torch.equal(graph.topology.indptr, expected.topology.indptr)
-    assert torch.equal(graph.topology.indices, expected.topology.indices)
-    assert torch.equal(graph.topology.edge_data["attr"], expected.topology.edge_data["attr"])
-    assert torch.equal(graph.features, expected.features)
-    for field in ("graph_labels", "graph_targets"):
-        ours, theirs = getattr(graph, field), getattr(expected, field)
-        assert ours is theirs is None or torch.equal(ours, theirs)
+    assert_same_arrays(graph, expected)
     with pytest.warns(UserWarning, match="smiles"):
         import_pyg(tmp_path / "many.pt", tmp_path / "many", task=task)
     check_dataset(tmp_path / "many")
-    assert torch.equal(load_graph(tmp_path / "many").topology.indices, graph.topology.indices)
+    assert_same_arrays(load_graph(tmp_path / "many"), graph)
 
 
 def test_many_graphs_without_features_and_with_answers_of_vertices(tmp_path: Path) -> None:
