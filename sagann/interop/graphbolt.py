@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,17 @@ import numpy as np
 
 from sagann.errors import DatasetError, MissingDependencyError, shown
 from sagann.free_space import require_memory
-from sagann.graph.checks import check_labels, numbered, wrong_form
-from sagann.storage.csv_table import CsvTable
+from sagann.graph.checks import check_labels, numbered
 from sagann.storage.edge_list import table_edges
-from sagann.storage.edge_source import EdgeChunk, JoinedEdges
+from sagann.storage.edge_source import Edges, edges_of_array
 from sagann.storage.import_source import ImportOptions, ImportSource
 from sagann.storage.importer import import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.manifest import SAFE_NAME
 from sagann.storage.regular_file import reading
-from sagann.storage.row_source import Array, ArrayRows, RowSource, masks_of
-from sagann.storage.vertex_files import array_labels, map_array, open_features
+from sagann.storage.rows import FLOATS, Array, Rows, array_rows, as_labels, map_array, masks_of
+from sagann.storage.tables import CsvTable
+from sagann.storage.vertex_files import open_features
 
 _SETS = {"train": "train_set", "val": "validation_set", "test": "test_set"}
 
@@ -109,7 +109,7 @@ class _Metadata:
             "metadata.yaml cannot be used",
             value=problem,
             where=str(self.path),
-            fix="Follow GraphBolt's layout for on-disk datasets in the raw form.",
+            fix="Follow GraphBolt's layout for on-disk datasets in the raw form, of a graph with vertices and edges of one kind each.",
         )
 
 
@@ -119,11 +119,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     except ImportError as error:
         raise MissingDependencyError("yaml", extra="graphbolt", feature="import of GraphBolt datasets") from error
     with (
-        reading(
-            path,
-            (OSError, yaml.YAMLError, ValueError, OverflowError, LookupError, TypeError, AttributeError),
-            fix="Correct the file; it must be YAML.",
-        ),
+        reading(path, yaml.YAMLError, fix="Correct the file; it must be YAML."),
         path.open("rb") as file,
     ):
         body = yaml.safe_load(file)
@@ -141,19 +137,14 @@ def _only_nodes(meta: _Metadata, graph: Mapping[str, Any]) -> int:
     nodes, edges = meta.items(graph, "nodes"), meta.items(graph, "edges")
     types = [item.get("type") for item in (*nodes, *edges) if item.get("type") is not None]
     if len(nodes) > 1 or len(edges) > 1 or types:
-        raise DatasetError(
-            "kind of graph not supported",
-            value=f"a heterogeneous graph, with {', '.join(map(_text, types)) or 'several types'}",
-            where=str(meta.path),
-            fix="Choose a homogeneous dataset; edge types are supported in edge lists, vertex types are not.",
-        )
+        raise meta.wrong(f"a heterogeneous graph, with {', '.join(map(_text, types)) or 'several types'}")
     if len(nodes) != 1 or len(edges) != 1:
         raise meta.wrong("'graph' needs one entry under 'nodes' and one under 'edges'")
     return meta.integer(nodes[0], "num", "num_vertices")
 
 
-def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> JoinedEdges:
-    data: dict[str, RowSource] = {}
+def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> Edges:
+    data: dict[str, Rows] = {}
     for feature in meta.items(meta.body, "feature_data"):
         if feature.get("domain") == "edge":
             file, name = meta.file(feature), _text(feature.get("name"))
@@ -167,37 +158,20 @@ def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> JoinedEdges:
             if name == "type" and (array.dtype.kind == "f" or array.ndim != 1):
                 raise meta.wrong(f"edge feature 'type' is {array.dtype} {list(array.shape)}, expected integers [E]")
             dtype = "int64" if name == "type" else array.dtype.name
-            dtype = dtype if dtype in ("int32", "int64", "float16", "float32", "float64") else "float32"
-            data[name] = ArrayRows(array=array, file=str(file), dtype=dtype)
+            data[name] = array_rows(array, str(file), dtype if dtype in ("int32", "int64", *FLOATS) else "float32")
     path = meta.file(meta.items(graph, "edges")[0], ("csv", "numpy"))
     if path.suffix != ".npy":
         table = CsvTable(path, header=False)
-        return JoinedEdges(ends=_csv_ends(table), num_edges=table.estimate_rows(), data=data)
+        if len(table.names) < 2:
+            raise meta.wrong(f"{path.name} has one column, expected source and destination separated by a comma")
+        return Edges(ends=table_edges(table, table.names[:2]), num_edges=table.estimate_rows(), data=data)
     array = map_array(path)
     if array.ndim != 2 or array.shape[0] != 2 or array.dtype.kind not in "iu":
-        fix = "Save sources in the first row and destinations in the second."
-        raise wrong_form(array, "integers [2, num_edges]", where=str(path), fix=fix, error=DatasetError)
-    return JoinedEdges(ends=_array_ends(array, str(path)), num_edges=array.shape[1], data=data)
+        raise meta.wrong(f"{path.name} is {array.dtype} {list(array.shape)}, expected integers [2, num_edges]")
+    return Edges(ends=edges_of_array(array, str(path)), num_edges=array.shape[1], data=data)
 
 
-def _csv_ends(table: CsvTable) -> Iterator[EdgeChunk]:
-    if len(table.names) < 2:
-        raise DatasetError(
-            "edge file has one column",
-            value="expected source and destination",
-            where=str(table.path),
-            fix="Write the two ids of an edge in a row, separated by a comma.",
-        )
-    yield from table_edges(table, table.names[:2])
-
-
-def _array_ends(array: Array, file: str) -> Iterator[EdgeChunk]:
-    for begin in range(0, array.shape[1], 2**20):
-        src, dst = np.asarray(array[:, begin : begin + 2**20]).astype(np.int64)
-        yield EdgeChunk(src=src, dst=dst, file=file, first_row=begin)
-
-
-def _features(meta: _Metadata) -> RowSource | None:
+def _features(meta: _Metadata) -> Rows | None:
     items = [item for item in meta.items(meta.body, "feature_data") if item.get("domain") == "node"]
     if not items:
         return None
@@ -210,14 +184,14 @@ def _features(meta: _Metadata) -> RowSource | None:
 
 def _task(
     meta: _Metadata, num_vertices: int, num_classes: int | None
-) -> tuple[RowSource | None, dict[str, RowSource], int | None]:
+) -> tuple[Rows | None, dict[str, Rows], int | None]:
     """Labels of all vertices, masks of the splits, and the number of classes that the first task states."""
     tasks = meta.items(meta.body, "tasks")
     if not tasks:
         return None, {}, None
     task = tasks[0]
-    ids: dict[str, list[RowSource]] = {}
-    known: list[tuple[Array, RowSource]] = []
+    ids: dict[str, list[Rows]] = {}
+    known: list[tuple[Array, Rows]] = []
     for split, key in _SETS.items():
         for part in meta.items(task, key):
             data = meta.items(part, "data")
@@ -234,7 +208,7 @@ def _task(
                     f"seeds of '{key}' are {seeds.dtype} {list(seeds.shape)}; only vertex tasks are known"
                 )
             seeds = seeds.astype(np.int64)
-            ids.setdefault(split, []).append(ArrayRows(array=seeds, file=str(file), dtype="int64"))
+            ids.setdefault(split, []).append(array_rows(seeds, str(file)))
             if "labels" in by_name:
                 known.append((seeds, _labels_of(seeds, meta.file(by_name["labels"]))))
     masks = masks_of(ids, num_vertices)
@@ -243,7 +217,7 @@ def _task(
     return _labels(known, num_vertices, stated), masks, classes
 
 
-def _labels_of(seeds: Array, file: Path) -> RowSource:
+def _labels_of(seeds: Array, file: Path) -> Rows:
     labels = np.asarray(map_array(file))
     if labels.ndim == 0 or len(labels) != len(seeds):
         raise DatasetError(
@@ -252,21 +226,21 @@ def _labels_of(seeds: Array, file: Path) -> RowSource:
             where=str(file),
             fix="Provide one label for each seed.",
         )
-    return array_labels(labels, str(file))
+    return as_labels(array_rows(labels, str(file)))
 
 
-def _labels(known: list[tuple[Array, RowSource]], num_vertices: int, num_classes: int | None) -> RowSource | None:
+def _labels(known: list[tuple[Array, Rows]], num_vertices: int, num_classes: int | None) -> Rows | None:
     """Labels of all vertices: those of the seeds, and for any other vertex -1 or a row of zeros."""
     if not known:
         return None
     first = known[0][1]
-    row_bytes = np.dtype(first.dtype).itemsize * max(1, math.prod(first.row_shape))
+    row_bytes = np.dtype(first.store_as).itemsize * max(1, math.prod(first.row_shape))
     require_memory(
         num_vertices * row_bytes,
         where=f"labels of {num_vertices} vertices",
         fix="Check the number of vertices that metadata.yaml states.",
     )
-    whole = np.full((num_vertices, *first.row_shape), 0 if first.row_shape else -1, dtype=first.dtype)
+    whole = np.full((num_vertices, *first.row_shape), 0 if first.row_shape else -1, dtype=first.store_as)
     for seeds, labels in known:
         if labels.row_shape != first.row_shape:
             raise DatasetError(
@@ -280,4 +254,4 @@ def _labels(known: list[tuple[Array, RowSource]], num_vertices: int, num_classes
             where = numbered(labels.file, "row", chunk.first_row)
             check_labels(chunk.rows, num_classes, where=where, error=DatasetError)
             whole[seeds[chunk.first_row : chunk.first_row + len(chunk.rows)]] = chunk.rows
-    return ArrayRows(array=whole, file="labels of the sets", dtype=first.dtype)
+    return array_rows(whole, "labels of the sets", first.store_as)

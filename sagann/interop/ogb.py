@@ -14,23 +14,23 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from sagann.errors import DatasetError
 from sagann.graph import Graph
-from sagann.storage.csv_table import CsvTable
 from sagann.storage.edge_list import table_edges
-from sagann.storage.edge_source import EdgeChunk, JoinedEdges
+from sagann.storage.edge_source import EdgeChunk, Edges
 from sagann.storage.import_source import ImportOptions, ImportSource
-from sagann.storage.importer import import_dataset
+from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.npz import NpzArchive
-from sagann.storage.npz_graph import NpzRows, npz_edges, npz_features, npz_labels
-from sagann.storage.read_source import graph_of
-from sagann.storage.row_source import RowSource, masks_of
-from sagann.storage.vertex_files import TableRows, table_features, table_labels
+from sagann.storage.npz_graph import npz_edges
+from sagann.storage.rows import Rows, as_features, as_labels, masks_of
+from sagann.storage.tables import CsvTable
+from sagann.storage.vertex_files import table_features, table_labels, table_rows
 
 _SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
 
@@ -102,7 +102,7 @@ def _csv_fields(raw: Path) -> dict[str, Any]:
     edges = CsvTable(_require(raw, "edge.csv"), header=False)
     num_edges = _one_number(_require(raw, "num-edge-list.csv"), "num_edges")
     return {
-        "edges": JoinedEdges(
+        "edges": Edges(
             ends=_ends(edges, num_edges),
             num_edges=num_edges,
             data={} if edge_features is None else {"feat": table_features(edge_features)},
@@ -118,24 +118,21 @@ def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
     data = stack.enter_context(NpzArchive(raw / "data.npz"))
     for name in ("edge_index", "num_nodes_list"):
         if name not in data.members:
-            raise _not_ogb(
-                "archive is not one of OGB",
-                f"no array '{name}'; it holds {', '.join(sorted(data.members))}",
-                str(data.path),
-            )
+            value = f"no array '{name}'; it holds {', '.join(sorted(data.members))}"
+            raise _not_ogb("archive is not one of OGB", value, data.path)
     if (num_graphs := math.prod(data.members["num_nodes_list"].shape)) != 1:
         raise _several_graphs(f"{num_graphs}", data.path)
     labels = None
     if (raw / "node-label.npz").is_file():
         archive = stack.enter_context(NpzArchive(raw / "node-label.npz"))
         name = "node_label" if "node_label" in archive.members else next(iter(archive.members), "")
-        labels = npz_labels(archive, name) if name else None
-    edge_data: dict[str, RowSource] = {}
+        labels = as_labels(archive.rows(name)) if name else None
+    edge_data = {}
     if "edge_feat" in data.members and data.members["edge_feat"].dtype.kind == "f":
-        edge_data["feat"] = NpzRows(archive=data, name="edge_feat", dtype="float32")
+        edge_data["feat"] = replace(data.rows("edge_feat"), store_as="float32")
     return {
         "edges": npz_edges(data, edge_data),
-        "features": npz_features(data, "node_feat") if "node_feat" in data.members else None,
+        "features": as_features(data.rows("node_feat")) if "node_feat" in data.members else None,
         "labels": labels,
         "num_vertices": _stated(data.read("num_nodes_list").reshape(-1)[0], "num_vertices", data.path),
     }
@@ -143,64 +140,45 @@ def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
 
 def _ends(table: CsvTable, num_edges: int) -> Iterator[EdgeChunk]:
     if len(table.names) != 2:
-        raise _not_ogb(
-            "edge file has the wrong form",
-            f"{len(table.names)} columns, expected source and destination",
-            str(table.path),
-        )
+        value = f"{len(table.names)} columns, expected source and destination"
+        raise _not_ogb("edge file has the wrong form", value, table.path)
     found = 0
     for chunk in table_edges(table, table.names):
         yield chunk
         found += len(chunk.src)
     if found != num_edges:
-        raise DatasetError(
-            "number of edges differs from the stated number",
-            value=f"{found} rows, num-edge-list says {num_edges}",
-            where=str(table.path),
-            fix="The file is truncated or of another dataset; fetch it again.",
-        )
+        value = f"{found} rows, num-edge-list says {num_edges}"
+        raise _not_ogb("number of edges differs from the stated number", value, table.path)
 
 
-def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, RowSource]:
+def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, Rows]:
     if scheme is None and not folder.is_dir():
         return {}
     schemes = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if scheme is None and len(schemes) == 1:
         scheme = schemes[0]
     if scheme not in schemes:
-        raise DatasetError(
-            "no such split scheme" if scheme or not schemes else "split scheme is not clear",
-            value=f"{scheme!r}; there are {', '.join(schemes)}"
-            if schemes
-            else "no folder of a scheme stands in it",
-            where=str(folder),
-            fix="Name one of them: split=... (--split-scheme)."
-            if schemes
-            else "Put the split there as SCHEME/train.csv and so on; or remove the folder, and name no scheme.",
-        )
-    ids = {}
-    for name, file in _SPLIT_FILES.items():
-        table = CsvTable(_require(folder / scheme, f"{file}.csv"), header=False)
-        ids[name] = [TableRows(table=table, dtype="int64", names=table.names[:1], row_shape=())]
+        what, value = "no such split scheme", f"{scheme!r}; there are {', '.join(schemes)}"
+        fix = "Name one of them: split=... (--split-scheme)."
+        if not schemes:
+            value = "no folder of a scheme stands in it"
+            fix = "Put the split there as SCHEME/train.csv and so on; or remove the folder, and name no scheme."
+        elif scheme is None:
+            what = "split scheme is not clear"
+        raise DatasetError(what, value=value, where=str(folder), fix=fix)
+    ids = {
+        name: [table_rows(CsvTable(_require(folder / scheme, f"{file}.csv"), header=False), "int64")]
+        for name, file in _SPLIT_FILES.items()
+    }
     return masks_of(ids, num_vertices)
 
 
 def _refuse_other_kinds(folder: Path) -> None:
     raw = folder / "raw"
     if not raw.is_dir():
-        raise DatasetError(
-            "not a dataset folder of OGB",
-            value="no folder 'raw' in it",
-            where=str(folder),
-            fix="Give the folder that OGB downloaded, for example dataset/ogbn_arxiv.",
-        )
+        raise _not_ogb("not a dataset folder of OGB", "no folder 'raw' in it", folder)
     if _find(raw, "triplet-type-list.csv") or (raw / "relations").is_dir():
-        raise DatasetError(
-            "kind of graph not supported",
-            value="a heterogeneous graph, with vertices of several kinds",
-            where=str(raw),
-            fix="Choose a homogeneous dataset; edge types are supported, vertex types are not.",
-        )
+        raise _not_ogb("kind of graph not supported", "a heterogeneous graph, with vertices of several kinds", raw)
 
 
 def _one_number(path: Path, what: str) -> int:
@@ -217,16 +195,11 @@ def _stated(value: Any, what: str, path: Path) -> int:
     try:
         return as_integer(value if isinstance(value, int) else value.item(), what)
     except TypeError as error:
-        raise _not_ogb("a stated number is out of range", str(error), str(path)) from error
+        raise _not_ogb("a stated number is out of range", str(error), path) from error
 
 
 def _several_graphs(count: str, path: Path) -> DatasetError:
-    return DatasetError(
-        "kind of dataset not supported",
-        value=f"{count} graphs, a node-property dataset has one",
-        where=str(path),
-        fix="Choose one of OGB's node-property datasets (ogbn-...).",
-    )
+    return _not_ogb("kind of dataset not supported", f"{count} graphs, a node-property dataset has one", path)
 
 
 def _find(folder: Path, name: str) -> Path | None:
@@ -236,11 +209,10 @@ def _find(folder: Path, name: str) -> Path | None:
 def _require(folder: Path, name: str) -> Path:
     path = _find(folder, name)
     if path is None:
-        raise _not_ogb("file not found", f"neither {name}.gz nor {name}", str(folder))
+        raise _not_ogb("file not found", f"neither {name}.gz nor {name}", folder)
     return path
 
 
-def _not_ogb(what: str, value: str, where: str) -> DatasetError:
-    return DatasetError(
-        what, value=value, where=where, fix="Give a node-property dataset of OGB as it was downloaded."
-    )
+def _not_ogb(what: str, value: str, where: Path) -> DatasetError:
+    fix = "Give a node-property dataset of OGB (ogbn-..., with vertices of one kind) as it was downloaded."
+    return DatasetError(what, value=value, where=str(where), fix=fix)

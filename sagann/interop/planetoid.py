@@ -1,7 +1,7 @@
 """Cora and CiteSeer as their authors publish them: fetched once, known by their SHA-256, and read without PyG.
 
 A raw dataset is eight files, ``raw/ind.cora.x`` and so on, in the folder where PyG keeps them too. Seven are pickles. They are unpickled only if
-they are the published files, bit by bit, and even then only what arrays are made of.
+they are the published files, bit by bit.
 
 References:
     Yang, Cohen, Salakhutdinov, Revisiting Semi-Supervised Learning with Graph Embeddings, ICML 2016 (the splits). The files are those of
@@ -14,7 +14,6 @@ import hashlib
 import io
 import pickle
 import urllib.request
-from collections import defaultdict
 from collections.abc import Mapping
 from itertools import chain, repeat
 from pathlib import Path
@@ -60,15 +59,6 @@ NUM_VALIDATED = 500
 "Vertices to validate on: those behind the ones to train on."
 _MOST_BYTES = 2**20
 _PATIENCE_S = 30.0
-# What the pickles name: arrays of NumPy, matrices of SciPy as Python 2 has written them, and dictionaries of lists.
-_NAMED: Mapping[str, Any] = {
-    "reconstruct": np.zeros(0).__reduce__()[0],
-    "ndarray": np.ndarray,
-    "dtype": np.dtype,
-    "defaultdict": defaultdict,
-    "list": list,
-    "object": object,
-}
 
 
 def fetch_planetoid(name: str, folder: Path) -> None:
@@ -129,7 +119,7 @@ def _graph_of(content: Mapping[str, bytes]) -> Graph:
     test = np.array(content["test.index"].split(), dtype=np.int64)
     # Rows of tx stand in the order of the ids in the file. An id that is not in the file has neither features nor a label.
     num_vertices, first = int(test.max()) + 1, len(parts["ally"])
-    features = np.zeros((num_vertices, parts["allx"].shape[1]), dtype=np.float32)
+    features = np.zeros((num_vertices, parts["allx"]._shape[1]), dtype=np.float32)
     answers = np.zeros((num_vertices, parts["ally"].shape[1]), dtype=np.int64)
     features[:first], answers[:first] = parts["allx"].dense(), parts["ally"]
     features[np.sort(test)], answers[np.sort(test)] = parts["tx"].dense(), parts["ty"]
@@ -167,37 +157,20 @@ class _Matrix:
     data: Array
     _shape: tuple[int, int]
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._shape
-
     def dense(self) -> Array:
-        found = np.zeros(self.shape, dtype=np.float32)
-        rows = np.repeat(np.arange(self.shape[0]), np.diff(self.indptr))
+        found = np.zeros(self._shape, dtype=np.float32)
+        rows = np.repeat(np.arange(self._shape[0]), np.diff(self.indptr))
         np.add.at(found, (rows, self.indices), self.data)
         return found
 
 
 class _Unpickler(pickle.Unpickler):
+    """Reads what Python 2 and older versions of NumPy and SciPy have written."""
+
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         if global_name == "csr_matrix":
             return _Matrix
-        if global_name == "_reconstructor" and module_name in ("copy_reg", "copyreg"):
-            return _bare
-        if global_name == "encode" and module_name == "_codecs":
-            return _encoded
-        found = _NAMED.get(global_name.strip("_"))
-        if found is None:
-            raise pickle.UnpicklingError(f"it names {module_name}.{global_name}")
-        return found
-
-
-def _bare(kind: Any, *_: object) -> Any:
-    return kind.__new__(kind)
-
-
-def _encoded(text: str, encoding: str) -> bytes:
-    return text.encode(encoding)
+        return super().find_class(module_name.replace("numpy.core", "numpy._core"), global_name)
 
 
 def _unpickled(content: bytes) -> Any:

@@ -1,20 +1,27 @@
-"""PyTorch Geometric: make a Graph of a ``Data`` object, and back. Tensors are shared where possible."""
+"""PyTorch Geometric: make a Graph of a ``Data`` object, and back. Tensors are shared where possible.
+
+:class:`Attributes` is what one object has, whether it is in memory or was saved (:mod:`sagann.interop.pyg_file`): the same rules say what becomes
+of each attribute.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, MissingDependencyError, listed, require_choice, require_type, shown
+from sagann.errors import DatasetError, InputError, MissingDependencyError, listed, require_choice, shown
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.checks import check_ids, form_of, mask_of_ids, numbered, wrong_form
 from sagann.graph.feature_store import tensor_of
 from sagann.graph.rows import is_sparse
 from sagann.graph.task import answers_of
+from sagann.storage.manifest import SAFE_NAME
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -24,7 +31,9 @@ Task = Literal["auto", "classification", "multi-label", "regression", "none"]
 TASK_CHOICES = ("auto", "classification", "multi-label", "regression", "none")
 
 
-def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto", name: str = "pyg") -> Graph:
+def from_pyg(
+    data: Data, *, num_classes: int | None = None, task: Task = "auto", split: int | None = None, name: str = "pyg"
+) -> Graph:
     """Make a Graph of a PyG ``Data`` (or ``Batch``) object.
 
     The graph takes ``edge_index`` (an edge goes from the first row to the second), ``x``, ``y``, the masks ``train_mask``,
@@ -48,6 +57,7 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
         data: a homogeneous ``Data`` with ``edge_index``.
         num_classes: number of classes; default one more than the largest label, or the number of columns.
         task: what ``y`` is: 'classification', 'multi-label', 'regression', 'none', or 'auto' where its form tells.
+        split: column of masks that hold several splits.
         name: name of the graph.
     Raises:
         InputError: a heterogeneous object, no ``edge_index``, several splits in one mask, a ``y`` that does not fit the task or does not
@@ -57,7 +67,6 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
         >>> from_pyg(Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 2]])))
         Graph(num_vertices=3, num_edges=2, num_features=3, num_classes=0)
     """
-    require_choice(task, TASK_CHOICES, what="unknown task", where="from_pyg.task")
     if hasattr(data, "node_types"):
         raise InputError(
             "kind of graph not supported",
@@ -74,54 +83,14 @@ def from_pyg(data: Data, *, num_classes: int | None = None, task: Task = "auto",
             "without PyG make sagann.Graph(topology=sagann.Topology.from_edge_index(edge_index, num_vertices), features=x, labels=y, "
             "num_classes=...).",
         )
-    edge_index = getattr(data, "edge_index", None)
-    _require_tensor(edge_index, "edge_index")
-    if edge_index is None or edge_index.ndim != 2 or edge_index.shape[0] != 2:
-        raise InputError(
-            "data has no edges",
-            value=f"edge_index is {None if edge_index is None else list(edge_index.shape)}, expected [2, num_edges]",
-            where="from_pyg",
-            fix="Set data.edge_index; of a SparseTensor adj_t, whose rows are destinations, "
-            "row, col, _ = adj_t.coo() gives torch.stack([col, row]).",
-        )
-    fields = {key: value for key, value in data.to_dict().items() if value is not None}
-    lengths = {key: len(rows) if isinstance(rows, Tensor) and rows.ndim else None for key, rows in fields.items()}
-    keys = edge_data_of(lengths, edge_index.shape[1])
-    y, ptr = getattr(data, "y", None), getattr(data, "ptr", None)
-    num_rows, prefix = data.num_nodes or 0, ""
-    if isinstance(y, Tensor) and y.ndim and ptr is not None and len(y) == len(ptr) - 1 != num_rows:
-        num_rows, prefix = len(y), "graph_"
-    labels, targets = _labels_or_targets(y, num_rows, task)
-    if targets is not None and num_classes is not None:
-        raise InputError(
-            "targets have no classes",
-            value=f"num_classes = {num_classes}, and y is taken as targets of a regression",
-            where="from_pyg",
-            fix="Pass task='classification' if y has class ids; else leave num_classes out.",
-        )
-    answers: dict[str, Any] = {
-        f"{prefix}labels": labels,
-        f"{prefix}targets": targets,
-        f"num_{prefix}classes": num_classes or 0,
-    }
-    graph = Graph(
-        topology=Topology.from_coo(
-            src=edge_index[0],
-            dst=edge_index[1],
-            num_src=data.num_nodes or 0,
-            edge_data={name: fields[key] for name, key in keys.items()},
-        ),
-        features=getattr(data, "x", None),
-        splits=_splits(fields, data.num_nodes or 0),
-        graph_ptr=ptr,
-        **answers,
-        name=name,
-    )
-    validate_graph(graph)
-    taken = {"edge_index", "x", "y", "num_nodes", *keys.values(), *([] if ptr is None else ["ptr", "batch"])}
-    splits = [split_field(fields, split) for split in SPLIT_NAMES]
-    if left_out := {key: form_of(value) for key, value in fields.items() if key not in {*taken, *splits}}:
-        warnings.warn(left_out_of("data", left_out), stacklevel=2)
+    values = {key: value for key, value in data.to_dict().items() if value is not None}
+    attributes = Attributes(values=values, task=task, split=split)
+    attributes.graph_ptr = attributes.tensor("ptr")
+    attributes.num_vertices = data.num_nodes or 0
+    attributes.taken |= {"num_nodes"} | ({"batch"} if "ptr" in values else set())
+    graph, left_out = attributes.graph(attributes.edge_index(), name, num_classes)
+    if left_out:
+        warnings.warn(left_out, stacklevel=2)
     return graph
 
 
@@ -162,117 +131,253 @@ def to_pyg(graph: Graph) -> Data:
     return Data(edge_index=edge_index, num_nodes=graph.num_vertices, **fields)
 
 
-def _require_tensor(value: object, field: str) -> None:
-    require_type(value, Tensor, where=f"data.{field}", fix=f"Pass torch.as_tensor({field}).", optional=True)
+@dataclass(kw_only=True)
+class Attributes:
+    """The attributes of a PyG object on their way into a graph, and those of them that it takes."""
 
+    values: Mapping[str, Any]
+    "The attributes by name, without those that are None."
+    task: Task
+    "What ``y`` is."
+    split: int | None = None
+    "Column of masks that hold several splits."
+    path: str = ""
+    "The file that the object was saved in; empty for an object in memory."
+    num_vertices: int | None = None
+    "Number of vertices; None where nothing says it."
+    graph_ptr: Tensor | None = None
+    "Offsets of several graphs among the vertices, int64 [G + 1]."
+    bounds: Mapping[str, Tensor] | None = None
+    """Of several graphs that were saved, the offsets of the graphs along the rows of each attribute (of edge_index, along its columns): int64
+    [G + 1]."""
+    taken: set[str] = field(default_factory=set)
+    "Names of the attributes that the graph takes."
 
-def edge_data_of(lengths: Mapping[str, int | None], num_edges: int) -> dict[str, str]:
-    """The attribute of PyG that becomes the edge data of each name: edge_weight, edge_type, edge_attr, and every other edge_NAME with a row
-    per edge; without edge_weight also 'weight', as NetworkX calls it. ``lengths`` are the numbers of rows, None for what is no tensor.
-    """
-    found = {}
-    for key, length in lengths.items():
-        name = key.removeprefix("edge_")
-        is_plain = name == key
-        # The rows of edge_label belong to the edges of edge_label_index.
-        is_other = key.endswith("_index") or f"{key}_index" in lengths
-        if is_other or (is_plain and (key != "weight" or "edge_weight" in lengths)):
-            continue
-        if length == num_edges or (not is_plain and name in ("weight", "type", "attr")):
-            found[name] = key
-    return found
+    def __post_init__(self) -> None:
+        require_choice(self.task, TASK_CHOICES, what="unknown task", where="task (--task)")
 
+    def where(self, name: str) -> str:
+        """An attribute, for errors."""
+        return f"{self.path}, {name}" if self.path else f"data.{name}"
 
-def split_field(fields: Mapping[str, Any], split: str) -> str | None:
-    """The attribute of PyG that has a split, as a mask or, where its name ends in '_idx', as ids; None without one."""
-    names = (f"{split}_mask", f"{split}_idx", *(["valid_idx"] if split == "val" else []))
-    return next((name for name in names if name in fields), None)
+    def refused(self, what: str, name: str, value: str, fix: str) -> InputError:
+        """The error of an attribute."""
+        return (DatasetError if self.path else InputError)(what, value=value, where=self.where(name), fix=fix)
+
+    def tensor(self, name: str) -> Tensor | None:
+        """The tensor of this name, which counts as taken; None without one."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        self.taken.add(name)
+        if not isinstance(value, Tensor):
+            raise self.refused(
+                "an attribute is no tensor", name, form_of(value), f"Convert it: torch.as_tensor({name})."
+            )
+        if self.path and (value.layout != torch.strided or value.is_quantized or value.is_nested):
+            fix = "Save it as a plain tensor: x.detach().cpu().to_dense().contiguous()."
+            raise self.refused("a tensor is of a kind that is not read", name, form_of(value), fix)
+        return value
+
+    def features(self) -> Tensor | None:
+        """``x``; what was saved as integers is read as float32."""
+        x = self.tensor("x")
+        return x if x is None or x.is_floating_point() or not self.path else x.float()
+
+    def edge_index(self) -> Tensor:
+        """The ids of the edges, [2, E]."""
+        ids = self.tensor("edge_index")
+        if ids is None or ids.ndim != 2 or ids.shape[0] != 2 or ids.is_floating_point():
+            raise self.refused(
+                "there are no edges",
+                "edge_index",
+                f"edge_index is {'missing' if ids is None else form_of(ids)}, expected integers [2, num_edges]; there are {listed([*map(shown, self.values)])}",
+                "Set data.edge_index; of a SparseTensor adj_t, whose rows are destinations, row, col, _ = adj_t.coo() gives torch.stack([col, row]).",
+            )
+        return ids
+
+    def edge_data(self, num_edges: int) -> dict[str, Tensor]:
+        """Edge data by name: edge_weight, edge_type, edge_attr, and every other edge_NAME with a row per edge; without edge_weight also
+        'weight', as NetworkX calls it.
+        """
+        found: dict[str, Tensor] = {}
+        for key, value in self.values.items():
+            name = key.removeprefix("edge_")
+            is_plain = name == key
+            # The rows of edge_label belong to the edges of edge_label_index.
+            is_other = key.endswith("_index") or f"{key}_index" in self.values or not SAFE_NAME.fullmatch(name)
+            if is_other or (is_plain and (key != "weight" or "edge_weight" in self.values)):
+                continue
+            if not isinstance(value, Tensor) or not value.ndim:
+                continue
+            if self.bounds and not self._is_of(key, "edge_index"):
+                continue
+            if len(value) == num_edges or (not is_plain and name in ("weight", "type", "attr")):
+                if name == "type" and (value.is_floating_point() or value.ndim != 1):
+                    fix = "Convert it, or delete it."
+                    raise wrong_form(value, "integers [E]", where=self.where(key), fix=fix, error=DatasetError)
+                self.tensor(key)
+                found[name] = value
+        return found
+
+    def _is_of(self, name: str, other: str) -> bool:
+        """Whether graphs that were saved have as many rows of one attribute as of another."""
+        bounds = self.bounds or {}
+        return name in bounds and torch.equal(bounds[name], bounds[other])
+
+    def is_of_vertices(self, name: str) -> bool:
+        """Whether an attribute of graphs that were saved has a row per vertex; those of a single graph are taken to."""
+        if self.bounds is None or self.graph_ptr is None:
+            return True
+        return name in self.bounds and torch.equal(self.bounds[name], self.graph_ptr)
+
+    def answers(self) -> dict[str, Tensor]:
+        """``y`` as labels or targets of vertices or of whole graphs, by the field of a graph; nothing for the task 'none'."""
+        y = None if self.task == "none" else self.tensor("y")
+        if y is None:
+            return {}
+        of, num_rows, rows = "", self.num_vertices, "vertices"
+        num_graphs = None if self.graph_ptr is None else len(self.graph_ptr) - 1
+        if num_graphs is not None and (
+            not self.is_of_vertices("y") if self.bounds else y.ndim > 0 and len(y) == num_graphs != num_rows
+        ):
+            of, num_rows, rows = "graph_", num_graphs, "graphs"
+            counts = self.bounds["y"].diff() if self.bounds and "y" in self.bounds else torch.ones(1)
+            # A graph whose y is a vector of T numbers has T rows in a saved dataset.
+            if y.ndim and len(y) == num_graphs * int(counts[0]) and counts[0] > 1 and (counts == counts[0]).all():
+                y = y.reshape(num_graphs, int(counts[0]), *y.shape[1:])
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        if y.ndim not in (1, 2) or num_rows not in (None, len(y)):
+            raise self.refused(
+                "there is no label for each vertex, nor for each graph",
+                "y",
+                f"y {list(y.shape)}, but there are {num_rows} {rows}",
+                "Give one label or target per vertex, or per graph (of a Batch: Batch.from_data_list); or leave y out: task='none' (--task none).",
+            )
+        labels, targets = self._labels_or_targets(y)
+        return {
+            f"{of}{name}": rows for name, rows in (("labels", labels), ("targets", targets)) if rows is not None
+        }
+
+    def _labels_or_targets(self, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """``y`` as labels or as targets; the other one is None."""
+        task, error = self.task, DatasetError if self.path else InputError
+        if task == "auto":
+            task = self._task_of(y)
+        if task == "regression":
+            return None, y.float()
+        is_matrix = y.ndim == 2
+        if task == "multi-label":
+            if is_matrix and _is_binary(y):
+                return y.to(torch.uint8), None
+            expected, fix = (
+                "0 and 1 [n, num_classes] for several labels each",
+                "Pass task='regression' (--task regression) for targets.",
+            )
+            if y.isnan().any():
+                fix = "Write 0 for an unknown label, or leave y out: task='none' (--task none)."
+                expected += ", and no NaN"
+            raise wrong_form(y, expected, where=self.where("y"), fix=fix, error=error)
+        known = torch.where(y.isnan(), -1, y) if y.is_floating_point() else y
+        if is_matrix or not _is_whole(known):
+            expected = "integers [n], or 0 and 1 [n, num_classes] with task='multi-label'"
+            fix = "Number the classes from 0, -1 for unknown; or pass task='regression' (--task regression) for targets."
+            raise wrong_form(y, expected, where=self.where("y"), fix=fix, error=error)
+        return known.long(), None
+
+    def _task_of(self, y: Tensor) -> Task:
+        """The task that the form of ``y`` tells; an error where it may be of two."""
+        if y.ndim == 2 and _is_binary(y.nan_to_num()):
+            return "multi-label"
+        if y.is_floating_point() and not _is_whole(torch.where(y.isnan(), -1, y)):
+            return "regression"
+        if y.ndim == 1 and not y.is_floating_point():
+            return "classification"
+        two = "class ids, or targets" if y.ndim == 1 else "targets, or counts"
+        raise self.refused(
+            "the task of y is not clear",
+            "y",
+            f"{form_of(y)} of integers, which may be {two}",
+            "Pass task='regression' (--task regression)" + (" or task='classification'." if y.ndim == 1 else "."),
+        )
+
+    def splits(self) -> dict[str, Tensor]:
+        """The masks of the splits, by name."""
+        splits: dict[str, Tensor] = {}
+        is_chosen = False
+        for name in SPLIT_NAMES:
+            keys = (f"{name}_mask", f"{name}_idx", *(["valid_idx"] if name == "val" else []))
+            key = next((key for key in keys if key in self.values), "")
+            is_ids = key.endswith("_idx")
+            # Ids in graphs that were saved count the vertices of each anew.
+            if not key or (is_ids and (self.bounds or self.num_vertices is None)) or not self.is_of_vertices(key):
+                continue
+            mask = self.tensor(key)
+            assert mask is not None
+            if is_ids and mask.ndim == 1 and not (mask.is_floating_point() or mask.dtype == torch.bool):
+                ids, mask = mask, torch.zeros(self.num_vertices or 0, dtype=torch.bool, device=mask.device)
+                error = DatasetError if self.path else InputError
+                check_ids(ids, len(mask), "vertex", where=numbered(self.where(key), "position"), error=error)
+                mask[ids.long()] = True
+            if mask.ndim == 2 and mask.dtype == torch.bool:
+                if self.split not in range(mask.shape[1]):
+                    raise self.refused(
+                        "there are several splits",
+                        key,
+                        f"{mask.shape[1]} columns, and {'none' if self.split is None else self.split} is chosen",
+                        f"Choose a column from 0 to {mask.shape[1] - 1}: split= (--split-scheme).",
+                    )
+                mask, is_chosen = mask[:, self.split], True
+            elif mask.ndim != 1 or mask.dtype != torch.bool:
+                is_whole = mask.ndim == 1 and len(mask) == self.num_vertices
+                fix = "Convert the mask with .bool()." if is_whole else mask_of_ids(self.num_vertices or 0)
+                value = f"{form_of(mask)}, expected torch.bool [num_vertices]"
+                raise self.refused("mask is not a mask of one split", key, value, fix)
+            splits[name] = mask
+        if self.split is not None and not is_chosen:
+            value = f"column {self.split} is chosen, and there are no masks of several columns"
+            raise self.refused(
+                "there is no split to choose", "train_mask", value, "Leave split= (--split-scheme) out."
+            )
+        return splits
+
+    def left_out(self) -> str:
+        """The line that names the attributes that the graph does not take; empty without any."""
+        others = {key: form_of(value) for key, value in self.values.items() if key not in self.taken}
+        return left_out_of(Path(self.path).name if self.path else "data", others) if others else ""
+
+    def graph(self, edge_index: Tensor, name: str, num_classes: int | None = None) -> tuple[Graph, str]:
+        """The graph with edges of these ids, and the line of :meth:`left_out`."""
+        answers: dict[str, Any] = self.answers()
+        if num_classes is not None and any(key.endswith("targets") for key in answers):
+            value = f"num_classes = {num_classes}, and y is taken as targets of a regression"
+            fix = "Pass task='classification' if y has class ids; else leave num_classes out."
+            raise self.refused("targets have no classes", "y", value, fix)
+        prefix = "graph_" if any(key.startswith("graph_") for key in answers) else ""
+        answers[f"num_{prefix}classes"] = num_classes or 0
+        topology = Topology.from_coo(
+            src=edge_index[0],
+            dst=edge_index[1],
+            num_src=self.num_vertices or 0,
+            edge_data=self.edge_data(edge_index.shape[1]),
+        )
+        graph = Graph(
+            topology=topology,
+            features=self.features(),
+            splits=self.splits(),
+            graph_ptr=self.graph_ptr,
+            name=name,
+            **answers,
+        )
+        validate_graph(graph)
+        return graph, self.left_out()
 
 
 def left_out_of(source: str, kinds: Mapping[str, str]) -> str:
     """The line that names what of a source is left out, by the kind of each attribute."""
     named = [f"{shown(name, 40)} ({kind.removeprefix('torch.')})" for name, kind in kinds.items()]
     return f"Left out of {source}: {listed(named)}."
-
-
-def _splits(fields: Mapping[str, Any], num_vertices: int) -> dict[str, Tensor]:
-    splits = {}
-    for name in SPLIT_NAMES:
-        key = split_field(fields, name)
-        if key is None:
-            continue
-        mask = fields[key]
-        _require_tensor(mask, key)
-        if key.endswith("_idx") and mask.ndim == 1 and not (mask.is_floating_point() or mask.dtype == torch.bool):
-            ids, mask = mask, torch.zeros(num_vertices, dtype=torch.bool, device=mask.device)
-            check_ids(ids, num_vertices, "vertex", where=numbered(f"data.{key}", "position"))
-            mask[ids.long()] = True
-        if mask.ndim != 1 or mask.dtype != torch.bool:
-            if mask.ndim != 1:
-                fix = f"Choose one split, for example data.{key}[:, 0]."
-            else:
-                fix = "Convert the mask with .bool()." if len(mask) == num_vertices else mask_of_ids(num_vertices)
-            raise InputError(
-                "mask is not a mask of one split",
-                value=f"{mask.dtype} {list(mask.shape)}, expected torch.bool [num_vertices]",
-                where=f"data.{key}",
-                fix=fix,
-            )
-        splits[name] = mask
-    return splits
-
-
-def _labels_or_targets(y: Tensor | None, num_vertices: int, task: Task) -> tuple[Tensor | None, Tensor | None]:
-    """``y`` as labels or as targets; the other one is None, and both are for the task 'none'."""
-    _require_tensor(y, "y")
-    if y is None or task == "none":
-        return None, None
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim not in (1, 2) or y.shape[0] != num_vertices:
-        raise InputError(
-            "data has no vertex labels",
-            value=f"y {list(y.shape)}, but there are {num_vertices} vertices",
-            where="data.y",
-            fix="Give one label or target per vertex, or per graph of a Batch (Batch.from_data_list); or pass from_pyg(..., task='none').",
-        )
-    found = _task_of(y) if task == "auto" else task
-    if found == "regression":
-        return None, y.float()
-    if found == "multi-label":
-        if y.ndim == 2 and _is_binary(y):
-            return y.to(torch.uint8), None
-        expected = "0 and 1 [num_vertices, num_classes] for several labels per vertex"
-        fix = "Pass from_pyg(..., task='regression') for targets."
-        if y.isnan().any():
-            expected, fix = (
-                f"{expected}, and no NaN",
-                "Write 0 for an unknown label, or leave the vertices out: task='none'.",
-            )
-        raise wrong_form(y, expected, where="data.y", fix=fix)
-    known = torch.where(y.isnan(), -1, y) if y.is_floating_point() else y
-    if y.ndim != 1 or not _is_whole(known):
-        expected = "integers [num_vertices], or 0 and 1 [num_vertices, num_classes] with task='multi-label'"
-        fix = "Number the classes from 0, -1 for unknown; or pass from_pyg(..., task='regression') for targets."
-        raise wrong_form(y, expected, where="data.y", fix=fix)
-    return known.long(), None
-
-
-def _task_of(y: Tensor) -> Task:
-    """The task that the form of ``y`` tells; an InputError where it may be of two."""
-    if y.ndim == 2 and _is_binary(y.nan_to_num()):
-        return "multi-label"
-    if y.is_floating_point() and not _is_whole(torch.where(y.isnan(), -1, y)):
-        return "regression"
-    if y.ndim == 1 and not y.is_floating_point():
-        return "classification"
-    two = "class ids, or targets" if y.ndim == 1 else "targets, or counts"
-    raise InputError(
-        "the task of y is not clear",
-        value=f"{y.dtype} {list(y.shape)} of integers, which may be {two}",
-        where="from_pyg.task",
-        fix="Pass from_pyg(..., task='regression')" + (" or task='classification'." if y.ndim == 1 else "."),
-    )
 
 
 def _is_binary(y: Tensor) -> bool:

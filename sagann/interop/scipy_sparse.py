@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +13,10 @@ from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.graph.checks import check_offsets, wrong_form
 from sagann.interop.pyg import left_out_of
-from sagann.storage.edge_source import EdgeChunk, JoinedEdges
+from sagann.storage.edge_source import EdgeChunk, Edges
 from sagann.storage.import_source import CsrRows, ImportSource
-from sagann.storage.read_source import graph_of
-from sagann.storage.row_source import Array, ArrayRows, RowSource, label_rows, target_rows
+from sagann.storage.importer import graph_of
+from sagann.storage.rows import Array, Rows, array_rows, as_features, as_labels, as_targets
 
 if TYPE_CHECKING:
     from scipy.sparse import sparray, spmatrix
@@ -67,33 +68,36 @@ def from_scipy(
         said = left_out_of("adjacency", {"values": f"{coo.data.dtype} {list(coo.data.shape)}"})
         warnings.warn(f"{said} weighted=True keeps them as weights.", stacklevel=2)
     data = {"weight": _numbers(coo.data, "adjacency")} if weighted else {}
+    ends = iter([EdgeChunk(src=src, dst=dst, file="adjacency")])
+    if labels is not None and np.asarray(labels).dtype.kind == "f":
+        expected = "integers [N], or 0 and 1 [N, C]"
+        fix = "Number the classes from 0; use -1 for an unknown label. For a regression, pass targets."
+        raise wrong_form(np.asarray(labels), expected, where="from_scipy, labels", fix=fix)
     return graph_of(
         ImportSource(
             name=name,
             description="from_scipy",
-            edges=JoinedEdges(
-                ends=iter([EdgeChunk(src=src, dst=dst, file="adjacency")]), num_edges=len(src), data=data
-            ),
+            edges=Edges(ends=ends, num_edges=len(src), data=data),
             features=None if features is None else _features(features),
-            labels=None if labels is None else _labels(np.asarray(labels)),
-            targets=None if targets is None else _targets(np.asarray(targets)),
+            labels=None if labels is None else as_labels(array_rows(np.asarray(labels), "from_scipy, labels")),
+            targets=None if targets is None else as_targets(array_rows(np.asarray(targets), "from_scipy, targets")),
             num_vertices=num_vertices,
         )
     )
 
 
-def _features(features: Any) -> RowSource | CsrRows:
+def _features(features: Any) -> Rows | CsrRows:
     if not hasattr(features, "tocsr"):
-        return _numbers(np.asarray(features), "features")
+        return replace(as_features(_numbers(np.asarray(features), "features")), store_as="float32")
     csr = features.tocsr()
-    values = _numbers(csr.data, "features").array
-    indptr, num_entries = csr.indptr.astype(np.int64), len(csr.indices)
-    check_offsets(torch.from_numpy(indptr), num_entries, "offsets of sparse features", where="from_scipy, features")
-    entries = iter([(csr.indices, values)])
-    return CsrRows(indptr=indptr, num_features=csr.shape[1], entries=entries, file="from_scipy, features")
+    _numbers(csr.data, "features")
+    indptr, num_entries, where = csr.indptr.astype(np.int64), len(csr.indices), "from_scipy, features"
+    check_offsets(torch.from_numpy(indptr), num_entries, "offsets of sparse features", where=where)
+    entries = iter([(csr.indices, csr.data)])
+    return CsrRows(indptr=indptr, num_features=csr.shape[1], entries=entries, file=where)
 
 
-def _numbers(values: Array, what: str) -> ArrayRows:
+def _numbers(values: Array, what: str) -> Rows:
     if values.dtype.kind not in "fiub":
         raise InputError(
             "values are not real numbers",
@@ -101,19 +105,4 @@ def _numbers(values: Array, what: str) -> ArrayRows:
             where=f"from_scipy, {what}",
             fix="Convert the values; for complex numbers, pass the real part, the imaginary part, or the modulus.",
         )
-    return ArrayRows(array=values, file=f"from_scipy, {what}", dtype="float32")
-
-
-def _labels(labels: Array) -> RowSource:
-    where = "from_scipy, labels"
-    if labels.dtype.kind == "f":
-        expected, fix = (
-            "integers [N], or 0 and 1 [N, C]",
-            "Number the classes from 0; use -1 for an unknown label. For a regression, pass targets.",
-        )
-        raise wrong_form(labels, expected, where=where, fix=fix)
-    return label_rows(ArrayRows(array=labels, file=where, dtype="int64"), labels)
-
-
-def _targets(targets: Array) -> RowSource:
-    return target_rows(ArrayRows(array=targets, file="from_scipy, targets", dtype="float32"), targets)
+    return array_rows(values, f"from_scipy, {what}", "float32")

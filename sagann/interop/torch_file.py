@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
-import struct
 import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +16,6 @@ from threading import Lock
 from typing import Any, BinaryIO
 
 import torch
-from torch import Tensor
 from torch.serialization import (
     add_safe_globals,
     clear_safe_globals,
@@ -27,25 +24,10 @@ from torch.serialization import (
 )
 
 from sagann.errors import DatasetError, in_one_line, shown
-from sagann.storage.regular_file import reading
-from sagann.storage.row_source import Array
+from sagann.storage.regular_file import UNREADABLE, reading
 
 _ALLOWED = Lock()
 "Held while the list of allowed classes, one of the whole process, is ours."
-_UNREADABLE = (
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    OSError,
-    EOFError,
-    RuntimeError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-)
-"What readers of a damaged or foreign file raise."
 _FIX = "The file is damaged, truncated, or was not written by torch.save; fetch or make it again."
 _AGAIN = "If you trust it, load it with PyTorch, and save it again with torch.save(data.to_dict(), FILE)."
 
@@ -61,28 +43,29 @@ class Saved:
 
 
 def read_torch_file(
-    path: str | os.PathLike[str], allowed: Mapping[str, type[Saved]], *, advice: Mapping[str, str]
+    path: str | os.PathLike[str], allowed: Mapping[str, type[Saved]], *, advice: Mapping[str, str], mapped: bool
 ) -> Any:
-    """Read what ``torch.save`` has written, with tensors that are mapped from the file.
+    """Read what ``torch.save`` has written.
 
     Args:
         path: the file.
         allowed: for the classes that it may name beside tensors and plain values, what stands for them.
         advice: what to do about other classes, by how their names begin.
+        mapped: map tensors from the file in place of reading them.
 
     Raises:
         DatasetError: the file is missing or damaged, or names another class or function.
     """
     path = os.fspath(path)
     forbidden: list[str] = []
-    with reading(path, _UNREADABLE, what="file of PyTorch", fix=_FIX):
+    with reading(path, what="file of PyTorch", fix=_FIX):
         if not zipfile.is_zipfile(path):
             raise ValueError(f"no zip archive, as PyTorch 1.6 and later write. {_AGAIN}")
         _require_checksums(path)
         with _allowing([dict, defaultdict, *((each, name) for name, each in allowed.items())]):
             forbidden = sorted(get_unsafe_globals_in_checkpoint(path))
             if not forbidden:
-                return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     known = [(name, text) for name in forbidden for start, text in advice.items() if name.startswith(start)]
     name, fix = known[0] if known else (forbidden[0], _AGAIN)
     raise DatasetError(
@@ -104,7 +87,7 @@ def load_plain(file: BinaryIO) -> Any:
         file.seek(0)
         with _allowing([]):
             return torch.load(file, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise ValueError(in_one_line(error) if type(error) is not ValueError else str(error)) from error
 
 
@@ -131,20 +114,3 @@ def _allowing(classes: Sequence[Callable[..., Any] | tuple[Callable[..., Any], s
         finally:
             clear_safe_globals()
             add_safe_globals(others)
-
-
-def array_of(saved: object, where: str) -> Array | None:
-    """A tensor of a file as an array; None for anything else. Numbers that NumPy does not have become float32."""
-    if not isinstance(saved, Tensor):
-        return None
-    if saved.layout != torch.strided or saved.is_quantized or saved.is_nested:
-        raise DatasetError(
-            "a tensor is of a kind that is not read",
-            value=f"{str(saved.layout).removeprefix('torch.')} {list(saved.shape)}",
-            where=where,
-            fix="Save it as a plain tensor: x.detach().cpu().to_dense().contiguous().",
-        )
-    try:
-        return saved.detach().resolve_neg().resolve_conj().numpy()
-    except TypeError:
-        return saved.detach().float().numpy()

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.rows import flat_bytes
-from sagann.storage.array_map import maps_of
 from sagann.storage.mapped import mapped_rows
-from sagann.storage.npy import PartChecksums
+from sagann.storage.npy import PartChecksums, maps_of
 
 _AT_ONCE_BYTES = 64 << 20
 "Largest number of bytes that are read from a feature store at a time, unless a single row is larger."
@@ -46,5 +45,5 @@ def _known_checksums(array: Features, *, as_stated: bool) -> tuple[int, ...] | N
         is_whole = (each.begin, each.end) == (array.data_ptr(), array.data_ptr() + array.nbytes)
         # A map that was written to has no rows.
         if is_whole and (each.is_checked or as_stated) and each.is_unchanged() and mapped_rows(array) is not None:
-            return each.crc32
+            return each.spec.crc32
     return None

@@ -23,7 +23,7 @@ from sagann.graph.rows import csr_tensor, is_sparse
 from sagann.graph.subgraph import require_no_links
 from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, Manifest, kind_of_labels, layout_of, read_manifest, write_manifest
-from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
+from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name, map_npy, write_npy
 from sagann.storage.verify import check_files
 
 _STATED = ("name", "num_classes", "num_graph_classes", "num_edge_types")
@@ -78,15 +78,23 @@ def open_graph(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
 def map_dataset(folder: Path, manifest: Manifest, *, verify: bool = True) -> Graph:
     """Map the arrays of a dataset folder whose manifest is known."""
     tensors = {name: map_npy(folder / f"{name}.npy", spec, verify=verify) for name, spec in manifest.arrays.items()}
+    return graph_of_arrays(
+        tensors, manifest.num_features, names_of(manifest), {name: getattr(manifest, name) for name in _STATED}
+    )
+
+
+def graph_of_arrays(
+    tensors: Mapping[str, Tensor], num_features: int, names: Mapping[str, Any], stated: Mapping[str, Any]
+) -> Graph:
+    """A graph of arrays with the names of their files, without checks; ``stated`` has its name and counts that no array tells."""
     topology = Topology(
         indptr=tensors["indptr"],
         indices=tensors["indices"],
-        num_src=manifest.num_vertices,
-        edge_data={name: tensors[f"edge_{name}"] for name in manifest.edge_data},
+        num_src=len(tensors["indptr"]) - 1,
+        edge_data={name.removeprefix("edge_"): rows for name, rows in tensors.items() if name.startswith("edge_")},
         validate=False,
     )
-    graph = Graph(topology=topology, **{name: getattr(manifest, name) for name in _STATED})
-    return with_vertex_arrays(graph, tensors, manifest.num_features, names_of(manifest))
+    return with_vertex_arrays(Graph(topology=topology, **stated), tensors, num_features, names)
 
 
 def with_vertex_arrays(
@@ -123,11 +131,8 @@ def check_dataset(path: str | os.PathLike[str]) -> None:
         DatasetError: a file is missing, truncated or damaged.
         InputError: a value is not valid in a graph.
     """
-    folder = _folder(path)
-    manifest = read_manifest(folder)
-    graph = map_dataset(folder, manifest)
-    for name, spec in manifest.arrays.items():
-        check_npy(folder / f"{name}.npy", spec)
+    graph = open_graph(path)
+    check_files(graph)
     validate_graph(graph)
 
 

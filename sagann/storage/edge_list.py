@@ -6,12 +6,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from sagann.errors import DatasetError, listed, require_choice
 from sagann.options import with_known_names
-from sagann.storage.columns import quoted
-from sagann.storage.edge_source import EdgeChunk, EdgeColumn
+from sagann.storage.edge_source import EdgeChunk, EdgeColumn, Edges
 from sagann.storage.import_source import ImportOptions, ImportSource
 from sagann.storage.importer import import_dataset
 from sagann.storage.tables import (
@@ -23,6 +22,7 @@ from sagann.storage.tables import (
     end_columns,
     named_column,
     open_table,
+    quoted,
 )
 from sagann.storage.vertex_files import open_features, open_labels, open_targets
 
@@ -90,13 +90,12 @@ def import_edge_list(
         ...     open_graph(folder + "/roads").topology.edge_data["weight"].tolist()
         [2.5, 4.0]
     """
-    options = options or ImportOptions()
-    form = form or EdgeListFormat()
+    options, form = options or ImportOptions(), form or EdgeListFormat()
     files = _edge_files(source, kind=form.kind)
     _refuse_vertex_files(files, {"features": features, "labels": labels, "targets": targets})
-    edges = EdgeListSource(files, form, may_be_empty=options.num_vertices is not None)
-    given: dict[str, Any] = {"separator": form.separator}
-    columns = None if features is None else open_features(features, **given)
+    edges = _Tables(files, form).edges(may_be_empty=options.num_vertices is not None)
+    separator = form.separator
+    columns = None if features is None else open_features(features, separator=separator)
     import_dataset(
         ImportSource(
             # Edge files often have a general name such as 'edges'.
@@ -104,9 +103,9 @@ def import_edge_list(
             description=f"edge list {files[0].name}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""),
             edges=edges,
             features=columns,
-            feature_names=() if columns is None else columns.column_names,
-            labels=None if labels is None else open_labels(labels, **given),
-            targets=None if targets is None else open_targets(targets, **given),
+            feature_names=() if columns is None else columns.names,
+            labels=None if labels is None else open_labels(labels, separator=separator),
+            targets=None if targets is None else open_targets(targets, separator=separator),
         ),
         out,
         options,
@@ -132,20 +131,20 @@ def _edge_files(source: PathLike | Sequence[PathLike], *, kind: str | None = Non
 
 
 def describe_columns(
-    source: PathLike | Sequence[PathLike],
-    form: EdgeListFormat,
-    tables: Iterable[PathLike | None] = (),
+    source: PathLike | Sequence[PathLike], form: EdgeListFormat, tables: Iterable[PathLike | None] = ()
 ) -> str:
     """A line that says which columns of an edge list are read, and which columns of tables of vertices have ids."""
-    edges = EdgeListSource(_edge_files(source, kind=form.kind), form)
-    src, dst, *_ = edges.names
+    edges = _Tables(_edge_files(source, kind=form.kind), form)
+    src, dst, *_ = names = edges.names[0]
     said = f"Edges go from {quoted(src)} to {quoted(dst)}."
     for path in tables:
         if path is not None and Path(path).suffix != ".npy":
             ids = named_column(open_table(path, separator=form.separator), "id")
             said += "" if ids is None else f" Rows of {Path(path).name} are those of the vertices in {quoted(ids)}."
-    if edges.columns_left_out:
-        said += f" Columns left out: {listed(edges.columns_left_out)}. --weight takes one as edge weights, --edge-type as edge types."
+    if left_out := [name for name in edges.tables[0].names if name not in names]:
+        said += (
+            f" Columns left out: {listed(left_out)}. --weight takes one as edge weights, --edge-type as edge types."
+        )
     return said
 
 
@@ -161,72 +160,50 @@ def _refuse_vertex_files(files: Sequence[Path], given: Mapping[str, PathLike | N
             )
 
 
-class EdgeListSource:
-    """The edges of some files with the same columns, one after the other."""
+class _Tables:
+    """Files of edges with the same columns, one after the other. All are opened before the first edge is read."""
 
-    def __init__(
-        self,
-        files: Sequence[Path],
-        form: EdgeListFormat,
-        *,
-        may_be_empty: bool = False,
-    ) -> None:
-        self._tables = [
+    def __init__(self, files: Sequence[Path], form: EdgeListFormat) -> None:
+        self.tables = [
             open_table(file, separator=form.separator, header=form.header, kind=form.kind) for file in files
         ]
-        self._may_be_empty = may_be_empty
-        self._form = form
-        # Every file is opened before the first edge is read, so that a wrong file is refused early.
-        self._ends = [form.src, form.dst]
-        for named in [table for table in self._tables if table.has_names][:1]:
+        self._form, self._ends = form, [form.src, form.dst]
+        for named in [table for table in self.tables if table.has_names][:1]:
             # Files that were cut from a larger one have no names, but the same columns.
             ends = end_columns(named, self._ends)
             self._ends = [
                 named.names.index(name) if given is None else given
                 for name, given in zip(ends, self._ends, strict=True)
             ]
-        self._names = [self._columns_of(table) for table in self._tables]
+        self.names = [self._columns_of(table) for table in self.tables]
+        """Columns of each file that are read: sources, destinations, weights, types."""
         self._refuse_different_columns()
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the columns of the first file that are read: sources, destinations, edge data."""
-        return self._names[0]
-
-    @property
-    def columns_left_out(self) -> list[str]:
-        """Names of the columns of the first file that are not used."""
-        return [name for name in self._tables[0].names if name not in self.names]
-
-    @property
-    def num_edges(self) -> int | None:
-        """Number of edges: exact for Parquet, estimated for plain CSV, None if a file is compressed CSV."""
-        counts = [table.estimate_rows() for table in self._tables]
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None
-
-    @property
-    def columns(self) -> Mapping[str, EdgeColumn]:
-        """'weight' and 'type', where there are such columns."""
+    def edges(self, *, may_be_empty: bool) -> Edges:
+        """The edges in the order of the files. Their number is exact for Parquet, estimated for plain CSV, unknown for compressed CSV."""
+        counts = [table.estimate_rows() for table in self.tables]
         columns = {}
         if self._form.weight is not None:
             columns["weight"] = EdgeColumn(dtype="float32")
         if self._form.edge_type is not None:
             columns["type"] = EdgeColumn(dtype="int32")
-        return columns
+        return Edges(
+            ends=self._chunks([*columns], may_be_empty=may_be_empty),
+            num_edges=None if None in counts else sum(count or 0 for count in counts),
+            data_in_chunks=columns,
+        )
 
-    def chunks(self) -> Iterator[EdgeChunk]:
-        """The edges in the order of the files."""
+    def _chunks(self, data: Sequence[str], *, may_be_empty: bool) -> Iterator[EdgeChunk]:
         num_edges = 0
-        for table, names in zip(self._tables, self._names, strict=True):
-            for chunk in table_edges(table, names, list(self.columns)):
+        for table, names in zip(self.tables, self.names, strict=True):
+            for chunk in table_edges(table, names, data):
                 yield chunk
                 num_edges += len(chunk.src)
-        if num_edges == 0 and not self._may_be_empty:
+        if num_edges == 0 and not may_be_empty:
             raise DatasetError(
                 "edge list has no edges",
-                value=f"no row after the names {', '.join(self._tables[0].names[:5])!r:.80}",
-                where=str(self._tables[0].path),
+                value=f"no row after the names {', '.join(self.tables[0].names[:5])!r:.80}",
+                where=str(self.tables[0].path),
                 fix="Check how the file was made, and that it is plain text in UTF-8; for a graph without edges state "
                 "num_vertices (--num-vertices).",
             )
@@ -246,15 +223,15 @@ class EdgeListSource:
 
     def _refuse_different_columns(self) -> None:
         """Refuse a file whose used columns have other names, or that has another number of columns."""
-        first_of: dict[bool, tuple[list[str] | int, Path]] = {}
-        for table, names in zip(self._tables, self._names, strict=True):
+        first_of: dict[bool, tuple[str, Path]] = {}
+        for table, names in zip(self.tables, self.names, strict=True):
             # Files that were cut from a larger one have no column names: their numbers of columns are compared.
-            found = names if table.has_names else len(table.names)
+            found = ", ".join(names) if table.has_names else f"{len(table.names)} columns"
             expected, path = first_of.setdefault(table.has_names, (found, table.path))
             if found != expected:
                 raise DatasetError(
                     "edge files differ in their columns",
-                    value=f"{_columns_text(found)}, in {path.name} {_columns_text(expected)}",
+                    value=f"{found}, in {path.name} {expected}",
                     where=str(table.path),
                     fix="Remove files without edges from the folder; give all edge files the same columns, or name the columns "
                     "by src and dst (--src and --dst).",
@@ -268,7 +245,3 @@ def table_edges(table: Table, columns: Sequence[str], data: Sequence[str] = ()) 
         src, dst, *rows = batch.columns
         found = dict(zip(data, rows, strict=True))
         yield EdgeChunk(src=src, dst=dst, data=found, file=str(table.path), first_row=batch.first_row)
-
-
-def _columns_text(found: list[str] | int) -> str:
-    return f"{found} columns" if isinstance(found, int) else ", ".join(found)

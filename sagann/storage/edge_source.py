@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
 from sagann.errors import DatasetError
 from sagann.graph.checks import check_ids, check_types, numbered
-from sagann.storage.row_source import Array, RowSource, as_stored
+from sagann.storage.rows import Array, RowChunk, Rows, as_stored
+
+CHUNK_EDGES = 2**20
+"Most edges of a chunk."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,77 +51,58 @@ class EdgeChunk:
     "File and first row of edge data that is stored apart from the ids, by name of the edge data."
 
 
-class EdgeSource(Protocol):
-    """The edges to import. A source is read once, from start to end."""
-
-    @property
-    def num_edges(self) -> int | None:
-        """Number of edges, exact or estimated; None where it is unknown before all edges are read."""
-
-    @property
-    def columns(self) -> Mapping[str, EdgeColumn]:
-        """Dtype and shape of the edge data in every chunk, by name."""
-
-    def chunks(self) -> Iterator[EdgeChunk]:
-        """Yield the edges in chunks of up to about a million."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JoinedEdges:
-    """An edge source that reads the ids and each piece of edge data from separate arrays, with one row per edge."""
+class Edges:
+    """The edges to import. They are read once, from start to end."""
 
     ends: Iterator[EdgeChunk]
-    "Chunks of edges without edge data."
+    "Chunks of up to about a million edges."
     num_edges: int | None
     "Number of edges, exact or estimated; None where it is unknown before all edges are read."
-    data: Mapping[str, RowSource] = field(default_factory=dict)
-    "Edge data by name."
+    data: Mapping[str, Rows] = field(default_factory=dict)
+    "Edge data by name that is stored apart from the ids, with one row per edge."
+    data_in_chunks: Mapping[str, EdgeColumn] = field(default_factory=dict)
+    "Dtype and shape of the edge data in the chunks of ``ends``."
 
     @property
     def columns(self) -> Mapping[str, EdgeColumn]:
         """Dtype and shape of the edge data, by name."""
-        return {name: EdgeColumn(dtype=rows.dtype, row_shape=rows.row_shape) for name, rows in self.data.items()}
+        apart = {
+            name: EdgeColumn(dtype=rows.store_as, row_shape=rows.row_shape) for name, rows in self.data.items()
+        }
+        return {**self.data_in_chunks, **apart}
 
     def chunks(self) -> Iterator[EdgeChunk]:
         """Yield the edges with their edge data; refuse edge data whose number of rows is not the number of edges."""
         streams = {name: _Stream(name, rows) for name, rows in self.data.items()}
         for chunk in self.ends:
+            places = {name: (rows.file, streams[name].next_row) for name, rows in self.data.items()}
             data = {name: stream.take(len(chunk.src)) for name, stream in streams.items()}
-            yield replace(
-                chunk,
-                data=data,
-                data_places={name: (stream.file, stream.first_row) for name, stream in streams.items()},
-            )
+            yield replace(chunk, data={**chunk.data, **data}, data_places=places)
         for stream in streams.values():
             stream.finish()
 
 
 class _Stream:
-    """Rows of a source in portions of any size."""
+    """Rows in portions of any size."""
 
-    def __init__(self, name: str, source: RowSource) -> None:
-        self._name = name
-        self._chunks = source.chunks()
-        self._rows: Array = np.empty((0, *source.row_shape), dtype=source.dtype)
-        self._next_row = self._num_taken = 0
-        self.file = source.file
-        self.first_row = 0
-        "Row number of the first row of the last portion."
+    def __init__(self, name: str, source: Rows) -> None:
+        self._name, self._file, self._chunks = name, source.file, source.chunks()
+        first = next(self._chunks, RowChunk(rows=np.empty((0, *source.row_shape), source.dtype)))
+        self._rows, self.next_row, self._num_taken = first.rows, first.first_row, 0
+        """``next_row`` is the row number of the next row."""
 
     def take(self, count: int) -> Array:
         parts, missing = [self._rows[:count]], count - len(self._rows[:count])
-        self._rows, self.first_row = self._rows[count:], self._next_row
+        self._rows = self._rows[count:]
         while missing > 0:
             chunk = next(self._chunks, None)
             if chunk is None:
                 raise self._uneven(f"ends after {self._num_taken + count - missing} rows, and more edges follow")
-            if missing == count:
-                self.first_row, parts = chunk.first_row, []
             parts.append(chunk.rows[:missing])
             self._rows = chunk.rows[missing:]
-            self._next_row = chunk.first_row
             missing -= len(parts[-1])
-        self._next_row += len(parts[-1])
+        self.next_row += count
         self._num_taken += count
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -131,9 +114,16 @@ class _Stream:
         return DatasetError(
             "edges and edge data differ in number",
             value=f"data '{self._name}' {problem}",
-            where=self.file,
+            where=self._file,
             fix="Provide one row for each edge; a file may be truncated, or of another dataset.",
         )
+
+
+def edges_of_array(ids: Array, file: str) -> Iterator[EdgeChunk]:
+    """Chunks of the edges of an array of integers [2, E]."""
+    for first in range(0, ids.shape[1], CHUNK_EDGES):
+        src, dst = np.asarray(ids[:, first : first + CHUNK_EDGES]).astype(np.int64)
+        yield EdgeChunk(src=src, dst=dst, file=file, first_row=first)
 
 
 def checked_chunk(

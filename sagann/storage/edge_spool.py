@@ -18,7 +18,7 @@ import numpy as np
 
 from sagann.jit import compiled
 from sagann.storage.edge_source import EdgeChunk, EdgeColumn, checked_chunk
-from sagann.storage.row_source import Array
+from sagann.storage.rows import Array
 
 _MAX_BINS = 2**20
 

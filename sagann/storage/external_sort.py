@@ -31,7 +31,7 @@ from sagann.storage.edge_spool import EdgeRun, EdgeSpool, Histogram, empty_edges
 from sagann.storage.import_source import Progress
 from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_with_data
 from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
-from sagann.storage.row_source import Array
+from sagann.storage.rows import Array
 
 # Largest number of parts in one split. More parts would need more open files and smaller writes.
 _MAX_PARTS = 128

@@ -10,9 +10,9 @@ from typing import Protocol
 from sagann.errors import DatasetError, InputError
 from sagann.options import with_known_names
 from sagann.ranges import require_integer
-from sagann.storage.edge_source import EdgeSource
+from sagann.storage.edge_source import Edges
 from sagann.storage.json_fields import is_unicode
-from sagann.storage.row_source import Array, RowSource
+from sagann.storage.rows import Array, Rows
 
 LEAST_MEMORY_BYTES = 2**20
 "Smallest working memory of an import, in bytes."
@@ -107,29 +107,29 @@ class ImportSource:
     "Name of the source."
     description: str
     "Origin of the data in words, for the manifest and for errors."
-    edges: EdgeSource
+    edges: Edges
     "The edges."
     undirected_once: bool = False
     "Whether the graph is undirected and each edge is stored once, so that its reverse must be added."
-    features: RowSource | CsrRows | None = None
+    features: Rows | CsrRows | None = None
     "Vertex features; None for a graph without features."
-    labels: RowSource | None = None
+    labels: Rows | None = None
     "Labels: int64 [N], or uint8 [N, C]; None for a graph without labels."
-    targets: RowSource | None = None
+    targets: Rows | None = None
     "Targets of a regression: float32 [N], or [N, T]; None for a graph without targets."
-    splits: Mapping[str, RowSource] = field(default_factory=dict)
+    splits: Mapping[str, Rows] = field(default_factory=dict)
     "Masks of the splits, bool [N], by name."
     graph_ptr: Array | None = None
     "Offsets of the graphs, int64 [num_graphs + 1]; None for a single graph."
     graph_names: tuple[str, ...] = ()
     "Names of the graphs, or empty."
-    graph_labels: RowSource | None = None
+    graph_labels: Rows | None = None
     "Labels of the graphs: int64 [num_graphs], or uint8 [num_graphs, C]; None without labels of graphs."
     num_graph_classes: int | None = None
     "Number of classes of graphs; None where the source does not state it."
-    graph_targets: RowSource | None = None
+    graph_targets: Rows | None = None
     "Targets of the graphs: float32 [num_graphs], or [num_graphs, T]; None without targets of graphs."
-    graph_splits: Mapping[str, RowSource] = field(default_factory=dict)
+    graph_splits: Mapping[str, Rows] = field(default_factory=dict)
     "Masks of the splits of graphs, bool [num_graphs], by name."
     class_names: tuple[str, ...] = ()
     "Names of the classes, or empty."

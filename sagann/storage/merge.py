@@ -14,7 +14,7 @@ import numpy as np
 
 from sagann.errors import DatasetError
 from sagann.graph.checks import first_of_equals
-from sagann.storage.row_source import Array
+from sagann.storage.rows import Array
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
+from weakref import finalize
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError
-from sagann.storage.array_map import remember
 from sagann.storage.crc32 import crc32
 from sagann.storage.positioned import read_bytes
 
@@ -172,6 +172,82 @@ def write_npy(path: Path, tensor: Tensor, pieces: Iterable[Tensor] | None = None
         return writer.finish()
 
 
+@dataclass(kw_only=True, slots=True, eq=False)
+class ArrayMap:
+    """A file that an array in use is mapped from, and the checks that concern the file alone."""
+
+    path: Path
+    "The file, as it was opened."
+    spec: ArraySpec
+    "What the manifest says of the array."
+    begin: int
+    "Address of the array's first byte."
+    state: os.stat_result
+    "Identity, size and time of the file when it was mapped."
+    verify: bool
+    "Whether checksums are compared when the values are checked."
+    is_checked: bool = False
+    "Whether the whole array has the checksums of the manifest, or was written to and its file has them."
+
+    @property
+    def end(self) -> int:
+        """Address after the array's last byte."""
+        return self.begin + self.spec.data_bytes
+
+    def is_unchanged(self) -> bool:
+        """Whether the file is still at its path, and has not been written to."""
+        try:
+            now, then = os.stat(self.path), self.state
+        except OSError:
+            return False
+        return os.path.samestat(now, then) and (now.st_size, now.st_mtime_ns) == (then.st_size, then.st_mtime_ns)
+
+    def compare(self, part: int) -> bool:
+        """Compare the checksum of a part of the array, and if the array was written to, of the file that was opened.
+
+        False if the array was written to, and another file or none is in the file's place.
+        """
+        first = part * CHECKSUM_BYTES
+        num_bytes = min(CHECKSUM_BYTES, self.spec.data_bytes - first)
+        mapped = (ctypes.c_char * num_bytes).from_address(self.begin + first)
+        if crc32(mapped) == self.spec.crc32[part]:
+            return True
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            if os.path.samestat(self.state, os.fstat(file.fileno())):
+                self._compare_file(file.fileno(), part, first, num_bytes)
+                return True
+        return False
+
+    def _compare_file(self, file: int, part: int, first: int, num_bytes: int) -> None:
+        begin, found = self.spec.file_bytes - self.spec.data_bytes + first, 0
+        memory = memoryview(bytearray(_READ_BYTES))
+        for offset in range(begin, begin + num_bytes, _READ_BYTES):
+            block = memory[: begin + num_bytes - offset]
+            read_bytes(file, block, offset, partial(cut_short, self.path))
+            found = crc32(block, found)
+        if found != self.spec.crc32[part]:
+            raise DatasetError(
+                "array file is damaged",
+                value=f"CRC-32 {found:08x}, but {self.spec.crc32[part]:08x} was written, in the 64 MiB of data from byte {first}",
+                where=str(self.path),
+                fix="Copy the dataset again from an undamaged copy, or import it again.",
+            )
+
+
+_MAPS: dict[int, ArrayMap] = {}
+"The maps of all arrays in use, by the address of the array."
+
+
+def maps_of(tensors: Iterable[Tensor]) -> list[ArrayMap]:
+    """The maps in which tensors lie, in their order, each once."""
+    found: dict[int, ArrayMap] = {}
+    for tensor in tensors:
+        if tensor.layout == torch.strided and tensor.device.type == "cpu":
+            at = tensor.data_ptr()
+            found |= {each.begin: each for each in list(_MAPS.values()) if each.begin <= at < each.end}
+    return list(found.values())
+
+
 def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
     """Map an array file into memory without reading its data; its header and size must be those of ``spec``.
 
@@ -181,23 +257,19 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
     header = npy_header(spec.dtype, spec.shape)
     try:
         with path.open("rb") as file:
-            found = file.read(len(header))
-            state = os.fstat(file.fileno())
-            size_bytes = state.st_size
-            if found != header or size_bytes != spec.file_bytes:
-                raise _unlike_manifest(path, spec, size_bytes, same_header=found == header)
+            found, state = file.read(len(header)), os.fstat(file.fileno())
+            if found != header or state.st_size != spec.file_bytes:
+                raise _unlike_manifest(path, spec, state.st_size, same_header=found == header)
             if spec.data_bytes == 0:
                 stored = np.empty(spec.shape, dtype=_STORED_AS[spec.dtype])
             else:
                 stored = np.memmap(
                     file, dtype=_STORED_AS[spec.dtype], mode="c", offset=len(header), shape=spec.shape
                 )
-                parts = range(len(spec.crc32)) if verify else ()
                 # The process may change its working folder.
-                whole_path = path.absolute()
-                address = stored.ctypes.data
-                checks = [partial(_check_part_of, address, state, whole_path, spec, part) for part in parts]
-                remember(stored, whole_path, state, crc32=spec.crc32, checks=checks)
+                begin, whole_path = stored.ctypes.data, path.absolute()
+                _MAPS[begin] = ArrayMap(path=whole_path, spec=spec, begin=begin, state=state, verify=verify)
+                finalize(stored, _MAPS.pop, begin).atexit = False
     except OSError as error:
         raise DatasetError(
             "array file cannot be read",
@@ -207,48 +279,6 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
         ) from error
     tensor = torch.from_numpy(stored)
     return tensor.view(torch.bfloat16) if spec.dtype == "bfloat16" else tensor
-
-
-def check_npy(path: Path, spec: ArraySpec) -> None:
-    """Read an array file and compare its checksums; an error names the bytes of the damaged part."""
-    with path.open("rb") as file:
-        for part in range(len(spec.crc32)):
-            _check_part(file.fileno(), path, spec, part)
-
-
-def _check_part_of(address: int, opened: os.stat_result, path: Path, spec: ArraySpec, part: int) -> bool:
-    """Compare the checksum of a part of a mapped array, and if the array was written to, of the file that was opened.
-
-    False if the array was written to, and another file or none is in the file's place.
-    """
-    first = part * CHECKSUM_BYTES
-    mapped = (ctypes.c_char * min(CHECKSUM_BYTES, spec.data_bytes - first)).from_address(address + first)
-    if crc32(mapped) == spec.crc32[part]:
-        return True
-    with suppress(FileNotFoundError), path.open("rb") as file:
-        if os.path.samestat(opened, os.fstat(file.fileno())):
-            _check_part(file.fileno(), path, spec, part)
-            return True
-    return False
-
-
-def _check_part(file: int, path: Path, spec: ArraySpec, part: int) -> None:
-    """Compare the checksum of the bytes from ``part * CHECKSUM_BYTES`` on."""
-    first = part * CHECKSUM_BYTES
-    begin = len(npy_header(spec.dtype, spec.shape)) + first
-    end = begin + min(CHECKSUM_BYTES, spec.data_bytes - first)
-    memory, found = memoryview(bytearray(_READ_BYTES)), 0
-    for offset in range(begin, end, _READ_BYTES):
-        block = memory[: end - offset]
-        read_bytes(file, block, offset, partial(cut_short, path))
-        found = crc32(block, found)
-    if found != spec.crc32[part]:
-        raise DatasetError(
-            "array file is damaged",
-            value=f"CRC-32 {found:08x}, but {spec.crc32[part]:08x} was written, in the 64 MiB of data from byte {first}",
-            where=str(path),
-            fix="Copy the dataset again from an undamaged copy, or import it again.",
-        )
 
 
 def cut_short(path: str | os.PathLike[str], value: str) -> DatasetError:

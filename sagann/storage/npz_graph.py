@@ -19,40 +19,38 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from sagann.errors import DatasetError, InputError, printable
+from sagann.errors import DatasetError, printable
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import check_offsets, wrong_form
 from sagann.ranges import RANGES
-from sagann.storage.edge_source import EdgeChunk, JoinedEdges
+from sagann.storage.edge_source import CHUNK_EDGES, EdgeChunk, Edges
 from sagann.storage.import_source import CsrRows, ImportOptions, ImportSource
-from sagann.storage.importer import import_dataset
+from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_flag, as_integer, as_mapping, as_text, as_texts
 from sagann.storage.npz import NpzArchive
-from sagann.storage.read_source import graph_of
-from sagann.storage.row_source import Array, RowChunk, RowSource, feature_dtype, label_rows, target_rows
+from sagann.storage.rows import Array, Rows, as_features, as_labels, as_targets, as_vector
 
 _FEATURE_PARTS = ("features_indptr", "features_indices", "features_data", "features_shape")
+_EDGE_DATA = {
+    "edge_weight": ("fiub", "float32"),
+    "edge_type": ("iu", "int32"),
+    "edge_split": ("iu", "int32"),
+}
+"Kinds in which arrays of edge data may be, and how they are stored."
+_ANSWERS = {"labels": as_labels, "targets": as_targets}
 _READ = {
-    "edge_index",
-    "edge_split",
-    "edge_type",
-    "edge_weight",
-    "features",
-    *_FEATURE_PARTS,
-    "graph_ptr",
-    *(f"{of}{answers}" for of in ("", "graph_") for answers in ("labels", "targets")),
+    *("edge_index", "features", "graph_ptr", *_EDGE_DATA, *_FEATURE_PARTS),
+    *(f"{of}{answers}" for of in ("", "graph_") for answers in _ANSWERS),
     *(f"{of}{split}_mask" for of in ("", "graph_") for split in SPLIT_NAMES),
 }
 "The arrays that are read, where they are there."
-_CHUNK_EDGES = 2**20
-_KINDS = {"b": "booleans", "iu": "integers", "fiub": "numbers"}
+_FIX = "Save the arrays in the form that docs/data.md describes."
 
 
 def read_npz(path: str | os.PathLike[str]) -> Graph:
@@ -110,23 +108,25 @@ def arrays_left_out(source: str | os.PathLike[str]) -> list[str]:
 def _source(archive: NpzArchive) -> ImportSource:
     _refuse_foreign(archive)
     members = archive.members
-    data: dict[str, RowSource] = {}
-    if "edge_weight" in members:
-        data["weight"] = npz_rows(archive, "edge_weight", "float32", ndim=1, kinds="fiub")
-    for name in ("type", "split"):
-        if f"edge_{name}" in members:
-            data[name] = npz_rows(archive, f"edge_{name}", "int32", ndim=1, kinds="iu")
+    data = {
+        name.removeprefix("edge_"): as_vector(archive.rows(name), *form)
+        for name, form in _EDGE_DATA.items()
+        if name in members
+    }
+    answers: dict[str, Any] = {
+        f"{of}{name}": form(archive.rows(f"{of}{name}"))
+        for of in ("", "graph_")
+        for name, form in _ANSWERS.items()
+        if f"{of}{name}" in members
+    }
     return ImportSource(
         description=f"archive {archive.path.name}",
         edges=npz_edges(archive, data),
         features=_features(archive),
-        labels=npz_labels(archive, "labels") if "labels" in members else None,
-        targets=_targets(archive, "targets"),
         splits=_masks(archive, ""),
-        graph_ptr=_vector(archive, "graph_ptr") if "graph_ptr" in members else None,
-        graph_labels=npz_labels(archive, "graph_labels") if "graph_labels" in members else None,
-        graph_targets=_targets(archive, "graph_targets"),
+        graph_ptr=_integers(archive, "graph_ptr") if "graph_ptr" in members else None,
         graph_splits=_masks(archive, "graph_"),
+        **answers,
         **describe_npz(archive.path),
     )
 
@@ -170,91 +170,38 @@ def _count(body: dict[str, Any], key: str, names: tuple[str, ...]) -> int | None
     return value
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NpzRows:
-    """A row source over one array of an archive."""
-
-    archive: NpzArchive
-    "The archive, open."
-    name: str
-    "Name of the array."
-    dtype: str
-    "Name of the torch dtype to store."
-
-    @property
-    def file(self) -> str:
-        """Path of the archive, and name of the array."""
-        return f"{self.archive.path}, {self.name}"
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """Shape of one row."""
-        return self.archive.members[self.name].shape[1:]
-
-    def chunks(self) -> Iterator[RowChunk]:
-        """The rows, in slabs."""
-        first = 0
-        # The rows of an array in Fortran order are not contiguous, so the array is read whole.
-        is_fortran = self.archive.members[self.name].fortran
-        for rows in iter([self.archive.read(self.name)]) if is_fortran else self.archive.chunks(self.name):
-            yield RowChunk(rows=rows, first_row=first)
-            first += len(rows)
-
-
-def npz_rows(archive: NpzArchive, name: str, dtype: str, *, ndim: int, kinds: str) -> NpzRows:
-    """Read an array of an archive by rows, to store as ``dtype``; its NumPy dtype must be one of ``kinds`` (_KINDS)."""
-    member = archive.members[name]
-    if len(member.shape) != ndim or member.dtype.kind not in kinds:
-        raise _wrong_form(archive, name, f"{ndim} dimensions of {_KINDS[kinds]}")
-    return NpzRows(archive=archive, name=name, dtype=dtype)
-
-
-def npz_labels(archive: NpzArchive, name: str) -> RowSource:
-    """Labels of an archive; :func:`sagann.storage.row_source.label_rows` states the forms and the errors."""
-    return label_rows(NpzRows(archive=archive, name=name, dtype="int64"), archive.members[name])
-
-
-def _targets(archive: NpzArchive, name: str) -> RowSource | None:
-    if name not in archive.members:
-        return None
-    return target_rows(NpzRows(archive=archive, name=name, dtype="float32"), archive.members[name])
-
-
-def _masks(archive: NpzArchive, prefix: str) -> dict[str, RowSource]:
-    names = {name: f"{prefix}{name}_mask" for name in SPLIT_NAMES}
+def _masks(archive: NpzArchive, prefix: str) -> dict[str, Rows]:
+    arrays = {name: f"{prefix}{name}_mask" for name in SPLIT_NAMES}
     return {
-        name: npz_rows(archive, array, "bool", ndim=1, kinds="b")
-        for name, array in names.items()
+        name: as_vector(archive.rows(array), "b", "bool")
+        for name, array in arrays.items()
         if array in archive.members
     }
 
 
-def npz_features(archive: NpzArchive, name: str) -> RowSource:
-    """Dense features of an archive, [N, F]."""
-    dtype = feature_dtype(archive.members[name], f"{archive.path}, array '{name}'")
-    return NpzRows(archive=archive, name=name, dtype=dtype)
-
-
-def npz_edges(archive: NpzArchive, data: dict[str, RowSource]) -> JoinedEdges:
+def npz_edges(archive: NpzArchive, data: dict[str, Rows]) -> Edges:
     """The edges of the array ``edge_index`` [2, E], with edge data from other arrays."""
     member = archive.members["edge_index"]
     if len(member.shape) != 2 or member.shape[0] != 2 or member.dtype.kind not in "iu":
-        raise _wrong_form(archive, "edge_index", "integers [2, E]")
-    return JoinedEdges(ends=_ends(archive), num_edges=member.shape[1], data=data)
+        where = f"{archive.path}, array 'edge_index'"
+        raise wrong_form(member, "integers [2, E]", where=where, fix=_FIX, error=DatasetError)
+    return Edges(ends=_ends(archive), num_edges=member.shape[1], data=data)
 
 
 def _ends(archive: NpzArchive) -> Iterator[EdgeChunk]:
     name, member = "edge_index", archive.members["edge_index"]
-    num_edges, first = member.shape[1], 0
-    pairs: Iterator[tuple[Array, Array]]
+    num_edges, first, item_bytes = member.shape[1], 0, member.dtype.itemsize
+    pairs: Iterator[Any]
     if member.fortran:
         # In Fortran order the two ends of an edge are adjacent.
-        slabs = archive.chunks(name, chunk_bytes=_CHUNK_EDGES * member.row_bytes)
-        pairs = ((slab[:, 0].copy(), slab[:, 1].copy()) for slab in slabs)
+        pairs = (slab.T.copy() for slab in archive.slabs(name, 2 * CHUNK_EDGES * item_bytes))
     else:
         # Both rows are read as plain numbers: the sources from the start, the destinations from the middle.
-        sources = archive.elements(name, 0, num_edges, _CHUNK_EDGES)
-        pairs = zip(sources, archive.elements(name, num_edges, 2 * num_edges, _CHUNK_EDGES), strict=True)
+        halves = ((0, num_edges), (num_edges, 2 * num_edges))
+        pairs = zip(
+            *(archive.slabs(name, CHUNK_EDGES * item_bytes, first=at, stop=stop, flat=True) for at, stop in halves),
+            strict=True,
+        )
     for src, dst in pairs:
         yield EdgeChunk(src=_as_ids(src), dst=_as_ids(dst), file=f"{archive.path}, {name}", first_row=first)
         first += len(src)
@@ -265,52 +212,51 @@ def _as_ids(ids: Array) -> Array:
     return ids if ids.dtype == np.int32 else ids.astype(np.int64, copy=False)
 
 
-def _vector(archive: NpzArchive, name: str) -> Array:
-    npz_rows(archive, name, "int64", ndim=1, kinds="iu")
+def _integers(archive: NpzArchive, name: str) -> Array:
+    as_vector(archive.rows(name), "iu", "int64")
     return archive.read(name).astype(np.int64)
 
 
-def _features(archive: NpzArchive) -> RowSource | CsrRows | None:
+def _features(archive: NpzArchive) -> Rows | CsrRows | None:
     if "features" in archive.members:
-        return npz_features(archive, "features")
+        return as_features(archive.rows("features"))
     if "features_indptr" not in archive.members:
         return None
-    indptr, shape = _vector(archive, "features_indptr"), _vector(archive, "features_shape").tolist()
-    streams = []
-    for part, kinds in (("features_indices", "iu"), ("features_data", "fiub")):
-        npz_rows(archive, part, "float32", ndim=1, kinds=kinds)
-        streams.append(archive.chunks(part, chunk_bytes=2**20 * archive.members[part].row_bytes))
+    indptr, shape = _integers(archive, "features_indptr"), _integers(archive, "features_shape").tolist()
+    columns = as_vector(archive.rows("features_indices"), "iu", "int64")
+    values = as_vector(archive.rows("features_data"), "fiub", "float32")
+    file = f"{archive.path}, features"
     if len(shape) != 2 or shape[0] != len(indptr) - 1 or shape[1] not in RANGES["num_features"]:
         raise DatasetError(
             "offsets and shape of sparse features differ",
             value=f"features_shape is {shape}, but there are offsets for {len(indptr) - 1} rows; the number of columns is "
             f"{RANGES['num_features']}",
-            where=str(archive.path),
-            fix="Save the arrays in the form that docs/data.md describes.",
+            where=file,
+            fix=_FIX,
         )
-    file = f"{archive.path}, features"
-    num_entries, num_values = (archive.members[part].shape[0] for part in ("features_indices", "features_data"))
-    if num_entries != num_values:
+    if columns.shape != values.shape:
         raise DatasetError(
             "columns and values of sparse features differ in number",
-            value=f"{num_entries} columns and {num_values} values",
+            value=f"{columns.shape[0]} columns and {values.shape[0]} values",
             where=file,
-            fix="Save the arrays in the form that docs/data.md describes.",
+            fix=_FIX,
         )
-    check_offsets(
-        torch.from_numpy(indptr), num_entries, "offsets of sparse features", where=file, error=DatasetError
+    what = "offsets of sparse features"
+    check_offsets(torch.from_numpy(indptr), columns.shape[0], what, where=file, error=DatasetError)
+    entries = (
+        archive.slabs(part, CHUNK_EDGES * archive.members[part].dtype.itemsize)
+        for part in ("features_indices", "features_data")
     )
-    return CsrRows(indptr=indptr, num_features=shape[1], entries=zip(*streams, strict=True), file=file)
+    return CsrRows(indptr=indptr, num_features=shape[1], entries=zip(*entries, strict=True), file=file)
 
 
 def _refuse_foreign(archive: NpzArchive) -> None:
     """Refuse an archive that is no graph."""
-    found = ", ".join(sorted(archive.members)) or "nothing"
     edge_index = archive.members.get("edge_index")
     if edge_index is None or len(edge_index.shape) != 2 or edge_index.shape[0] != 2:
         raise DatasetError(
             "archive has no edges",
-            value=f"no array 'edge_index' [2, E]; it holds {found}"
+            value=f"no array 'edge_index' [2, E]; it holds {', '.join(sorted(archive.members)) or 'nothing'}"
             if edge_index is None
             else f"edge_index has the shape {list(edge_index.shape)}, expected [2, E]",
             where=str(archive.path),
@@ -324,8 +270,3 @@ def _refuse_foreign(archive: NpzArchive) -> None:
             where=str(archive.path),
             fix="Save all four arrays, or none.",
         )
-
-
-def _wrong_form(archive: NpzArchive, name: str, expected: str) -> InputError:
-    where, fix = f"{archive.path}, array '{name}'", "Save it in the form that docs/data.md describes."
-    return wrong_form(archive.members[name], expected, where=where, fix=fix, error=DatasetError)

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import pickle
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sagann.errors import DatasetError, InputError, first_line
+
+_SYSTEM = (
+    OSError,
+    EOFError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+)
+_OF_MODULES = (csv.Error, pickle.UnpicklingError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
+UNREADABLE: tuple[type[Exception], ...] = _SYSTEM + _OF_MODULES
+"What Arrow, NumPy, PyTorch and the standard library raise for a file that is damaged, or of another format."
 
 
 def require_file(path: str | os.PathLike[str]) -> None:
@@ -23,16 +44,11 @@ def require_file(path: str | os.PathLike[str]) -> None:
 @contextmanager
 def reading(
     path: str | os.PathLike[str],
-    unreadable: tuple[type[Exception], ...],
-    *,
+    *more: type[Exception],
     what: str = "file",
     fix: str = "The file is damaged, truncated, or of another format; fetch or make it again.",
 ) -> Iterator[None]:
-    """Turn exceptions of the classes ``unreadable`` into DatasetErrors that name the file.
-
-    ``unreadable`` has the exceptions that a reader raises for damaged and foreign files; ``what`` is the subject of the
-    message.
-    """
+    """Turn errors of readers, and of the classes ``more``, into DatasetErrors that name the file. ``what`` is the subject of the message."""
     require_file(path)
     try:
         yield
@@ -42,5 +58,5 @@ def reading(
         raise DatasetError(
             "file not found", value="there is no such file", where=str(path), fix="Check the path."
         ) from error
-    except unreadable as error:
+    except (*UNREADABLE, *more) as error:
         raise DatasetError(f"{what} cannot be read", value=first_line(error), where=str(path), fix=fix) from error

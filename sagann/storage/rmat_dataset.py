@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from sagann.graph import SPLIT_NAMES, Quadrants, rmat_chunks
-from sagann.storage.edge_source import EdgeChunk, JoinedEdges
+from sagann.storage.edge_source import EdgeChunk, Edges
 from sagann.storage.import_source import ImportOptions, ImportSource
 from sagann.storage.importer import import_dataset
-from sagann.storage.row_source import Array, RowChunk
+from sagann.storage.rows import Array, RowChunk, Rows
 
 # Number of rows drawn from one stream of random numbers. It is fixed, because the graph of a seed depends on it.
 _DRAWN_ROWS = 65536
@@ -51,10 +50,16 @@ def write_rmat(
         InputError: there are edges but no vertices.
     """
 
-    def rows(purpose: int, dtype: str, draw: _Draw, row_shape: tuple[int, ...] = ()) -> _DrawnRows:
-        return _DrawnRows(num_rows=num_vertices, dtype=dtype, row_shape=row_shape, seed=(seed, purpose), draw=draw)
+    def rows(purpose: int, dtype: str, draw: _Draw, row_shape: tuple[int, ...] = ()) -> Rows:
+        def chunks() -> Iterator[RowChunk]:
+            for first in range(0, num_vertices, _DRAWN_ROWS):
+                numbers = np.random.default_rng([seed, purpose, first // _DRAWN_ROWS])
+                yield RowChunk(rows=draw(numbers, min(_DRAWN_ROWS, num_vertices - first)), first_row=first)
 
-    def split(low: float, high: float) -> _DrawnRows:
+        shape = (num_vertices, *row_shape)
+        return Rows(file="R-MAT", dtype=np.dtype(dtype), shape=shape, chunks=chunks, store_as=dtype)
+
+    def split(low: float, high: float) -> Rows:
         def draw(numbers: np.random.Generator, count: int) -> Array:
             position = numbers.random(count)
             return (position >= low) & (position < high)
@@ -71,7 +76,7 @@ def write_rmat(
     source = ImportSource(
         name=f"rmat-{num_vertices}-{num_edges}",
         description=f"R-MAT, seed {seed}",
-        edges=JoinedEdges(ends=_edges(num_vertices, num_edges, seed, quadrants), num_edges=num_edges),
+        edges=Edges(ends=_edges(num_vertices, num_edges, seed, quadrants), num_edges=num_edges),
         features=rows(_FEATURES, "float32", features, (num_features,)) if num_features else None,
         labels=rows(_LABELS, "int64", labels) if num_classes else None,
         splits={name: split(low, high) for name, (low, high) in shares} if num_classes else {},
@@ -86,19 +91,3 @@ def _edges(num_vertices: int, num_edges: int, seed: int, quadrants: Quadrants | 
     for src, dst in rmat_chunks(num_vertices, num_edges, seed=seed, chunk_edges=2**20, quadrants=quadrants):
         yield EdgeChunk(src=src.numpy(), dst=dst.numpy(), file="R-MAT", first_row=first)
         first += len(src)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _DrawnRows:
-    num_rows: int
-    dtype: str
-    row_shape: tuple[int, ...]
-    seed: tuple[int, int]
-    draw: _Draw
-    file: str = "R-MAT"
-
-    def chunks(self) -> Iterator[RowChunk]:
-        for first in range(0, self.num_rows, _DRAWN_ROWS):
-            numbers = np.random.default_rng([*self.seed, first // _DRAWN_ROWS])
-            rows = self.draw(numbers, min(_DRAWN_ROWS, self.num_rows - first))
-            yield RowChunk(rows=rows, first_row=first)

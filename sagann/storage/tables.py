@@ -1,24 +1,50 @@
-"""Tables: CSV and Parquet files, opened by their format, and their columns, chosen by name or position."""
+"""Tables: CSV and Parquet files, read by Arrow in batches of rows that know their row numbers; columns by name or position.
+
+Rows of CSV files are counted from 1, as in editors, but empty lines do not count. Rows of Parquet files are counted from 0. A missing value
+is refused, except in a column of labels.
+"""
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import os
-from collections.abc import Sequence
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 
 from sagann.did_you_mean import did_you_mean
 from sagann.errors import DatasetError
-from sagann.storage.columns import quoted
-from sagann.storage.csv_table import CsvTable
-from sagann.storage.parquet_table import ParquetTable
+from sagann.storage.regular_file import reading
 
+Array = np.ndarray[Any, Any]
 Column: TypeAlias = str | int
-Table: TypeAlias = CsvTable | ParquetTable
 
+BATCH_ROWS = 2**19
+"Most rows of a batch."
+LABEL = "label"
+"Dtype of a column of labels: integers, also as 1.0, and NaN where a value is missing; read as float64."
 CSV_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
 _TAB_SUFFIXES = (".tsv", ".tsv.gz")
+_BLOCK_BYTES = 2**22
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
+_BAD_ROW = re.compile(r"(?:column #(\d+): )?Row #(\d+): (.*)")
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+_FIX = (
+    "Vertex ids, types and labels are integers from 0; replace names by numbers, with pandas.factorize for example. "
+    "Of an edge list, src, dst, weight and edge_type (--src, ...) choose other columns."
+)
 _NAMES = {
     "src": ("src", "source", "from", "u", "head"),
     "dst": ("dst", "destination", "target", "to", "v", "tail"),
@@ -27,6 +53,244 @@ _NAMES = {
 "Names of columns that say what a column holds, in any case."
 _NO_ENDS = ("id", "index", "weight", "type", "time", "timestamp", "ts", "date")
 "Names of columns that are not taken for ends of edges."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """Some rows of a table."""
+
+    columns: tuple[Array, ...]
+    "One array [n] for each requested column."
+    first_row: int
+    "Row number of the first row."
+
+
+class Table(ABC):
+    """A file of columns."""
+
+    may_be_numbered = False
+    "Whether the first row is read as numbers, but may be names: 0, 1, 2, ..."
+
+    def __init__(self, path: Path, names: Sequence[str], *, has_names: bool, first_row: int) -> None:
+        self.path, self.names, self.has_names, self.first_row = path, list(names), has_names, first_row
+        """``has_names`` says whether the file itself names its columns."""
+        if doubles := [repr(name) for name, count in Counter(names).items() if count > 1]:
+            raise DatasetError(
+                "columns share a name",
+                value=", ".join(sorted(doubles)[:20]),
+                where=str(path),
+                fix="Rename one of them, or say that the file has no header.",
+            )
+
+    @abstractmethod
+    def estimate_rows(self) -> int | None:
+        """Number of rows, exact or estimated; None where it is unknown."""
+
+    @abstractmethod
+    def _record_batches(self, dtypes: Mapping[str, str]) -> Iterator[Any]:
+        """Stream Arrow's record batches with the columns of ``dtypes``."""
+
+    def batches(self, columns: Sequence[str], dtypes: Sequence[str]) -> Iterator[Batch]:
+        """Stream columns as "int64", "float32", "float64" or LABEL; an error names the first row with another value."""
+        wanted = list(zip(columns, dtypes, strict=True))
+        # A column may be requested twice, as ids and as weights.
+        integers = {name for name, dtype in wanted if dtype == "int64"}
+        first_row = self.first_row
+        with reading(self.path):
+            for batch in self._record_batches(
+                {name: "int64" if name in integers else dtype for name, dtype in wanted}
+            ):
+                arrays = tuple(self._array(batch.column(name), name, dtype, first_row) for name, dtype in wanted)
+                yield Batch(columns=arrays, first_row=first_row)
+                first_row += batch.num_rows
+
+    def _array(self, column: Any, name: str, dtype: str, first_row: int) -> Array:
+        if column.null_count and dtype != LABEL:
+            at = int(np.argmin(column.is_valid().to_numpy(zero_copy_only=False)))
+            raise self.bad_row(first_row + at, f"{quoted(name)} has no value")
+        array: Array = column.to_numpy(zero_copy_only=False)
+        if dtype == "int64" and array.dtype == np.int32:
+            # Narrow integers stay narrow: there is less to copy. Unsigned ones beyond 63 bits turn negative, and are refused.
+            return array
+        return array.astype("float64" if dtype == LABEL else dtype, copy=False)
+
+    def bad_row(self, row: int, problem: str) -> DatasetError:
+        """The error of a row that cannot be used."""
+        return DatasetError("row cannot be used", value=problem, where=f"{self.path}, row {row}", fix=_FIX)
+
+
+class CsvTable(Table):
+    """A CSV file, plain or compressed by gzip.
+
+    Args:
+        path: the file; a file whose name ends in '.gz' is decompressed. Lines at the top that begin with '#' are skipped.
+        separator: one character.
+        header: whether the first line holds names; None to decide by whether it holds numbers.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, separator: str = ",", header: bool | None = None) -> None:
+        self.path, self._separator = Path(path), separator
+        if len(separator) != 1:
+            raise DatasetError(
+                "separator is not one character", value=repr(separator), where=str(path), fix="Pass ',' or '\\t'."
+            )
+        with reading(self.path):
+            first, begin, end, row = self._first_row()
+        places = [str(place) for place in range(len(first))]
+        self.may_be_numbered = header is None and len(first) > 2 and [field.strip() for field in first] == places
+        if header is None:
+            numbers = [bool(_NUMBER.fullmatch(field.strip())) for field in first]
+            if any(numbers) and not all(numbers):
+                raise DatasetError(
+                    "the first row is neither names nor numbers",
+                    value=separator.join(first)[:80],
+                    where=f"{path}, row 1",
+                    fix="Give every column a name, or none; of an edge list, header (--header, --no-header) says whether there are names.",
+                )
+            header = not all(numbers)
+        names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
+        # Arrow gets the bytes from the first row of values on.
+        self._begin = end if header else begin
+        super().__init__(self.path, names, has_names=header, first_row=row + header)
+
+    def estimate_rows(self) -> int | None:
+        """Number of rows, estimated from the size of the file and its first lines; None for a compressed file."""
+        if self.path.suffix == ".gz":
+            return None
+        with self.path.open("rb") as file:
+            sample = file.read(2**16)
+        return max(1, self.path.stat().st_size * max(1, sample.count(b"\n")) // len(sample))
+
+    def _record_batches(self, dtypes: Mapping[str, str]) -> Iterator[Any]:
+        if len(self.names) == 1:
+            self._refuse_gaps()
+        types = {name: pa.type_for_alias("float64" if dtype == LABEL else dtype) for name, dtype in dtypes.items()}
+        try:
+            yield from self._read(types, use_threads=True)
+        except pa.ArrowInvalid as error:
+            # A file may end after its header.
+            if "Empty CSV file" not in str(error):
+                self._refuse_bad_row(types)
+                raise
+
+    def _read(self, types: Mapping[str, Any], *, use_threads: bool) -> Iterator[Any]:
+        with pa.input_stream(str(self.path), compression="gzip" if self.path.suffix == ".gz" else None) as file:
+            file.read(self._begin)
+            yield from pyarrow.csv.open_csv(
+                file,
+                read_options=pyarrow.csv.ReadOptions(
+                    column_names=self.names, block_size=_BLOCK_BYTES, use_threads=use_threads
+                ),
+                parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator),
+                convert_options=pyarrow.csv.ConvertOptions(
+                    include_columns=list(types), column_types=types, null_values=[""]
+                ),
+            )
+
+    def _refuse_bad_row(self, types: Mapping[str, Any]) -> None:
+        """Read the file again without threads: only so Arrow tells the number of a row."""
+        try:
+            for _ in self._read(types, use_threads=False):
+                pass
+        except pa.ArrowInvalid as error:
+            if found := _BAD_ROW.search(str(error)):
+                column = "" if found[1] is None else f"{quoted(self.names[int(found[1])])}: "
+                raise self.bad_row(self.first_row + int(found[2]) - 1, f"{column}{found[3]:.200}") from error
+
+    def _open(self) -> Any:
+        return gzip.open(self.path) if self.path.suffix == ".gz" else self.path.open("rb")
+
+    def _first_row(self) -> tuple[list[str], int, int, int]:
+        """Fields of the first row behind empty lines and comments; where it begins and ends in the file, and its number."""
+        begin, row = 0, 1
+        with io.TextIOWrapper(self._open(), encoding="utf-8", errors="surrogateescape", newline="") as file:
+            while line := file.readline(_BLOCK_BYTES):
+                bare, end = line.removeprefix("\ufeff").strip(), begin + len(line.encode(errors="surrogateescape"))
+                if bare and not bare.startswith("#"):
+                    return (
+                        next(csv.reader([line.removeprefix("\ufeff")], delimiter=self._separator)),
+                        begin,
+                        end,
+                        row,
+                    )
+                begin, row = end, row + bool(bare)
+        raise DatasetError(
+            "file is empty", value="there is no row in it", where=str(self.path), fix="Check how it was made."
+        )
+
+    def _refuse_gaps(self) -> None:
+        """Refuse an empty line of a single column: the rows after it would move up."""
+        row, is_gap = 0, False
+        with self._open() as file:
+            for line in file:
+                if line.isspace():
+                    is_gap = row > 0
+                elif is_gap:
+                    raise self.bad_row(
+                        row + 1, 'the line is empty, and the rows after it would move up; write -1, nan or ""'
+                    )
+                else:
+                    row += 1
+
+
+class ParquetTable(Table):
+    """A Parquet file, read row group by row group."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        with reading(path), pq.ParquetFile(path) as file:
+            self._schema = file.schema_arrow
+            self._num_rows: int = file.metadata.num_rows
+        # The index that pandas writes is no column of the table.
+        names = [name for name in self._schema.names if not _PANDAS_INDEX.fullmatch(name)]
+        super().__init__(Path(path), names, has_names=True, first_row=0)
+        if not names:
+            raise DatasetError(
+                "table has no columns",
+                value=f"{self._num_rows} rows, and {', '.join(self._schema.names) or 'nothing'} in them",
+                where=str(path),
+                fix="Write the values as columns with names.",
+            )
+
+    def estimate_rows(self) -> int:
+        """Number of rows, from the file's footer."""
+        return self._num_rows
+
+    def _record_batches(self, dtypes: Mapping[str, str]) -> Iterator[Any]:
+        for name, dtype in dtypes.items():
+            kind = self._schema.field(name).type
+            if not (pa.types.is_integer(kind) or (dtype != "int64" and pa.types.is_floating(kind))):
+                raise DatasetError(
+                    "column has the wrong type",
+                    value=f"{quoted(name)} is {kind}, expected {'integers' if dtype == 'int64' else 'numbers'}",
+                    where=str(self.path),
+                    fix=_FIX,
+                )
+        # A buffered stream, so that a row group larger than memory is not read at once.
+        with pq.ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file:
+            yield from file.iter_batches(batch_size=BATCH_ROWS, columns=list(dtypes))
+
+
+def open_table(
+    path: str | os.PathLike[str],
+    *,
+    separator: str | None = None,
+    header: bool | None = None,
+    kind: str | None = None,
+) -> Table:
+    """Open a table of the format ``kind``, 'csv' or 'parquet'; without ``kind``, the ending of the file's name decides.
+
+    Without a ``separator``, fields are separated by tabs in a '.tsv' file, by commas in any other CSV file.
+    """
+    if kind == "parquet" or (kind is None and Path(path).suffix in PARQUET_SUFFIXES):
+        return ParquetTable(path)
+    if separator is None:
+        separator = "\t" if Path(path).name.endswith(_TAB_SUFFIXES) else ","
+    return CsvTable(path, separator=separator, header=header)
+
+
+def quoted(name: str) -> str:
+    """A column's name, for people."""
+    return name if name.startswith("column ") else f"column '{name}'"
 
 
 def named_column(table: Table, role: str) -> str | None:
@@ -74,7 +338,7 @@ def column_name(table: Table, column: Column) -> str:
         return require_named(table, table.names[position])
     raise DatasetError(
         "column not found",
-        value=f"no column {column!r}; there are {', '.join(quoted(name) for name in table.names[:20])}",
+        value=f"no column {column!r}; there are {', '.join(map(quoted, table.names[:20]))}",
         where=str(table.path),
         fix=f"{did_you_mean(column, table.names)}Choose a column by name or by position from 0; check the separator.",
     )
@@ -91,21 +355,3 @@ def require_named(table: Table, column: str) -> str:
         fix="If the column is an index, write the file without it (pandas: to_csv(..., index=False)), or choose columns by "
         "their names; else name the column.",
     )
-
-
-def open_table(
-    path: str | os.PathLike[str],
-    *,
-    separator: str | None = None,
-    header: bool | None = None,
-    kind: str | None = None,
-) -> Table:
-    """Open a table of the format ``kind``, 'csv' or 'parquet'; without ``kind``, the ending of the file's name decides.
-
-    Without a ``separator``, fields are separated by tabs in a '.tsv' file, by commas in any other CSV file.
-    """
-    if kind == "parquet" or (kind is None and Path(path).suffix in PARQUET_SUFFIXES):
-        return ParquetTable(path)
-    if separator is None:
-        separator = "\t" if Path(path).name.endswith(_TAB_SUFFIXES) else ","
-    return CsvTable(path, separator=separator, header=header)

@@ -16,7 +16,7 @@ import torch
 from sagann.graph import Graph, validate_graph
 from sagann.graph.graph import named_arrays
 from sagann.parent_process import require_own_threads
-from sagann.storage.array_map import ArrayMap, maps_of
+from sagann.storage.npy import ArrayMap, maps_of
 
 
 def check_graph(graph: Graph) -> None:
@@ -46,24 +46,27 @@ def _maps(graph: Graph) -> list[ArrayMap]:
 
 def _compare(maps: Iterable[ArrayMap], *, meanwhile: Callable[[], None]) -> None:
     """Compare the checksums of files that have not been compared yet, and do something else ``meanwhile``."""
-    maps = [each for each in maps if each.checks and not each.is_checked]
+    maps = [each for each in maps if each.verify and not each.is_checked]
     if not maps:
         meanwhile()
         return
     stop = Event()
 
-    def unless_stopped(check: Callable[[], bool]) -> bool:
-        return not stop.is_set() and check()
+    def unless_stopped(array: ArrayMap, part: int) -> bool:
+        return not stop.is_set() and array.compare(part)
 
     # The values take the other cores.
     with ThreadPoolExecutor(max(1, torch.get_num_threads() // 2), thread_name_prefix="sagann-verify") as threads:
-        pending = [[(check, threads.submit(unless_stopped, check)) for check in each.checks] for each in maps]
+        pending = [
+            [(part, threads.submit(unless_stopped, each, part)) for part in range(each.spec.num_parts)]
+            for each in maps
+        ]
         try:
             meanwhile()
-            for each, checks in reversed(list(zip(maps, pending, strict=True))):
+            for each, parts in reversed(list(zip(maps, pending, strict=True))):
                 # What no thread has begun is computed by this one.
                 each.is_checked = all(
-                    check() if future.cancel() else future.result() for check, future in reversed(checks)
+                    each.compare(part) if future.cancel() else future.result() for part, future in reversed(parts)
                 )
         finally:
             stop.set()

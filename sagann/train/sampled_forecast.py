@@ -20,7 +20,6 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from sagann.config import TrainConfig
 from sagann.graph.feature_store import Features
 from sagann.runtime.loading.stages import StageCounters
 from sagann.runtime.processor import num_cores

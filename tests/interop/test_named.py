@@ -18,7 +18,8 @@ from sagann.graph import Graph, Topology
 from sagann.interop import from_pyg, load_dataset
 from sagann.storage import load_graph, save_graph
 from tests.interop.test_ogb import ogb_folder
-from tests.interop.test_pyg_file import FIELDS, assert_same, molecule
+from tests.interop.test_pyg_file import FIELDS, molecule
+from tests.storage.conftest import assert_same_arrays
 
 NUM_TRAIN, NUM_VAL = 140, 500
 
@@ -96,7 +97,7 @@ def test_what_pyg_has_processed_is_read(tmp_path: Path) -> None:
     planetoid(tmp_path / "data", graph)
     for name in ("cora", "Cora", "CORA"):
         found = sagann.load_dataset(name, root=tmp_path / "data")
-        assert_same(found, graph)
+        assert_same_arrays(found, graph)
         assert found.name == "Cora"
 
 
@@ -105,9 +106,9 @@ def test_the_real_cora_goes_through_pyg_and_back(data_folder: Path, tmp_path: Pa
     dense = replace(graph, features=graph.features.to_dense())  # type: ignore[union-attr]
     planetoid(tmp_path, dense)
     found = load_dataset("cora", root=tmp_path)
-    assert_same(found, dense)
+    assert_same_arrays(found, dense)
     assert (found.num_vertices, found.num_edges, found.num_classes) == (2708, 10556, 7)
-    assert_same(replace(load_dataset("cora", root=data_folder), features=dense.features), dense)
+    assert_same_arrays(replace(load_dataset("cora", root=data_folder), features=dense.features), dense)
 
 
 @pytest.mark.parametrize("root", ["data", "dataset", "datasets"])
@@ -150,14 +151,14 @@ def test_the_task_of_pyg_is_said(tmp_path: Path) -> None:
 def test_folders_below_and_the_folder_itself(tmp_path: Path) -> None:
     data = saved_by_pyg(tmp_path / "data" / "CitationFull" / "cora")
     for name, root in (("cora", "data"), ("citationfull/Cora", "data"), ("cora", "data/CitationFull/cora")):
-        assert_same(load_dataset(name, root=tmp_path / root), from_pyg(data))
+        assert_same_arrays(load_dataset(name, root=tmp_path / root), from_pyg(data))
 
 
 def test_own_datasets(tmp_path: Path) -> None:
     graph = citations()
     save_graph(graph, tmp_path / "papers")
     found = load_dataset("papers", root=tmp_path)
-    assert_same(found, graph)
+    assert_same_arrays(found, graph)
     assert found.name == "Cora"
     with pytest.raises(InputError, match=r"split=0, task='none', for a dataset that has one split \(in .*papers\)"):
         load_dataset("papers", root=tmp_path, split=0, task="none")
@@ -170,7 +171,7 @@ def test_several_of_a_name_are_told_apart(tmp_path: Path) -> None:
     save_graph(citations(), tmp_path / "b" / "cora")
     with pytest.raises(DatasetError, match=r"several datasets have this name: .*a/cora, .*b/cora \(in 'cora'\)"):
         load_dataset("cora", root=tmp_path)
-    assert_same(load_dataset("a/cora", root=tmp_path), from_pyg(first))
+    assert_same_arrays(load_dataset("a/cora", root=tmp_path), from_pyg(first))
     save_graph(citations(), tmp_path / "cora")
     # The one that lies in the root itself is meant.
     assert load_dataset("cora", root=tmp_path).num_vertices == 700

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph
 from sagann.interop import import_ogb, read_ogb
 from sagann.storage import ImportOptions, check_dataset, open_graph
 from sagann.storage.npz import NpzArchive
+from tests.storage.conftest import assert_same_graph
 
 
 def write_gz(path: Path, rows: Any) -> None:
@@ -49,15 +49,7 @@ def imported(folder: Path, **options: Any) -> Graph:
 
 def assert_read_alike(folder: Path, graph: Graph) -> None:
     """Read into memory, the folder is the imported graph."""
-    read = read_ogb(folder)
-    assert (read.name, read.num_classes, read.num_edges) == (graph.name, graph.num_classes, graph.num_edges)
-    assert torch.equal(read.topology.indptr, graph.topology.indptr)
-    assert torch.equal(read.topology.indices, graph.topology.indices)
-    assert torch.equal(read.features, graph.features)  # type: ignore[arg-type]
-    torch.testing.assert_close(read.labels, graph.labels)
-    assert {name: mask.tolist() for name, mask in read.splits.items()} == {
-        name: mask.tolist() for name, mask in graph.splits.items()
-    }
+    assert_same_graph(read_ogb(folder), graph)
 
 
 def test_csv_layout(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""PyG's Data objects, there and back."""
+"""PyG's Data objects, there and back; in memory, in a file, and imported from one."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,24 @@ import pytest
 import torch
 
 from sagann.errors import InputError, MissingDependencyError
-from sagann.graph import for_task
-from sagann.interop import from_pyg, to_pyg
+from sagann.graph import Graph, for_task
+from sagann.interop import from_pyg, import_pyg, read_pyg, to_pyg
+from sagann.storage import check_dataset, load_graph
 
 pytest.importorskip("torch_geometric")
+
+WAYS = ("object", "file", "import")
+
+
+def graph_of(data: Any, way: str, folder: Path, **options: Any) -> Graph:
+    if way == "object":
+        return from_pyg(data, **options)
+    torch.save(data, folder / "a.pt")
+    if way == "file":
+        return read_pyg(folder / "a.pt", **options)
+    import_pyg(folder / "a.pt", folder / "a", **options)
+    check_dataset(folder / "a")
+    return load_graph(folder / "a")
 
 
 def data_object(**fields: Any) -> Any:
@@ -74,14 +89,11 @@ def test_batch_keeps_its_graphs() -> None:
     assert graph.graph_ptr.tolist() == [0, 4, 8]
 
 
-def test_multi_label_and_single_column_labels() -> None:
-    assert from_pyg(data_object(y=torch.eye(4))).multi_label
-    assert from_pyg(data_object(y=torch.tensor([[0], [1], [2], [0]]))).num_classes == 3
-
-
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("y", "task", "labels", "targets"),
     [
+        (torch.tensor([[0], [1], [2], [0]]), "auto", [0, 1, 2, 0], None),
         (torch.tensor([0, 1, -1, 2]), "auto", [0, 1, -1, 2], None),
         (torch.tensor([True, False, True, True]), "auto", [1, 0, 1, 1], None),
         (torch.tensor([0.5, 1, 2, 3]), "auto", None, [0.5, 1, 2, 3]),
@@ -96,8 +108,11 @@ def test_multi_label_and_single_column_labels() -> None:
         (torch.tensor([0.5, 1, 2, 3]), "none", None, None),
     ],
 )
-def test_y_is_labels_or_targets(y: torch.Tensor, task: Any, labels: Any, targets: Any) -> None:
-    graph = from_pyg(data_object(y=y), task=task)
+@pytest.mark.filterwarnings("ignore:Left out:UserWarning")
+def test_y_is_labels_or_targets(
+    y: torch.Tensor, task: Any, labels: Any, targets: Any, way: str, tmp_path: Path
+) -> None:
+    graph = graph_of(data_object(y=y), way, tmp_path, task=task)
     assert (None if graph.labels is None else graph.labels.tolist()) == labels
     assert (None if graph.targets is None else graph.targets.tolist()) == targets
     assert graph.targets is None or graph.targets.dtype == torch.float32
@@ -105,24 +120,28 @@ def test_y_is_labels_or_targets(y: torch.Tensor, task: Any, labels: Any, targets
     assert (None if back.y is None else back.y.tolist()) == (labels if targets is None else targets)
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("y", "options", "message"),
     [
         (torch.tensor([0.0, 1, 2, 1]), {}, r"not clear: torch.float32 \[4\] of integers, which may be class ids, or targets "
-         r"\(in from_pyg.task\). Pass from_pyg\(..., task='regression'\) or task='classification'"),
+         r"\(in .*y\). Pass task='regression' \(--task regression\) or task='classification'"),
         (torch.tensor([0.0, 1, float("nan"), 1]), {}, "the task of y is not clear"),
-        (torch.tensor([[0, 3], [1, 4], [2, 5], [0, 0]]), {}, r"torch.int64 \[4, 2\] of integers, which may be targets, or counts .*task='regression'\)\."),
+        (torch.tensor([[0, 3], [1, 4], [2, 5], [0, 0]]), {}, r"torch.int64 \[4, 2\] of integers, which may be targets, or counts .*task='regression'"),
         (torch.tensor([0.5, 1, 2, 1]), {"task": "classification"}, r"torch.float32 \[4\], expected integers .*task='regression'"),
         (torch.eye(4), {"task": "classification"}, r"torch.float32 \[4, 4\], expected integers .*task='multi-label'"),
         (torch.tensor([0, 1, 2, 1]), {"task": "multi-label"}, r"torch.int64 \[4\], expected 0 and 1"),
         (torch.tensor([0, 1, 2, 1]), {"task": "graph"}, "unknown task: 'graph', expected one of auto, classification"),
         (torch.tensor([[0, 1], [1, float("nan")]] * 2), {}, r"0 and 1 .*, and no NaN .*Write 0 for an unknown label"),
-        (torch.tensor([0.5, 1, 2, 1]), {"num_classes": 3}, "targets have no classes: num_classes = 3"),
     ],
 )  # fmt: skip
-def test_a_y_that_does_not_tell_its_task_is_refused(y: torch.Tensor, options: Any, message: str) -> None:
+def test_a_y_that_does_not_tell_its_task_is_refused(
+    y: torch.Tensor, options: Any, message: str, way: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=message):
-        from_pyg(data_object(y=y), **options)
+        graph_of(data_object(y=y), way, tmp_path, **options)
+    with pytest.raises(InputError, match="targets have no classes: num_classes = 3"):
+        from_pyg(data_object(y=torch.tensor([0.5, 1, 2, 1])), num_classes=3)
 
 
 @pytest.mark.parametrize(
@@ -154,33 +173,35 @@ def test_labels_and_targets_are_no_single_y() -> None:
     assert to_pyg(for_task(graph, "regression")).y.tolist() == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"edge_index": None}, r"data has no edges: edge_index is None"),
-        ({"edge_index": torch.tensor([[0, 9], [1, 1]])}, r"out of range|rows, 10 vertices|wrong number of rows"),
-        ({"edge_index": [[0, 1], [1, 0]]}, r"a list, expected Tensor or None \(in data\.edge_index\)"),
-        ({"y": [0, 1, 2, 0]}, r"a list, expected Tensor or None \(in data\.y\)\. Pass torch.as_tensor\(y\)"),
-        ({"train_mask": [True, False, False, True]}, r"a list, expected Tensor or None \(in data\.train_mask\)"),
+        ({"edge_index": None}, r"there are no edges: edge_index is missing, expected integers .*there are 'x', 'y'"),
+        ({"edge_index": torch.ones(2, 4)}, r"edge_index is torch.float32 \[2, 4\]"),
+        ({"edge_index": torch.tensor([[0, 9], [1, 1]])}, r"out of range|rows, 10 vertices|wrong number of rows|differ in number"),
+        ({"edge_index": torch.tensor([[0, 9, 1, 2], [1, 1, 2, 3]])}, r"id out of range: 9|\d+ rows, 10 vertices|wrong number of rows"),
+        ({"edge_index": [[0, 1], [1, 0]]}, r"an attribute is no tensor: a list \(in .*edge_index\)"),
+        ({"edge_type": torch.tensor([0.5, 1, 0, 1])}, r"wrong form: torch.float32 \[4\], expected integers \[E\]"),
+        ({"edge_weight": torch.ones(3)}, r"edge(s and edge)? data .*(differ in number|3 rows)|wrong number of rows"),
+        ({"y": [0, 1, 2, 0]}, r"an attribute is no tensor: a list \(in .*y\)\. Convert it: torch.as_tensor\(y\)"),
+        ({"train_mask": [True, False, False, True]}, r"a list \(in .*train_mask\)"),
         (
             {"val_mask": torch.ones(4, 10, dtype=torch.bool)},
-            r"mask is not a mask of one split.*\[4, 10\].*Choose one split, for example data\.val_mask\[:, 0\]\.",
+            r"there are several splits: 10 columns, and none is chosen .*val_mask\)\. Choose a column from 0 to 9: split=",
         ),
-        (
-            {"train_mask": torch.tensor([0, 3])},
-            r"torch\.int64 \[2\], expected torch\.bool \[num_vertices\].*mask = torch\.zeros\(4, dtype=torch\.bool\); mask\[ids\] = True\.",
-        ),
-        ({"train_mask": torch.ones(4, dtype=torch.uint8)}, r"Convert the mask with \.bool\(\)\."),
-        ({"y": torch.tensor(1)}, r"data has no vertex labels: y \[\], but there are 4 vertices"),
-        ({"y": torch.tensor([0.5])}, r"data has no vertex labels: y \[1\], but there are 4 vertices"),
-        ({"y": torch.tensor([0.5, float("nan"), 2, 3])}, r"target is not finite: nan \(in targets of .*vertex 1\)"),
+        ({"train_mask": torch.ones(4)}, r"torch\.float32 \[4\], expected torch\.bool \[num_vertices\].*Convert .* \.bool\(\)\."),
+        ({"train_mask": torch.tensor([0, 3])}, r"torch\.int64 \[2\].*mask = torch\.zeros\(4, dtype=torch\.bool\); mask\[ids\] = True\."),
+        ({"y": torch.tensor(1)}, r"no label for each vertex, nor for each graph: y \[\], but there are 4 vertices.*--task none"),
+        ({"y": torch.tensor([0.5])}, r"y \[1\], but there are 4 vertices"),
+        ({"y": torch.tensor([0.5, float("nan"), 2, 3])}, r"target is not finite: nan"),
         ({"y": torch.zeros(4, 2, 2)}, r"y \[4, 2, 2\], but there are 4 vertices"),
         ({"x": torch.full((4, 1), float("nan"))}, r"(?i)nan"),
     ],
-)
-def test_bad_objects_are_refused(fields: dict[str, Any], message: str) -> None:
+)  # fmt: skip
+def test_bad_objects_are_refused(fields: dict[str, Any], message: str, way: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
-        from_pyg(data_object(**fields))
+        graph_of(data_object(**fields), way, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from sagann.errors import DatasetError, InputError, shown
 from sagann.graph import Graph
 from sagann.interop import from_pyg, import_pyg, read_pyg
 from sagann.storage import ImportOptions, check_dataset, load_graph
+from tests.storage.conftest import assert_same_arrays
 
 FIELDS: dict[str, Any] = {
     "x": torch.arange(8.0).reshape(4, 2),
@@ -39,20 +40,6 @@ def read(path: Path, saved: Any, **options: Any) -> Graph:
     return read_pyg(path, **options)
 
 
-def assert_same(graph: Graph, expected: Graph) -> None:
-    assert torch.equal(graph.topology.indptr, expected.topology.indptr)
-    assert torch.equal(graph.topology.indices, expected.topology.indices)
-    assert set(graph.topology.edge_data) == set(expected.topology.edge_data)
-    for name, rows in expected.topology.edge_data.items():
-        assert torch.equal(graph.topology.edge_data[name].to(rows.dtype), rows)
-    assert torch.equal(graph.features, expected.features)  # type: ignore[arg-type]
-    assert torch.equal(graph.labels, expected.labels)  # type: ignore[arg-type]
-    assert {name: mask.tolist() for name, mask in graph.splits.items()} == {
-        name: mask.tolist() for name, mask in expected.splits.items()
-    }
-    assert (graph.num_classes, graph.num_edge_types) == (expected.num_classes, expected.num_edge_types)
-
-
 @pytest.mark.parametrize("form", ["object", "dict", "tuple", "dataset", "old"])
 def test_each_form_gives_the_graph_of_from_pyg(form: str, tmp_path: Path) -> None:
     data, path = data_object(), tmp_path / "cora.pt"
@@ -69,7 +56,7 @@ def test_each_form_gives_the_graph_of_from_pyg(form: str, tmp_path: Path) -> Non
     else:
         torch.save({"object": data, "dict": data.to_dict(), "tuple": (data, None)}[form], path)
     graph = read_pyg(path)
-    assert_same(graph, from_pyg(data))
+    assert_same_arrays(graph, from_pyg(data))
     assert graph.name == "cora"
 
 
@@ -79,7 +66,7 @@ def test_an_import_streams_the_same_graph(tmp_path: Path) -> None:
     import_pyg(tmp_path / "cora.pt", tmp_path / "cora", options=ImportOptions(name="c"))
     check_dataset(tmp_path / "cora")
     graph = load_graph(tmp_path / "cora")
-    assert_same(graph, from_pyg(data))
+    assert_same_arrays(graph, from_pyg(data))
     assert graph.name == "c"
     import_pyg(tmp_path / "cora.pt", tmp_path / "both", options=ImportOptions(symmetrise=True))
     assert load_graph(tmp_path / "both").num_edges > graph.num_edges
@@ -90,13 +77,6 @@ def test_slices_of_one_graph_and_a_saved_number_of_vertices(tmp_path: Path) -> N
     slices = {"edge_index": torch.tensor([0, 4]), "num_nodes": torch.tensor([0, 1])}
     assert read(tmp_path / "a.pt", (data, slices)).num_vertices == 9
     assert read(tmp_path / "a.pt", {"edge_index": FIELDS["edge_index"]}).num_vertices == 4
-
-
-def test_several_classes_per_vertex_may_be_floating(tmp_path: Path) -> None:
-    data = data_object(y=torch.tensor([[1.0, 0], [0, 1], [1, 1], [0, 0]]))
-    graph = read(tmp_path / "a.pt", data)
-    assert graph.multi_label
-    assert torch.equal(graph.labels, data.y.to(torch.uint8))  # type: ignore[arg-type]
 
 
 def test_pyg_need_not_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +96,10 @@ def test_names_that_people_give_are_taken(tmp_path: Path) -> None:
         "train": [True, False, False, True],
         "val": [False, False, True, False],
     }
-    assert_same(read(tmp_path / "a.pt", data), graph)
+    assert_same_arrays(read(tmp_path / "a.pt", data), graph)
     with pytest.warns(UserWarning, match=r"Left out of data: 'weight' \(float32 \[4\]\), 'train_idx'"):
         both = from_pyg(data_object(weight=torch.ones(4), train_idx=torch.tensor([1])))
-    assert_same(both, from_pyg(data_object()))
+    assert_same_arrays(both, from_pyg(data_object()))
     for given in (torch.tensor([4]), torch.tensor([-1])):
         for fails in (from_pyg, lambda data: read(tmp_path / "a.pt", data)):
             with pytest.raises(InputError, match=r"id out of range: (4|-1), but"):
@@ -150,7 +130,7 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     assert "face" not in said
     assert "\n" not in said
     with pytest.warns(UserWarning, match=r"Left out of data: ") as caught:
-        assert_same(graph, from_pyg(data))
+        assert_same_arrays(graph, from_pyg(data))
     assert str(caught[0].message) == said.replace("a.pt", "data")
     lines: list[str] = []
     import_pyg(tmp_path / "a.pt", tmp_path / "a", say=lines.append)
@@ -168,45 +148,15 @@ def test_a_column_of_masks_is_chosen(tmp_path: Path) -> None:
     assert graph.splits["train"].tolist() == masks[:, 1].tolist()
     assert graph.splits["test"].tolist() == (~masks[:, 1]).tolist()
     for split in (None, 2, -1):
-        with pytest.raises(DatasetError, match=r"several splits: train_mask has 2 columns.*from 0 to 1"):
+        with pytest.raises(DatasetError, match=r"several splits: 2 columns, and .*train_mask.*from 0 to 1"):
             read_pyg(tmp_path / "a.pt", split=split)
-    with pytest.raises(DatasetError, match=r"no split to choose: column 1 .*Leave --split-scheme out"):
+    with pytest.raises(DatasetError, match=r"no split to choose: column 1 .*Leave split= \(--split-scheme\) out"):
         read(tmp_path / "b.pt", data_object(), split=1)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"edge_index": None},
-            r"the file has no edges: edge_index is none, expected integers \[2, E\]; there are ",
-        ),
-        ({"edge_index": torch.ones(2, 4)}, r"edge_index is float32 \[2, 4\]"),
-        ({"edge_index": torch.tensor([[0, 9], [1, 1]])}, r"out of range|differ in number|ends after|goes on after"),
-        ({"edge_index": [[0, 1], [1, 0]]}, r"an attribute is no tensor: edge_index is a list"),
-        (
-            {"y": torch.tensor([0.0, 1, 2, 0])},
-            r"not clear what the labels are: y is float32 \[4\].*--task classification or --task regression",
-        ),
-        ({"y": torch.tensor([[0.5], [1], [2], [3]])}, r"not clear what the labels are"),
-        (
-            {"y": torch.tensor([1])},
-            r"labels are not those of vertices: y \[1\], and there are 4 vertices.*--task none",
-        ),
-        (
-            {"y": torch.full((4, 3), 0.5)},
-            r"label out of range: \[0\.5, 0\.5, 0\.5\], .* hold 0 and 1 .*a\.pt, y, row 0",
-        ),
-        ({"edge_type": torch.tensor([0.5, 1, 0, 1])}, r"wrong form: float32 \[4\], expected integers \[E\]"),
-        ({"edge_weight": torch.ones(3)}, r"edges and edge data differ in number"),
-        ({"train_mask": torch.ones(4)}, r"float32 \[4\], expected bool"),
-        ({"x": torch.full((4, 1), float("nan"))}, r"(?i)nan.*x, row 0"),
-        ({"x": torch.eye(4).to_sparse()}, r"sparse_coo \[4, 4\].*to_dense\(\)"),
-    ],
-)
-def test_graphs_that_cannot_be_used_are_refused(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message):
-        read(tmp_path / "a.pt", data_object(**fields))
+def test_a_sparse_tensor_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"sparse_coo.*to_dense\(\)"):
+        read(tmp_path / "a.pt", data_object(x=torch.eye(4).to_sparse()))
 
 
 def molecule(size: int, *, seed: int = 0, **fields: Any) -> Any:
@@ -246,18 +196,11 @@ def test_many_graphs_are_those_of_a_batch(name: str, tmp_path: Path) -> None:
     batch.y = batch.y.reshape(len(SIZES), -1).squeeze(1)
     with pytest.warns(UserWarning, match="Left out of data: 'smiles'"):
         expected = from_pyg(batch, task=task)
-    assert torch.equal(graph.graph_ptr, expected.graph_ptr)
-    assert torch.equal(graph.topology.indptr, expected.topology.indptr)
-    assert torch.equal(graph.topology.indices, expected.topology.indices)
-    assert torch.equal(graph.topology.edge_data["attr"], expected.topology.edge_data["attr"])
-    assert torch.equal(graph.features, expected.features)
-    for field in ("graph_labels", "graph_targets"):
-        ours, theirs = getattr(graph, field), getattr(expected, field)
-        assert ours is theirs is None or torch.equal(ours, theirs)
+    assert_same_arrays(graph, expected)
     with pytest.warns(UserWarning, match="smiles"):
         import_pyg(tmp_path / "many.pt", tmp_path / "many", task=task)
     check_dataset(tmp_path / "many")
-    assert torch.equal(load_graph(tmp_path / "many").topology.indices, graph.topology.indices)
+    assert_same_arrays(load_graph(tmp_path / "many"), graph)
 
 
 def test_many_graphs_without_features_and_with_answers_of_vertices(tmp_path: Path) -> None:
@@ -299,20 +242,18 @@ AROUND = {name: [0, 2**62, -(2**63), -(2**62), bounds[-1]] for name, bounds in S
 @pytest.mark.parametrize(
     ("fields", "slices", "message"),
     [
-        ({}, {"x": [0, 1, 2, 3]}, r"do not count the same graphs: slices \[3\], \[4\]"),
-        ({}, dict.fromkeys(SLICES, 0), r"do not count the same graphs: slices \[\]"),
-        ({}, {"x": [0, 2, 4]}, "the slices of 'x' are not those of its rows: int64 from 0 to 4 for 3 rows"),
-        ({}, {"x": [1, 2, 3]}, "int64 from 1 to 3 for 3 rows"),
+        ({}, {"x": [0, 1, 2, 3]}, r"do not count the same graphs: shapes \[\(3,\), \(4,\)\]"),
+        ({}, dict.fromkeys(SLICES, 0), r"do not count the same graphs: shapes \[\(\)\]"),
+        ({}, {"x": [0, 2, 4]}, "the slices of 'x' are not those of its rows: from 0 to 4, expected ascending offsets of 3 rows"),
+        ({}, {"x": [1, 2, 3]}, "from 1 to 3, expected ascending offsets of 3 rows"),
         ({}, {"edge_index": [0, 3, 2]}, "the slices of 'edge_index' are not those"),
-        ({}, {"x": [0.0, 2.0, 3.0]}, "float32 from 0.0 to 3.0 for 3 rows"),
-        ({}, {"x": [0.0, float("nan"), float("nan")]}, "float32 from 0.0 to nan for 3 rows"),
-        ({}, AROUND, "the slices of 'x' are not those of its rows: int64 from 0 to 3, which decrease, for 3 rows"),
+        ({}, AROUND, "the slices of 'x' are not those of its rows: from 0 to 3, expected ascending"),
         ({"edge_index": torch.tensor([[0, 1], [1, 0]])}, {}, r"an edge leaves its graph: 1 -> 0 in graph 1, which has 1 vertices .*column 1"),
         ({"edge_index": torch.tensor([[0, 0], [-1, 0]])}, {}, "an edge leaves its graph: 0 -> -1 in graph 0"),
         ({"x": None}, {}, "not clear which vertices a graph has: neither x, z, pos nor num_nodes tells"),
         ({"pos": torch.ones(4, 2), "x": torch.ones(3, 2), "_num_nodes": [3, 1]}, {}, "x has other slices than the vertices"),
         ({"_num_nodes": [2**60, 2**60], "x": None}, {}, "not clear which vertices"),
-        ({"y": torch.tensor([0, 1, 1, 1])}, {"y": [0, 1, 4]}, r"neither those of vertices nor those of graphs: y \[4\]"),
+        ({"y": torch.tensor([0, 1, 1, 1])}, {"y": [0, 1, 4]}, r"no label for each vertex, nor for each graph: y \[4\], but there are 2 graphs"),
     ],
 )  # fmt: skip
 def test_slices_that_contradict_the_attributes_are_refused(
@@ -322,12 +263,6 @@ def test_slices_that_contradict_the_attributes_are_refused(
     bounds = {name: torch.tensor(each) for name, each in (SLICES | slices).items()}
     with pytest.raises((DatasetError, InputError), match=message):
         read(tmp_path / "a.pt", (saved, bounds, None))
-
-
-def test_slices_with_a_number_as_name_belong_to_no_attribute(tmp_path: Path) -> None:
-    slices: dict[Any, Any] = {name: torch.tensor(each) for name, each in SLICES.items()}
-    slices |= {7: torch.tensor([0]), 2**40: torch.tensor([0, 1])}
-    assert read(tmp_path / "a.pt", (MANY, slices, None)).graph_ptr.tolist() == [0, 2, 3]
 
 
 def test_batches_and_lists_of_graphs_are_refused(tmp_path: Path) -> None:
@@ -414,63 +349,13 @@ def test_a_file_without_surprises_warns_of_nothing(tmp_path: Path) -> None:
         read_pyg(tmp_path / "a.pt")
 
 
-@pytest.mark.parametrize(
-    ("y", "task", "labels", "targets"),
-    [
-        (torch.tensor([0.0, 1, float("nan"), 0]), "classification", [0, 1, -1, 0], None),
-        (torch.tensor([0, 1, 2, 0]), "auto", [0, 1, 2, 0], None),
-        (torch.tensor([[0.0], [1], [2.5], [0]]), "regression", None, [0, 1, 2.5, 0]),
-        (torch.tensor([0, 1, 2, 0]), "regression", None, [0, 1, 2, 0]),
-        (torch.tensor([[0.5, 1], [1, 2], [2, 3], [3, 4]]), "regression", None, [[0.5, 1], [1, 2], [2, 3], [3, 4]]),
-        (torch.tensor([[0, 1.0], [1, 1], [0, 0], [1, 0]]), "multi-label", [[0, 1], [1, 1], [0, 0], [1, 0]], None),
-        (torch.tensor([0.0, 1, 2, 0]), "none", None, None),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Left out:UserWarning")
-def test_the_task_says_what_y_is(
-    y: torch.Tensor, task: Any, labels: list[Any] | None, targets: list[Any] | None, tmp_path: Path
-) -> None:
-    torch.save({"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": torch.eye(4), "y": y}, tmp_path / "a.pt")
-    graph = read_pyg(tmp_path / "a.pt", task=task)
-    assert (None if graph.labels is None else graph.labels.tolist()) == labels
-    assert (None if graph.targets is None else graph.targets.tolist()) == targets
-
-
-@pytest.mark.parametrize(
-    ("y", "task", "message"),
-    [
-        (torch.eye(4), "classification", r"labels do not fit the task: y \[4, 4\]; classification has one class"),
-        (torch.arange(4), "multi-label", r"y \[4\]; multi-label has a row of 0 and 1"),
-        (torch.tensor([0.5, 1, 2, 3]), "classification", r"label is not an integer"),
-        (torch.arange(4), "regresion", r"unknown task: 'regresion'"),
-    ],
-)
-def test_a_task_that_y_does_not_fit_is_refused(y: torch.Tensor, task: Any, message: str, tmp_path: Path) -> None:
-    torch.save({"edge_index": torch.tensor([[0, 1], [1, 2]]), "x": torch.eye(4), "y": y}, tmp_path / "a.pt")
-    with pytest.raises(InputError, match=message):
-        read_pyg(tmp_path / "a.pt", task=task)
-
-
 @pytest.mark.parametrize("count", [-1, 2**48, True, "4", [4, 4]], ids=shown)
 @pytest.mark.parametrize("fields", [{}, {"x": torch.eye(4)}])
 def test_a_number_of_vertices_that_is_none_is_refused(count: Any, fields: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(
-        DatasetError, match=r"the number of vertices is no count: num_nodes is .*, expected an integer from 0"
+        DatasetError, match=r"the number of vertices is no count: .*, expected an integer from 0 .*num_nodes"
     ):
         read(tmp_path / "a.pt", {"edge_index": torch.tensor([[0], [1]]), "num_nodes": count, **fields})
-
-
-@pytest.mark.filterwarnings("ignore:Left out:UserWarning")
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_attributes_that_are_nested_without_end_are_left_out_or_refused(tmp_path: Path, is_shared: bool) -> None:
-    value: Any = ()
-    for _ in range(500):
-        value = (value, value) if is_shared else (value,)
-    fields = {"edge_index": torch.tensor([[0], [1]])}
-    assert read(tmp_path / "a.pt", {**fields, "extra": value}).num_edges == 1
-    for name in ("x", "y", "num_nodes", "train_mask", "edge_index"):
-        with pytest.raises(DatasetError, match="a tuple"):
-            read(tmp_path / "a.pt", {"x": torch.eye(2), **fields, name: value})
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.uint8, torch.uint32])

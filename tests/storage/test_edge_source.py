@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 
 from sagann.errors import DatasetError
-from sagann.storage.edge_source import EdgeChunk, JoinedEdges, checked_chunk
-from sagann.storage.row_source import ArrayRows
+from sagann.storage.edge_source import EdgeChunk, Edges, checked_chunk
+from sagann.storage.rows import RowChunk, Rows
 
 
-def joined(num_edges: int, edges_at_once: int, values: list[float], rows_at_once: int) -> JoinedEdges:
+def joined(num_edges: int, edges_at_once: int, values: list[float], rows_at_once: int) -> Edges:
     def ends() -> Iterator[EdgeChunk]:
         for first in range(0, num_edges, edges_at_once):
             ids = np.arange(first, min(first + edges_at_once, num_edges))
             yield EdgeChunk(src=ids, dst=ids, file="edges.csv", first_row=first + 1)
 
-    weights = ArrayRows(array=np.array(values), file="w.npy", dtype="float32", chunk_rows=rows_at_once)
-    return JoinedEdges(ends=ends(), num_edges=num_edges, data={"weight": weights})
+    def chunks() -> Iterator[RowChunk]:
+        for first in range(0, len(values), rows_at_once):
+            yield RowChunk(rows=np.array(values[first : first + rows_at_once]), first_row=first)
+
+    weights = Rows(file="w.npy", dtype=np.dtype("f8"), shape=(-1,), chunks=chunks, store_as="float32")
+    return Edges(ends=ends(), num_edges=num_edges, data={"weight": weights})
 
 
 @pytest.mark.parametrize("edges_at_once", [1, 3, 4, 10])

@@ -1,9 +1,10 @@
-"""CSV files as spreadsheets write them: byte order marks, empty lines."""
+"""CSV and Parquet files as spreadsheets, pandas and others write them, and the rows that are refused."""
 
 from __future__ import annotations
 
 import gzip
-import time
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,18 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from sagann.errors import DatasetError
-from sagann.storage import columns
-from sagann.storage.columns import MOST_COLUMNS
-from sagann.storage.csv_table import CsvTable
-from sagann.storage.parquet_table import ParquetTable
-from sagann.storage.tables import column_name
+from sagann.storage import read_npz, tables
+from sagann.storage.tables import CsvTable, ParquetTable, column_name, open_table
 from sagann.storage.vertex_files import open_features
 
 
 def written(folder: Path, text: str, *, packed: bool = False) -> Path:
     path = folder / ("t.csv.gz" if packed else "t.csv")
     data = text.encode()
-    path.write_bytes(gzip.compress(data) if packed else data)
+    # In two parts, as tools that compress in parallel write them.
+    path.write_bytes(gzip.compress(data[:5]) + gzip.compress(data[5:]) if packed else data)
     return path
 
 
@@ -39,6 +38,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_field(tmp_path: Path, top: st
     assert rows(table) == [(0, 1), (1, 2)]
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(
     ("text", "row"),
     [
@@ -49,33 +49,27 @@ def test_a_byte_order_mark_is_no_part_of_the_first_field(tmp_path: Path, top: st
         ("\r\nsrc,dst\r\n1,x\r\n", 2),
         ("\n0,1\n\n1,x\n", 2),
         ("\ufeff\n1,0\n1,x\n", 2),
+        ("src,dst\r\r1,2\r\r1,x\r", 3),
+        ("src,dst\n" + "0,1\n" * 50_000 + "\n\n1,x\n", 50_002),
     ],
 )
-def test_empty_lines_are_not_counted_wherever_they_stand(tmp_path: Path, text: str, row: int) -> None:
-    with pytest.raises(DatasetError, match=rf"'x' in .* is not an integer .*t\.csv, row {row}\)"):
-        rows(CsvTable(written(tmp_path, text)))
-    sound = CsvTable(written(tmp_path, text.replace("x", "7")))
-    assert (1, 7) in rows(sound)
+def test_empty_lines_are_not_counted_wherever_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, row: int, *, packed: bool
+) -> None:
+    monkeypatch.setattr(tables, "_BLOCK_BYTES", 2**14)
+    with pytest.raises(DatasetError, match=rf"column .*: .* int64: invalid value 'x' .*t\.csv.*, row {row}\)"):
+        rows(CsvTable(written(tmp_path, text, packed=packed)))
+    sound = CsvTable(written(tmp_path, text.replace("x", "7"), packed=packed))
     assert sound.first_row + rows(sound).index((1, 7)) == row
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 @pytest.mark.parametrize(
-    ("text", "row"),
-    [
-        ("label\n0\n\n1\n", 3),
-        ("0\n\r\n1\n", 2),
-        ("label\n\n0\n1\n", 2),
-        ("0\n" * 30_000 + "\n\n" + "1\n" * 30_000, 30_001),
-    ],
+    ("text", "row"), [("label\n0\n\n1\n", 3), ("0\n\r\n1\n", 2), ("label\n\n0\n1\n", 2), ("0\n1\n\n\n1\n", 3)]
 )
-def test_an_empty_line_in_a_single_column_is_a_missing_value(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, row: int, dtype: str
-) -> None:
-    # The longest of the files takes several blocks.
-    monkeypatch.setattr("sagann.storage.csv_table._BLOCK_BYTES", 2**14)
+def test_an_empty_line_in_a_single_column_is_refused(tmp_path: Path, text: str, row: int, dtype: str) -> None:
     table = CsvTable(written(tmp_path, text))
-    with pytest.raises(DatasetError, match=rf"the line is empty, .* would move up \(in .*t\.csv, row {row}\)"):
+    with pytest.raises(DatasetError, match=rf"the line is empty, .* would move up.*t\.csv, row {row}\)"):
         list(table.batches(table.names, [dtype]))
 
 
@@ -86,26 +80,22 @@ def test_empty_lines_around_a_single_column_are_none(tmp_path: Path, dtype: str)
     assert batch.columns[0].tolist() == [3, 4]
     # As pandas writes a missing value: it is a row of its own, also at the end.
     table = CsvTable(written(tmp_path, 'label\n3\n""\n'))
-    with pytest.raises(DatasetError, match=r"'' in column 'label' is not .*row 3\)"):
+    with pytest.raises(DatasetError, match=r"column 'label' has no value .*row 3\)"):
         list(table.batches(table.names, [dtype]))
 
 
-@pytest.mark.parametrize("field", ["0x10", "0X1f", "1_000", "+1", "1.0", "\u0661", " 0x1"])
+@pytest.mark.parametrize("field", ["1_000", "+1", "1.0", "\u0661", ""])
 def test_later_rows_are_read_as_strictly_as_the_first(tmp_path: Path, field: str) -> None:
-    with pytest.raises(DatasetError, match=r"is not an integer .*t\.csv, row 3\)"):
+    with pytest.raises(DatasetError, match=r"(invalid|has no) value.*t\.csv, row 3\)"):
         rows(CsvTable(written(tmp_path, f"src,dst\n0,1\n1,{field}\n")))
-    with pytest.raises(DatasetError, match=r"neither names nor numbers|is not an integer"):
+    with pytest.raises(DatasetError, match=r"neither names nor numbers|(invalid|has no) value"):
         rows(CsvTable(written(tmp_path, f"1,{field}\n0,1\n")))
 
 
-def test_spaces_around_numbers_are_no_part_of_them(tmp_path: Path) -> None:
-    assert rows(CsvTable(written(tmp_path, "src, dst\n0, 1\n 1 ,-2\n"))) == [(0, 1), (1, -2)]
-
-
-def test_an_x_in_a_column_that_is_not_read_does_no_harm(tmp_path: Path) -> None:
-    table = CsvTable(written(tmp_path, "src,dst,name\n0,1,fox\n"))
+def test_spaces_quotes_and_other_columns_do_no_harm(tmp_path: Path) -> None:
+    table = CsvTable(written(tmp_path, 'src, dst,name\n0, 1,fox\n" 1" ,-2,"a, b"\n'))
     (batch,) = table.batches(["src", "dst"], ["int64", "int64"])
-    assert [column.tolist() for column in batch.columns] == [[0], [1]]
+    assert [column.tolist() for column in batch.columns] == [[0, 1], [1, -2]]
 
 
 def test_a_column_may_be_ids_and_weights(tmp_path: Path) -> None:
@@ -120,10 +110,9 @@ def test_a_column_without_a_name_is_chosen_by_nobody(tmp_path: Path, header: boo
     path = written(tmp_path, ",src,dst\n0,5,7\n1,6,8\n")
     table = CsvTable(path, header=header)
     assert [column_name(table, column) for column in (1, 2, "src", "dst")] == ["src", "dst", "src", "dst"]
-    with pytest.raises(DatasetError, match=r"a column has no name: '', 'src', 'dst' .*index=False"):
-        column_name(table, 0)
-    with pytest.raises(DatasetError, match="a column has no name"):
-        open_features(path)
+    for choose in (lambda: column_name(table, 0), lambda: open_features(path)):
+        with pytest.raises(DatasetError, match=r"a column has no name: '', 'src', 'dst' .*index=False"):
+            choose()
 
 
 def test_features_whose_columns_are_numbered_are_refused(tmp_path: Path) -> None:
@@ -142,64 +131,44 @@ def test_labels_of_rows_in_pandas_are_no_column(tmp_path: Path) -> None:
     assert ParquetTable(path).names == ["a"]
     (chunk,) = open_features(path).chunks()
     assert chunk.rows.tolist() == [[0.5], [0.25]]
+    pq.write_table(pa.table(columns).drop_columns("a"), path)
+    with pytest.raises(DatasetError, match=r"table has no columns: 2 rows, and __index_level_0__ in them"):
+        ParquetTable(path)
 
 
-@pytest.mark.parametrize("names", [[], ["__index_level_0__"]])
-def test_a_parquet_file_without_columns_is_refused(tmp_path: Path, names: list[str]) -> None:
-    pq.write_table(pa.table({name: [1, 2] for name in names}), tmp_path / "x.parquet")
-    with pytest.raises(
-        DatasetError, match=r"table has no columns: \d rows, and (nothing|__index_level_0__) in them"
-    ):
-        ParquetTable(tmp_path / "x.parquet")
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("line", ["\n", "\r\n", " \n", "#\n", "# note\n"])
-def test_empty_lines_at_the_top_cost_nearly_nothing(tmp_path: Path, line: str, *, packed: bool) -> None:
-    path = written(tmp_path, line * 2_000_000 + "0,1\n", packed=packed)
-    start_s = time.process_time()
-    with pytest.raises(DatasetError, match=r"file begins without a row: \d+ empty lines and comments"):
-        CsvTable(path)
-    assert time.process_time() - start_s < 2
-
-
-@pytest.mark.parametrize("last", ["1,2\n", "1,x\n"])
-def test_empty_lines_in_the_middle_cost_little(tmp_path: Path, last: str) -> None:
-    table = CsvTable(written(tmp_path, "0,1\n" + "\n" * 50_000_000 + last))
-    start_s = time.process_time()
-    if "x" in last:
-        with pytest.raises(DatasetError, match=r"row 2\)"):
-            rows(table)
-    else:
-        assert rows(table) == [(0, 1), (1, 2)]
-    assert time.process_time() - start_s < 3
-
-
-def test_bad_rows_are_found_across_the_blocks_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sagann.storage.csv_table._READ_BYTES", 7)
-    for end in ("\n", "\r\n", "\r"):
-        text = end.join(["src,dst", "", "100,200", "", "", "300,400", "500,x", ""])
-        with pytest.raises(DatasetError, match=r"'x' in .* row 4\)"):
-            rows(CsvTable(written(tmp_path, text)))
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"0,1\n", gzip.compress(b"0,1\n" * 1000, mtime=0)[:-9], b"\x1f\x8b\x08", gzip.compress(b"")],
+    ids=["empty", "plain", "cut", "begin", "nothing"],
+)
+def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "edges.csv.gz").write_bytes(content)
+    with pytest.raises(DatasetError, match=r"edges\.csv\.gz"):
+        rows(CsvTable(tmp_path / "edges.csv.gz"))
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sagann.storage.csv_table._BLOCK_BYTES", 2**12)
-    with pytest.raises(DatasetError, match="a line is too long: at least 4096 characters"):
-        CsvTable(written(tmp_path, "1" * 2**14))
-    with pytest.raises(DatasetError, match=r"file cannot be read|row 2\)"):
-        rows(CsvTable(written(tmp_path, "0,1\n" + "1" * 2**14)))
+    monkeypatch.setattr(tables, "_BLOCK_BYTES", 2**12)
+    for text in ("1" * 2**14, "0,1\n" + "1" * 2**14):
+        table = CsvTable(written(tmp_path, text))
+        with pytest.raises(DatasetError, match=r"file cannot be read|row \d\)"):
+            list(table.batches(table.names[:1], ["int64"]))
 
 
-def test_a_table_of_many_columns_is_refused_before_they_are_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [("g.npz", read_npz), ("e.csv", open_table), ("e.parquet", open_table), ("f.npy", open_features)],
+)
+def test_a_missing_file_a_folder_and_a_pipe_are_named(
+    tmp_path: Path, name: str, read: Callable[[Path], object]
 ) -> None:
-    with pytest.raises(DatasetError, match="too many columns: 1000000, at most 65536 are read"):
-        CsvTable(written(tmp_path, ",".join(["0"] * 1_000_000) + "\n"))
-    with pytest.raises(DatasetError, match="columns share a name: 'a'"):
-        CsvTable(written(tmp_path, "a," * (MOST_COLUMNS - 1) + "b\n"))
-    assert len(CsvTable(written(tmp_path, ",".join(["0"] * MOST_COLUMNS) + "\n")).names) == MOST_COLUMNS
-    monkeypatch.setattr(columns, "MOST_COLUMNS", 2)
-    pq.write_table(pa.table({"a": [1], "b": [1], "c": [1]}), tmp_path / "t.parquet")
-    with pytest.raises(DatasetError, match="too many columns: 3, at most 2 are read"):
-        ParquetTable(tmp_path / "t.parquet")
+    with pytest.raises(DatasetError, match=f"file not found: .*{name}"):
+        read(tmp_path / name)
+    (tmp_path / name).mkdir()
+    with pytest.raises(DatasetError, match=f"not a file: a folder.*{name}"):
+        read(tmp_path / name)
+    (tmp_path / name).rmdir()
+    # Whoever reads it twice, as tables are, would miss what was read before.
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(DatasetError, match=f"not a file: a pipe.*{name}"):
+        read(tmp_path / name)

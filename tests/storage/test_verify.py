@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import gc
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -92,18 +92,34 @@ def test_a_wrong_value_is_named_by_its_vertex(folder: Path) -> None:
 
 def test_a_file_is_compared_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[Path] = []
-    real = npy._check_part_of
+    real = npy.ArrayMap.compare
 
-    def counted(address: int, opened: os.stat_result, path: Path, spec: npy.ArraySpec, part: int) -> bool:
-        compared.append(path)
-        return real(address, opened, path, spec, part)
+    def counted(self: npy.ArrayMap, part: int) -> bool:
+        compared.append(self.path)
+        return real(self, part)
 
-    monkeypatch.setattr(npy, "_check_part_of", counted)
+    monkeypatch.setattr(npy.ArrayMap, "compare", counted)
     graph = open_graph(folder)
     check_graph(graph)
-    assert sorted(compared) == sorted(set(compared)) == sorted(folder.glob("*.npy"))
+    assert sorted(compared) == sorted(folder.glob("*.npy"))
     check_graph(graph)
     assert len(compared) == len(set(compared))
+
+
+def test_arrays_are_known_while_they_live(folder: Path) -> None:
+    def known() -> list[str]:
+        gc.collect()
+        return [each.path.name for each in npy._MAPS.values() if each.path.is_relative_to(folder)]
+
+    graph = open_graph(folder)
+    assert isinstance(graph.features, torch.Tensor)
+    found = npy.maps_of([graph.features, graph.topology.indices[2:], graph.features[1:], torch.zeros(3)])
+    assert [each.path.name for each in found] == ["features.npy", "indices.npy"]
+    features = graph.features[3:]
+    del graph, found
+    assert known() == ["features.npy"]
+    del features
+    assert known() == []
 
 
 def test_an_array_that_was_written_to_is_compared_in_its_file(folder: Path) -> None:

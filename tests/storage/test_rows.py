@@ -9,24 +9,30 @@ import pytest
 
 from sagann.errors import DatasetError
 from sagann.graph.checks import numbered
-from sagann.storage.row_source import ArrayRows, RowSource, as_stored, feature_dtype, label_rows, masks_of
+from sagann.storage import rows as module
+from sagann.storage.rows import Rows, array_rows, as_features, as_labels, as_stored, masks_of
 
 
-def rows(values: Any, dtype: str = "int64") -> RowSource:
-    return ArrayRows(array=np.array(values), file="x.npy", dtype=dtype, chunk_rows=2)
+@pytest.fixture(autouse=True)
+def chunks_of_two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK_BYTES", 16)
 
 
-def read(source: RowSource) -> list[Any]:
+def rows(values: Any) -> Rows:
+    return array_rows(np.array(values), "x.npy")
+
+
+def read(source: Rows) -> list[Any]:
     return [row for chunk in source.chunks() for row in chunk.rows.tolist()]
 
 
 def test_labels_are_classes_or_0_and_1() -> None:
     for values in ([0, -1, 2], [[0], [-1], [2]], [0.0, np.nan, 2.0]):
-        labels = label_rows(rows(values), np.array(values))
-        assert (labels.dtype, labels.row_shape, read(labels)) == ("int64", (), [0, -1, 2])
-    many = [[True, False], [False, False], [True, True]]
-    labels = label_rows(rows(many), np.array(many))
-    assert (labels.dtype, labels.row_shape, read(labels)) == ("uint8", (2,), [[1, 0], [0, 0], [1, 1]])
+        labels = as_labels(rows(values))
+        assert (labels.store_as, labels.row_shape, read(labels)) == ("int64", (), [0, -1, 2])
+    for many in ([[True, False], [False, False], [True, True]], [[1.0, 0], [0, 0], [1, 1]]):
+        labels = as_labels(rows(many))
+        assert (labels.store_as, labels.row_shape, read(labels)) == ("uint8", (2,), [[1, 0], [0, 0], [1, 1]])
 
 
 @pytest.mark.parametrize(
@@ -35,13 +41,13 @@ def test_labels_are_classes_or_0_and_1() -> None:
         ([0, 1, 2.5], r"2\.5 is not an integer of 32 bits \(in x\.npy, row 2\)"),
         (np.array([0, 1, 2**63], np.uint64), r"9223372036854775808 does not fit 63 bits .*row 2\)"),
         ([[0, 1], [1, 1], [0, 3]], r"\[0, 3\], but multi-label rows hold 0 and 1 .*row 2\)"),
-        ([[0.0, 1.0]], r"float64 \[1, 2\], expected integers \[num_vertices\]"),
+        ([[0.0, 0.5]], r"\[0.0, 0.5\], but multi-label rows hold 0 and 1 .*row 0\)"),
         ([[[0]]], r"int64 \[1, 1, 1\], expected integers"),
     ],
 )
 def test_bad_labels_are_named(values: Any, message: str) -> None:
     with pytest.raises(DatasetError, match=message):
-        read(label_rows(rows(values), np.array(values)))
+        read(as_labels(rows(values)))
 
 
 def test_masks_name_the_file_and_row_of_a_wrong_id() -> None:
@@ -57,9 +63,5 @@ def test_a_cast_refuses_values_beyond_the_stored_dtype() -> None:
         as_stored(np.array([[1.0, 2.0], [3.0, 1e39]]), "float32", "feature", where=where)
     with pytest.raises(DatasetError, match=r"feature is not finite: nan \(in x\.npy, row 5\)"):
         as_stored(np.array([np.nan]), "float64", "feature", where=where)
-    assert [feature_dtype(np.zeros((1, 1), dtype), "x") for dtype in ("float16", "int8", "bool", ">f8")] == [
-        "float16",
-        "float32",
-        "float32",
-        "float64",
-    ]
+    stored = [as_features(rows(np.zeros((1, 1), dtype))).store_as for dtype in ("float16", "int8", "bool", ">f8")]
+    assert stored == ["float16", "float32", "float32", "float64"]

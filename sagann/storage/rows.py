@@ -1,0 +1,248 @@
+"""Arrays with one row per vertex, graph or edge on their way into a dataset: read and checked in chunks of rows.
+
+:class:`Rows` is what an importer makes of an array in memory, in a file or in an archive, and of columns of a table. :func:`as_features`,
+:func:`as_labels`, :func:`as_targets` and :func:`as_vector` say what the rows are: they check the form, and choose how the rows are stored.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sagann.errors import DatasetError
+from sagann.free_space import require_memory
+from sagann.graph.checks import (
+    NOT_A_NUMBER,
+    Where,
+    check_ids,
+    check_labels,
+    first_true,
+    not_finite,
+    numbered,
+    wrong_form,
+)
+from sagann.storage.regular_file import reading
+
+Array = np.ndarray[Any, Any]
+
+CHUNK_BYTES = 2**24
+"Bytes of the rows of a chunk, unless a single row is larger."
+FLOATS = ("float16", "float32", "float64")
+"Names of the dtypes in which features are stored as they are; others become float32."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowChunk:
+    """Some consecutive rows of an array."""
+
+    rows: Array
+    "Values [n, ...]."
+    first_row: int = 0
+    "Row number of the first row in the file; rows are counted from 1 in CSV files, from 0 in all others."
+    ids: Array | None = None
+    "Ids of the vertices that the rows belong to, int64 [n]; None where rows are in the order of the vertices."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows:
+    """Rows to import. They are read once, from start to end."""
+
+    file: str
+    "Name of the file of the rows, for errors."
+    dtype: np.dtype[Any]
+    "Type of the values as they are read."
+    shape: tuple[int, ...]
+    "Shape of all rows as they are read; -1 where their number is unknown."
+    chunks: Callable[[], Iterator[RowChunk]]
+    "Function that reads the rows, in order."
+    store_as: str = ""
+    "Name of the torch dtype to store."
+    names: tuple[str, ...] = ()
+    "Names that the file gives the columns, or empty."
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row: () for labels, (F,) for features."""
+        return self.shape[1:]
+
+
+def array_rows(array: Array, file: str, store_as: str = "") -> Rows:
+    """The rows of an array that is in memory or mapped from a file."""
+
+    def chunks() -> Iterator[RowChunk]:
+        # Rows without values are one chunk, however many there are.
+        step = max(1, chunk_rows(array.shape[1:]) if array.size else len(array))
+        for begin in range(0, len(array), step):
+            yield RowChunk(rows=array[begin : begin + step], first_row=begin)
+
+    return Rows(file=file, dtype=array.dtype, shape=array.shape, chunks=chunks, store_as=store_as)
+
+
+def chunk_rows(row_shape: tuple[int, ...]) -> int:
+    """Number of rows in a chunk."""
+    return max(1, CHUNK_BYTES // (8 * max(1, math.prod(row_shape))))
+
+
+def open_rows(path: str | os.PathLike[str]) -> Rows:
+    """The rows of an ``.npy`` file, mapped."""
+    return array_rows(map_array(path), str(path))
+
+
+def map_array(path: str | os.PathLike[str]) -> Array:
+    """Map an ``.npy`` file into memory; never unpickles."""
+    fix = "Save a plain numeric array with numpy.save; pickled objects are never loaded."
+    with reading(path, fix=fix):
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return array
+
+
+def _refused(rows: Rows, expected: str) -> Exception:
+    fix = "Save the array in the form that docs/data.md describes."
+    return wrong_form(rows, expected, where=rows.file, fix=fix, error=DatasetError)
+
+
+def as_features(rows: Rows) -> Rows:
+    """Features [N, F], stored as they are if they are floating point, else as float32."""
+    if len(rows.shape) != 2 or rows.dtype.kind not in "fiub":
+        raise _refused(rows, "numbers [num_vertices, num_features]")
+    return replace(rows, store_as=rows.dtype.name if rows.dtype.name in FLOATS else "float32")
+
+
+def as_labels(rows: Rows) -> Rows:
+    """Labels: a class for each row, [N] or [N, 1] (NaN and -1 for unknown), stored as int64; or 0 and 1, [N, C], stored as uint8."""
+    is_single = rows.row_shape in ((), (1,))
+    if len(rows.shape) not in (1, 2) or rows.dtype.kind not in ("iuf" if is_single else "iufb"):
+        raise _refused(rows, "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]")
+
+    def chunks() -> Iterator[RowChunk]:
+        for chunk in rows.chunks():
+            where = numbered(rows.file, "row", chunk.first_row)
+            if is_single:
+                yield replace(chunk, rows=_classes(chunk.rows.reshape(len(chunk.rows)), where))
+            else:
+                check_labels(chunk.rows, None, where=where, error=DatasetError)
+                yield replace(chunk, rows=chunk.rows.astype(np.uint8))
+
+    if is_single:
+        return replace(rows, chunks=chunks, shape=rows.shape[:1], store_as="int64")
+    return replace(rows, chunks=chunks, store_as="uint8")
+
+
+def _classes(values: Array, where: Where) -> Array:
+    """Labels as int64, -1 for NaN."""
+    problem, wrong, found = "", np.zeros(len(values), dtype=np.bool_), values
+    if values.dtype.kind == "f":
+        # In double precision, because 2**31 is beyond half precision.
+        known = np.where(np.isnan(values), -1, values.astype(np.float64))
+        wrong, problem = (known != np.floor(known)) | (np.abs(known) > 2**31), "is not an integer of 32 bits"
+        found = np.where(wrong, 0, known)
+    elif values.dtype.kind == "u":
+        # As int64 a larger value would turn negative, and -1 stands for unknown.
+        wrong, problem = values >= 2**63, "does not fit 63 bits"
+    at = first_true(wrong)
+    if at is not None:
+        raise DatasetError(
+            "label is not an integer",
+            value=f"{values[at]} {problem}",
+            where=where(at),
+            fix="Number the classes from 0; NaN and -1 stand for unknown. Values to predict in a regression are 'targets'.",
+        )
+    return found.astype(np.int64)
+
+
+def as_targets(rows: Rows) -> Rows:
+    """Targets of a regression, [N] or [N, 1], or [N, T], stored as float32."""
+    if len(rows.shape) not in (1, 2) or 0 in rows.row_shape or rows.dtype.kind not in "iuf":
+        raise _refused(rows, "numbers [num_vertices], or [num_vertices, num_targets]")
+    if rows.row_shape != (1,):
+        return replace(rows, store_as="float32")
+
+    def chunks() -> Iterator[RowChunk]:
+        for chunk in rows.chunks():
+            yield replace(chunk, rows=chunk.rows.reshape(len(chunk.rows)))
+
+    return replace(rows, chunks=chunks, shape=rows.shape[:1], store_as="float32")
+
+
+_KINDS = {"b": "booleans", "iu": "integers", "fiub": "numbers"}
+
+
+def as_vector(rows: Rows, kinds: str, store_as: str) -> Rows:
+    """Numbers [N] of the kinds of NumPy's dtypes that are named, stored as ``store_as``."""
+    if len(rows.shape) != 1 or rows.dtype.kind not in kinds:
+        raise _refused(rows, f"a vector of {_KINDS[kinds]}")
+    return replace(rows, store_as=store_as)
+
+
+def masks_of(split_ids: Mapping[str, Sequence[Rows]], num_vertices: int) -> dict[str, Rows]:
+    """Masks, bool [num_vertices], from the integer ids [n] of each split."""
+    require_memory(
+        num_vertices * len(split_ids),
+        where=f"{len(split_ids)} splits of {num_vertices} vertices",
+        fix="Check the number of vertices that the source states.",
+    )
+    masks: dict[str, Rows] = {}
+    for name, sources in split_ids.items():
+        mask = np.zeros(num_vertices, dtype=np.bool_)
+        for source in sources:
+            for chunk in source.chunks():
+                where = numbered(source.file, "row", chunk.first_row)
+                check_ids(chunk.rows, num_vertices, f"split '{name}': vertex", where=where, error=DatasetError)
+                mask[chunk.rows] = True
+        masks[name] = array_rows(mask, ", ".join(source.file for source in sources), "bool")
+    return masks
+
+
+def in_order_of_ids(chunks: Iterable[RowChunk], file: str) -> Iterator[Array]:
+    """Rows of chunks in the order of their ids, which are 0 to n - 1; without ids, in the order of the chunks.
+
+    Memory holds the rows from the first one on that is out of order.
+    """
+    num_rows, held = 0, list[RowChunk]()
+    for chunk in chunks:
+        if held or (chunk.ids is not None and (chunk.ids != np.arange(num_rows, num_rows + len(chunk.ids))).any()):
+            held.append(chunk)
+            # They are joined before they are taken in order.
+            require_memory(sum(each.rows.nbytes for each in held), where=file, fix="Sort the rows by id.")
+        else:
+            num_rows += len(chunk.rows)
+            yield chunk.rows
+    if held:
+        ids = np.concatenate([chunk.ids for chunk in held if chunk.ids is not None])
+        order = np.argsort(ids, kind="stable")
+        at = first_true(ids[order] != np.arange(num_rows, num_rows + len(ids)))
+        if at is not None:
+            found, expected = ids[order[at]], num_rows + at
+            problem = f"stands where {expected} is missing" if found > expected else "stands twice"
+            raise DatasetError(
+                "ids of rows are not those of the vertices",
+                value=f"{found} {'is negative' if found < 0 else problem}; there are {num_rows + len(ids)} rows",
+                where=f"{file}, row {held[0].first_row + order[at]}",
+                fix="Give each vertex one row, with its id from 0 as in the edges; an unknown label is -1.",
+            )
+        rows = np.concatenate([chunk.rows for chunk in held])
+        for part in np.array_split(order, len(held)):
+            yield rows[part]
+
+
+def as_stored(rows: Array, dtype: str, what: str, *, where: Where, fix: str = NOT_A_NUMBER) -> Array:
+    """Cast rows to the dtype in which they are stored; refuse values that are not finite, or too large for it.
+
+    ``what`` is the subject of the error's text, ``fix`` its advice.
+    """
+    with np.errstate(over="ignore"):
+        stored = rows.astype(dtype, copy=False)
+    if rows.dtype.kind == "f" and stored.dtype.kind == "f":
+        wrong = ~np.isfinite(stored)
+        at = first_true(wrong)
+        if at is not None:
+            column = first_true(wrong[at].reshape(-1)) or 0
+            is_finite = np.isfinite(rows[at].reshape(-1)[column])
+            limit = f", beyond {dtype}, which ends at {np.finfo(stored.dtype).max:.3g}" if is_finite else ""
+            raise not_finite(rows[at], column, what, where=where(at), limit=limit, fix=fix, error=DatasetError)
+    return stored
