@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sagann.graph.task import GRAPH_TASKS, LINK_TASK
+from sagann.graph.answers import GRAPH_TASKS, LINK_TASK
 from sagann.option_names import with_known_names
 from sagann.train.config_checks import (
     check_devices,

@@ -14,7 +14,7 @@ from sagann.byte_size import parse_bytes
 from sagann.constructor_options import check_options, require_options
 from sagann.did_you_mean import closest, did_you_mean, nearest
 from sagann.errors import InputError, shown
-from sagann.graph.task import ALL_TASKS
+from sagann.graph.answers import ALL_TASKS
 from sagann.ranges import RANGES
 from sagann.storage.json_fields import is_finite
 from sagann.train.losses import BALANCED, LOSS_ALIASES, LOSSES

@@ -18,7 +18,6 @@ from sagann.errors import CheckpointError
 from sagann.graph import Graph
 from sagann.graph.feature_store import Features, feature_store
 from sagann.graph.graph import named_arrays
-from sagann.graph.task import is_of_graphs, is_of_links
 from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
 from sagann.nn.user_model import class_in_file, imported_files
@@ -63,13 +62,14 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
     # A run on the whole graph that was begun before there were mini-batches goes on.
     left_out = {*FREE_OPTIONS, *_OF_LOSS, *(() if config.sample is not None else ("sample", "batch_size"))}
-    left_out |= set() if is_of_links(graph) else {"negatives", "keep_positives"}
+    unit = graph.answers.unit
+    left_out |= set() if unit == "link" else {"negatives", "keep_positives"}
     options = {name: value for name, value in config.to_json().items() if name not in left_out}
     if config.sample is not None:
         options["batch_size"] = config.seeds_per_batch
-    elif is_of_graphs(graph):
+    elif unit == "graph":
         options["batch_size"] = config.graphs_per_batch
-    elif is_of_links(graph):
+    elif unit == "link":
         options["batch_size"] = config.batch_size
     identity = {
         "model": {
@@ -155,7 +155,7 @@ def graph_difference(saved: Mapping[str, Any], graph: Graph) -> str | None:
 
     Where ``graph`` has no splits, of vertices or of graphs, saved splits are not compared.
     """
-    absent = (*(() if graph.splits else ("split ",)), *(() if graph.graph_splits else ("graph_split_",)))
+    absent = (*(() if graph.splits else ("split_",)), *(() if graph.graph_splits else ("graph_split_",)))
     names = (name for name, _, _ in differences(saved, graph_identity(graph)))
     return next((name for name in names if not name.startswith(absent)), None)
 

@@ -17,10 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sagann.errors import InputError, shown
-from sagann.graph import Graph
+from sagann.graph import LINK_TASK, Answers
 from sagann.graph.checks import form_of
-from sagann.graph.split import labelled_rows
-from sagann.graph.task import LINK_TASK
 from sagann.storage.json_fields import as_list, as_mapping, as_number, as_text
 
 LossFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -48,7 +46,7 @@ LOSSES: Mapping[str, str] = MappingProxyType(
         "link_softmax": LINK_TASK,
     }
 )
-"""Losses by name, each with its task. 'bce' is over all classes with logits, those of a regression are over all targets; 'huber' and
+"""Losses by name, each with its task, whose first loss is its default. 'bce' is over all classes with logits, those of a regression are over all targets; 'huber' and
 'smooth_l1' are linear from an error of 1 on. 'link_bce' tells positive links from negative ones, which weigh as much together as the positive ones;
 'link_softmax' finds the positive link among its negative ones."""
 
@@ -72,10 +70,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
 )
 LOSS_ALIASES: Mapping[str, str] = MappingProxyType({"l1": "mae"})
 "Other names of losses."
-DEFAULT_LOSSES: Mapping[str, str] = MappingProxyType(
-    {"classification": "cross_entropy", "multi-label": "bce", "regression": "mse", LINK_TASK: "link_bce"}
-)
-"The loss of each task where none is named."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,15 +130,15 @@ class Loss:
             fix="Leave out the mean over vertices: reduction='none' in torch's losses.",
         )
 
-    def try_out(self, graph: Graph, num_outputs: int, device: torch.device) -> None:
+    def try_out(self, known: Answers, num_outputs: int, device: torch.device) -> None:
         """Find errors of a function of the user's before anything is trained: its shape, and a vertex that depends on others.
 
         The function gets outputs of ``num_outputs`` columns, as in training.
         """
         if self.function is None:
             return
-        mask = next(iter(graph.splits.values())) if "train" not in graph.splits else graph.splits["train"]
-        _, answers = labelled_rows(graph, mask)
+        mask = known.splits["train"] if "train" in known.splits else next(iter(known.splits.values()))
+        _, answers = known.rows(mask)
         answers = answers[:_TRIED_ROWS].to(device)
         outputs = torch.randn(len(answers), num_outputs, device=device, requires_grad=True)
         losses = self._rows(self.function, outputs, answers)
@@ -170,22 +164,22 @@ class Loss:
 
 def default_loss(task: str) -> Loss:
     """The loss of a task where none is named."""
-    return Loss(name=DEFAULT_LOSSES[task])
+    return Loss(name=next(name for name, of in LOSSES.items() if of == task))
 
 
 def build_loss(
     task: str,
-    graph: Graph,
+    known: Answers,
     *,
     name: str | None = None,
     class_weights: str | Sequence[float] | None = None,
     function: Any = None,
 ) -> Loss:
-    """The loss of a run on ``graph``, which has the answers of ``task`` alone and a split 'train'.
+    """The loss of a run that learns ``known``, the answers of ``task`` alone with a split 'train'.
 
     Args:
         task: one of :data:`sagann.graph.TASKS`, or :data:`sagann.graph.LINK_TASK`.
-        graph: the training graph.
+        known: what is learned.
         name: a name in LOSSES; None for the task's default.
         class_weights: 'balanced', or a weight for each class; None for equal weights.
         function: a function of the user's, a :data:`LossFunction`, instead of ``name``.
@@ -213,21 +207,21 @@ def build_loss(
     if loss.name != "cross_entropy":
         value = f"class_weights, with the loss {loss.name}"
         raise _refused("only the loss cross_entropy has class weights", value, "Leave class_weights out.")
-    weights = _scaled(class_weights, graph)
+    weights = _scaled(class_weights, known)
     return Loss(name=loss.name, class_weights=weights)
 
 
-def _scaled(class_weights: str | Sequence[float], graph: Graph) -> tuple[float, ...]:
+def _scaled(class_weights: str | Sequence[float], known: Answers) -> tuple[float, ...]:
     """A weight for each class, with a mean of 1 over the training vertices."""
-    _, labels = labelled_rows(graph, graph.splits["train"])
-    counts = torch.bincount(labels.cpu(), minlength=graph.num_classes).double()
+    _, labels = known.rows(known.splits["train"])
+    counts = torch.bincount(labels.cpu(), minlength=known.num_classes).double()
     if class_weights == BALANCED:
         # A class without a training vertex has no part in training.
         weights = torch.where(counts > 0, 1 / counts.clamp(min=1), 1 / max(1.0, float(counts.max())))
-    elif len(class_weights) != graph.num_classes:
+    elif len(class_weights) != known.num_classes:
         raise _refused(
             "class weights and classes differ in number",
-            f"{len(class_weights)} weights, {graph.num_classes} classes",
+            f"{len(class_weights)} weights, {known.num_classes} classes",
             "Pass one weight for each class, or 'balanced'.",
             where="TrainConfig.class_weights",
         )

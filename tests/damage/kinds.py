@@ -243,7 +243,9 @@ def build_sampled() -> None:
     # As if a batch took seconds: a checkpoint is written after each.
     with mock.patch.object(saver, "_MOST_UNSAVED_S", 0.0), mock.patch.object(saver, "_LEAST_SPACING", 0):
         train("--epochs 2 --sample 2,2 --batch-size 4 --patience 5 --keep-checkpoints 99", is_killed=True)
-    for checkpoint in set(Path("run/checkpoints").iterdir()) - {Path("run/checkpoints/epoch-000001-batch-000002.pt")}:
+    for checkpoint in set(Path("run/checkpoints").iterdir()) - {
+        Path("run/checkpoints/epoch-000001-batch-000002.pt")
+    }:
         checkpoint.unlink()
 
 

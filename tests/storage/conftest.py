@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from sagann.graph import Graph, Topology
-from sagann.graph.graph import answers_of_graphs
 from sagann.graph.rows import csr_tensor
 
 
@@ -98,7 +97,7 @@ def assert_same_graph(found: Graph, expected: Graph) -> None:
     assert (found.graph_ptr is None) == (expected.graph_ptr is None)
     if expected.graph_ptr is not None:
         assert torch.equal(found.graph_ptr, expected.graph_ptr)
-    ours, theirs = answers_of_graphs(found), answers_of_graphs(expected)
+    ours, theirs = found.graphs.arrays(), expected.graphs.arrays()
     assert set(ours) == set(theirs)
     for name, rows in theirs.items():
         assert ours[name].dtype == rows.dtype

@@ -15,7 +15,6 @@ from sagann.errors import InputError, require_type
 from sagann.graph import Graph
 from sagann.graph.checks import wrong_form
 from sagann.graph.feature_store import feature_store, read_rows, require_no_gradient
-from sagann.graph.split import known_graphs
 from sagann.graph.validate import validate_graphs
 from sagann.ranges import require_integer
 from sagann.runtime.loading.graph_batch import GraphBatch, side_by_side
@@ -200,7 +199,7 @@ def _chosen(graph: Graph, graphs: str | Tensor | None) -> Tensor:
                 where=_WHERE,
                 fix="Name one of graph.graph_splits (sagann.graph.random_graph_split makes some), or pass a mask, numbers, or None for all.",
             )
-        return known_graphs(graph, graph.graph_splits[graphs])
+        return graph.graphs.known(graph.graph_splits[graphs])
     if graphs.dtype == torch.bool:
         if graphs.shape != (graph.num_graphs,):
             expected = f"torch.bool [{graph.num_graphs}]"

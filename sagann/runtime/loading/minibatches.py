@@ -26,7 +26,6 @@ from sagann.graph.feature_store import (
     read_rows,
     require_no_gradient,
 )
-from sagann.graph.split import labelled_rows
 from sagann.ranges import require_integer
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Streams
@@ -368,8 +367,7 @@ def _seeds_of(graph: Graph, seeds: str | Tensor | Sequence[int]) -> Tensor:
                 where=where,
                 fix="Name a split of the graph, or pass a mask or ids.",
             )
-        mask = graph.splits[seeds]
-        return mask.nonzero().squeeze(1) if graph.labels is None else labelled_rows(graph, mask)[0]
+        return graph.vertices.known(graph.splits[seeds])
     seeds = as_ids(seeds, where=where)
     if seeds.dtype == torch.bool:
         if seeds.shape != (graph.num_vertices,):
