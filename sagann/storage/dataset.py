@@ -22,12 +22,20 @@ from sagann.graph.graph import names_of
 from sagann.graph.rows import csr_tensor, is_sparse
 from sagann.graph.subgraph import require_no_links
 from sagann.storage.folder import new_folder, recover
-from sagann.storage.manifest import SAFE_NAME, Manifest, kind_of_labels, layout_of, read_manifest, write_manifest
+from sagann.storage.manifest import (
+    SAFE_NAME,
+    Manifest,
+    answers_fields,
+    kind_of_labels,
+    layout_of,
+    read_manifest,
+    write_manifest,
+)
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, check_npy, dtype_name, map_npy, write_npy
 from sagann.storage.verify import check_files
 
 _STATED = ("name", "num_classes", "num_graph_classes", "num_edge_types")
-_FOUND = ("num_vertices", "num_edges", "num_features", "num_targets", "num_graphs", "num_graph_targets")
+_FOUND = ("name", "num_vertices", "num_edges", "num_features", "num_edge_types", "num_graphs")
 "Fields and properties of a graph that the manifest has under the same name."
 _OF = ("", "graph_")
 "What the names of the answers of vertices, and of graphs, begin with."
@@ -198,15 +206,17 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
 
 def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
     """The manifest of a graph; ``arrays`` describes the array files that were written."""
+    of_vertices, of_graphs = (
+        answers_fields(of.prefix, kind_of_labels(of.labels), of.num_classes, of.num_targets, of.splits)
+        for of in (graph.vertices, graph.graphs)
+    )
     return Manifest(
-        **{name: getattr(graph, name) for name in (*_STATED, *_FOUND)},
+        **{name: getattr(graph, name) for name in _FOUND},
         **names_of(graph),
         features=layout_of(graph.features),
-        labels=kind_of_labels(graph.labels),
         edge_data=tuple(graph.topology.edge_data),
-        splits=tuple(graph.splits),
-        graph_labels=kind_of_labels(graph.graph_labels),
-        graph_splits=tuple(graph.graph_splits),
+        **of_vertices,
+        **of_graphs,
         source="save_graph",
         arrays=arrays,
     )

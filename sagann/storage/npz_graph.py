@@ -116,17 +116,22 @@ def _source(archive: NpzArchive) -> ImportSource:
     for name in ("type", "split"):
         if f"edge_{name}" in members:
             data[name] = npz_rows(archive, f"edge_{name}", "int32", ndim=1, kinds="iu")
+    answers: dict[str, Any] = {}
+    for of in ("", "graph_"):
+        read = {f"{of}labels": npz_labels, f"{of}targets": _targets}
+        answers |= {name: rows_of(archive, name) for name, rows_of in read.items() if name in members}
+        masks = {split: f"{of}{split}_mask" for split in SPLIT_NAMES}
+        answers[f"{of}splits"] = {
+            split: npz_rows(archive, name, "bool", ndim=1, kinds="b")
+            for split, name in masks.items()
+            if name in members
+        }
     return ImportSource(
         description=f"archive {archive.path.name}",
         edges=npz_edges(archive, data),
         features=_features(archive),
-        labels=npz_labels(archive, "labels") if "labels" in members else None,
-        targets=_targets(archive, "targets"),
-        splits=_masks(archive, ""),
         graph_ptr=_vector(archive, "graph_ptr") if "graph_ptr" in members else None,
-        graph_labels=npz_labels(archive, "graph_labels") if "graph_labels" in members else None,
-        graph_targets=_targets(archive, "graph_targets"),
-        graph_splits=_masks(archive, "graph_"),
+        **answers,
         **describe_npz(archive.path),
     )
 
@@ -214,19 +219,8 @@ def npz_labels(archive: NpzArchive, name: str) -> RowSource:
     return label_rows(NpzRows(archive=archive, name=name, dtype="int64"), archive.members[name])
 
 
-def _targets(archive: NpzArchive, name: str) -> RowSource | None:
-    if name not in archive.members:
-        return None
+def _targets(archive: NpzArchive, name: str) -> RowSource:
     return target_rows(NpzRows(archive=archive, name=name, dtype="float32"), archive.members[name])
-
-
-def _masks(archive: NpzArchive, prefix: str) -> dict[str, RowSource]:
-    names = {name: f"{prefix}{name}_mask" for name in SPLIT_NAMES}
-    return {
-        name: npz_rows(archive, array, "bool", ndim=1, kinds="b")
-        for name, array in names.items()
-        if array in archive.members
-    }
 
 
 def npz_features(archive: NpzArchive, name: str) -> RowSource:

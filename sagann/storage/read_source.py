@@ -56,8 +56,8 @@ def graph_of(source: ImportSource) -> Graph:
         )
         graph = Graph(
             topology=topology,
-            num_classes=vertices.num_classes,
-            num_graph_classes=vertices.num_graph_classes,
+            num_classes=vertices.answers["num_classes"],
+            num_graph_classes=vertices.answers["num_graph_classes"],
             num_edge_types=num_edge_types,
             name=source.name,
         )

@@ -13,6 +13,7 @@ from sagann.errors import DatasetError
 from sagann.graph import id_dtype
 from sagann.graph.checks import check_columns, check_labels, numbered, unknown_target
 from sagann.storage.import_source import WRITING, CsrRows, ImportOptions, ImportSource
+from sagann.storage.manifest import answers_fields
 from sagann.storage.npy import dtype_name
 from sagann.storage.row_source import Array, RowChunk, RowSource, as_stored, in_order_of_ids
 
@@ -22,7 +23,7 @@ class VertexArrays:
 
     ``open_array`` makes the writer of an array from its name, dtype and row shape: an NpyWriter, or an object with the same
     methods. ``rows_of`` names the file whose rows were counted for the number of vertices, if that is not stated. ``arrays`` holds the
-    result of each writer's ``finish``, by the name of the array.
+    result of each writer's ``finish``, by the name of the array; ``answers`` the fields of a Manifest about labels, targets and splits.
     """
 
     def __init__(self, source: ImportSource, options: ImportOptions, open_array: Callable[..., Any]) -> None:
@@ -36,6 +37,7 @@ class VertexArrays:
         self.num_features = 0
         self.layout = "none"
         self.arrays: dict[str, Any] = {}
+        self.answers: dict[str, Any] = {}
         self._largest_label = {"labels": -1, "graph_labels": -1}
 
         features = source.features
@@ -44,21 +46,17 @@ class VertexArrays:
         elif features is not None:
             self.layout, self.num_features = "dense", features.row_shape[0]
             self._write_rows("features", features)
-        self.label_kind, self.num_classes, self.num_targets = self._write_answers(
-            "", source.labels, source.targets, source.splits
-        )
+        self._write_answers("", source.labels, source.targets, source.splits)
         if source.graph_ptr is not None:
             with self._open("graph_ptr", "int64") as writer:
                 writer.append(source.graph_ptr)
                 self.arrays["graph_ptr"] = writer.finish()
-        self.graph_label_kind, self.num_graph_classes, self.num_graph_targets = self._write_answers(
-            "graph_", source.graph_labels, source.graph_targets, source.graph_splits
-        )
+        self._write_answers("graph_", source.graph_labels, source.graph_targets, source.graph_splits)
 
     def _write_answers(
         self, prefix: str, labels: RowSource | None, targets: RowSource | None, splits: Mapping[str, RowSource]
-    ) -> tuple[str, int, int]:
-        """Write the answers of vertices, or with the prefix 'graph_' those of graphs: kind of labels, number of classes and of targets."""
+    ) -> None:
+        """Write the answers of vertices, or with the prefix 'graph_' those of graphs."""
         kind, num_targets = "none", 0
         if labels is not None:
             kind = "multi" if labels.row_shape else "single"
@@ -71,7 +69,7 @@ class VertexArrays:
         name = f"{prefix}labels"
         found = labels.row_shape[0] if labels is not None and labels.row_shape else self._largest_label[name] + 1
         stated = self._num_classes[name]
-        return kind, found if stated is None else stated, num_targets
+        self.answers |= answers_fields(prefix, kind, found if stated is None else stated, num_targets, splits)
 
     def _write_rows(self, name: str, source: RowSource) -> None:
         unit, units, total = "vertex", "vertices", self.num_vertices
