@@ -34,40 +34,27 @@ _LARGEST_WEIGHT = torch.finfo(torch.float32).max
 _TRIED_ROWS = 3
 
 
-LOSSES: Mapping[str, str] = MappingProxyType(
-    {
-        "cross_entropy": "classification",
-        "bce": "multi-label",
-        "mse": "regression",
-        "mae": "regression",
-        "huber": "regression",
-        "smooth_l1": "regression",
-        "link_bce": LINK_TASK,
-        "link_softmax": LINK_TASK,
-    }
-)
-"""Losses by name, each with its task, whose first loss is its default. 'bce' is over all classes with logits, those of a regression are over all targets; 'huber' and
-'smooth_l1' are linear from an error of 1 on. 'link_bce' tells positive links from negative ones, which weigh as much together as the positive ones;
-'link_softmax' finds the positive link among its negative ones."""
-
-
 def _link_bce(scores: Tensor, places: Tensor) -> Tensor:
     """Binary cross-entropy of links [n, 1 + K] with logits, whose first column are the positive ones."""
     return (F.softplus(-scores[:, 0]) + F.softplus(scores[:, 1:]).mean(1)).mean() / 2
 
 
-_FUNCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+_LOSSES: Mapping[str, tuple[str, Callable[..., Tensor]]] = MappingProxyType(
     {
-        "cross_entropy": F.cross_entropy,
-        "bce": F.binary_cross_entropy_with_logits,
-        "mse": F.mse_loss,
-        "mae": F.l1_loss,
-        "huber": F.huber_loss,
-        "smooth_l1": F.smooth_l1_loss,
-        "link_bce": _link_bce,
-        "link_softmax": F.cross_entropy,
+        "cross_entropy": ("classification", F.cross_entropy),
+        "bce": ("multi-label", F.binary_cross_entropy_with_logits),
+        "mse": ("regression", F.mse_loss),
+        "mae": ("regression", F.l1_loss),
+        "huber": ("regression", F.huber_loss),
+        "smooth_l1": ("regression", F.smooth_l1_loss),
+        "link_bce": (LINK_TASK, _link_bce),
+        "link_softmax": (LINK_TASK, F.cross_entropy),
     }
 )
+LOSSES: Mapping[str, str] = MappingProxyType({name: task for name, (task, _) in _LOSSES.items()})
+"""Losses by name, each with its task, whose first loss is its default. 'bce' is over all classes with logits, those of a regression are over all targets; 'huber' and
+'smooth_l1' are linear from an error of 1 on. 'link_bce' tells positive links from negative ones, which weigh as much together as the positive ones;
+'link_softmax' finds the positive link among its negative ones."""
 LOSS_ALIASES: Mapping[str, str] = MappingProxyType({"l1": "mae"})
 "Other names of losses."
 
@@ -87,7 +74,7 @@ class Loss:
         """The mean loss of at least one vertex, a scalar: outputs [n, C], answers as :data:`LossFunction` takes them."""
         if self.function is not None:
             return self._rows(self.function, outputs, answers).mean()
-        function = _FUNCTIONS[self.name]
+        _, function = _LOSSES[self.name]
         if answers.dtype != torch.int64:
             answers = answers.to(outputs.dtype)
         if not self.class_weights:
