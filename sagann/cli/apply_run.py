@@ -29,6 +29,7 @@ from sagann.cli.run_settings import (
 from sagann.config import DataConfig, RunConfig
 from sagann.errors import CheckpointError, InputError, shown
 from sagann.graph import Graph, original_order
+from sagann.graph.answers import UNITS
 from sagann.graph.task import without_others
 from sagann.options import options_of
 from sagann.report.tables import metrics_table
@@ -70,7 +71,7 @@ class TrainedRun:
     def evaluate(self, split: str | None) -> None:
         """Print the metrics of each split; None for the splits of the run or of the other dataset."""
         seed = self.settings.train.seed
-        of_links = self.predictor.contract.of_links
+        of_links = self.predictor.contract.unit == "link"
         if split is None and self.data is self.settings.data:
             with self.predictor.large_arrays():
                 graph = training_graph(
@@ -101,7 +102,7 @@ class TrainedRun:
     def predict(self, out: Path, links: Path | None) -> None:
         """Write class and probability, or the predicted values, of every vertex, or graph, or the probability of every link of a file, to ``out``."""
         contract = self.predictor.contract
-        if contract.of_links != (links is not None):
+        if (contract.unit == "link") != (links is not None):
             raise InputError(
                 "there are no links to score"
                 if links is None
@@ -115,17 +116,17 @@ class TrainedRun:
         if links is not None:
             self._predict_links(graph, out, links)
             return
-        of_graphs, noun, is_regression = contract.of_graphs, contract.noun, contract.kind == "regression"
+        unit, is_regression = contract.unit, contract.kind == "regression"
         found = self.predictor.predict(self._divided(graph, "predict"), probabilities=not is_regression).float()
         if not self.is_first:
             return
-        order = torch.arange(graph.num_graphs) if of_graphs else original_order(graph)
+        order = torch.arange(graph.num_graphs) if unit == "graph" else original_order(graph)
         if is_regression:
-            write_values(out, found, order, of=noun)
+            write_values(out, found, order, of=unit)
         else:
             names = read_run(self.run_dir).class_names or [str(number) for number in range(contract.num_classes)]
-            write_predictions(out, found, names, order, of=noun, multi_label=contract.multi_label)
-        self.terminal.show(f"Predictions of {len(order)} {'graphs' if of_graphs else 'vertices'} written to {out}")
+            write_predictions(out, found, names, order, of=unit, multi_label=contract.kind == "multi-label")
+        self.terminal.show(f"Predictions of {len(order)} {UNITS[unit]} written to {out}")
 
     def _predict_links(self, graph: Graph, out: Path, links: Path) -> None:
         num_edge_types = self.predictor.contract.num_edge_types
@@ -158,7 +159,7 @@ class TrainedRun:
             )
         graph = without_others(graph, self.predictor.contract.task)
         # A run on links knows the edges that it kept, not all of them.
-        if self.data is self.settings.data and not self.predictor.contract.of_links:
+        if self.data is self.settings.data and self.predictor.contract.unit != "link":
             self._note_change(with_columns(graph, self.data.targets))
         return graph
 
@@ -318,7 +319,7 @@ def _run_dir(opening: Opening) -> Path:
 def _require_divisible(run_dir: Path) -> None:
     """Refuse what several workers cannot do together."""
     contract = read_run(run_dir).contract
-    if contract.of_links or contract.of_graphs:
+    if contract.unit != "vertex":
         raise InputError(
             "several workers divide one graph, and give its vertices rows",
             value=f"the task is {contract.task}",

@@ -12,7 +12,6 @@ from sagann.free_space import require_memory
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.graph.subgraph import subgraph
-from sagann.graph.task import answered, is_of_graphs, is_of_links
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.nn.zoo import with_outputs
 from sagann.saga.engine import NaiveEngine, current_engine, using_engine
@@ -34,7 +33,7 @@ def check_memory(settings: RunConfig, graph: Graph) -> None:
     model, is_streamed = settings.model, settings.train.memory is not None
     with using_engine(new_engine(settings)):
         needed_bytes = least_bytes(model, graph, is_streamed=is_streamed)
-    answers = answered(graph)
+    answers = graph.answers
     learned = f"{answers.num_outputs} {'classes' if answers.targets is None else 'targets'}"
     ways = ["a smaller --hidden", "fewer --layers", "--encoder linear for sparse features", "more memory"]
     if settings.engine != "compiled":
@@ -43,7 +42,7 @@ def check_memory(settings: RunConfig, graph: Graph) -> None:
         ways.insert(0, "--memory, which streams the run")
     require_memory(
         needed_bytes,
-        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {'links' if is_of_links(graph) else learned} on "
+        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {'links' if answers.unit == 'link' else learned} on "
         f"{graph.num_vertices} vertices and {graph.num_edges} edges",
         fix=f"If there are too many classes, number them from 0 without gaps. Else use {', '.join(ways[:-1])}, or {ways[-1]}.",
     )
@@ -62,7 +61,7 @@ def least_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
     with torch.device("meta"):
         model = build_model(config, graph)
     weights = sum(parameter.nbytes for parameter in model.parameters())
-    if is_of_graphs(graph):
+    if graph.answers.unit == "graph":
         return weights + _dense_bytes(config, graph)
     streams = is_streamed_by_engine() and graph.features is not None
     boundaries = count_hops(model) - 1
@@ -76,11 +75,11 @@ def least_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
 
 def _output_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
     """Logits of all vertices. A streamed run has them in files, but counts decisions of several labels a split at a time."""
-    if is_of_links(graph):
+    if graph.answers.unit == "link":
         return 0 if is_streamed else graph.num_vertices * config.hidden * _FLOAT_BYTES
     if not is_streamed:
         return graph.num_vertices * graph.num_outputs * _FLOAT_BYTES
-    return most_measured(graph) * graph.num_classes * DECISION_BYTES if graph.multi_label else 0
+    return most_measured(graph.vertices) * graph.num_classes * DECISION_BYTES if graph.multi_label else 0
 
 
 def _dense_bytes(config: ModelConfig, graph: Graph) -> int:

@@ -20,9 +20,9 @@ from sagann.config import RunConfig
 from sagann.errors import InputError
 from sagann.free_space import nearest_folder
 from sagann.graph import Graph
+from sagann.graph.answers import LINK_TASK
 from sagann.graph.large_arrays import made_by
 from sagann.graph.subgraph import subgraph
-from sagann.graph.task import LINK_TASK, is_of_graphs
 from sagann.kernels.edge.cpu import source_of
 from sagann.nn import build_model
 from sagann.plan.machine import Machine
@@ -188,7 +188,7 @@ def _opened(settings: RunConfig, shared: Shared) -> tuple[Any, Graph]:
 def _step(model: Any, graph: Graph) -> None:
     """Run the model forward and backward on a few vertices, so that everything is compiled."""
     graph = prepared_by(model, graph)
-    if is_of_graphs(graph):
+    if graph.answers.unit == "graph":
         batch = GraphBatches(graph, graphs=None).load(torch.arange(1))
         model(batch.hops(count_hops(model)), batch.features, batch.graph_ptr).sum().backward()
         return

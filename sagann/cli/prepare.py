@@ -21,17 +21,13 @@ from sagann.graph import (
     random_split,
     symmetrise,
 )
+from sagann.graph.answers import LINK_TASK, as_columns
 from sagann.graph.normalise import normalise_features
-from sagann.graph.split import as_columns
 from sagann.graph.task import (
     LEARNED,
-    LINK_TASK,
     SPLIT_OF_EDGES,
     VALIDATED,
-    answered,
     answers_of,
-    is_of_graphs,
-    is_of_links,
     left_out,
     task_of,
     without_others,
@@ -138,7 +134,7 @@ def with_held_out(graph: Graph, choice: str | None, *, seed: int, say: Callable[
 
 def require_vertices(graph: Graph, option: str) -> None:
     """Refuse to plan by an option for a task on whole graphs, which are trained in batches, or on links."""
-    if is_of_links(graph) or is_of_graphs(graph):
+    if graph.answers.unit != "vertex":
         raise InputError(
             "training on links, and on whole graphs, is not planned",
             value=f"the task is {task_of(graph)}, and {option} plans how one graph is trained on its vertices",
@@ -150,10 +146,11 @@ def require_vertices(graph: Graph, option: str) -> None:
 def _with_split(graph: Graph, config: DataConfig, *, seed: int, say: Callable[[str], None]) -> Graph:
     if config.split is not None:
         return apply_split(graph, config.split, seed=seed)
-    splits = answered(graph).splits
+    answers = graph.answers
+    splits = answers.splits
     if "train" in splits:
         return graph
-    labelled = "graphs with a known answer" if is_of_graphs(graph) else "labelled vertices"
+    labelled = "graphs with a known answer" if answers.unit == "graph" else "labelled vertices"
     if splits:
         raise InputError(
             "the dataset has splits, but none to train on",
@@ -198,7 +195,7 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
     first one.
     """
     kind, _, text = choice.partition(":")
-    graph = replace(graph, splits={}, graph_splits={})
+    graph, of_graphs = replace(graph, splits={}, graph_splits={}), graph.answers.unit == "graph"
     readers: dict[str, Callable[[str], Any]] = {
         "random": float,
         "per-class": _count,
@@ -209,17 +206,16 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
     with suppress(KeyError, ValueError):
         parts = [readers[kind](part) for part in text.split("/" if kind == "graphs" else ",")]
     match kind, parts:
-        case "random", [train, val] if is_of_graphs(graph):
-            return random_graph_split(graph, train=train, val=val, seed=seed)
-        case _ if is_of_graphs(graph):
+        case "random", [train, val]:
+            split = random_graph_split if of_graphs else random_split
+            return split(graph, train=train, val=val, seed=seed)
+        case _ if of_graphs:
             raise InputError(
                 "split is not one of whole graphs",
                 value=f"'{choice[:80]}'",
                 where="--split",
                 fix="Write random:0.6,0.2 (shares of the graphs).",
             )
-        case "random", [train, val]:
-            return random_split(graph, train=train, val=val, seed=seed)
         case "per-class", [train, val]:
             return per_class_split(graph, train=train, val=val, seed=seed)
         case "planetoid", [train, val, test]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sagann.graph.answers import GRAPH_TASKS, LINK_TASK, SPLIT_NAMES, TASKS, Answers
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import AnnouncedFeatures, FeatureStore, feature_store
-from sagann.graph.graph import SPLIT_NAMES, Graph
+from sagann.graph.graph import Graph
 from sagann.graph.measured_links import MeasuredLinks
 from sagann.graph.normalise import normalise, normalise_features
 from sagann.graph.split import graph_split, per_class_split, planetoid_split, random_graph_split, random_split
 from sagann.graph.subgraph import original_order, relabel, subgraph
-from sagann.graph.task import GRAPH_TASKS, LINK_TASK, TASKS, for_task
+from sagann.graph.task import for_task
 from sagann.graph.topology import Csr, Topology
 from sagann.graph.transform import add_inverse_edges, add_self_loops, coalesce, remove_self_loops, symmetrise
 from sagann.graph.validate import validate_graph
@@ -32,6 +33,7 @@ __all__ = [
     "SPLIT_NAMES",
     "TASKS",
     "AnnouncedFeatures",
+    "Answers",
     "Csr",
     "EdgeSplit",
     "FeatureStore",

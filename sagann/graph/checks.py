@@ -90,9 +90,10 @@ def check_ids(
     *,
     where: Where,
     rows_of: str = "",
+    units: str = "vertices",
     error: type[InputError] = InputError,
 ) -> None:
-    """Check that vertex ids are at least 0 and below ``num_vertices`` (None: no limit), which may be the number of ``rows_of`` a file."""
+    """Check that ids are at least 0 and below ``num_vertices`` (None: no limit), which may be the number of ``rows_of`` a file."""
     if len(ids) == 0:
         return
     low, high = (ids.min(), ids.max()) if isinstance(ids, np.ndarray) else ids.aminmax()
@@ -100,8 +101,8 @@ def check_ids(
         return
     at = first_true(ids < 0 if num_vertices is None else (ids < 0) | (ids >= num_vertices))
     assert at is not None
-    limit = "ids start at 0" if num_vertices is None else f"there are {num_vertices} vertices, numbered from 0"
-    fix = "Number the vertices from 0 without gaps, or state the right number of vertices."
+    limit = "ids start at 0" if num_vertices is None else f"there are {num_vertices} {units}, numbered from 0"
+    fix = f"Number the {units} from 0 without gaps, or state the right number of {units}."
     if rows_of and ids[at] >= 0:
         limit, fix = f"{limit}: the rows of {rows_of}", f"Give each vertex a row in {rows_of}, or correct the id."
     raise error(f"{side} id out of range", value=f"{int(ids[at])}, but {limit}", where=where(at), fix=fix)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
-from sagann.graph.checks import mask_of_ids
+from sagann.graph.answers import Answers, require_rows
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store, tensor_of
 from sagann.graph.measured_links import MeasuredLinks
@@ -24,7 +24,6 @@ from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
 from sagann.ranges import require_integer
 
-SPLIT_NAMES = ("train", "val", "test")
 NAMES = ("graph_names", "feature_names", "class_names", "edge_type_names")
 "Fields of a graph, and of what it is made of, that hold names."
 
@@ -102,39 +101,18 @@ class Graph:
             )
         if isinstance(self.features, TensorRows):
             object.__setattr__(self, "features", self.features.tensor)
-        for name in ("targets", "graph_targets"):
-            values = getattr(self, name)
-            if values is not None and values.ndim == 2 and values.shape[1] == 1:
-                object.__setattr__(self, name, values[:, 0])
         features = self.features
         if features is not None and not (isinstance(features, Tensor) and features.requires_grad):
             declare_constant(features)
-        rows: dict[str, Features | None] = {"features": features, "labels": self.labels, "targets": self.targets}
-        rows |= {f"split '{name}'": mask for name, mask in self.splits.items()}
-        rows["original_ids"] = self.original_ids
-        for what, found in rows.items():
-            is_number = isinstance(found, Tensor) and found.ndim == 0
-            if found is not None and (is_number or feature_store(found).num_rows != n):
-                rows_found = "a number without" if is_number else feature_store(found).num_rows
-                is_ids = what.startswith("split") and found.dtype in (torch.int32, torch.int64)
-                raise InputError(
-                    f"{what} and vertices differ in number",
-                    value=f"{rows_found} rows, {n} vertices",
-                    where=f"graph '{self.name}'",
-                    fix=mask_of_ids(n) if is_ids else "Pass one row per vertex.",
-                )
-        _check_answers_of_graphs(self)
+        for what, rows in (("features", features), ("original_ids", self.original_ids)):
+            if rows is not None:
+                require_rows(what, rows, n, "vertices", owner=self.name, fix="Pass one row per vertex.")
+        # Columns and numbers of classes as the records state them.
+        for name, value in {**self.vertices.fields(), **self.graphs.fields()}.items():
+            object.__setattr__(self, name, value)
         types = self.topology.edge_data.get("type")
-        counts = {"num_classes": self.labels, "num_graph_classes": self.graph_labels, "num_edge_types": types}
-        for count, numbers in counts.items():
-            if (
-                not getattr(self, count)
-                and numbers is not None
-                and not numbers.is_floating_point()
-                and len(numbers)
-            ):
-                largest = numbers.shape[1] - 1 if numbers.ndim == 2 else int(numbers.max())
-                object.__setattr__(self, count, max(0, largest + 1))
+        if not self.num_edge_types and types is not None and not types.is_floating_point() and len(types):
+            object.__setattr__(self, "num_edge_types", max(0, int(types.max()) + 1))
         row_shape = () if features is None else tuple(feature_store(features).row_shape)
         fits = {
             "feature_names": (len(self.feature_names),) == row_shape,
@@ -168,16 +146,50 @@ class Graph:
         return math.prod(attributes.shape[1:])
 
     @property
+    def vertices(self) -> Answers:
+        """Labels, targets and splits of the vertices."""
+        return Answers(
+            unit="vertex",
+            count=self.num_vertices,
+            owner=self.name,
+            labels=self.labels,
+            num_classes=self.num_classes,
+            targets=self.targets,
+            splits=self.splits,
+        )
+
+    @property
+    def graphs(self) -> Answers:
+        """Labels, targets and splits of the graphs in this one."""
+        return Answers(
+            unit="graph",
+            count=0 if self.graph_ptr is None else self.num_graphs,
+            owner=self.name,
+            labels=self.graph_labels,
+            num_classes=self.num_graph_classes,
+            targets=self.graph_targets,
+            splits=self.graph_splits,
+        )
+
+    @property
+    def all_answers(self) -> tuple[Answers, ...]:
+        """The answers of vertices and of graphs, and of links where some are held out."""
+        return (self.vertices, self.graphs, *(() if self.links is None else (self.links.answers(self.name),)))
+
+    @property
+    def answers(self) -> Answers:
+        """The answers that there are, of a graph with those of one task: of links, of graphs, or else of vertices."""
+        return next((found for found in reversed(self.all_answers) if found.tasks), self.vertices)
+
+    @property
     def num_targets(self) -> int:
         """Number of target values per vertex; 0 without targets."""
-        if self.targets is None:
-            return 0
-        return 1 if self.targets.ndim == 1 else self.targets.shape[1]
+        return self.vertices.num_targets
 
     @property
     def num_outputs(self) -> int:
         """Number of outputs of a model per vertex: one for each target where there are targets and no labels, else one for each class."""
-        return self.num_targets if self.labels is None and self.targets is not None else self.num_classes
+        return self.vertices.num_outputs
 
     @property
     def num_graphs(self) -> int:
@@ -187,14 +199,12 @@ class Graph:
     @property
     def num_graph_targets(self) -> int:
         """Number of target values per graph; 0 without targets of graphs."""
-        if self.graph_targets is None:
-            return 0
-        return 1 if self.graph_targets.ndim == 1 else self.graph_targets.shape[1]
+        return self.graphs.num_targets
 
     @property
     def multi_label(self) -> bool:
         """Whether a vertex may have several labels."""
-        return self.labels is not None and self.labels.ndim == 2
+        return self.vertices.multi_label
 
     def hops(self, k: int) -> list[Topology]:
         """The k topologies that a k-layer model walks: k times the topology of this graph."""
@@ -233,8 +243,8 @@ class Graph:
         The original ids stay on the CPU.
         """
 
-        def move(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device)
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device)
 
         features = self.features
         if features is not None and (isinstance(features, Tensor) or torch.device(device).type != "cpu"):
@@ -243,14 +253,10 @@ class Graph:
             self,
             topology=self.topology.to(device),
             features=features,
-            labels=move(self.labels),
-            targets=move(self.targets),
-            splits={name: mask.to(device) for name, mask in self.splits.items()},
-            graph_ptr=move(self.graph_ptr),
-            graph_labels=move(self.graph_labels),
-            graph_targets=move(self.graph_targets),
-            graph_splits={name: mask.to(device) for name, mask in self.graph_splits.items()},
-            links=None if self.links is None else self.links.mapped(lambda array: array.to(device)),
+            **self.vertices.mapped(move).fields(),
+            **self.graphs.mapped(move).fields(),
+            graph_ptr=None if self.graph_ptr is None else move(self.graph_ptr),
+            links=None if self.links is None else self.links.mapped(move),
         )
 
     def __repr__(self) -> str:
@@ -282,44 +288,14 @@ def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
         yield "features.values", graph.features.values()
     elif graph.features is not None:
         yield "features", graph.features
-    if graph.labels is not None:
-        yield "labels", graph.labels
-    if graph.targets is not None:
-        yield "targets", graph.targets
-    for name, mask in sorted(graph.splits.items()):
-        yield f"split '{name}'", mask
+    yield from graph.vertices.arrays().items()
     if graph.graph_ptr is not None:
         yield "graph_ptr", graph.graph_ptr
-    yield from answers_of_graphs(graph).items()
+    yield from graph.graphs.arrays().items()
     if graph.links is not None:
         yield from graph.links.arrays()
     if graph.original_ids is not None:
         yield "original_ids", graph.original_ids
-
-
-def answers_of_graphs(graph: Graph) -> dict[str, Tensor]:
-    """The arrays with a row per graph, by name: labels, targets, and splits of the graphs."""
-    found = {"graph_labels": graph.graph_labels, "graph_targets": graph.graph_targets}
-    found |= {f"graph_split_{name}": mask for name, mask in sorted(graph.graph_splits.items())}
-    return {name: rows for name, rows in found.items() if rows is not None}
-
-
-def _check_answers_of_graphs(graph: Graph) -> None:
-    for name, rows in answers_of_graphs(graph).items():
-        if graph.graph_ptr is None:
-            raise InputError(
-                "answers of graphs need the graphs' offsets",
-                value=f"{name}, and no graph_ptr",
-                where=f"graph '{graph.name}'",
-                fix="Pass graph_ptr, int64 [num_graphs + 1]; answers of vertices are labels, targets and splits.",
-            )
-        if rows.ndim == 0 or len(rows) != graph.num_graphs:
-            raise InputError(
-                f"{name} and graphs differ in number",
-                value=f"{len(rows) if rows.ndim else 'a number without'} rows, {graph.num_graphs} graphs",
-                where=f"graph '{graph.name}'",
-                fix="Pass one row per graph.",
-            )
 
 
 def _check_types(graph: Graph) -> None:
@@ -329,17 +305,10 @@ def _check_types(graph: Graph) -> None:
     as_tensor = "Convert it with torch.as_tensor."
     features = graph.features
     require_type(features, (Tensor, FeatureStore), where="Graph.features", fix=as_tensor, optional=True)
-    for name in ("labels", "targets", "graph_ptr", "graph_labels", "graph_targets", "original_ids"):
+    for name in ("graph_ptr", "original_ids"):
         require_type(getattr(graph, name), Tensor, where=f"Graph.{name}", fix=as_tensor, optional=True)
-    for name in ("num_classes", "num_edge_types", "num_graph_classes"):
-        count = getattr(graph, name)
-        require_type(count, int, where=f"Graph.{name}", fix="Pass a count, as int(...).")
-        require_integer(count, name, where=f"Graph.{name}")
-    for field_name in ("splits", "graph_splits"):
-        splits, where = getattr(graph, field_name), f"Graph.{field_name}"
-        require_type(splits, Mapping, where=where, fix="Pass a mapping of split to bool mask.")
-        for name, mask in splits.items():
-            require_type(mask, Tensor, where=f"{where}[{name!r}]", fix=as_tensor)
+    require_type(graph.num_edge_types, int, where="Graph.num_edge_types", fix="Pass a count, as int(...).")
+    require_integer(graph.num_edge_types, "num_edge_types", where="Graph.num_edge_types")
     fix = "Make them with sagann.sampling.hold_out_links."
     require_type(graph.links, MeasuredLinks, where="Graph.links", fix=fix, optional=True)
     require_type(graph.name, str, where="Graph.name", fix="Pass text.")

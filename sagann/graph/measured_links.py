@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
+from sagann.graph.answers import Answers
 from sagann.graph.checks import check_ids, check_types, numbered, slices, wrong_form
 
 
@@ -51,13 +52,10 @@ class MeasuredLinks:
                 continue
             if ids.dtype != torch.int64 or ids.ndim != ndim or len(ids) != len(self.src) or 0 in ids.shape[1:]:
                 raise wrong_form(ids, f"torch.int64 {form}", where=where, fix=as_ids)
-        require_type(
-            self.splits, Mapping, where="MeasuredLinks.splits", fix="Pass a mapping of split to bool mask."
-        )
+        self.answers("")
         for name, mask in self.splits.items():
-            where = f"MeasuredLinks.splits[{name!r}]"
-            require_type(mask, Tensor, where=where, fix="Convert it with torch.as_tensor.")
-            if mask.dtype != torch.bool or mask.shape != (self.num_links,):
+            if mask.dtype != torch.bool:
+                where = f"MeasuredLinks.splits[{name!r}]"
                 raise wrong_form(mask, "torch.bool [num_links]", where=where, fix="Pass a mask over the links.")
 
     @property
@@ -70,6 +68,16 @@ class MeasuredLinks:
         """Number of negative links that each one is ranked among."""
         return int(self.negatives.shape[1])
 
+    def answers(self, owner: str) -> Answers:
+        """The links as units of the one class 0, the place of the positive link among its scores and those of its negative ones.
+
+        ``owner`` is the name of the graph, for errors.
+        """
+        labels = torch.zeros(self.num_links, dtype=torch.int64, device=self.src.device)
+        return Answers(
+            unit="link", count=self.num_links, owner=owner, labels=labels, num_classes=1, splits=self.splits
+        )
+
     def arrays(self) -> Iterator[tuple[str, Tensor]]:
         """The arrays, each with a name."""
         yield "links.src", self.src
@@ -78,7 +86,7 @@ class MeasuredLinks:
         if self.types is not None:
             yield "links.types", self.types
         for name, mask in sorted(self.splits.items()):
-            yield f"links.split '{name}'", mask
+            yield f"links.split_{name}", mask
 
     def mapped(self, move: Callable[[Tensor], Tensor]) -> MeasuredLinks:
         """The same links with every array replaced by the result of ``move``, for example a copy on a device."""

@@ -9,7 +9,6 @@ targets and without labels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from sagann.errors import InputError, shown
 from sagann.graph.generator import generator_of
 from sagann.graph.graph import Graph
 from sagann.graph.subgraph import original_order
-from sagann.graph.task import answers_of, is_of_graphs
+from sagann.graph.task import answers_of
 from sagann.ranges import RANGES
 
 
@@ -63,23 +62,14 @@ def random_graph_split(graph: Graph, *, train: float = 0.8, val: float = 0.1, se
         {'train': 8, 'val': 1, 'test': 1}
     """
     require_shares(train, val, where="random_graph_split")
-    if graph.graph_labels is None and graph.graph_targets is None:
+    answers = graph.graphs
+    if not answers.tasks:
         fix = "Give the graph graph_labels or graph_targets; random_split draws vertices."
         raise _refused(
             graph, "graphs without answers cannot be split", "neither graph_labels nor graph_targets", fix
         )
-    everything = torch.ones(graph.num_graphs, dtype=torch.bool)
-    return graph.with_graph_splits(
-        _masks(graph.num_graphs, *_shares(known_graphs(graph, everything), train, val, seed))
-    )
-
-
-def known_graphs(graph: Graph, mask: Tensor) -> Tensor:
-    """The graphs of a mask, bool [num_graphs], whose answer is known: int64 [n]. Graphs with targets, or several labels, all are known."""
-    labels = graph.graph_labels
-    if labels is not None and labels.ndim == 1 and graph.graph_targets is None:
-        mask = mask & (labels >= 0)
-    return mask.nonzero().squeeze(1)
+    known = answers.known(torch.ones(answers.count, dtype=torch.bool))
+    return graph.with_graph_splits(_masks(answers.count, *_shares(known, train, val, seed)))
 
 
 def per_class_split(graph: Graph, *, train: int = 20, val: int = 30, seed: int) -> Graph:
@@ -209,27 +199,11 @@ def graph_split(
     return _with_splits(graph, *(vertices[part_of_labelled == part] for part in range(3)))
 
 
-def labelled_rows(graph: Graph, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The labelled vertices of a split: ids int64 [n], and their labels [n] or [n, C], or of a graph without labels their targets [n, T]."""
-    if graph.labels is None:
-        assert graph.targets is not None
-        rows = mask.nonzero().squeeze(1)
-        return rows, as_columns(graph.targets.index_select(0, rows))
-    known = mask if graph.multi_label else mask & (graph.labels >= 0)
-    rows = known.nonzero().squeeze(1)
-    return rows, graph.labels.index_select(0, rows)
-
-
-def as_columns(targets: Tensor) -> Tensor:
-    """Targets [n] or [n, T] with a column for each, [n, T]."""
-    return targets if targets.ndim == 2 else targets.unsqueeze(1)
-
-
 def _labelled_vertices(graph: Graph) -> Tensor:
     """Find the vertices with a known label or with targets, int64 ascending by original id."""
     known = graph.labels if graph.labels is not None else graph.targets
     if known is None:
-        fix = "Use random_graph_split." if is_of_graphs(graph) else "Give the graph labels or targets first."
+        fix = "Use random_graph_split." if graph.graphs.tasks else "Give the graph labels or targets first."
         raise _refused(graph, "a graph without labels cannot be split", answers_of(graph), fix)
     if graph.original_ids is not None:
         vertices = original_order(graph).to(known.device)
@@ -263,7 +237,7 @@ def _shares(ids: Tensor, train: float, val: float, seed: int) -> tuple[Tensor, T
 
 
 def _with_splits(graph: Graph, train: Tensor, val: Tensor, test: Tensor) -> Graph:
-    return replace(graph, splits=_masks(graph.num_vertices, train, val, test))
+    return graph.with_splits(_masks(graph.num_vertices, train, val, test))
 
 
 def _masks(count: int, train: Tensor, val: Tensor, test: Tensor) -> dict[str, Tensor]:

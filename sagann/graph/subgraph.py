@@ -62,9 +62,7 @@ def subgraph(graph: Graph, vertices: Tensor) -> Graph:
             validate=False,
         ),
         features=None if graph.features is None else _rows_of(graph.features, vertices),
-        labels=None if graph.labels is None else graph.labels[vertices],
-        targets=None if graph.targets is None else graph.targets[vertices],
-        splits={name: mask[vertices] for name, mask in graph.splits.items()},
+        **graph.vertices.mapped(lambda rows: rows[vertices], count=len(vertices)).fields(),
         original_ids=None,
     )
 
@@ -167,13 +165,8 @@ def fields_of_graphs(graph: Graph, vertices: Tensor) -> dict[str, Any]:
             fix="Keep the vertices of each graph together, or drop graph_ptr first.",
         )
 
-    def rows(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor[runs.to(tensor.device)]
-
     return {
         "graph_ptr": offsets_of(lengths),
         "graph_names": tuple(graph.graph_names[g] for g in runs.tolist()) if graph.graph_names else (),
-        "graph_labels": rows(graph.graph_labels),
-        "graph_targets": rows(graph.graph_targets),
-        "graph_splits": {name: rows(mask) for name, mask in graph.graph_splits.items()},
+        **graph.graphs.mapped(lambda rows: rows[runs.to(rows.device)], count=len(runs)).fields(),
     }

@@ -5,30 +5,24 @@ A message names the first offending vertex or edge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import combinations
-
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_choice
+from sagann.errors import InputError
 from sagann.graph.checks import (
     Where,
     check_columns,
     check_finite,
     check_ids,
-    check_labels,
     check_offsets,
     check_types,
     first_true,
     numbered,
     slices,
-    unknown_target,
     wrong_form,
 )
 from sagann.graph.feature_store import feature_store, read_slice
-from sagann.graph.graph import SPLIT_NAMES, Graph
+from sagann.graph.graph import Graph
 from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import destinations
@@ -56,82 +50,8 @@ def validate_labels(graph: Graph) -> None:
     if graph.links is not None:
         where = f"links of graph '{graph.name}'"
         graph.links.check(graph.num_vertices, graph.num_edge_types, where=where)
-    for answers in _answers(graph):
-        _check_labels(answers)
-        _check_targets(answers)
-        _check_splits(answers)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Answers:
-    """Labels, targets and splits: those of vertices, those of graphs, or those of links."""
-
-    unit: str
-    "Name of one thing that has an answer: 'vertex', 'graph' or 'link'."
-    units: str
-    "Name of several things that have answers: 'vertices', 'graphs' or 'links'."
-    prefix: str
-    "Before 'labels', 'targets', 'splits' and 'num_classes' in the names of the graph's fields."
-    split_again: str
-    "Advice in the error that says that the training split is empty."
-    owner: str
-    "Name of the graph."
-    labels: Tensor | None
-    "Labels, or None."
-    num_classes: int
-    "Number of classes."
-    targets: Tensor | None
-    "Targets, or None."
-    splits: Mapping[str, Tensor]
-    "Masks by name."
-
-    def where(self, array: str) -> str:
-        """Name of an array in errors."""
-        return f"{self.prefix}{array} of graph '{self.owner}'"
-
-    @property
-    def multi_label(self) -> bool:
-        """Whether there may be several labels each."""
-        return self.labels is not None and self.labels.ndim == 2
-
-
-def _answers(graph: Graph) -> tuple[_Answers, ...]:
-    links = _Answers(
-        unit="link",
-        units="links",
-        prefix="links.",
-        split_again="Hold links out with sagann.sampling.hold_out_links for example.",
-        owner=graph.name,
-        labels=None,
-        num_classes=0,
-        targets=None,
-        splits={} if graph.links is None else graph.links.splits,
-    )
-    return (
-        links,
-        _Answers(
-            unit="vertex",
-            units="vertices",
-            prefix="",
-            split_again="Split again, with random_split for example.",
-            owner=graph.name,
-            labels=graph.labels,
-            num_classes=graph.num_classes,
-            targets=graph.targets,
-            splits=graph.splits,
-        ),
-        _Answers(
-            unit="graph",
-            units="graphs",
-            prefix="graph_",
-            split_again="Split again, with random_graph_split for example.",
-            owner=graph.name,
-            labels=graph.graph_labels,
-            num_classes=graph.num_graph_classes,
-            targets=graph.graph_targets,
-            splits=graph.graph_splits,
-        ),
-    )
+    for answers in graph.all_answers:
+        answers.validate()
 
 
 def _name(graph: Graph, array: str) -> str:
@@ -280,82 +200,3 @@ def _check_sparse_features(features: Tensor, name: str) -> None:
     for part in slices(len(values)):
         check_columns(columns[part], features.shape[1], where=entries(part.start))
         check_finite(values[part], "feature", where=entries(part.start))
-
-
-def _check_labels(answers: _Answers) -> None:
-    labels, where = answers.labels, answers.where("labels")
-    if labels is None:
-        return
-    if answers.multi_label:
-        fits = labels.dtype == torch.uint8 and labels.shape[1] == answers.num_classes
-        expected = f"torch.uint8 [num_{answers.units}, {answers.num_classes}] for several labels per {answers.unit}"
-    else:
-        fits = labels.dtype == torch.int64 and labels.ndim == 1
-        expected = f"torch.int64 [num_{answers.units}]"
-    if not fits:
-        if not answers.multi_label:
-            fix = "Convert the labels with .long() (numbers to predict are targets)"
-        elif labels.shape[1] == 1:
-            fix = "Take the only column, labels[:, 0].long()"
-        else:
-            fix = "Convert the labels with .to(torch.uint8) (of one-hot rows take labels.argmax(1))"
-        fix = f"{fix}, and state num_{answers.prefix}classes."
-        raise wrong_form(labels, expected, where=where, fix=fix)
-    for part in slices(len(labels), labels[:1].numel()):
-        check_labels(labels[part], answers.num_classes, where=numbered(where, answers.unit, part.start))
-
-
-def _check_targets(answers: _Answers) -> None:
-    targets, where, unit = answers.targets, answers.where("targets"), answers.unit
-    if targets is None:
-        return
-    is_matrix = targets.ndim == 2 and targets.shape[1] > 0
-    if targets.dtype != torch.float32 or targets.layout != torch.strided or not (targets.ndim == 1 or is_matrix):
-        rows = f"num_{answers.units}"
-        expected = f"torch.float32 [{rows}], or [{rows}, num_{answers.prefix}targets]"
-        fix = f"Convert the targets with .float(), one row per {unit}."
-        raise wrong_form(targets, expected, where=where, fix=fix)
-    for part in slices(len(targets), targets[:1].numel()):
-        check_finite(targets[part], "target", where=numbered(where, unit, part.start), fix=unknown_target(unit))
-
-
-def _check_splits(answers: _Answers) -> None:
-    unit, units = answers.unit, answers.units
-    for name, mask in answers.splits.items():
-        where = answers.where(f"split '{name}'")
-        require_choice(name, SPLIT_NAMES, what="unknown split", where=answers.where("splits"))
-        if mask.dtype != torch.bool or mask.ndim != 1:
-            raise wrong_form(mask, f"torch.bool [num_{units}]", where=where, fix=f"Pass a mask, not {unit} ids.")
-        if name == "train" and not mask.any():
-            raise InputError(
-                "the training split is empty",
-                value=f"0 {units}, at least 1 is needed",
-                where=where,
-                fix=answers.split_again,
-            )
-        # A vertex without a label may be in a split for its targets.
-        if answers.labels is not None and not answers.multi_label and answers.targets is None:
-            _check_split_is_labelled(answers, mask, answers.labels, where)
-    for (name, mask), (other_name, other) in combinations(answers.splits.items(), 2):
-        for part in slices(len(mask)):
-            at = first_true(mask[part] & other[part])
-            if at is not None:
-                raise InputError(
-                    "splits overlap",
-                    value=f"{unit} {part.start + at} is in '{name}' and in '{other_name}', "
-                    f"{int((mask & other).sum())} in all",
-                    where=answers.where("splits"),
-                    fix=f"Put every {unit} into one split at most.",
-                )
-
-
-def _check_split_is_labelled(answers: _Answers, mask: Tensor, labels: Tensor, where: str) -> None:
-    for part in slices(len(mask)):
-        at = first_true(mask[part] & (labels[part] < 0))
-        if at is not None:
-            raise InputError(
-                f"a split holds {answers.units} without a label",
-                value=f"{answers.unit} {part.start + at} has label -1, {int((mask & (labels < 0)).sum())} in all",
-                where=where,
-                fix=f"Leave {answers.units} of unknown label out of every split.",
-            )

@@ -17,7 +17,7 @@ from sagann.config import ModelConfig, class_in_file
 from sagann.did_you_mean import closest, did_you_mean
 from sagann.errors import InputError, shown
 from sagann.graph import Graph, for_task
-from sagann.graph.task import answered, answers_of, is_of_graphs, is_of_links, without_others
+from sagann.graph.task import answers_of, without_others
 from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
 from sagann.nn.attention import GAT, GATv2, TransformerConv
 from sagann.nn.graph_model import GraphModel, pooled_by, reads_graphs
@@ -94,10 +94,11 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
             user's class cannot be used, or a decoder is named that nothing would use.
     """
     graph = for_task(graph)
-    if is_of_links(graph):
+    answers = graph.answers
+    if answers.unit == "link":
         return _link_model(config, graph)
     refuse(config, ["decoder"], "links are not learned")
-    num_outputs = answered(graph).num_outputs
+    num_outputs = answers.num_outputs
     if num_outputs < 1:
         raise InputError(
             "the graph has no classes to learn, and no targets",
@@ -106,7 +107,7 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
             fix="Give the graph labels and num_classes, or targets.",
         )
     build = MODELS.get(config.model, _build_users)
-    if not is_of_graphs(graph):
+    if answers.unit != "graph":
         return build(config, graph)
     if config.model not in MODELS and reads_graphs(_users_class(config)):
         return build(config, with_outputs(graph, num_outputs))

@@ -12,7 +12,6 @@ from torch import Tensor
 from sagann.byte_size import format_bytes
 from sagann.graph import Graph
 from sagann.graph.rows import is_sparse
-from sagann.graph.task import answers_of_whole_graphs
 from sagann.plan.machine import Machine
 from sagann.report.terminal import facts_table
 from sagann.train import METRICS, Metrics
@@ -73,8 +72,8 @@ def dataset_table(graph: Graph, *, path: Path) -> Table:
     table.add_row("splits", _splits(graph.splits))
     if graph.graph_ptr is not None:
         table.add_row("graphs", _graphs(graph))
-        if answers := answers_of_whole_graphs(graph):
-            table.add_row("of graphs", answers)
+        if graph.graphs.tasks:
+            table.add_row("of graphs", " and ".join(graph.graphs.tasks.values()))
         if graph.graph_splits:
             table.add_row("splits of graphs", _splits(graph.graph_splits))
     if graph.original_ids is not None:

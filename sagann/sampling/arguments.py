@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, in_one_line, require_type, shown
+from sagann.graph.answers import UNITS, Unit
 from sagann.graph.checks import check_ids, numbered, wrong_form
 from sagann.graph.topology import Topology
 from sagann.ranges import RANGES, require_integer
@@ -21,26 +22,26 @@ MOST_DRAWN = 2**28
 "Most edges that a hop of a batch picks with replacement. Without replacement, a hop has no more edges than the graph."
 
 
-def require_ids(ids: Tensor, num_vertices: int | None = None, *, where: str) -> None:
-    """Refuse what is not a tensor of vertex ids, int64 [n]."""
+def require_ids(ids: Tensor, count: int | None = None, *, where: str, unit: Unit = "vertex") -> None:
+    """Refuse what is not a tensor of ids of vertices, or of another unit, int64 [n]."""
     require_type(ids, Tensor, where=where, fix="Convert the ids with torch.as_tensor.")
     if ids.dtype != torch.int64 or ids.ndim != 1:
         fix = "Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask."
         raise wrong_form(ids, "torch.int64 [n]", where=where, fix=fix)
-    check_ids(ids, num_vertices, "vertex", where=numbered(where, "position"))
+    check_ids(ids, count, unit, where=numbered(where, "position"), units=UNITS[unit])
 
 
-def require_distinct(seeds: Tensor, num_vertices: int | None = None, *, where: str) -> None:
-    """Refuse what is not a tensor of different vertex ids, int64 [n]. Sorts a copy of the ids."""
-    require_ids(seeds, num_vertices, where=where)
+def require_distinct(seeds: Tensor, count: int | None = None, *, where: str, unit: Unit = "vertex") -> None:
+    """Refuse what is not a tensor of different ids, int64 [n]. Sorts a copy of the ids."""
+    require_ids(seeds, count, where=where, unit=unit)
     in_order = seeds.sort().values
     repeated = in_order[1:][in_order[1:] == in_order[:-1]]
     if len(repeated):
         raise InputError(
-            "seed repeated",
+            f"{'seed' if unit == 'vertex' else unit} repeated",
             value=f"{int(repeated[0])} stands more than once",
             where=where,
-            fix="Pass every seed once, with seeds.unique() for example.",
+            fix="Pass every id once, with ids.unique() for example.",
         )
 
 

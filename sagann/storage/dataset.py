@@ -18,17 +18,27 @@ from torch import Tensor
 from sagann.errors import DatasetError, InputError
 from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
 from sagann.graph.feature_store import tensor_of
-from sagann.graph.graph import answers_of_graphs, names_of
+from sagann.graph.graph import names_of
 from sagann.graph.rows import csr_tensor, is_sparse
 from sagann.graph.subgraph import require_no_links
 from sagann.storage.folder import new_folder, recover
-from sagann.storage.manifest import SAFE_NAME, Manifest, kind_of_labels, layout_of, read_manifest, write_manifest
+from sagann.storage.manifest import (
+    SAFE_NAME,
+    Manifest,
+    answers_fields,
+    kind_of_labels,
+    layout_of,
+    read_manifest,
+    write_manifest,
+)
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name, map_npy, write_npy
 from sagann.storage.verify import check_files
 
 _STATED = ("name", "num_classes", "num_graph_classes", "num_edge_types")
-_FOUND = ("num_vertices", "num_edges", "num_features", "num_targets", "num_graphs", "num_graph_targets")
+_FOUND = ("name", "num_vertices", "num_edges", "num_features", "num_edge_types", "num_graphs")
 "Fields and properties of a graph that the manifest has under the same name."
+_OF = ("", "graph_")
+"What the names of the answers of vertices, and of graphs, begin with."
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -107,20 +117,18 @@ def with_vertex_arrays(
     if "features_indptr" in tensors:
         parts = (tensors[f"features_{part}"] for part in ("indptr", "indices", "values"))
         features = csr_tensor(*parts, num_columns=num_features)
+    answers: dict[str, Any] = {}
+    for of in _OF:
+        answers |= {of + name: tensors.get(of + name) for name in ("labels", "targets")}
+        masks = {name: tensors.get(f"{of}split_{name}") for name in SPLIT_NAMES}
+        answers[f"{of}splits"] = {name: mask for name, mask in masks.items() if mask is not None}
     return replace(
         graph,
         features=features,
         **names,
-        labels=tensors.get("labels"),
-        targets=tensors.get("targets"),
-        splits={name: tensors[f"split_{name}"] for name in SPLIT_NAMES if f"split_{name}" in tensors},
         graph_ptr=tensors.get("graph_ptr"),
-        graph_labels=tensors.get("graph_labels"),
-        graph_targets=tensors.get("graph_targets"),
-        graph_splits={
-            name: tensors[f"graph_split_{name}"] for name in SPLIT_NAMES if f"graph_split_{name}" in tensors
-        },
         original_ids=tensors.get("original_ids"),
+        **answers,
     )
 
 
@@ -185,11 +193,9 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
         tensors["features_values"] = features.values()
     else:
         tensors["features"] = features
-    tensors["labels"] = graph.labels
-    tensors["targets"] = graph.targets
-    tensors |= {f"split_{name}": mask for name, mask in graph.splits.items()}
+    tensors |= graph.vertices.arrays()
     tensors["graph_ptr"] = graph.graph_ptr
-    tensors |= answers_of_graphs(graph)
+    tensors |= graph.graphs.arrays()
     tensors["original_ids"] = graph.original_ids
     present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     for name, tensor in present.items():
@@ -205,15 +211,17 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
 
 def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
     """The manifest of a graph; ``arrays`` describes the array files that were written."""
+    of_vertices, of_graphs = (
+        answers_fields(of.prefix, kind_of_labels(of.labels), of.num_classes, of.num_targets, of.splits)
+        for of in (graph.vertices, graph.graphs)
+    )
     return Manifest(
-        **{name: getattr(graph, name) for name in (*_STATED, *_FOUND)},
+        **{name: getattr(graph, name) for name in _FOUND},
         **names_of(graph),
         features=layout_of(graph.features),
-        labels=kind_of_labels(graph.labels),
         edge_data=tuple(graph.topology.edge_data),
-        splits=tuple(graph.splits),
-        graph_labels=kind_of_labels(graph.graph_labels),
-        graph_splits=tuple(graph.graph_splits),
+        **of_vertices,
+        **of_graphs,
         source="save_graph",
         arrays=arrays,
     )

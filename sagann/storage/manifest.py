@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -120,8 +120,7 @@ def read_manifest(folder: Path) -> Manifest:
     body = _read_body(folder)
     path = folder / MANIFEST_FILE
     try:
-        stated = {**_ADDED, **body}
-        values = {key.name: _READERS[str(key.type)](stated[key.name]) for key in fields(Manifest)}
+        values = {key.name: _READERS[str(key.type)](body[key.name]) for key in fields(Manifest)}
     except (KeyError, TypeError, ValueError) as error:
         raise _refused(path, f"a field is missing or has the wrong type: {error}") from error
     manifest = Manifest(**values)
@@ -212,18 +211,6 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 "Function that reads and checks a field of the manifest, by the type of the field."
 
 
-_ADDED: Mapping[str, Any] = {
-    "num_targets": 0,
-    "graph_labels": "none",
-    "num_graph_classes": 0,
-    "num_graph_targets": 0,
-    "graph_splits": [],
-    "feature_names": [],
-}
-"""Values of fields that a manifest of an earlier sagann lacks. A sagann that does not know a field refuses the arrays that belong to
-it."""
-
-
 def _contradiction(manifest: Manifest) -> str:
     """Describe the first contradiction in a manifest; an empty text if there is none."""
     for key in fields(Manifest):
@@ -304,25 +291,16 @@ def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tupl
         expected["features_indptr"] = (ids, (num_vertices + 1,))
         expected["features_indices"] = (ids, (-1,))
         expected["features_values"] = (DTYPE_NAMES, (-1,))
-    of_vertices = (manifest.labels, manifest.num_classes, manifest.num_targets, manifest.splits)
-    of_graphs = (
-        manifest.graph_labels,
-        manifest.num_graph_classes,
-        manifest.num_graph_targets,
-        manifest.graph_splits,
-    )
-    for prefix, rows, (labels, num_classes, num_targets, splits) in (
-        ("", num_vertices, of_vertices),
-        ("graph_", manifest.num_graphs, of_graphs),
-    ):
+    for prefix, rows in (("", num_vertices), ("graph_", manifest.num_graphs)):
+        labels, num_targets = getattr(manifest, f"{prefix}labels"), getattr(manifest, f"num_{prefix}targets")
         if labels == "single":
             expected[f"{prefix}labels"] = (int64, (rows,))
         elif labels == "multi":
-            expected[f"{prefix}labels"] = (frozenset({"uint8"}), (rows, num_classes))
+            expected[f"{prefix}labels"] = (frozenset({"uint8"}), (rows, getattr(manifest, f"num_{prefix}classes")))
         if num_targets:
             columns = () if num_targets == 1 else (num_targets,)
             expected[f"{prefix}targets"] = (frozenset({"float32"}), (rows, *columns))
-        for name in splits:
+        for name in getattr(manifest, f"{prefix}splits"):
             expected[f"{prefix}split_{name}"] = (frozenset({"bool"}), (rows,))
     if (
         "graph_ptr" in manifest.arrays
@@ -333,6 +311,18 @@ def _expected_arrays(manifest: Manifest) -> dict[str, tuple[frozenset[str], tupl
     if "original_ids" in manifest.arrays:
         expected["original_ids"] = (int64, (num_vertices,))
     return expected
+
+
+def answers_fields(
+    prefix: str, labels: str, num_classes: int, num_targets: int, splits: Iterable[str]
+) -> dict[str, Any]:
+    """The fields of a Manifest about the answers of vertices, or with the prefix 'graph_' about those of graphs."""
+    return {
+        f"{prefix}labels": labels,
+        f"num_{prefix}classes": num_classes,
+        f"num_{prefix}targets": num_targets,
+        f"{prefix}splits": tuple(splits),
+    }
 
 
 def kind_of_labels(labels: Tensor | None) -> str:

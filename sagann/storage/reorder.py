@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from sagann.graph import Graph, Topology
-from sagann.graph.graph import answers_of_graphs
 from sagann.graph.row_sort import sort_rows
 from sagann.graph.rows import gather_ranges, take_rows
 from sagann.graph.subgraph import check_order, fields_of_graphs
@@ -58,7 +57,7 @@ def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable
     number = torch.empty(graph.num_vertices, dtype=topology.indices.dtype)
     number[order] = torch.arange(graph.num_vertices, dtype=number.dtype)
     tensors = tensors_of(graph)
-    of_graphs = {"graph_ptr", *answers_of_graphs(graph)}
+    of_graphs = {"graph_ptr", *graph.graphs.arrays()}
     for name, tensor in tensors.items():
         if name in ("indptr", "features_indptr"):
             yield name, tensor, [tensor[:1], tensor.diff()[order].cumsum(0).to(tensor.dtype)]

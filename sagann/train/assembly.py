@@ -14,7 +14,7 @@ from torch import nn
 from sagann.config import TrainConfig
 from sagann.errors import MissingDependencyError
 from sagann.graph import Graph, for_task
-from sagann.graph.task import answered, is_of_graphs, is_of_links, left_out, task_of
+from sagann.graph.task import left_out, task_of
 from sagann.graph.validate import validate_labels
 from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
 from sagann.nn import ModelConfig, build_model
@@ -59,11 +59,8 @@ def assemble(
     everything, graph = graph, for_task(graph, config.task, where="TrainConfig.task")
     if said := left_out(everything, task_of(graph)):
         say(said)
-    answers = answered(graph)
-    num_classes = 0 if is_of_links(graph) else answers.num_classes
-    names = require_names(
-        class_names or answers.class_names[:num_classes], num_classes, where="Trainer.class_names"
-    )
+    answers, contract = graph.answers, Contract.of(graph)
+    names = require_names(class_names or graph.class_names, contract.num_classes, where="Trainer.class_names")
     if optimizer is None and scheduler is None:
         try_policies(config)
     # The first of several workers checks every value, and the others wait for what it finds.
@@ -75,22 +72,21 @@ def assemble(
     check_trainable(graph)
     if said := learned_as_well(graph):
         say(said)
-    config.require_effect(of_graphs=is_of_graphs(graph), of_links=is_of_links(graph))
+    config.require_effect(of_graphs=contract.unit == "graph", of_links=contract.unit == "link")
     if config.tensorboard and find_spec("tensorboard") is None:
         raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
     named = "cpu" if config.devices else config.device
     device = resolve_device(named) if workers is None else _device_of_worker(named, workers, config, say)
-    contract = Contract.of(graph)
     with seeded(config.seed, device):
         mean_loss = build_loss(
             contract.kind, answers, name=config.loss, class_weights=config.class_weights, function=loss
         )
-        num_columns = 1 + config.negatives if contract.of_links else contract.num_outputs
+        num_columns = 1 + config.negatives if contract.unit == "link" else contract.num_outputs
         mean_loss.try_out(answers, num_columns, device)
     monitor = resolve_monitor(config, contract, answers.splits)
     model_config = model if isinstance(model, ModelConfig) else None
     if isinstance(model, ModelConfig):
-        if said := model.without_effect(of_graphs=contract.of_graphs):
+        if said := model.without_effect(of_graphs=contract.unit == "graph"):
             say(said)
         with seeded(config.seed, device):
             model = build_model(model, graph)

@@ -121,7 +121,7 @@ def is_streamed_by_engine() -> bool:
 def _held_bytes(model: nn.Module, graph: Graph) -> int:
     """Bytes that training holds besides logits and an epoch's tensors of vertices and edges."""
     weights = sum(parameter.nbytes for parameter in _parameters(model))
-    measuring = measuring_bytes(most_measured(graph), graph.num_outputs, multi_label=graph.multi_label)
+    measuring = measuring_bytes(most_measured(graph.vertices), graph.num_outputs, multi_label=graph.multi_label)
     return _WEIGHT_COPIES * weights + _VERTEX_BYTES * graph.num_vertices + measuring
 
 

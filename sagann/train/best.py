@@ -9,19 +9,10 @@ from torch import Tensor, nn
 
 from sagann.config import TrainConfig
 from sagann.errors import InputError
-from sagann.graph.task import LINK_TASK
 from sagann.train.contract import Contract
-from sagann.train.metrics import LOWER_IS_BETTER, METRICS_OF, Metrics, present_splits
+from sagann.train.metrics import KINDS, LOWER_IS_BETTER, Metrics, present_splits
 from sagann.train.reporter import EpochRecord
 
-_MONITORS = {
-    "classification": "val/accuracy",
-    # Of many rare classes micro-F1 is best while nothing is learned and everything is predicted.
-    "multi-label": "val/loss",
-    "regression": "val/loss",
-    LINK_TASK: "val/mrr",
-}
-"The metric of each task that is monitored where none is named."
 _STATE = ("epoch", "value", "improved", "evaluated", "weights")
 
 
@@ -31,12 +22,12 @@ def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str
     if config.monitor is None:
         if "val" not in present:
             return "train/loss"
-        return _MONITORS[contract.kind]
+        return f"val/{KINDS[contract.kind].monitor}"
     split, _, metric = config.monitor.partition("/")
-    if metric not in METRICS_OF[contract.kind]:
+    if metric not in KINDS[contract.kind].metrics:
         raise InputError(
             "the monitored metric is of another task",
-            value=f"'{config.monitor}', the task {contract.task} has {', '.join(METRICS_OF[contract.kind])}",
+            value=f"'{config.monitor}', the task {contract.task} has {', '.join(KINDS[contract.kind].metrics)}",
             where="TrainConfig.monitor",
             fix="Monitor one of these.",
         )

@@ -13,7 +13,7 @@ from sagann.config import TrainConfig
 from sagann.constructor_options import check_options
 from sagann.did_you_mean import closest, nearest
 from sagann.errors import InputError, shown
-from sagann.graph.task import ALL_TASKS
+from sagann.graph.answers import ALL_TASKS
 from sagann.options import options_of
 from sagann.train.losses import LOSS_ALIASES, LOSSES
 from sagann.train.metrics import METRICS

@@ -10,18 +10,10 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, LayerError, listed, shown
-from sagann.graph import Graph, MeasuredLinks, Topology, for_task
+from sagann.graph import Graph, MeasuredLinks, Topology
+from sagann.graph.answers import ALL_TASKS, PREFIXES, Unit, kind_of, unit_of
 from sagann.graph.checks import form_of
-from sagann.graph.task import (
-    LINK_TASK,
-    OF_GRAPHS,
-    TO_HOLD_OUT,
-    answered,
-    answers_of,
-    is_of_graphs,
-    is_of_links,
-    without_others,
-)
+from sagann.graph.task import TO_HOLD_OUT, answers_of, for_task, task_of
 from sagann.graph.validate import FEATURE_DTYPES
 from sagann.ranges import RANGES
 from sagann.storage.json_fields import as_texts
@@ -29,99 +21,78 @@ from sagann.storage.json_fields import as_texts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contract:
-    """The sizes of the graph that a model was made for. A new graph must have the same."""
+    """The task of a model, and the sizes of the graph that it was made for. A new graph must have the same."""
 
+    task: str
+    "What is learned: one of :data:`sagann.graph.TASKS` or :data:`sagann.graph.GRAPH_TASKS`, or :data:`sagann.graph.LINK_TASK`."
+    num_outputs: int
+    "Number of outputs per vertex, or per graph: one for each class, or each target. Rows that score links have any width: 0."
     num_features: int
     "Number of features per vertex; 0 where vertices have no features."
-    num_classes: int
-    "Number of classes; 0 for a regression."
-    multi_label: bool
-    "Whether a vertex may have several labels."
     num_edge_types: int
     "Number of edge types; 0 where edges have no types."
     num_vertices: int
     "Number of vertices of the training graph. A model for a graph without features has weights for each of them."
-    num_targets: int = 0
-    "Number of targets per vertex of a regression; 0 for a classification."
     edge_dim: int = 0
     "Number of features per edge of the training graph; 0 where edges have none."
-    of_graphs: bool = False
-    "Whether the model learns answers of whole graphs: a label, or targets, for each graph of several in one."
-    of_links: bool = False
-    "Whether the model learns which pairs of vertices are joined."
     feature_names: tuple[str, ...] = ()
     "Names of the features of the training graph, or empty."
 
     @property
-    def task(self) -> str:
-        """The task of the model, one of :data:`sagann.graph.TASKS` or :data:`sagann.graph.GRAPH_TASKS`, or :data:`sagann.graph.LINK_TASK`."""
-        return OF_GRAPHS + self.kind if self.of_graphs else self.kind
-
-    @property
-    def noun(self) -> str:
-        """What the model is measured on: 'vertex', 'graph' or 'link'."""
-        if self.of_links:
-            return "link"
-        return "graph" if self.of_graphs else "vertex"
+    def unit(self) -> Unit:
+        """What the model is measured on."""
+        return unit_of(self.task)
 
     @property
     def kind(self) -> str:
         """What the model learns about each vertex, or each graph, one of :data:`sagann.graph.TASKS`; or :data:`sagann.graph.LINK_TASK`."""
-        if self.of_links:
-            return LINK_TASK
-        if self.num_targets:
-            return "regression"
-        return "multi-label" if self.multi_label else "classification"
+        return kind_of(self.task)
 
     @property
-    def num_outputs(self) -> int:
-        """Number of outputs of the model per vertex, or per graph: one for each class, or for each target. Rows that score links have any width: 0."""
-        return self.num_targets or self.num_classes
+    def num_classes(self) -> int:
+        """Number of classes; 0 for a regression and for links."""
+        return 0 if self.kind == "regression" else self.num_outputs
 
     @classmethod
     def of(cls, graph: Graph) -> Contract:
         """The contract that ``graph`` keeps. A graph with answers for several tasks is an InputError."""
         graph = for_task(graph)
-        found = {
-            name: getattr(graph, name)
-            for name in ("num_features", "num_edge_types", "num_vertices", "edge_dim", "feature_names")
-        }
-        if is_of_links(graph):
-            return cls(**found, num_classes=0, multi_label=False, of_links=True)
-        found |= {name: getattr(answered(graph), name) for name in ("num_classes", "multi_label", "num_targets")}
-        return cls(**found, of_graphs=is_of_graphs(graph))
+        answers = graph.answers
+        return cls(
+            task=task_of(graph) or "classification",
+            num_outputs=0 if answers.unit == "link" else answers.num_outputs,
+            num_features=graph.num_features,
+            num_edge_types=graph.num_edge_types,
+            num_vertices=graph.num_vertices,
+            edge_dim=graph.edge_dim,
+            feature_names=graph.feature_names,
+        )
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Contract:
         """A contract of the values of its fields; a TypeError where one is missing, unknown, or of the wrong type."""
-        sizes = dict(values)
-        names = sizes.pop("feature_names", ())
-        names = as_texts([*names] if isinstance(names, tuple) else names)
-        for name, value in sizes.items():
-            is_flag = name in ("multi_label", "of_graphs", "of_links")
-            is_fit = isinstance(value, bool) if is_flag else name in RANGES and value in RANGES[name]
-            if not is_fit:
-                raise TypeError(f"{name} is {value!r:.40}, expected {RANGES.get(name, 'true or false')}")
-        found = cls(**sizes, feature_names=names)
-        if found.of_links and (found.of_graphs or found.multi_label or found.num_classes or found.num_targets):
-            raise TypeError("of_links is true, and there are answers of another task")
+        names = values["feature_names"]
+        found = cls(**{**values, "feature_names": as_texts([*names] if isinstance(names, tuple) else names)})
+        if found.task not in ALL_TASKS:
+            raise TypeError(f"task is {found.task!r:.40}, expected one of {', '.join(ALL_TASKS)}")
+        for name in ("num_outputs", "num_features", "num_edge_types", "num_vertices", "edge_dim"):
+            value, limits = getattr(found, name), RANGES["num_classes" if name == "num_outputs" else name]
+            if value not in limits:
+                raise TypeError(f"{name} is {value!r:.40}, expected {limits}")
         return found
 
     def shape_only_graph(self) -> Graph:
         """A graph of these sizes without content, on which a model of the zoo can be built."""
         zeros = torch.zeros(1, dtype=torch.int64)
         n = self.num_vertices
-        num_rows, of = (1, "graph_") if self.of_graphs else (n, "")
-        labels: Tensor | None = zeros.expand(num_rows)
-        if self.multi_label:
-            labels = torch.zeros((1, 1), dtype=torch.uint8).expand(num_rows, self.num_classes)
-        targets = torch.zeros((1, 1)).expand(num_rows, self.num_targets) if self.num_targets else None
-        answers: dict[str, Any] = {
-            f"{of}labels": None if self.num_targets else labels,
-            f"num_{of}classes": self.num_classes,
-            f"{of}targets": targets,
-        }
-        if self.of_links:
+        num_rows, of = 1 if self.unit == "graph" else n, PREFIXES[self.unit]
+        answers: dict[str, Any] = {f"{of}labels": zeros.expand(num_rows), f"num_{of}classes": self.num_outputs}
+        if self.kind == "multi-label":
+            zero = torch.zeros((1, 1), dtype=torch.uint8)
+            answers[f"{of}labels"] = zero.expand(num_rows, self.num_outputs)
+        elif self.kind == "regression":
+            answers = {f"{of}targets": torch.zeros((1, 1)).expand(num_rows, self.num_outputs)}
+        elif self.unit == "link":
             no_links = MeasuredLinks(src=zeros[:0], dst=zeros[:0], negatives=torch.zeros((0, 1), dtype=torch.int64))
             answers = {"links": no_links}
         return Graph(
@@ -134,7 +105,7 @@ class Contract:
             ),
             features=torch.zeros((1, 1)).expand(n, self.num_features) if self.num_features else None,
             feature_names=self.feature_names,
-            graph_ptr=torch.tensor([0, n]) if self.of_graphs else None,
+            graph_ptr=torch.tensor([0, n]) if self.unit == "graph" else None,
             **answers,
             num_edge_types=self.num_edge_types,
             name="shapes",
@@ -178,29 +149,30 @@ class Contract:
 
         What is checked are labels or targets of whole graphs where the model learns those, and links to measure where it learns links.
         """
-        if self.of_links:
+        if self.unit == "link":
             if graph.links is None:
                 raise _unfit(graph, "the graph has no links to measure", "links are None", TO_HOLD_OUT)
             return
-        answers = answered(without_others(graph, self.task))
+        answers = (graph.graphs if self.unit == "graph" else graph.vertices).only(self.task)
         if self.kind == "regression":
-            if answers.num_targets != self.num_targets:
+            if answers.num_targets != self.num_outputs:
                 raise _unfit(
                     graph,
                     "the graph has other targets than the model was trained on",
-                    f"{answers_of(graph)}, the model predicts {self.num_targets} per {self.noun}",
+                    f"{answers_of(graph)}, the model predicts {self.num_outputs} per {self.unit}",
                     "Give the graph the targets of the training graph, or use predict, which needs none.",
                 )
             return
         if answers.labels is None:
             fix = "Attach labels, or use predict, which needs none."
-            field = "graph_labels" if self.of_graphs else "labels"
+            field = f"{answers.prefix}labels"
             raise _unfit(graph, f"the graph has no {field}", f"{field} are None", fix)
-        if answers.multi_label != self.multi_label or answers.num_classes != self.num_classes:
+        is_multi_label = self.kind == "multi-label"
+        if answers.multi_label != is_multi_label or answers.num_classes != self.num_outputs:
             raise _unfit(
                 graph,
                 "the graph has other classes than the model was trained on",
-                f"{_classes(answers)}, the model predicts {_classes(self)}",
+                f"{_classes(answers.num_classes, answers.multi_label)}, the model predicts {_classes(self.num_outputs, is_multi_label)}",
                 "Number the classes as in the training graph and set num_classes to the model's.",
             )
 
@@ -215,7 +187,7 @@ class Contract:
                 return logits
             found += "" if is_placed else f" on {logits.device}"
         raise LayerError(
-            f"the model must return one row {'' if self.num_targets else 'of logits '}per {self.noun}, with a column per {columns}",
+            f"the model must return one row {'' if columns == 'target' else 'of logits '}per {self.unit}, with a column per {columns}",
             value=f"{found}, expected a dense tensor of 16- to 64-bit floats {expected} on {device}",
             where=f"model {model}",
             fix=f"Let the last layer return such a tensor, with {self.num_outputs} columns.",
@@ -238,5 +210,5 @@ def _unfit(graph: Graph, what: str, value: str, fix: str) -> InputError:
     return InputError(what, value=value, where=f"graph '{graph.name}'", fix=fix)
 
 
-def _classes(of: Contract | Graph) -> str:
-    return f"{of.num_classes} {'multi-label' if of.multi_label else 'exclusive'} classes"
+def _classes(count: int, multi_label: bool) -> str:
+    return f"{count} {'multi-label' if multi_label else 'exclusive'} classes"

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from sagann.graph.split import labelled_rows
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
 
@@ -125,7 +124,8 @@ class WholeGraph(PredictorSource[Predictor]):
         super().__init__(predictor, prepared)
         self._graph = prepared.graph
         self._profile = profile
-        rows, answers = labelled_rows(self._graph, self._graph.splits["train"])
+        known = prepared.answers
+        rows, answers = known.rows(known.splits["train"])
         self._rows, self._answers = rows.to(predictor.device), answers.to(predictor.device)
         # The rows of an interval are looked up on the host, so that the lookup does not wait for the device.
         self._rows_on_host = rows.cpu()

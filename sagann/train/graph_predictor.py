@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
-from sagann.graph.split import as_columns
+from sagann.graph.answers import answers_in
 from sagann.kernels.row_dropout import rows_with
 from sagann.nn.graph_model import reads_graphs
 from sagann.nn.model_call import GRAPHS, class_of
@@ -28,12 +28,12 @@ _VERTICES_AT_ONCE = 1 << 16
 
 def predictor_of(model: nn.Module, contract: Contract, **options: Any) -> Predictor:
     """The predictor of a model by what it learns about, vertices, graphs or links; ``options`` are those of :class:`Predictor`."""
-    if contract.of_links:
+    if contract.unit == "link":
         # Imported here: it loads Numba.
         from sagann.train.link_predictor import LinkPredictor
 
         return LinkPredictor(model, contract, **options)
-    return (GraphPredictor if contract.of_graphs else Predictor)(model, contract, **options)
+    return (GraphPredictor if contract.unit == "graph" else Predictor)(model, contract, **options)
 
 
 class GraphPredictor(Predictor):
@@ -86,11 +86,7 @@ class GraphPredictor(Predictor):
 
     def loss_of_graphs(self, batch: GraphBatch) -> Tensor:
         """The mean loss of the graphs of a batch on the device, with its gradient."""
-        answers = batch.graph_labels
-        if answers is None:
-            assert batch.graph_targets is not None
-            answers = as_columns(batch.graph_targets)
-        return self.mean_loss(self.forward_graphs(batch), answers)
+        return self.mean_loss(self.forward_graphs(batch), answers_in(batch.graph_labels, batch.graph_targets))
 
     def logits(self, prepared: PreparedGraph) -> Tensor:
         """The model's output for all graphs, without dropout: [num_graphs, C], on the device."""

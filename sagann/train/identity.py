@@ -19,7 +19,6 @@ from sagann.errors import CheckpointError
 from sagann.graph import Graph
 from sagann.graph.feature_store import Features, feature_store
 from sagann.graph.graph import named_arrays
-from sagann.graph.task import is_of_graphs
 from sagann.nn import ModelConfig
 from sagann.nn.model_call import class_of
 from sagann.nn.user_model import imported_files
@@ -39,10 +38,11 @@ def identity_of(session: TrainSession, graph: Graph, model_config: ModelConfig |
     """
     model, config, scheduler = session.model, session.config, session.scheduler
     tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    unit = graph.answers.unit
     options = {name: value for name, value in config.to_json().items() if name not in (*FREE_OPTIONS, *_OF_LOSS)}
     if config.sample is not None:
         options["batch_size"] = config.seeds_per_batch
-    elif is_of_graphs(graph):
+    elif unit == "graph":
         options["batch_size"] = config.graphs_per_batch
     identity = {
         "model": {
@@ -128,7 +128,7 @@ def graph_difference(saved: Mapping[str, Any], graph: Graph) -> str | None:
 
     Where ``graph`` has no splits, of vertices or of graphs, saved splits are not compared.
     """
-    absent = (*(() if graph.splits else ("split ",)), *(() if graph.graph_splits else ("graph_split_",)))
+    absent = (*(() if graph.splits else ("split_",)), *(() if graph.graph_splits else ("graph_split_",)))
     names = (name for name, _, _ in differences(saved, graph_identity(graph)))
     return next((name for name in names if not name.startswith(absent)), None)
 

@@ -17,10 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sagann.errors import InputError, shown
-from sagann.graph import Graph
+from sagann.graph import LINK_TASK, Answers
 from sagann.graph.checks import form_of
-from sagann.graph.split import labelled_rows
-from sagann.graph.task import LINK_TASK
 from sagann.options import BALANCED
 from sagann.storage.json_fields import as_list, as_mapping, as_number, as_text
 
@@ -34,46 +32,29 @@ _LARGEST_WEIGHT = torch.finfo(torch.float32).max
 _TRIED_ROWS = 3
 
 
-LOSSES: Mapping[str, str] = MappingProxyType(
-    {
-        "cross_entropy": "classification",
-        "bce": "multi-label",
-        "mse": "regression",
-        "mae": "regression",
-        "huber": "regression",
-        "smooth_l1": "regression",
-        "link_bce": LINK_TASK,
-        "link_softmax": LINK_TASK,
-    }
-)
-"""Losses by name, each with its task. 'bce' is over all classes with logits, those of a regression are over all targets; 'huber' and
-'smooth_l1' are linear from an error of 1 on. 'link_bce' tells positive links from negative ones, which weigh as much together as the positive ones;
-'link_softmax' finds the positive link among its negative ones."""
-
-
 def _link_bce(scores: Tensor, places: Tensor) -> Tensor:
     """Binary cross-entropy of links [n, 1 + K] with logits, whose first column are the positive ones."""
     return (F.softplus(-scores[:, 0]) + F.softplus(scores[:, 1:]).mean(1)).mean() / 2
 
 
-_FUNCTIONS: Mapping[str, Callable[..., Tensor]] = MappingProxyType(
+_LOSSES: Mapping[str, tuple[str, Callable[..., Tensor]]] = MappingProxyType(
     {
-        "cross_entropy": F.cross_entropy,
-        "bce": F.binary_cross_entropy_with_logits,
-        "mse": F.mse_loss,
-        "mae": F.l1_loss,
-        "huber": F.huber_loss,
-        "smooth_l1": F.smooth_l1_loss,
-        "link_bce": _link_bce,
-        "link_softmax": F.cross_entropy,
+        "cross_entropy": ("classification", F.cross_entropy),
+        "bce": ("multi-label", F.binary_cross_entropy_with_logits),
+        "mse": ("regression", F.mse_loss),
+        "mae": ("regression", F.l1_loss),
+        "huber": ("regression", F.huber_loss),
+        "smooth_l1": ("regression", F.smooth_l1_loss),
+        "link_bce": (LINK_TASK, _link_bce),
+        "link_softmax": (LINK_TASK, F.cross_entropy),
     }
 )
+LOSSES: Mapping[str, str] = MappingProxyType({name: task for name, (task, _) in _LOSSES.items()})
+"""Losses by name, each with its task, whose first loss is its default. 'bce' is over all classes with logits, those of a regression are over all targets; 'huber' and
+'smooth_l1' are linear from an error of 1 on. 'link_bce' tells positive links from negative ones, which weigh as much together as the positive ones;
+'link_softmax' finds the positive link among its negative ones."""
 LOSS_ALIASES: Mapping[str, str] = MappingProxyType({"l1": "mae"})
 "Other names of losses."
-DEFAULT_LOSSES: Mapping[str, str] = MappingProxyType(
-    {"classification": "cross_entropy", "multi-label": "bce", "regression": "mse", LINK_TASK: "link_bce"}
-)
-"The loss of each task where none is named."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +72,7 @@ class Loss:
         """The mean loss of at least one vertex, a scalar: outputs [n, C], answers as :data:`LossFunction` takes them."""
         if self.function is not None:
             return self._rows(self.function, outputs, answers).mean()
-        function = _FUNCTIONS[self.name]
+        _, function = _LOSSES[self.name]
         if answers.dtype != torch.int64:
             answers = answers.to(outputs.dtype)
         if not self.class_weights:
@@ -134,15 +115,15 @@ class Loss:
             fix="Leave out the mean over vertices: reduction='none' in torch's losses.",
         )
 
-    def try_out(self, graph: Graph, num_outputs: int, device: torch.device) -> None:
+    def try_out(self, known: Answers, num_outputs: int, device: torch.device) -> None:
         """Find errors of a function of the user's before anything is trained: its shape, and a vertex that depends on others.
 
         The function gets outputs of ``num_outputs`` columns, as in training.
         """
         if self.function is None:
             return
-        mask = next(iter(graph.splits.values())) if "train" not in graph.splits else graph.splits["train"]
-        _, answers = labelled_rows(graph, mask)
+        mask = known.splits["train"] if "train" in known.splits else next(iter(known.splits.values()))
+        _, answers = known.rows(mask)
         answers = answers[:_TRIED_ROWS].to(device)
         outputs = torch.randn(len(answers), num_outputs, device=device, requires_grad=True)
         losses = self._rows(self.function, outputs, answers)
@@ -168,22 +149,22 @@ class Loss:
 
 def default_loss(task: str) -> Loss:
     """The loss of a task where none is named."""
-    return Loss(name=DEFAULT_LOSSES[task])
+    return Loss(name=next(name for name, of in LOSSES.items() if of == task))
 
 
 def build_loss(
     task: str,
-    graph: Graph,
+    known: Answers,
     *,
     name: str | None = None,
     class_weights: str | Sequence[float] | None = None,
     function: Any = None,
 ) -> Loss:
-    """The loss of a run on ``graph``, which has the answers of ``task`` alone and a split 'train'.
+    """The loss of a run that learns ``known``, the answers of ``task`` alone with a split 'train'.
 
     Args:
         task: one of :data:`sagann.graph.TASKS`, or :data:`sagann.graph.LINK_TASK`.
-        graph: the training graph.
+        known: what is learned.
         name: a name in LOSSES; None for the task's default.
         class_weights: 'balanced', or a weight for each class; None for equal weights.
         function: a function of the user's, a :data:`LossFunction`, instead of ``name``.
@@ -211,21 +192,21 @@ def build_loss(
     if loss.name != "cross_entropy":
         value = f"class_weights, with the loss {loss.name}"
         raise _refused("only the loss cross_entropy has class weights", value, "Leave class_weights out.")
-    weights = _scaled(class_weights, graph)
+    weights = _scaled(class_weights, known)
     return Loss(name=loss.name, class_weights=weights)
 
 
-def _scaled(class_weights: str | Sequence[float], graph: Graph) -> tuple[float, ...]:
+def _scaled(class_weights: str | Sequence[float], known: Answers) -> tuple[float, ...]:
     """A weight for each class, with a mean of 1 over the training vertices."""
-    _, labels = labelled_rows(graph, graph.splits["train"])
-    counts = torch.bincount(labels.cpu(), minlength=graph.num_classes).double()
+    _, labels = known.rows(known.splits["train"])
+    counts = torch.bincount(labels.cpu(), minlength=known.num_classes).double()
     if class_weights == BALANCED:
         # A class without a training vertex has no part in training.
         weights = torch.where(counts > 0, 1 / counts.clamp(min=1), 1 / max(1.0, float(counts.max())))
-    elif len(class_weights) != graph.num_classes:
+    elif len(class_weights) != known.num_classes:
         raise _refused(
             "class weights and classes differ in number",
-            f"{len(class_weights)} weights, {graph.num_classes} classes",
+            f"{len(class_weights)} weights, {known.num_classes} classes",
             "Pass one weight for each class, or 'balanced'.",
             where="TrainConfig.class_weights",
         )

@@ -17,32 +17,44 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from sagann.graph import SPLIT_NAMES, Graph
+from sagann.graph import LINK_TASK, SPLIT_NAMES, Answers
 from sagann.graph.checks import CHECKED_AT_ONCE, slices
-from sagann.graph.split import labelled_rows
-from sagann.graph.task import LINK_TASK
 from sagann.train.losses import Loss, default_loss
 
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a model of one kind of task is measured."""
+
+    metrics: tuple[str, ...]
+    """Names of the metrics. 'loss' is the training loss on the split, without dropout. Of links it is over the negative links that each link is
+    ranked among (50, where hold_out_links draws them), not over the ``TrainConfig.negatives`` of training: a softmax or a sum over them is larger
+    than in training."""
+    quick: str
+    "The metric that is measured after every epoch, beside the loss."
+    monitor: str
+    "The metric that is monitored where none is named."
+
+
 _OF_CLASSES = ("loss", "accuracy", "micro_f1", "macro_f1", "roc_auc")
-_OF_VALUES = ("loss", "mae", "rmse", "r2")
-_OF_LINKS = ("loss", "mrr", "hits_1", "hits_3", "hits_10", "roc_auc")
-METRICS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"classification": _OF_CLASSES, "multi-label": _OF_CLASSES, "regression": _OF_VALUES, LINK_TASK: _OF_LINKS}
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "classification": Kind(_OF_CLASSES, quick="accuracy", monitor="accuracy"),
+        # Of many rare classes micro-F1 is best while nothing is learned and everything is predicted.
+        "multi-label": Kind(_OF_CLASSES, quick="micro_f1", monitor="loss"),
+        "regression": Kind(("loss", "mae", "rmse", "r2"), quick="mae", monitor="loss"),
+        LINK_TASK: Kind(("loss", "mrr", "hits_1", "hits_3", "hits_10", "roc_auc"), quick="mrr", monitor="mrr"),
+    }
 )
-"""The metrics of each task. 'loss' is the training loss on the split, without dropout. Of links it is over the negative links that each link is
-ranked among (50, where hold_out_links draws them), not over the ``TrainConfig.negatives`` of training: a softmax or a sum over them is larger than
-in training."""
-METRICS = tuple(dict.fromkeys(_OF_CLASSES + _OF_VALUES + _OF_LINKS))
+"How each kind of task is measured."
+METRICS = tuple(dict.fromkeys(name for kind in KINDS.values() for name in kind.metrics))
 "Every metric."
-QUICK_METRICS: Mapping[str, str] = MappingProxyType(
-    {"classification": "accuracy", "multi-label": "micro_f1", "regression": "mae", LINK_TASK: "mrr"}
-)
-"The metric of each task that is measured after every epoch, beside the loss."
 LOWER_IS_BETTER = frozenset({"loss", "mae", "rmse"})
 "Metrics that are better the lower they are."
 
@@ -63,29 +75,28 @@ def present_splits(splits: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: splits[name] for name in SPLIT_NAMES if name in splits and bool(splits[name].any())}
 
 
-def most_measured(graph: Graph) -> int:
-    """Number of vertices that are measured together: the largest split, or all where there is no split."""
-    counts = (int(mask.count_nonzero()) for mask in present_splits(graph.splits).values())
-    return max(counts, default=graph.num_vertices)
+def most_measured(known: Answers) -> int:
+    """Number of units that are measured together: the largest split, or all where there is no split."""
+    return max(int(mask.count_nonzero()) for mask in measured_splits(known).values())
 
 
 def evaluate_splits(
     outputs: Tensor,
-    graph: Graph,
+    known: Answers,
     *,
     task: str,
     loss: Loss | None = None,
     splits: Collection[str] = SPLIT_NAMES,
     names: Collection[str] | None = None,
 ) -> dict[str, Metrics]:
-    """Metrics of each of ``splits`` that the graph has; of one split 'all' where it has no splits at all.
+    """Metrics of each of ``splits`` that there are; of one split 'all' where there are none.
 
-    The graph has answers for one task alone. ``task``, ``loss`` and ``names`` are those of :func:`compute_metrics`.
+    ``known`` has answers for one task alone. ``task``, ``loss`` and ``names`` are those of :func:`compute_metrics`.
     """
     found: dict[str, Metrics] = {}
-    for name, mask in measured_splits(graph).items():
+    for name, mask in measured_splits(known).items():
         if name in splits or name == "all":
-            rows, answers = labelled_rows(graph, mask)
+            rows, answers = known.rows(mask)
             found[name] = compute_metrics(outputs, answers, task=task, loss=loss, names=names, rows=rows)
     return found
 
@@ -98,10 +109,10 @@ def finite(metrics: Mapping[str, Metrics]) -> dict[str, Metrics]:
     }
 
 
-def measured_splits(graph: Graph) -> dict[str, Tensor]:
-    """The masks of the splits that hold a vertex; of one split 'all' where the graph has no splits at all."""
-    everything = torch.ones(graph.num_vertices, dtype=torch.bool, device=graph.topology.device)
-    return present_splits(graph.splits) or {"all": everything}
+def measured_splits(known: Answers) -> dict[str, Tensor]:
+    """The masks of the splits that hold a unit; of one split 'all' where there are no splits at all."""
+    device = next((rows.device for rows in known.arrays().values()), None)
+    return present_splits(known.splits) or {"all": torch.ones(known.count, dtype=torch.bool, device=device)}
 
 
 def measuring_bytes(num_rows: int, num_outputs: int, *, multi_label: bool) -> int:
@@ -131,12 +142,12 @@ def compute_metrics(
         answers: what they should be.
         task: one of :data:`sagann.graph.TASKS`, or :data:`sagann.graph.LINK_TASK`.
         loss: the loss to measure; None for that of the task. One that is not known any more is left out.
-        names: metrics of METRICS_OF to measure; None for all of the task.
+        names: metrics to measure; None for all of the task.
         rows: int64 [n], the rows of ``outputs`` to measure; None for all.
     """
     if len(answers) == 0:
         return {}
-    names = METRICS_OF[task] if names is None else names
+    names = KINDS[task].metrics if names is None else names
     chosen, loss = Rows(outputs, rows, len(answers)), loss or default_loss(task)
     found = {"loss": _mean_loss(chosen, answers, loss)} if "loss" in names and loss.is_known else {}
     measured = [name for name in names if name != "loss"]

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError, require_type
 from sagann.graph import Graph
+from sagann.graph.answers import answers_in
 from sagann.graph.feature_store import Features
-from sagann.graph.split import as_columns
 from sagann.kernels.row_dropout import rows_with
 from sagann.nn.model_call import VERTICES, check_call, class_of
 from sagann.saga.batch_norms import naming_few_rows
@@ -225,11 +225,7 @@ class ModelPasses:
 
     def loss_of_batch(self, batch: MiniBatch) -> Tensor:
         """The mean loss of a mini-batch's seeds, with its gradient."""
-        answers = batch.labels
-        if answers is None:
-            assert batch.targets is not None
-            answers = as_columns(batch.targets)
-        return self.mean_loss(self.forward_batch(batch), answers)
+        return self.mean_loss(self.forward_batch(batch), answers_in(batch.labels, batch.targets))
 
     def _run(self, model: Callable[[], Tensor], features: Features | None) -> Tensor:
         """Run the model. A model that overwrites the features is a LayerError, and so is a BatchNorm that is trained on one row."""

@@ -12,7 +12,6 @@ from torch import Tensor
 from sagann.errors import InputError, require_type
 from sagann.graph import Graph
 from sagann.graph.checks import CHECKED_AT_ONCE
-from sagann.graph.split import labelled_rows
 from sagann.graph.task import without_others
 from sagann.storage.verify import check_graph
 from sagann.train.evaluating import evaluating
@@ -101,7 +100,7 @@ class Predictor(ModelPasses):
             return {}
         found = finite(evaluate_splits(outputs, measured, task=self.contract.kind, loss=self.mean_loss))
         for name, mask in measured_splits(measured).items() if self.own_metrics else ():
-            rows, answers = labelled_rows(measured, mask)
+            rows, answers = measured.rows(mask)
             if len(rows):
                 found[name] |= measure_own(self.own_metrics, Rows(outputs, rows, len(rows)), answers)
         return found
@@ -145,7 +144,7 @@ class Predictor(ModelPasses):
         logits = self._finite_logits(self._prepared(graph))
         if task == "regression":
             # A copy, because the outputs of a streamed model lie in a file.
-            return (logits[:, 0] if self.contract.num_targets == 1 else logits).to("cpu", copy=True)
+            return (logits[:, 0] if self.contract.num_outputs == 1 else logits).to("cpu", copy=True)
         multi_label = task == "multi-label"
         if probabilities:
             return (logits.sigmoid() if multi_label else logits.softmax(dim=1)).cpu()
@@ -193,7 +192,7 @@ class Predictor(ModelPasses):
         if wrong.any():
             raise InputError(
                 "the model's output is not finite",
-                value=f"{self.contract.noun} {int(wrong.nonzero()[0])} and {int(wrong.sum()) - 1} more",
+                value=f"{self.contract.unit} {int(wrong.nonzero()[0])} and {int(wrong.sum()) - 1} more",
                 where=f"graph '{prepared.graph.name}'",
                 fix="Look for features far larger than in training; a model that diverged wants a lower lr.",
             )

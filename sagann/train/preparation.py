@@ -10,12 +10,11 @@ import torch
 from torch import nn
 
 from sagann.errors import InputError, LayerError
-from sagann.graph import Graph, Topology
+from sagann.graph import Answers, Graph, Topology
 from sagann.graph.checks import slices
 from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import csr_tensor, is_sparse, made_dense
-from sagann.graph.task import answered
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import WorkerPart
@@ -38,9 +37,9 @@ class PreparedGraph:
         return self.graph.features if self.part is None else self.part.features
 
     @property
-    def answers(self) -> Graph:
-        """The graph whose vertices are learned and measured: ``graph``, or one with a vertex for each of several graphs, or of the links, in it."""
-        return answered(self.graph)
+    def answers(self) -> Answers:
+        """What is learned and measured."""
+        return self.graph.answers
 
     @property
     def num_edges(self) -> int:

@@ -19,7 +19,7 @@ from sagann.nn.user_model import require_named
 from sagann.storage.json_fields import as_mapping, as_text, as_texts
 from sagann.train.contract import Contract, require_names
 from sagann.train.graph_predictor import predictor_of
-from sagann.train.losses import LOSSES, Loss, LossFunction, default_loss
+from sagann.train.losses import LOSSES, Loss, LossFunction
 from sagann.train.own_metrics import OwnMetrics
 from sagann.train.predictor import Predictor
 from sagann.train.resources import resolve_device
@@ -92,8 +92,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
 
 def _loss_of(found: Mapping[str, Any], contract: Contract) -> Loss:
     """The loss of a run.json; a KeyError or TypeError where it is none that the run can have had."""
-    # A run that was begun before losses had names had the one of its task.
-    loss = Loss.from_json(found["loss"]) if "loss" in found else default_loss(contract.kind)
+    loss = Loss.from_json(found["loss"])
     if loss.is_known and LOSSES[loss.name] != contract.kind:
         raise TypeError(f"loss is {loss.name}, which is not for the task {contract.kind}")
     if loss.class_weights and (loss.name != "cross_entropy" or len(loss.class_weights) != contract.num_classes):

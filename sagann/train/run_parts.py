@@ -95,12 +95,12 @@ class RunParts:
     @property
     def learns_graphs(self) -> bool:
         """Whether whole graphs are learned."""
-        return self.predictor.contract.of_graphs
+        return self.predictor.contract.unit == "graph"
 
     @property
     def learns_links(self) -> bool:
         """Whether links are learned."""
-        return self.predictor.contract.of_links
+        return self.predictor.contract.unit == "link"
 
     @property
     def has_batches(self) -> bool:
@@ -195,7 +195,7 @@ class RunParts:
         return TrainSession(
             model=predictor.model,
             source=source,
-            graph=self.prepared.answers,
+            answers=self.prepared.answers,
             task=self.predictor.contract.kind,
             loss=predictor.mean_loss,
             device=self.device,

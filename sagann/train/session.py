@@ -16,14 +16,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from sagann.config import TrainConfig
 from sagann.errors import InputError, LayerError
-from sagann.graph import Graph
+from sagann.graph import Answers
 from sagann.nn.model_call import class_of
 from sagann.train.best import BestTracker
 from sagann.train.checkpoint import Checkpoint, Position
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.epoch_source import EpochSource, TrainStep
 from sagann.train.losses import Loss
-from sagann.train.metrics import QUICK_METRICS, Metrics, evaluate_splits
+from sagann.train.metrics import KINDS, Metrics, evaluate_splits
 from sagann.train.policies import ELEMENTWISE, REFUSALS, check_rates, step_scheduler, torch_refuses
 from sagann.train.reporter import EpochRecord
 from sagann.train.resources import capture_rng, restore_rng
@@ -41,8 +41,8 @@ class TrainSession:
     "The model that is trained."
     source: EpochSource
     "Gives the work of each epoch."
-    graph: Graph
-    "Holds the answers, for one task, and the splits that the model is measured on."
+    answers: Answers
+    "What is learned, and the splits that the model is measured on."
     task: str
     "What is learned about each vertex, each graph, or each link: ``Contract.kind``."
     loss: Loss
@@ -217,10 +217,10 @@ class TrainSession:
 
     def _evaluate(self, epoch: int) -> dict[str, Metrics]:
         # Only the cheap metrics and the monitored one: all metrics are measured at the end of the run.
-        names = {"loss", QUICK_METRICS[self.task], self.tracker.metric}
+        names = {"loss", KINDS[self.task].quick, self.tracker.metric}
         outputs = self.source.logits()
         metrics = evaluate_splits(
-            outputs, self.graph, task=self.task, loss=self.loss, splits=("train", "val"), names=names
+            outputs, self.answers, task=self.task, loss=self.loss, splits=("train", "val"), names=names
         )
         if self.workers is not None:
             metrics = self._of_first(metrics, self.workers)

@@ -9,7 +9,7 @@ from torch import nn
 
 from sagann.errors import InputError, first_line
 from sagann.graph import Graph
-from sagann.graph.task import answered, answers_of, is_of_graphs, is_of_links
+from sagann.graph.task import answers_of
 from sagann.interop.pyg_model import PygModel
 from sagann.saga.layer import count_hops
 from sagann.train.metrics import present_splits
@@ -60,7 +60,7 @@ def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> Non
 
 def check_trainable(graph: Graph) -> None:
     """Refuse a graph without answers to learn, or without vertices, or graphs, to train on."""
-    where, answers = f"graph '{graph.name}'", answered(graph)
+    where, answers = f"graph '{graph.name}'", graph.answers
     if answers.targets is None and (answers.labels is None or answers.num_classes < 1):
         raise InputError(
             "the graph has nothing to learn",
@@ -68,19 +68,20 @@ def check_trainable(graph: Graph) -> None:
             where=where,
             fix="Give the graph labels and num_classes, or targets.",
         )
-    if is_of_links(graph):
+    if answers.unit == "link":
         _check_links(graph)
         return
-    if is_of_graphs(graph):
+    is_of_graphs = answers.unit == "graph"
+    if is_of_graphs:
         fix = "Train on answers of vertices, or give the graph features."
         require_features(graph, "batches of graphs", fix=fix)
     if "train" not in answers.splits:
         raise InputError(
-            "no graph to train on" if is_of_graphs(graph) else "no vertex to train on",
-            value=f"the split 'train'{' of graphs' if is_of_graphs(graph) else ''} is missing",
+            "no graph to train on" if is_of_graphs else "no vertex to train on",
+            value=f"the split 'train'{' of graphs' if is_of_graphs else ''} is missing",
             where=where,
             fix="Draw one with sagann.graph.random_graph_split, or pass a bool mask 'train' among graph_splits."
-            if is_of_graphs(graph)
+            if is_of_graphs
             else "Draw one with sagann.graph.random_split, or pass a bool mask 'train' of vertices with a label or targets among splits.",
         )
 

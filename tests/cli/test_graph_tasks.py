@@ -67,7 +67,7 @@ def test_one_of_several_targets_is_learned(invoke: Invoke, sizes: Path, tmp_path
     run = tmp_path / "run"
     trained = invoke("train", sizes, *GIN, "--targets", 1, "--out", run)
     assert "60 % of the graphs with a known answer train, 20 % validate" in trained.err
-    assert json.loads((run / "run.json").read_text())["contract"]["num_targets"] == 1
+    assert json.loads((run / "run.json").read_text())["contract"]["num_outputs"] == 1
     assert invoke("predict", run, "--out", tmp_path / "p.csv").code == 0
     assert list(rows_of(tmp_path / "p.csv")[0]) == ["graph", "prediction"]
     evaluated = invoke("evaluate", run, "--data", sizes, "--split", "random:0.5,0.25")

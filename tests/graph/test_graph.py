@@ -59,7 +59,7 @@ def test_whole_graphs_have_labels_targets_and_splits():
     with pytest.raises(InputError, match=r"graph_split_val and graphs differ in number: 3 rows, 1 graphs"):
         example(graph_ptr=torch.tensor([0, 3]), graph_splits={"val": torch.ones(3, dtype=torch.bool)})
     with pytest.raises(
-        InputError, match=r"answers of graphs need the graphs' offsets: graph_labels, and no graph_ptr"
+        InputError, match=r"graph_labels and graphs differ in number: 1 rows, 0 graphs .* graph_ptr"
     ):
         example(graph_labels=torch.tensor([0]))
 
@@ -141,12 +141,12 @@ def test_repr_says_the_sizes():
         ),
         (
             {"splits": {"val": torch.zeros(2, dtype=torch.bool)}},
-            "split 'val' and vertices differ in number: 2 rows, 3 vertices (in graph 'graph'). "
+            "split_val and vertices differ in number: 2 rows, 3 vertices (in graph 'graph'). "
             "Pass one row per vertex.",
         ),
         (
             {"splits": {"val": torch.tensor([0, 2])}},
-            "split 'val' and vertices differ in number: 2 rows, 3 vertices (in graph 'graph'). Pass a mask of all vertices, not vertex "
+            "split_val and vertices differ in number: 2 rows, 3 vertices (in graph 'graph'). Pass a mask of all vertices, not vertex "
             "ids: mask = torch.zeros(3, dtype=torch.bool); mask[ids] = True.",
         ),
     ],

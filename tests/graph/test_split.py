@@ -9,7 +9,6 @@ from sagann.errors import InputError
 from sagann.graph import Graph, relabel, validate_graph
 from sagann.graph.split import (
     graph_split,
-    labelled_rows,
     per_class_split,
     planetoid_split,
     random_graph_split,
@@ -232,7 +231,7 @@ def test_every_vertex_with_targets_is_drawn():
 
 def test_labelled_rows_of_targets_have_a_column_for_each():
     graph = Graph(topology=make_graph([], 3).topology, targets=torch.tensor([1.0, 2.0, 3.0]))
-    rows, targets = labelled_rows(graph, torch.tensor([True, False, True]))
+    rows, targets = graph.vertices.rows(torch.tensor([True, False, True]))
     assert (rows.tolist(), targets.tolist()) == ([0, 2], [[1.0], [3.0]])
     several = replace(graph, targets=torch.arange(6.0).reshape(3, 2))
-    assert labelled_rows(several, torch.tensor([False, True, False]))[1].tolist() == [[2.0, 3.0]]
+    assert several.vertices.rows(torch.tensor([False, True, False]))[1].tolist() == [[2.0, 3.0]]

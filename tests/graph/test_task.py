@@ -9,7 +9,7 @@ import torch
 
 from sagann.errors import InputError
 from sagann.graph import Graph, for_task
-from sagann.graph.task import answered, is_of_graphs, left_out, tasks_of, without_others
+from sagann.graph.task import left_out, tasks_of, without_others
 from tests.graph.graphs import make_graph
 
 EMPTY = Graph(topology=make_graph([], 3).topology, name="toy")
@@ -85,16 +85,14 @@ def test_of_a_task_on_graphs_only_their_answers_are_kept() -> None:
     everything = replace(WHOLE, labels=LABELS.labels, num_classes=2, targets=torch.zeros(3))
     kept = for_task(everything, "graph-regression")
     assert tasks_of(kept) == ("graph-regression",)
-    assert (kept.num_classes, kept.num_graph_classes, is_of_graphs(kept)) == (0, 0, True)
-    assert not is_of_graphs(for_task(everything, "classification"))
+    assert (kept.num_classes, kept.num_graph_classes, kept.answers.unit) == (0, 0, "graph")
+    assert for_task(everything, "classification").answers.unit == "vertex"
 
 
-def test_graphs_are_answered_as_vertices_of_another_graph() -> None:
+def test_the_only_answers_are_those_of_the_task() -> None:
     splits = {"train": torch.tensor([True, False])}
     graph = replace(for_task(WHOLE, "graph-multi-label"), graph_splits=splits)
-    found = answered(graph)
-    assert (found.num_vertices, found.num_edges, found.num_outputs, found.multi_label) == (2, 0, 3, True)
-    assert found.labels is graph.graph_labels
-    assert found.splits == splits
-    assert found.name == "toy"
-    assert answered(LABELS) is LABELS
+    found = graph.answers
+    assert (found.unit, found.count, found.num_outputs, found.multi_label) == ("graph", 2, 3, True)
+    assert (found.labels, found.splits, found.owner) == (graph.graph_labels, splits, "toy")
+    assert LABELS.answers.labels is LABELS.labels

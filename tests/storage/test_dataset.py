@@ -13,7 +13,6 @@ import torch
 from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph, Topology
 from sagann.storage import check_dataset, dataset_info, open_graph, save_graph
-from sagann.storage.manifest import _self_checksum
 from tests.storage.conftest import assert_same_graph, make_graph
 
 
@@ -37,28 +36,6 @@ def test_targets_are_kept_beside_labels_and_instead_of_them(
     assert_same_graph(open_graph(tmp_path / "g"), graph)
     check_dataset(tmp_path / "g")
     assert dataset_info(tmp_path / "g")["num_targets"] == graph.num_targets == (3 if len(shape) == 2 else 1)
-
-
-def test_a_dataset_from_before_there_were_targets_opens(tmp_path: Path) -> None:
-    save_graph(make_graph(), tmp_path / "g")
-    file = tmp_path / "g" / "manifest.json"
-    body = json.loads(file.read_text())
-    del body["manifest_crc32"], body["num_targets"]
-    file.write_text(json.dumps({**body, "manifest_crc32": _self_checksum(body)}))
-    assert_same_graph(open_graph(tmp_path / "g"), make_graph())
-
-
-def test_a_dataset_from_before_graphs_had_answers_opens(tmp_path: Path) -> None:
-    answers = {"graph_labels": None, "num_graph_classes": 0, "graph_targets": None, "graph_splits": {}}
-    graph = replace(make_graph(), **answers, feature_names=())
-    save_graph(graph, tmp_path / "g")
-    file = tmp_path / "g" / "manifest.json"
-    body = json.loads(file.read_text())
-    del body["manifest_crc32"]
-    for field in ("graph_labels", "num_graph_classes", "num_graph_targets", "graph_splits", "feature_names"):
-        del body[field]
-    file.write_text(json.dumps({**body, "manifest_crc32": _self_checksum(body)}))
-    assert_same_graph(open_graph(tmp_path / "g"), graph)
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 3)])

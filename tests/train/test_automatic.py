@@ -194,7 +194,7 @@ def test_the_estimates_enclose_what_is_planned(name: str) -> None:
 def test_a_streamed_run_holds_no_logits_of_all_vertices() -> None:
     num_vertices, num_classes = 10_000_000, 172
     sizes = Contract(
-        num_features=8, num_classes=num_classes, multi_label=False, num_edge_types=0, num_vertices=num_vertices
+        task="classification", num_outputs=num_classes, num_features=8, num_edge_types=0, num_vertices=num_vertices
     )
     graph, model = sizes.shape_only_graph(), seeded_model(Plain)
     # In memory they would take more than what is left; of all vertices a few scores at a time are looked at.

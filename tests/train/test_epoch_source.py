@@ -41,7 +41,7 @@ def session_of(model, graph):
     return TrainSession(
         model=model,
         source=Halves(model, graph),
-        graph=graph,
+        answers=graph.vertices,
         task="classification",
         loss=default_loss("classification"),
         device=torch.device("cpu"),

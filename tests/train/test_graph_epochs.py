@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from sagann.errors import CheckpointError, InputError
 from sagann.graph import Graph, random_graph_split
-from sagann.graph.split import known_graphs
 from sagann.nn import ModelConfig
 from sagann.runtime.loading import GraphBatches
 from sagann.saga.engine import NaiveEngine, using_engine
@@ -77,7 +76,7 @@ def test_a_run_is_that_of_a_plain_loop(regression: bool) -> None:
             sums += float(loss.detach()) * len(graphs)
         assert record.loss == pytest.approx(sums / len(batches.graphs), rel=1e-9)
     twin.eval()
-    known = known_graphs(graph, graph.graph_splits["test"])
+    known = graph.graphs.known(graph.graph_splits["test"])
     with torch.no_grad():
         loss = float(torch_loss(twin(graph, known), answers[known]))
     trainer = Trainer(twin.model, graph, TrainConfig(**BATCHES))
@@ -86,7 +85,7 @@ def test_a_run_is_that_of_a_plain_loop(regression: bool) -> None:
 
 def test_a_batch_norm_gets_no_batch_of_one_graph() -> None:
     graph = rings_and_stars()
-    known = known_graphs(graph, graph.graph_splits["train"])[:9]
+    known = graph.graphs.known(graph.graph_splits["train"])[:9]
     graph = replace(graph, graph_splits={"train": torch.zeros(60, dtype=torch.bool).index_fill(0, known, True)})
     predictor = GraphPredictor(graph_model(), Contract.of(graph), device=CPU)
     source = GraphEpochs(predictor, predictor.prepare(graph), TrainConfig(batch_size=4))
@@ -116,7 +115,7 @@ def test_the_default_batch_has_64_graphs() -> None:
 
     trainer._reporter = Batches()
     trainer.fit()
-    num_known = len(known_graphs(trainer.graph, trainer.graph.graph_splits["train"]))
+    num_known = len(trainer.graph.graphs.known(trainer.graph.graph_splits["train"]))
     assert sizes == [-(-num_known // 64)] * (-(-num_known // 64) - 1)
 
 
@@ -179,7 +178,7 @@ def test_losses_class_weights_and_own_metrics_are_of_graphs() -> None:
     )
     metrics = trainer.fit().metrics
     assert metrics["test"]["right"] == pytest.approx(metrics["test"]["accuracy"])
-    assert max(rows) == len(known_graphs(graph, graph.graph_splits["train"]))
+    assert max(rows) == len(graph.graphs.known(graph.graph_splits["train"]))
     balanced = trainer_of(graph_model(), graph, epochs=1, class_weights="balanced")
     assert len(balanced._parts.predictor.mean_loss.class_weights) == 2
 

@@ -30,16 +30,11 @@ def of(graph: Graph | None = None) -> Predictor:
 
 def test_the_contract_chooses_the_predictor() -> None:
     contract = Contract.of(rings_and_stars())
-    assert (contract.task, contract.kind, contract.noun, contract.of_graphs) == (
-        "graph-classification",
-        "classification",
-        "graph",
-        True,
-    )
+    assert (contract.task, contract.kind, contract.unit) == ("graph-classification", "classification", "graph")
     assert isinstance(of(), GraphPredictor)
     vertices = predictor_of(seeded_model(), Contract.of(community_graph()), device=CPU)
     assert type(vertices) is Predictor
-    assert (vertices.contract.task, vertices.contract.noun) == ("classification", "vertex")
+    assert (vertices.contract.task, vertices.contract.unit) == ("classification", "vertex")
 
 
 def test_rows_do_not_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ def changed_graphs():
     labels[5] = 0
     splits = {**graph.splits, "test": torch.zeros(90, dtype=torch.bool)}
     yield "labels", replace(graph, labels=labels)
-    yield "split 'test'", replace(graph, splits=splits)
+    yield "split_test", replace(graph, splits=splits)
     yield "features", replace(graph, features=graph.features.double())
     weighted = graph.topology.with_edge_data(weight=torch.ones(540))
     yield "edge data 'weight'", graph.with_topology(weighted)

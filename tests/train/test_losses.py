@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from sagann.errors import InputError
 from sagann.graph import LINK_TASK, Graph, Topology, for_task
-from sagann.graph.split import labelled_rows
 from sagann.runtime.workers import Workers
 from sagann.train import Contract, Predictor, TrainConfig
 from sagann.train.epoch_source import WholeGraph
@@ -149,9 +148,9 @@ def test_numbers_are_those_of_the_twin_in_every_way_of_computing(name: str, tmp_
     given, options, twin = CASES[name]
     graph = doubled(given)
     model = seeded_model(Two, out_dim=graph.num_outputs).double()
-    loss = build_loss(Contract.of(graph).task, graph, **options)
+    loss = build_loss(Contract.of(graph).task, graph.vertices, **options)
     outputs = twin_outputs(model, graph)  # type: ignore[arg-type]
-    rows, answers = labelled_rows(graph, graph.splits["train"])
+    rows, answers = graph.vertices.rows(graph.splits["train"])
     expected_loss = twin(outputs[rows], answers)
     expected_loss.backward()
     expected = {
@@ -183,15 +182,15 @@ def test_targets_of_one_column_do_not_broadcast() -> None:
 
 
 def test_class_weights_have_a_mean_of_one_over_the_training_vertices() -> None:
-    loss = build_loss("classification", SKEWED, class_weights=WEIGHTS)
+    loss = build_loss("classification", SKEWED.vertices, class_weights=WEIGHTS)
     weights = torch.tensor(loss.class_weights).double()
     assert float((COUNTS * weights).sum()) == pytest.approx(float(COUNTS.sum()))
     assert float(weights[1] / weights[0]) == pytest.approx(4)
-    balanced = build_loss("classification", SKEWED, class_weights="balanced")
+    balanced = build_loss("classification", SKEWED.vertices, class_weights="balanced")
     assert balanced.class_weights == pytest.approx((COUNTS.sum() / 3 / COUNTS).tolist())
     # A class without training vertices weighs as the most frequent one.
     absent = replace(SKEWED, num_classes=4)
-    found = build_loss("classification", absent, class_weights="balanced").class_weights
+    found = build_loss("classification", absent.vertices, class_weights="balanced").class_weights
     assert found[3] == min(found[:3])
 
 
@@ -210,13 +209,13 @@ def test_class_weights_that_do_not_fit_are_refused(weights: tuple[float, ...], m
         # The heavy class has no training vertex.
         graph = replace(graph, labels=torch.zeros(90, dtype=torch.int64))
     with pytest.raises(InputError, match=message):
-        build_loss("classification", graph, class_weights=weights)
+        build_loss("classification", graph.vertices, class_weights=weights)
 
 
 def test_weights_of_tiny_magnitude_are_scaled() -> None:
-    tiny = build_loss("classification", SKEWED, class_weights=(1e-300, 2e-300, 4e-300))
+    tiny = build_loss("classification", SKEWED.vertices, class_weights=(1e-300, 2e-300, 4e-300))
     assert tiny.class_weights == pytest.approx(
-        build_loss("classification", SKEWED, class_weights=(1.0, 2.0, 4.0)).class_weights
+        build_loss("classification", SKEWED.vertices, class_weights=(1.0, 2.0, 4.0)).class_weights
     )
 
 
@@ -234,7 +233,7 @@ def test_weights_of_tiny_magnitude_are_scaled() -> None:
 )  # fmt: skip
 def test_a_loss_that_does_not_fit_is_refused(graph: Graph, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        build_loss(Contract.of(graph).task, graph, **options)
+        build_loss(Contract.of(graph).task, graph.vertices, **options)
 
 
 @pytest.mark.parametrize(
@@ -255,20 +254,20 @@ def test_a_function_that_gives_no_loss_for_each_vertex_is_refused_before_trainin
     graph = values_graph(num_targets=2)
     torch.manual_seed(0)
     with pytest.raises(InputError, match=message):
-        build_loss("regression", graph, function=function).try_out(graph, 2, CPU)
+        build_loss("regression", graph.vertices, function=function).try_out(graph.vertices, 2, CPU)
 
 
 def test_what_a_function_gives_is_checked_in_training_too() -> None:
     loss = Loss(name="(short)", function=lambda z, y: (z - y).square()[:5])
-    loss.try_out(ONE, 1, CPU)
+    loss.try_out(ONE.vertices, 1, CPU)
     with pytest.raises(InputError, match=r"torch.float32 \[5, 1\] for 9 vertices"):
         loss(torch.zeros(9, 1), torch.zeros(9, 1))
 
 
 def test_json_and_back() -> None:
-    loss = build_loss("classification", SKEWED, class_weights=WEIGHTS)
+    loss = build_loss("classification", SKEWED.vertices, class_weights=WEIGHTS)
     assert Loss.from_json(loss.to_json()) == loss
-    own = Loss.from_json(build_loss("regression", ONE, function=nn.L1Loss(reduction="none")).to_json())
+    own = Loss.from_json(build_loss("regression", ONE.vertices, function=nn.L1Loss(reduction="none")).to_json())
     assert own == Loss(name="(L1Loss)")
     assert not own.is_known
     for damaged in (

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from sagann.errors import InputError
 from sagann.train import TrainConfig, Trainer
-from sagann.train.metrics import METRICS_OF, compute_metrics, finite, measuring_bytes, predict_classes
+from sagann.train.metrics import KINDS, compute_metrics, finite, measuring_bytes, predict_classes
 from sagann.train.resources import reproducible
 from tests.train.runs import community_graph, predictor_of, seeded_model
 
@@ -102,7 +102,7 @@ def test_multi_label_metrics_equal_those_counted_by_hand(num_classes, n, seed):
 
 def test_auc_is_left_out_where_no_class_has_both_kinds_of_vertices():
     found = compute_metrics(torch.randn(4, 3), torch.full((4,), 2), task="classification")
-    assert set(found) == set(METRICS_OF["classification"]) - {"roc_auc"}
+    assert set(found) == set(KINDS["classification"].metrics) - {"roc_auc"}
 
 
 def test_auc_averages_over_the_classes_that_are_defined():
@@ -135,7 +135,7 @@ def test_slabs_of_chosen_rows_measure_the_same(multi_label: bool, monkeypatch: p
     labels = torch.randint(2, (50, 4), generator=generator).to(torch.uint8) if multi_label else torch.arange(50) % 4
     rows = torch.randperm(50, generator=generator)[:31]
     whole = compute_metrics(logits[rows], labels[rows], task=TASK[multi_label])
-    assert set(whole) == set(METRICS_OF[TASK[multi_label]])
+    assert set(whole) == set(KINDS[TASK[multi_label]].metrics)
     monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", 4 * 7)
     monkeypatch.setattr("sagann.train.metrics._SCORES_AT_ONCE", 31 * 3)
     parted = compute_metrics(logits, labels[rows], task=TASK[multi_label], rows=rows)

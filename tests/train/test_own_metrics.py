@@ -11,7 +11,7 @@ from torch import Tensor
 from sagann.errors import InputError
 from sagann.nn import ModelConfig
 from sagann.train import TrainConfig, Trainer, load_run
-from sagann.train.metrics import METRICS_OF, Rows
+from sagann.train.metrics import KINDS, Rows
 from sagann.train.own_metrics import check_own_metrics, measure_own
 from tests.train.runs import community_graph, values_graph
 
@@ -47,14 +47,14 @@ def test_they_are_measured_on_every_split_and_reported(tmp_path: Any) -> None:
     result = trainer.fit()
     assert graph.targets is not None
     for split, found in result.metrics.items():
-        assert set(found) == {*METRICS_OF["regression"], *own}
+        assert set(found) == {*KINDS["regression"].metrics, *own}
         mask = graph.splits[split]
         assert found["median_error"] == pytest.approx(
             float((trainer.predict() - graph.targets)[mask].abs().median()), rel=1e-6
         )
         assert found["mean_error"] == pytest.approx(found["mae"], rel=1e-6)
     assert load_run(tmp_path, metrics=own).evaluate(graph) == result.metrics
-    assert set(load_run(tmp_path).evaluate(graph)["test"]) == set(METRICS_OF["regression"])
+    assert set(load_run(tmp_path).evaluate(graph)["test"]) == set(KINDS["regression"].metrics)
     assert "median_error" not in result.history[-1].metrics["val"]
 
 

@@ -220,9 +220,10 @@ def test_a_run_without_weights_is_refused(tmp_path):
         {"model": {"name": None, "config": None}},
         {
             "contract": {
+                "task": "classification",
+                "num_outputs": 3,
                 "num_features": "x",
-                "num_classes": 3,
-                "multi_label": False,
+                "feature_names": [],
                 "num_edge_types": 0,
                 "num_vertices": 9,
             }

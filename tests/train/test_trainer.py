@@ -15,7 +15,7 @@ from sagann.errors import CheckpointError, DatasetError, InputError, LayerError
 from sagann.nn import ModelConfig
 from sagann.storage import check_dataset, open_graph, save_graph
 from sagann.train import TrainConfig, Trainer, load_run, read_run
-from sagann.train.metrics import METRICS_OF
+from sagann.train.metrics import KINDS
 from sagann.train.reporter import LogReporter
 from tests.train.runs import (
     Plain,
@@ -42,7 +42,7 @@ def test_training_learns_what_features_alone_do_not_tell():
     assert result.metrics["test"]["accuracy"] > 0.9
     assert result.metrics["test"]["accuracy"] > from_features.metrics["test"]["accuracy"] + 0.1
     assert set(result.metrics) == {"train", "val", "test"}
-    assert all(set(found) == set(METRICS_OF["classification"]) for found in result.metrics.values())
+    assert all(set(found) == set(KINDS["classification"].metrics) for found in result.metrics.values())
     assert result.metrics == trainer.evaluate()
     assert result.epochs == len(result.history) == 60
     assert result.epoch_s == statistics.median(record.epoch_s for record in result.history)
@@ -87,7 +87,7 @@ def test_regression():
     trainer = trainer_of(ModelConfig(model="sage", hidden=32, dropout=0.0), graph, epochs=150)
     result = trainer.fit()
     assert trainer.monitor == "val/loss"
-    assert all(set(found) == set(METRICS_OF["regression"]) for found in result.metrics.values())
+    assert all(set(found) == set(KINDS["regression"].metrics) for found in result.metrics.values())
     assert result.metrics["test"]["r2"] > 0.9
     assert set(result.history[0].metrics["val"]) == {"loss", "mae"}
     best = min(record.metrics["val"]["loss"] for record in result.history)
@@ -129,7 +129,7 @@ def test_the_answers_that_a_task_leaves_out_are_said():
             said.append(text)
 
     trainer = trainer_of(ModelConfig(hidden=8), both, epochs=1, task="regression", reporter=Noting())
-    assert set(trainer.fit().metrics["test"]) == set(METRICS_OF["regression"])
+    assert set(trainer.fit().metrics["test"]) == set(KINDS["regression"].metrics)
     assert said == ["Graph 'communities' also has labels of 3 classes; the task 'regression' does not use them."]
     with pytest.raises(InputError, match=r"labels of 3 classes and 1 target per vertex, and no task is named"):
         trainer_of(ModelConfig(hidden=8), both)

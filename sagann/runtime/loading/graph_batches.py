@@ -13,13 +13,11 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_type
 from sagann.graph import Graph
-from sagann.graph.checks import wrong_form
 from sagann.graph.feature_store import feature_store, read_rows, require_no_gradient
-from sagann.graph.split import known_graphs
 from sagann.graph.validate import validate_graphs
 from sagann.ranges import require_integer
 from sagann.runtime.loading.graph_batch import GraphBatch, side_by_side
-from sagann.runtime.loading.minibatches import most_ahead, not_numbered, useful_ahead
+from sagann.runtime.loading.minibatches import chosen, most_ahead, not_numbered, useful_ahead
 from sagann.runtime.loading.pipeline import Pipeline
 from sagann.runtime.loading.stages import Size, Stage
 from sagann.sampling.batches import cut_seeds
@@ -38,7 +36,7 @@ class GraphBatches:
             Topology and features may be mapped from files, and features may be a feature store.
         batch_size: number of graphs in a batch; the last batch may have fewer.
         graphs: name of a split of graphs, whose graphs with a known answer are taken; or a mask, bool [num_graphs]; or distinct numbers of
-            graphs, int64 [n]; or None for all graphs.
+            graphs; or None for all graphs.
         shuffle: take the graphs in another random order in each epoch.
         seed: seed of the order.
         drop_last: leave out a last batch that is smaller than the others.
@@ -62,7 +60,7 @@ class GraphBatches:
         graph: Graph,
         *,
         batch_size: int = 32,
-        graphs: str | Tensor | None = "train",
+        graphs: str | Tensor | Sequence[int] | None = "train",
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
@@ -80,7 +78,9 @@ class GraphBatches:
             require_type(flag, bool, where=f"GraphBatches.{name}", fix="Pass True or False.")
         self.graph = graph
         self.batch_size = batch_size
-        self.graphs = _chosen(graph, graphs)
+        self.graphs = (
+            torch.arange(graph.num_graphs) if graphs is None else chosen(graph.graphs, graphs, where=_WHERE)
+        )
         "Numbers of the graphs that are taken, int64."
         self.shuffle = shuffle
         self.seed = seed
@@ -184,49 +184,3 @@ def _require_graphs(graph: Graph) -> None:
             fix="Make batches of graph.to('cpu'), and move each with batch.to(device).",
         )
     validate_graphs(graph)
-
-
-def _chosen(graph: Graph, graphs: str | Tensor | None) -> Tensor:
-    if graphs is None:
-        return torch.arange(graph.num_graphs)
-    require_type(
-        graphs, (str, Tensor), where=_WHERE, fix="Pass the name of a split, a mask, numbers, or None for all."
-    )
-    if isinstance(graphs, str):
-        if graphs not in graph.graph_splits:
-            raise InputError(
-                "the graphs have no such split",
-                value=f"'{graphs}', there are {', '.join(graph.graph_splits) or 'none'}",
-                where=_WHERE,
-                fix="Name one of graph.graph_splits (sagann.graph.random_graph_split makes some), or pass a mask, numbers, or None for all.",
-            )
-        return known_graphs(graph, graph.graph_splits[graphs])
-    if graphs.dtype == torch.bool:
-        if graphs.shape != (graph.num_graphs,):
-            expected = f"torch.bool [{graph.num_graphs}]"
-            raise wrong_form(graphs, expected, where=_WHERE, fix="Pass a mask with a value for each graph.")
-        return graphs.nonzero().squeeze(1)
-    _require_numbers(graphs, graph.num_graphs)
-    return graphs
-
-
-def _require_numbers(graphs: Tensor, num_graphs: int) -> None:
-    if graphs.dtype != torch.int64 or graphs.ndim != 1:
-        fix = "Pass numbers with .to(torch.int64)."
-        raise wrong_form(graphs, "torch.int64 [n], or torch.bool [num_graphs]", where=_WHERE, fix=fix)
-    outside = ((graphs < 0) | (graphs >= num_graphs)).nonzero()
-    if len(outside):
-        raise InputError(
-            "graph number out of range",
-            value=f"{int(graphs[outside[0, 0]])}, but there are {num_graphs} graphs, numbered from 0",
-            where=f"{_WHERE}, position {int(outside[0, 0])}",
-            fix="Pass numbers of graphs, not ids of vertices.",
-        )
-    repeated = (torch.bincount(graphs, minlength=1) > 1).nonzero()
-    if len(repeated):
-        raise InputError(
-            "graph repeated",
-            value=f"{int(repeated[0, 0])} stands more than once",
-            where=_WHERE,
-            fix="Pass every graph once, with graphs.unique() for example.",
-        )

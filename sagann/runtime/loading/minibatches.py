@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError, require_type
-from sagann.graph import Graph
+from sagann.graph import Answers, Graph
 from sagann.graph.checks import wrong_form
 from sagann.graph.feature_store import (
     AnnouncedFeatures,
@@ -26,7 +26,6 @@ from sagann.graph.feature_store import (
     read_rows,
     require_no_gradient,
 )
-from sagann.graph.split import labelled_rows
 from sagann.ranges import require_integer
 from sagann.runtime.device.pinned import PinnedPool
 from sagann.runtime.device.streams import Streams
@@ -280,7 +279,7 @@ class MiniBatches:
 
     def _chosen(self, seeds: str | Tensor | Sequence[int]) -> Tensor:
         """The seeds that an argument names, int64."""
-        return _seeds_of(self.graph, seeds)
+        return chosen(self.graph.vertices, seeds, where="MiniBatches.seeds")
 
     def _stages_of_device(self, stages: Sequence[Stage], features: DeviceFeatures) -> BatchStages:
         """Stages of batches whose features the device gathers: the processor loads only those rows that the device cannot read."""
@@ -358,26 +357,26 @@ def most_ahead(graph: Graph, ahead: int) -> int:
     return 0 if any(rows.requires_grad for rows in graph.topology.edge_data.values()) else ahead
 
 
-def _seeds_of(graph: Graph, seeds: str | Tensor | Sequence[int]) -> Tensor:
-    where = "MiniBatches.seeds"
-    if isinstance(seeds, str):
-        if seeds not in graph.splits:
+def chosen(answers: Answers, wanted: str | Tensor | Sequence[int], *, where: str) -> Tensor:
+    """Ids of vertices, or of graphs, int64 [n]: those of a split whose answers are known, those of a mask, or distinct ids."""
+    unit = answers.unit
+    if isinstance(wanted, str):
+        if wanted not in answers.splits:
             raise InputError(
-                "the graph has no such split",
-                value=f"'{seeds}', there are {', '.join(graph.splits) or 'none'}",
+                f"the {answers.units} have no such split",
+                value=f"'{wanted}', there are {', '.join(answers.splits) or 'none'}",
                 where=where,
-                fix="Name a split of the graph, or pass a mask or ids.",
+                fix=f"Name a split of the {answers.units}, or pass a mask or ids; random_split and random_graph_split make splits.",
             )
-        mask = graph.splits[seeds]
-        return mask.nonzero().squeeze(1) if graph.labels is None else labelled_rows(graph, mask)[0]
-    seeds = as_ids(seeds, where=where)
-    if seeds.dtype == torch.bool:
-        if seeds.shape != (graph.num_vertices,):
-            expected = f"torch.bool [{graph.num_vertices}]"
-            raise wrong_form(seeds, expected, where=where, fix="Pass a mask with a value for each vertex.")
-        return seeds.nonzero().squeeze(1)
-    require_distinct(seeds, graph.num_vertices, where=where)
-    return seeds
+        return answers.known(answers.splits[wanted])
+    wanted = as_ids(wanted, where=where)
+    if wanted.dtype == torch.bool:
+        if wanted.shape != (answers.count,):
+            expected = f"torch.bool [{answers.count}]"
+            raise wrong_form(wanted, expected, where=where, fix=f"Pass a mask with a value for each {unit}.")
+        return wanted.nonzero().squeeze(1)
+    require_distinct(wanted, answers.count, where=where, unit=unit)
+    return wanted
 
 
 def _size_of_sampled(sampled: Sampled) -> Size:

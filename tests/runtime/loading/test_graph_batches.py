@@ -286,19 +286,18 @@ BAD = {
     "batch_size": ({"batch_size": 0}, r"batch_size is out of range: 0, expected an integer from 1 to"),
     "out of range": (
         {"graphs": torch.tensor([3, 11])},
-        r"graph number out of range: 11, but there are 11 graphs, numbered from 0 \(in GraphBatches\.graphs, position 1\)",
+        r"graph id out of range: 11, but there are 11 graphs, numbered from 0 \(in GraphBatches\.graphs, position 1\)",
     ),
-    "below zero": ({"graphs": torch.tensor([-1])}, r"graph number out of range: -1"),
+    "below zero": ({"graphs": torch.tensor([-1])}, r"graph id out of range: -1"),
     "twice": ({"graphs": torch.tensor([3, 4, 3])}, r"graph repeated: 3 stands more than once"),
     "floats": (
         {"graphs": torch.tensor([1.0])},
-        r"torch\.float32 \[1\], expected torch\.int64 \[n\], or torch\.bool",
+        r"torch\.float32 \[1\], expected torch\.int64 \[n\]",
     ),
     "mask of vertices": (
         {"graphs": torch.ones(40, dtype=torch.bool)},
         r"torch\.bool \[40\], expected torch\.bool \[11\]",
     ),
-    "list": ({"graphs": [1, 2]}, r"Pass the name of a split, a mask, numbers, or None for all"),
     "no graph at all": ({"graph": many_graphs().topology}, r"Open it with sagann\.load_graph"),
     "shuffle": ({"shuffle": 1}, r"Pass True or False"),
     "seed": ({"seed": -1}, r"seed is out of range: -1"),

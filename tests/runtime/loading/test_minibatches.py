@@ -350,7 +350,10 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
         "replacement (in fanouts, hop 1).",
     ),
     ({"fanouts": [True, 2]}, "argument has the wrong type: a bool, expected int (in fanouts, hop 0)"),
-    ({"seeds": "dev"}, "the graph has no such split: 'dev', there are train, val, test (in MiniBatches.seeds)."),
+    (
+        {"seeds": "dev"},
+        "the vertices have no such split: 'dev', there are train, val, test (in MiniBatches.seeds).",
+    ),
     (
         {"seeds": torch.ones(3, dtype=torch.bool)},
         "array has the wrong form: torch.bool [3], expected torch.bool [53]",
@@ -368,7 +371,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"device": "tpu"}, "no such device: 'tpu'"),
     (
         {"seeds": torch.tensor([3, 1, 3])},
-        "seed repeated: 3 stands more than once (in MiniBatches.seeds). Pass every seed once, with seeds.unique() for example.",
+        "seed repeated: 3 stands more than once (in MiniBatches.seeds). Pass every id once, with ids.unique() for example.",
     ),
 )
 

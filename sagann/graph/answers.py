@@ -1,0 +1,312 @@
+"""Answers: what is known about each vertex, each graph or each link: labels, targets and splits, with their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from sagann.errors import InputError, require_choice, require_type
+from sagann.graph.checks import (
+    check_finite,
+    check_labels,
+    first_true,
+    mask_of_ids,
+    numbered,
+    slices,
+    unknown_target,
+    wrong_form,
+)
+from sagann.ranges import require_integer
+
+SPLIT_NAMES = ("train", "val", "test")
+TASKS = ("classification", "multi-label", "regression")
+"""Tasks on vertices: one class for each vertex, any number of classes for each, or numbers for each."""
+OF_GRAPHS = "graph-"
+"What the name of a task on whole graphs begins with."
+GRAPH_TASKS = tuple(OF_GRAPHS + task for task in TASKS)
+"""Tasks on the graphs of several in one: one class for each graph, any number of classes for each, or numbers for each."""
+LINK_TASK = "link-prediction"
+"The task on pairs of vertices: whether an edge joins them."
+ALL_TASKS = (*TASKS, *GRAPH_TASKS, LINK_TASK)
+"Every task."
+
+Unit = Literal["vertex", "graph", "link"]
+"What has an answer."
+
+UNITS: Mapping[Unit, str] = MappingProxyType({"vertex": "vertices", "graph": "graphs", "link": "links"})
+"The plural of each unit."
+PREFIXES: Mapping[Unit, str] = MappingProxyType({"vertex": "", "graph": "graph_", "link": "links."})
+"What the names of the arrays of each unit begin with."
+_SPLITTERS = MappingProxyType(
+    {"vertex": "random_split", "graph": "random_graph_split", "link": "sagann.sampling.hold_out_links"}
+)
+
+
+def unit_of(task: str) -> Unit:
+    """What a task has an answer for each of."""
+    return "link" if task == LINK_TASK else "graph" if task in GRAPH_TASKS else "vertex"
+
+
+def kind_of(task: str) -> str:
+    """What a task learns about each vertex or graph, one of TASKS; or LINK_TASK."""
+    return task.removeprefix(OF_GRAPHS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Answers:
+    """Labels, targets and splits of the vertices of a graph, of the graphs in it, or of links.
+
+    Example:
+        >>> answers = Answers(unit="vertex", count=3, owner="path", labels=torch.tensor([0, -1, 1]))
+        >>> answers.num_classes, list(answers.tasks)
+        (2, ['classification'])
+        >>> answers.known(torch.tensor([True, True, False])).tolist()
+        [0]
+    """
+
+    unit: Unit
+    "What has an answer: 'vertex', 'graph' or 'link'."
+    count: int
+    "Number of units."
+    owner: str
+    "Name of the graph, for errors."
+    labels: Tensor | None = None
+    "int64 [count], -1 for unknown; or uint8 [count, num_classes] of 0 and 1."
+    num_classes: int = 0
+    "Number of classes, 0 without labels; by default one more than the largest label, or the number of columns."
+    targets: Tensor | None = None
+    "float32 [count], or [count, num_targets]; a single column is kept as [count]."
+    splits: Mapping[str, Tensor] = field(default_factory=dict)
+    "Disjoint masks, bool [count], by name: 'train', 'val', 'test'."
+
+    def __post_init__(self) -> None:
+        of, as_tensor = f"Graph.{self.prefix}", "Convert it with torch.as_tensor."
+        for name in ("labels", "targets"):
+            require_type(getattr(self, name), Tensor, where=of + name, fix=as_tensor, optional=True)
+        count = f"num_{self.prefix}classes"
+        require_type(self.num_classes, int, where=f"Graph.{count}", fix="Pass a count, as int(...).")
+        require_integer(self.num_classes, "num_classes", where=f"Graph.{count}")
+        require_type(self.splits, Mapping, where=f"{of}splits", fix="Pass a mapping of split to bool mask.")
+        for name, mask in self.splits.items():
+            require_type(mask, Tensor, where=f"{of}splits[{name!r}]", fix=as_tensor)
+        for name, rows in self.arrays().items():
+            fix = f"Pass one row per {self.unit}" + (", and graph_ptr." if self.unit == "graph" else ".")
+            if "split_" in name and self.unit == "vertex" and rows.dtype in (torch.int32, torch.int64):
+                fix = mask_of_ids(self.count)
+            require_rows(name, rows, self.count, self.units, owner=self.owner, fix=fix)
+        labels, targets = self.labels, self.targets
+        if targets is not None and targets.ndim == 2 and targets.shape[1] == 1:
+            object.__setattr__(self, "targets", targets[:, 0])
+        if not self.num_classes and labels is not None and not labels.is_floating_point() and len(labels):
+            largest = labels.shape[1] - 1 if labels.ndim == 2 else int(labels.max())
+            object.__setattr__(self, "num_classes", max(0, largest + 1))
+
+    @property
+    def units(self) -> str:
+        """The units in the plural."""
+        return UNITS[self.unit]
+
+    @property
+    def prefix(self) -> str:
+        """What the names of the arrays begin with."""
+        return PREFIXES[self.unit]
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether there may be several labels each."""
+        return self.labels is not None and self.labels.ndim == 2
+
+    @property
+    def num_targets(self) -> int:
+        """Number of targets each; 0 without targets."""
+        if self.targets is None:
+            return 0
+        return 1 if self.targets.ndim == 1 else self.targets.shape[1]
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of outputs of a model each: one for each target where there are targets and no labels, else one for each class."""
+        return self.num_targets if self.labels is None and self.targets is not None else self.num_classes
+
+    @property
+    def tasks(self) -> dict[str, str]:
+        """The tasks that there are answers for, some of ALL_TASKS, each with its answers in words."""
+        if self.unit == "link":
+            return {LINK_TASK: f"{self.count} links to measure"}
+        found, of = {}, OF_GRAPHS if self.unit == "graph" else ""
+        if self.labels is not None:
+            several = f", several per {self.unit}" if self.multi_label else ""
+            classes = f"{self.num_classes} classes{' of graphs' if of else ''}"
+            found[of + ("multi-label" if self.multi_label else "classification")] = f"labels of {classes}{several}"
+        if self.targets is not None:
+            s = "s" if self.num_targets != 1 else ""
+            found[f"{of}regression"] = f"{self.num_targets} target{s} per {self.unit}"
+        return found
+
+    def only(self, task: str) -> Answers:
+        """The answers without those for other tasks; all splits are kept."""
+        is_own, is_regression = unit_of(task) == self.unit, kind_of(task) == "regression"
+        return replace(
+            self,
+            labels=self.labels if is_own and not is_regression else None,
+            num_classes=self.num_classes if is_own and not is_regression else 0,
+            targets=self.targets if is_own and is_regression else None,
+        )
+
+    def arrays(self) -> dict[str, Tensor]:
+        """The arrays, by the names that they have in files."""
+        found = {"labels": self.labels, "targets": self.targets}
+        found |= {f"split_{name}": mask for name, mask in sorted(self.splits.items())}
+        return {self.prefix + name: rows for name, rows in found.items() if rows is not None}
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a Graph that these answers, of vertices or of graphs, are kept in."""
+        values = {"labels": self.labels, "targets": self.targets, "splits": self.splits}
+        return {
+            **{self.prefix + name: value for name, value in values.items()},
+            f"num_{self.prefix}classes": self.num_classes,
+        }
+
+    def mapped(self, change: Callable[[Tensor], Tensor], *, count: int | None = None) -> Answers:
+        """The same answers with every array replaced by the result of ``change``, which may have another number of rows."""
+        return replace(
+            self,
+            count=self.count if count is None else count,
+            labels=None if self.labels is None else change(self.labels),
+            targets=None if self.targets is None else change(self.targets),
+            splits={name: change(mask) for name, mask in self.splits.items()},
+        )
+
+    def known(self, mask: Tensor) -> Tensor:
+        """The units of a mask, bool [count], whose answer is known: int64 [n]. Graphs with targets need no label."""
+        labels = self.labels
+        if labels is not None and labels.ndim == 1 and (self.unit != "graph" or self.targets is None):
+            mask = mask & (labels >= 0)
+        return mask.nonzero().squeeze(1)
+
+    def rows(self, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The units of a mask with a known answer: int64 [n], and their labels [n] or [n, C], or without labels their targets [n, T]."""
+        ids = self.known(mask)
+        return ids, answers_in(self.labels, self.targets).index_select(0, ids)
+
+    def validate(self) -> None:
+        """Check every label, target and mask; an InputError names the first offender."""
+        self._check_labels()
+        self._check_targets()
+        self._check_splits()
+
+    def _where(self, array: str) -> str:
+        return f"{self.prefix}{array} of graph '{self.owner}'"
+
+    def _check_labels(self) -> None:
+        labels, where = self.labels, self._where("labels")
+        if labels is None:
+            return
+        if self.multi_label:
+            fits = labels.dtype == torch.uint8 and labels.shape[1] == self.num_classes
+            expected = f"torch.uint8 [num_{self.units}, {self.num_classes}] for several labels per {self.unit}"
+        else:
+            fits = labels.dtype == torch.int64 and labels.ndim == 1
+            expected = f"torch.int64 [num_{self.units}]"
+        if not fits:
+            if not self.multi_label:
+                fix = "Convert the labels with .long() (numbers to predict are targets)"
+            elif labels.shape[1] == 1:
+                fix = "Take the only column, labels[:, 0].long()"
+            else:
+                fix = "Convert the labels with .to(torch.uint8) (of one-hot rows take labels.argmax(1))"
+            fix = f"{fix}, and state num_{self.prefix}classes."
+            raise wrong_form(labels, expected, where=where, fix=fix)
+        for part in slices(len(labels), labels[:1].numel()):
+            check_labels(labels[part], self.num_classes, where=numbered(where, self.unit, part.start))
+
+    def _check_targets(self) -> None:
+        targets, where, unit = self.targets, self._where("targets"), self.unit
+        if targets is None:
+            return
+        is_matrix = targets.ndim == 2 and targets.shape[1] > 0
+        if (
+            targets.dtype != torch.float32
+            or targets.layout != torch.strided
+            or not (targets.ndim == 1 or is_matrix)
+        ):
+            rows = f"num_{self.units}"
+            expected = f"torch.float32 [{rows}], or [{rows}, num_{self.prefix}targets]"
+            fix = f"Convert the targets with .float(), one row per {unit}."
+            raise wrong_form(targets, expected, where=where, fix=fix)
+        for part in slices(len(targets), targets[:1].numel()):
+            check_finite(targets[part], "target", where=numbered(where, unit, part.start), fix=unknown_target(unit))
+
+    def _check_splits(self) -> None:
+        unit, units = self.unit, self.units
+        for name, mask in self.splits.items():
+            where = self._where(f"split '{name}'")
+            require_choice(name, SPLIT_NAMES, what="unknown split", where=self._where("splits"))
+            if mask.dtype != torch.bool or mask.ndim != 1:
+                raise wrong_form(
+                    mask, f"torch.bool [num_{units}]", where=where, fix=f"Pass a mask, not {unit} ids."
+                )
+            if name == "train" and not mask.any():
+                raise InputError(
+                    "the training split is empty",
+                    value=f"0 {units}, at least 1 is needed",
+                    where=where,
+                    fix=f"Split again, with {_SPLITTERS[unit]} for example.",
+                )
+            # A unit without a label may be in a split for its target.
+            if self.labels is not None and not self.multi_label and self.targets is None:
+                self._check_split_is_labelled(mask, self.labels, where)
+        for (name, mask), (other_name, other) in combinations(self.splits.items(), 2):
+            for part in slices(len(mask)):
+                at = first_true(mask[part] & other[part])
+                if at is not None:
+                    raise InputError(
+                        "splits overlap",
+                        value=f"{unit} {part.start + at} is in '{name}' and in '{other_name}', "
+                        f"{int((mask & other).sum())} in all",
+                        where=self._where("splits"),
+                        fix=f"Put every {unit} into one split at most.",
+                    )
+
+    def _check_split_is_labelled(self, mask: Tensor, labels: Tensor, where: str) -> None:
+        for part in slices(len(mask)):
+            at = first_true(mask[part] & (labels[part] < 0))
+            if at is not None:
+                raise InputError(
+                    f"a split holds {self.units} without a label",
+                    value=f"{self.unit} {part.start + at} has label -1, {int((mask & (labels < 0)).sum())} in all",
+                    where=where,
+                    fix=f"Leave {self.units} of unknown label out of every split.",
+                )
+
+
+def answers_in(labels: Tensor | None, targets: Tensor | None) -> Tensor:
+    """What outputs are compared with: labels [n] or [n, C]; without labels, targets with a column for each, [n, T]."""
+    if labels is not None:
+        return labels
+    assert targets is not None
+    return as_columns(targets)
+
+
+def as_columns(targets: Tensor) -> Tensor:
+    """Targets [n] or [n, T] with a column for each, [n, T]."""
+    return targets if targets.ndim == 2 else targets.unsqueeze(1)
+
+
+def require_rows(what: str, rows: Any, count: int, units: str, *, owner: str, fix: str) -> None:
+    """Refuse an array that does not have ``count`` rows; a feature store has ``num_rows``."""
+    is_number = isinstance(rows, Tensor) and rows.ndim == 0
+    num_rows = None if is_number else rows.shape[0] if isinstance(rows, Tensor) else rows.num_rows
+    if num_rows != count:
+        raise InputError(
+            f"{what} and {units} differ in number",
+            value=f"{'a number without' if is_number else num_rows} rows, {count} {units}",
+            where=f"graph '{owner}'",
+            fix=fix,
+        )
