@@ -57,7 +57,9 @@ _LOSSES, _OPTIMIZERS, _SCHEDULERS = (
     Values(lambda _: True, f"a name (pass a function as Trainer(..., {role}=...))", "NAME")
     for role in ("loss", "optimizer", "scheduler")
 )
-_ENDS = Values(("best", "last").__contains__, "'best' or 'last' (of classes: class_weights)", "best|last")
+_ENDS = Values(
+    ("best", "last").__contains__, "'best' or 'last' (weights of classes are class_weights)", "best|last"
+)
 _TASKS = Metavar("[graph-]classification|multi-label|regression, or link-prediction")
 _SET_SAMPLE = "set sample (--sample 25,10)"
 _SCHEDULED, _SAMPLED = Needs(("scheduler",), "--scheduler StepLR"), Needs(("sample",), "--sample 25,10")
