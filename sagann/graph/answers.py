@@ -43,9 +43,10 @@ UNITS: Mapping[Unit, str] = MappingProxyType({"vertex": "vertices", "graph": "gr
 "The plural of each unit."
 PREFIXES: Mapping[Unit, str] = MappingProxyType({"vertex": "", "graph": "graph_", "link": "links."})
 "What the names of the arrays of each unit begin with."
-_SPLITTERS = MappingProxyType(
+SPLITTERS: Mapping[Unit, str] = MappingProxyType(
     {"vertex": "random_split", "graph": "random_graph_split", "link": "sagann.sampling.hold_out_links"}
 )
+"The function that draws splits of each unit."
 
 
 def unit_of(task: str) -> Unit:
@@ -257,7 +258,7 @@ class Answers:
                     "the training split is empty",
                     value=f"0 {units}, at least 1 is needed",
                     where=where,
-                    fix=f"Split again, with {_SPLITTERS[unit]} for example.",
+                    fix=f"Split again, with {SPLITTERS[unit]} for example.",
                 )
             # A unit without a label may be in a split for its target.
             if self.labels is not None and not self.multi_label and self.targets is None:

@@ -124,7 +124,7 @@ class WholeGraph(PredictorSource[Predictor]):
         super().__init__(predictor, prepared)
         self._graph = prepared.graph
         self._profile = profile
-        known = prepared.answers
+        known = prepared.graph.answers
         rows, answers = known.rows(known.splits["train"])
         self._rows, self._answers = rows.to(predictor.device), answers.to(predictor.device)
         # The rows of an interval are looked up on the host, so that the lookup does not wait for the device.

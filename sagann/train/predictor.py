@@ -95,7 +95,7 @@ class Predictor(ModelPasses):
         _require_graph(graph)
         self.contract.check_labels(graph_of(graph))
         prepared = self._prepared(graph)
-        outputs, measured = self._finite_logits(prepared), prepared.answers
+        outputs, measured = self._finite_logits(prepared), prepared.graph.answers
         if self.workers is not None and self._for_first and not self.workers.is_first:
             return {}
         found = finite(evaluate_splits(outputs, measured, task=self.contract.kind, loss=self.mean_loss))

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sagann.errors import InputError, LayerError
-from sagann.graph import Answers, Graph, Topology
+from sagann.graph import Graph, Topology
 from sagann.graph.checks import slices
 from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
@@ -35,11 +35,6 @@ class PreparedGraph:
     def features(self) -> Features | None:
         """The features that the layers read: the graph's, or those of the worker's part."""
         return self.graph.features if self.part is None else self.part.features
-
-    @property
-    def answers(self) -> Answers:
-        """What is learned and measured."""
-        return self.graph.answers
 
     @property
     def num_edges(self) -> int:

@@ -195,7 +195,7 @@ class RunParts:
         return TrainSession(
             model=predictor.model,
             source=source,
-            answers=self.prepared.answers,
+            answers=self.prepared.graph.answers,
             task=self.predictor.contract.kind,
             loss=predictor.mean_loss,
             device=self.device,

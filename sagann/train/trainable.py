@@ -9,6 +9,7 @@ from torch import nn
 
 from sagann.errors import InputError, first_line
 from sagann.graph import Graph
+from sagann.graph.answers import SPLITTERS
 from sagann.graph.task import answers_of
 from sagann.interop.pyg_model import PygModel
 from sagann.saga.layer import count_hops
@@ -71,18 +72,16 @@ def check_trainable(graph: Graph) -> None:
     if answers.unit == "link":
         _check_links(graph)
         return
-    is_of_graphs = answers.unit == "graph"
-    if is_of_graphs:
+    if answers.unit == "graph":
         fix = "Train on answers of vertices, or give the graph features."
         require_features(graph, "batches of graphs", fix=fix)
     if "train" not in answers.splits:
         raise InputError(
-            "no graph to train on" if is_of_graphs else "no vertex to train on",
-            value=f"the split 'train'{' of graphs' if is_of_graphs else ''} is missing",
+            f"no {answers.unit} to train on",
+            value=f"the split 'train' of {answers.units} is missing",
             where=where,
-            fix="Draw one with sagann.graph.random_graph_split, or pass a bool mask 'train' among graph_splits."
-            if is_of_graphs
-            else "Draw one with sagann.graph.random_split, or pass a bool mask 'train' of vertices with a label or targets among splits.",
+            fix=f"Draw one with sagann.graph.{SPLITTERS[answers.unit]}, or pass a bool mask 'train' of {answers.units} with a known answer among "
+            f"{answers.prefix}splits.",
         )
 
 

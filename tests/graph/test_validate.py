@@ -70,44 +70,15 @@ CASES = {
         "target is not finite: nan (in graph_targets of graph 'toy', graph 1). "
         "Write any finite number for an unknown target, and leave the graph out of every split.",
     ),
-    "targets of graphs in double precision": (
-        lambda: good(graph_targets=torch.zeros(2, dtype=torch.float64)),
-        "array has the wrong form: torch.float64 [2], expected torch.float32 [num_graphs], or [num_graphs, num_graph_targets] "
-        "(in graph_targets of graph 'toy'). Convert the targets with .float(), one row per graph.",
-    ),
     "label of a graph too high": (
         lambda: good(graph_labels=torch.tensor([0, 3]), num_graph_classes=3),
         "label out of range: 3, but there are 3 classes, numbered from 0 (in graph_labels of graph 'toy', graph 1). "
         "Number the classes from 0, write -1 for an unknown label, and state the right number of classes.",
     ),
-    "labels of graphs as int32": (
-        lambda: good(graph_labels=torch.tensor([0, 1], dtype=torch.int32), num_graph_classes=2),
-        "array has the wrong form: torch.int32 [2], expected torch.int64 [num_graphs] "
-        "(in graph_labels of graph 'toy'). Convert the labels with .long() (numbers to predict are targets), and state num_graph_classes.",
-    ),
-    "splits of graphs overlap": (
-        lambda: good(graph_splits={"train": torch.tensor([True, False]), "val": torch.tensor([True, True])}),
-        "splits overlap: graph 0 is in 'train' and in 'val', 1 in all (in graph_splits of graph 'toy'). "
-        "Put every graph into one split at most.",
-    ),
     "no graph to train on": (
         lambda: good(graph_splits={"train": torch.tensor([False, False])}),
         "the training split is empty: 0 graphs, at least 1 is needed (in graph_split 'train' of graph 'toy'). "
         "Split again, with random_graph_split for example.",
-    ),
-    "split of graphs with an unknown label": (
-        lambda: good(
-            graph_labels=torch.tensor([0, -1]),
-            num_graph_classes=1,
-            graph_splits={"val": torch.tensor([True, True])},
-        ),
-        "a split holds graphs without a label: graph 1 has label -1, 1 in all (in graph_split 'val' of graph 'toy'). "
-        "Leave graphs of unknown label out of every split.",
-    ),
-    "split of graphs by numbers": (
-        lambda: good(graph_splits={"val": torch.tensor([0, 1])}),
-        "array has the wrong form: torch.int64 [2], expected torch.bool [num_graphs] "
-        "(in graph_split 'val' of graph 'toy'). Pass a mask, not graph ids.",
     ),
     "nan feature": (
         lambda: good(features=features(2, 1, nan)),

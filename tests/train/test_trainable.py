@@ -38,7 +38,8 @@ def test_labels_and_vertices_to_train_on_are_needed() -> None:
     with pytest.raises(InputError, match="the graph has nothing to learn: neither labels nor targets"):
         check_trainable(replace(community_graph(), labels=None, num_classes=0))
     with pytest.raises(
-        InputError, match=r"no vertex to train on: the split 'train' is missing .*sagann\.graph\.random_split"
+        InputError,
+        match=r"no vertex to train on: the split 'train' of vertices is missing .*sagann\.graph\.random_split",
     ):
         check_trainable(replace(community_graph(), splits={}))
 

@@ -466,7 +466,7 @@ def test_resume_needs_a_run_folder():
     ("change", "message"),
     [
         ({"labels": None, "num_classes": 0}, "the graph has nothing to learn: neither labels nor targets"),
-        ({"splits": {}}, "no vertex to train on: the split 'train' is missing"),
+        ({"splits": {}}, "no vertex to train on: the split 'train' of vertices is missing"),
         ({"splits": {"train": torch.zeros(90, dtype=torch.bool)}}, "0 vertices, at least 1 is needed"),
         ({"features": torch.full((90, 8), math.nan)}, "(?i)nan|finite"),
         ({"labels": torch.full((90,), 3)}, "label"),
