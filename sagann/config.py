@@ -276,8 +276,8 @@ class TrainConfig:
     of a dense run. With sample, evaluations are streamed within half of the budget; the hot tier and the mini-batches that are made ahead stay
     within it too. None trains with everything in memory where that fits, else within the free memory."""
     spill: Annotated[str | None, _FOLDERS, FREE] = None
-    """Folder for blocks of a streamed model that are not in memory. None is a folder in the run folder, or the system's for temporary files; beside a
-    CUDA device, None is the host's memory."""
+    """Folder for blocks of a streamed model that are not in memory. The blocks lie in files without names on its disk. None is the
+    run folder, or the system's for temporary files; beside a CUDA device, None is the host's memory."""
     profile: Annotated[bool, FREE, Needs(("memory", "devices"), "--memory 2GiB")] = False
     """Write profile.json and profile.png into the run folder: the steps and copies of the last streamed epoch, as planned and as they ran, as a trace
     in Chrome's format and as a picture. With devices, profile.json has the stages, trainers and decisions of the last epoch."""

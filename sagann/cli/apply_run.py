@@ -194,8 +194,6 @@ class TrainedRun:
 def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[TrainedRun], None]) -> int:
     """Open a run folder and its model, use it, and return the exit code. With several workers, start them; or be one of them.
 
-    Files that the model spills are removed at the end.
-
     Args:
         opening: which run is opened, on which graph, and where it computes.
         given: settings of workers that were given on the command line.

@@ -103,7 +103,14 @@ def chosen_settings(given: Mapping[str, Any], file: Path | None, *, of_run: bool
     A model in a Python file must be given: no file has it executed. ``of_run`` says that a run folder holds the file.
     """
     tables = {} if file is None else read_tables(file)
-    settings = settings_of(merge(tables, given), stored=of_run and "data" not in given)
+    try:
+        settings = settings_of(merge(tables, given), stored=of_run and "data" not in given)
+    except InputError as error:
+        name = error.where.rpartition(".")[2]
+        if file is None or name in given or name not in SETTINGS:
+            raise
+        where = f"{file}, {SETTINGS[name].section}.{name}"
+        raise InputError(error.what, value=error.value, where=where, fix=error.fix) from error
     if "model" not in given:
         require_named(settings.model.model, where=str(file), error=InputError)
     return settings

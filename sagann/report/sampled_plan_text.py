@@ -85,6 +85,6 @@ def _advice(forecast: SampledForecast) -> str:
     remedy = _REMEDIES.get(forecast.bottleneck, "")
     if forecast.busy_cores >= _ALL_BUSY:
         return f"All cores are busy. {remedy}".rstrip()
-    if forecast.ahead and forecast.bottleneck in ("sample", "load"):
+    if forecast.ahead and forecast.bottleneck == "sample":
         return f"Cores are idle: more --sampling-threads may help. {remedy}"
     return remedy

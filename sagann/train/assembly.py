@@ -60,7 +60,9 @@ def assemble(
     if said := left_out(everything, task_of(graph)):
         say(said)
     answers, contract = graph.answers, Contract.of(graph)
-    names = require_names(class_names or graph.class_names, contract.num_classes, where="Trainer.class_names")
+    names = require_names(
+        class_names or graph.class_names[: contract.num_classes], contract.num_classes, where="Trainer.class_names"
+    )
     if optimizer is None and scheduler is None:
         try_policies(config)
     # The first of several workers checks every value, and the others wait for what it finds.

@@ -47,7 +47,7 @@ from sagann.train.checkpoint import CheckpointFolder
 from sagann.train.plain_state import pack, unpack
 from sagann.train.reporter import EpochRecord
 
-FORMAT = 1
+FORMAT = 2
 RUNS = Path("runs")
 "Folder of the folders of runs, where no run folder is named."
 RUN_FILE = "run.json"

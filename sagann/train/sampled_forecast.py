@@ -102,6 +102,8 @@ class Round(NamedTuple):
     "Seconds until the first step ended."
     seconds: float
     "Seconds until the last step ended."
+    train_s: float
+    "Seconds of the training steps."
     core_s: float
     "Seconds that all cores together were busy."
 
@@ -113,10 +115,12 @@ class RehearsedEpochs(SampledEpochs):
     _deadline_s = 0.0
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
-        since_s, core_since_s, ends_s = time.perf_counter(), time.process_time(), list[float]()
+        since_s, core_since_s, train_s, ends_s = time.perf_counter(), time.process_time(), 0.0, list[float]()
         with self._minibatches.batches(epoch) as batches:
             for batch in batches:
+                begin_s = time.perf_counter()
                 yield self.step(batch)
+                train_s += time.perf_counter() - begin_s
                 ends_s.append(time.perf_counter() - since_s)
                 count = len(ends_s)
                 is_late = count >= FEWEST_BATCHES and time.perf_counter() > self._deadline_s
@@ -126,7 +130,7 @@ class RehearsedEpochs(SampledEpochs):
                 torch.cuda.synchronize(self._predictor.device)
                 ends_s[-1] = time.perf_counter() - since_s
             core_s = time.process_time() - core_since_s
-            self._rounds.append(Round(batches.counters, len(ends_s), ends_s[0], ends_s[-1], core_s))
+            self._rounds.append(Round(batches.counters, len(ends_s), ends_s[0], ends_s[-1], train_s, core_s))
 
     def try_out(self) -> None:
         """Make the lazy parameters of the model."""
@@ -164,11 +168,12 @@ class RehearsedEpochs(SampledEpochs):
         counters = [each.counters for each in rounds]
         busy = {
             stage.name: median(
-                each.counters[at].busy_s / each.seconds / (stage.threads if batches.ahead else 1) for each in rounds
+                each.counters[at].busy_s / each.seconds / (min(stage.threads, num_batches) if batches.ahead else 1)
+                for each in rounds
             )
             for at, stage in enumerate(stages)
         }
-        busy[TRAINING] = median(each.counters[-1].busy_s / each.seconds for each in rounds)
+        busy[TRAINING] = median(each.train_s / each.seconds for each in rounds)
         sampled, loaded = (
             next(at for at, stage in enumerate(stages) if stage.name == name) for name in ("sample", "load")
         )

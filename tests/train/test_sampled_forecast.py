@@ -53,8 +53,9 @@ def round_of(*, items: int, rows: int, num_batches: int, first_s: float, seconds
         name="sample", items=items, rows=9 * rows, num_bytes=72 * rows, most_bytes=30, busy_s=seconds / 4
     )
     load = StageCounters(name="load", items=items, rows=rows, num_bytes=4 * rows, most_bytes=12, busy_s=seconds / 2)
-    caller = StageCounters(name="caller", busy_s=seconds / 10)
-    return Round((sample, load, caller), num_batches, first_s, seconds, core_s=0.5 * num_cores() * seconds)
+    return Round(
+        (sample, load), num_batches, first_s, seconds, train_s=seconds / 10, core_s=0.5 * num_cores() * seconds
+    )
 
 
 @pytest.mark.parametrize("ahead", [0, 4])

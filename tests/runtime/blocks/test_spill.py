@@ -57,15 +57,14 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "file").write_text("")
     with pytest.raises(SpillError, match=r"cannot be used: Not a directory .in '.*file/below'"):
         unnamed_file(tmp_path / "file" / "below")
-    with pytest.raises(SpillError, match="cannot be used"):
-        unnamed_file(tmp_path / "no\0name" / "below")
 
     def refused(path: Path) -> bool:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(Path, "exists", refused)
-    with pytest.raises(SpillError, match=rf"Permission denied .in '{tmp_path}'"):
-        Scratch(tmp_path)((1 << 20,), torch.float32)
+    with monkeypatch.context() as patches:
+        patches.setattr(Path, "exists", refused)
+        with pytest.raises(SpillError, match=rf"Permission denied .in '{tmp_path}'"):
+            Scratch(tmp_path)((1 << 20,), torch.float32)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device that is always full")
