@@ -153,14 +153,7 @@ def test_damaged_files(kind: str, num_examples: int, shared_folder: SharedFolder
     check()
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        # Whole folders of runs are read by many commands.
-        pytest.param(case, id=case.stem, marks=[pytest.mark.thorough] * case.stem.startswith(("run", "checkpoint")))
-        for case in _CORPUS
-    ],
-)
+@pytest.mark.parametrize("case", _CORPUS, ids=lambda case: case.stem)
 def test_what_failed_once(case: Path, shared_folder: SharedFolder) -> None:
     with zipfile.ZipFile(case) as archive:
         found = {name: archive.read(name) for name in archive.namelist()}
