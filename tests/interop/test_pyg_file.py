@@ -254,6 +254,8 @@ AROUND = {name: [0, 2**62, -(2**63), -(2**62), bounds[-1]] for name, bounds in S
         ({"pos": torch.ones(4, 2), "x": torch.ones(3, 2), "_num_nodes": [3, 1]}, {}, "x has other slices than the vertices"),
         ({"_num_nodes": [2**60, 2**60], "x": None}, {}, "not clear which vertices"),
         ({"y": torch.tensor([0, 1, 1, 1])}, {"y": [0, 1, 4]}, r"no label for each vertex, nor for each graph: y \[4\], but there are 2 graphs"),
+        ({}, {"y": [0, 0, 2]}, r"y \[2\], but there are 2 graphs, each of which has 0 to 2 rows of y"),
+        ({}, {"y": [0, 2, 2]}, "no label for each vertex, nor for each graph"),
     ],
 )  # fmt: skip
 def test_slices_that_contradict_the_attributes_are_refused(
