@@ -205,6 +205,13 @@ class CsvTable(Table):
         begin, row = 0, 1
         with io.TextIOWrapper(self._open(), encoding="utf-8", errors="surrogateescape", newline="") as file:
             while line := file.readline(_BLOCK_BYTES):
+                if len(line) == _BLOCK_BYTES:
+                    raise DatasetError(
+                        "a line is too long",
+                        value=f"at least {_BLOCK_BYTES} characters",
+                        where=str(self.path),
+                        fix="Check how the file was made; write one row in a line.",
+                    )
                 bare, end = line.removeprefix("\ufeff").strip(), begin + len(line.encode(errors="surrogateescape"))
                 if bare and not bare.startswith("#"):
                     return (
@@ -220,14 +227,17 @@ class CsvTable(Table):
 
     def _refuse_gaps(self) -> None:
         """Refuse an empty line of a single column: the rows after it would move up."""
-        row, is_gap = 0, False
-        with self._open() as file:
+        row, is_gap = self.first_row, False
+        data = self._open()
+        data.seek(self._begin)
+        # As text, because a line may end with CR alone.
+        with io.TextIOWrapper(data, encoding="latin-1") as file:
             for line in file:
                 if line.isspace():
-                    is_gap = row > 0
+                    is_gap = True
                 elif is_gap:
                     raise self.bad_row(
-                        row + 1, 'the line is empty, and the rows after it would move up; write -1, nan or ""'
+                        row, 'the line is empty, and the rows after it would move up; write -1, nan or ""'
                     )
                 else:
                     row += 1

@@ -65,7 +65,15 @@ def test_empty_lines_are_not_counted_wherever_they_stand(
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 @pytest.mark.parametrize(
-    ("text", "row"), [("label\n0\n\n1\n", 3), ("0\n\r\n1\n", 2), ("label\n\n0\n1\n", 2), ("0\n1\n\n\n1\n", 3)]
+    ("text", "row"),
+    [
+        ("label\n0\n\n1\n", 3),
+        ("0\n\r\n1\n", 2),
+        ("label\n\n0\n1\n", 2),
+        ("0\n1\n\n\n1\n", 3),
+        ("label\r0\r\r1", 3),
+        ("# note\r\r0\r1\r\r\r2\r", 4),
+    ],
 )
 def test_an_empty_line_in_a_single_column_is_refused(tmp_path: Path, text: str, row: int, dtype: str) -> None:
     table = CsvTable(written(tmp_path, text))
@@ -78,6 +86,9 @@ def test_empty_lines_around_a_single_column_are_none(tmp_path: Path, dtype: str)
     table = CsvTable(written(tmp_path, "\n\nlabel\n3\n 4\n\n\n"))
     (batch,) = table.batches(table.names, [dtype])
     assert batch.columns[0].tolist() == [3, 4]
+    table = CsvTable(written(tmp_path, "# labels\n\n0\n1\n"))
+    (batch,) = table.batches(table.names, [dtype])
+    assert batch.columns[0].tolist() == [0, 1]
     # As pandas writes a missing value: it is a row of its own, also at the end.
     table = CsvTable(written(tmp_path, 'label\n3\n""\n'))
     with pytest.raises(DatasetError, match=r"column 'label' has no value .*row 3\)"):
@@ -150,9 +161,11 @@ def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_BLOCK_BYTES", 2**12)
     for text in ("1" * 2**14, "0,1\n" + "1" * 2**14):
-        table = CsvTable(written(tmp_path, text))
-        with pytest.raises(DatasetError, match=r"file cannot be read|row \d\)"):
-            list(table.batches(table.names[:1], ["int64"]))
+        with pytest.raises(DatasetError, match=r"a line is too long|file cannot be read|row \d\)"):
+            rows(CsvTable(written(tmp_path, text)))
+    for text in ("src," + "d" * 2**12 + "0\n1\n", "#" * 2**12 + "0,1\n"):
+        with pytest.raises(DatasetError, match=r"a line is too long: at least 4096 characters .*t\.csv"):
+            CsvTable(written(tmp_path, text))
 
 
 @pytest.mark.parametrize(
