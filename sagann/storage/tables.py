@@ -183,7 +183,7 @@ class CsvTable(Table):
                 ),
                 parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator),
                 convert_options=pyarrow.csv.ConvertOptions(
-                    include_columns=list(types), column_types=types, null_values=[""]
+                    include_columns=list(types), column_types=types, null_values=["", " "]
                 ),
             )
 

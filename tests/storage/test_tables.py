@@ -109,6 +109,14 @@ def test_spaces_quotes_and_other_columns_do_no_harm(tmp_path: Path) -> None:
     assert [column.tolist() for column in batch.columns] == [[0, 1], [1, -2]]
 
 
+def test_a_blank_label_is_unknown_and_a_blank_number_is_refused(tmp_path: Path) -> None:
+    table = CsvTable(written(tmp_path, "id,label\n0, 1\n1, \n2,\n"))
+    (batch,) = table.batches(table.names, ["int64", tables.LABEL])
+    assert str(batch.columns[1].tolist()) == "[1.0, nan, nan]"
+    with pytest.raises(DatasetError, match=r"column 'label' has no value .*row 3\)"):
+        list(table.batches(table.names, ["int64", "float32"]))
+
+
 def test_a_column_may_be_ids_and_weights(tmp_path: Path) -> None:
     table = CsvTable(written(tmp_path, "src,dst\n16777217,1\n"))
     (batch,) = table.batches(["src", "dst", "src"], ["int64", "int64", "float32"])
