@@ -96,7 +96,7 @@ class Table(ABC):
         # A column may be requested twice, as ids and as weights.
         integers = {name for name, dtype in wanted if dtype == "int64"}
         first_row = self.first_row
-        with reading(self.path):
+        with reading(self.path, pa.ArrowException):
             for batch in self._record_batches(
                 {name: "int64" if name in integers else dtype for name, dtype in wanted}
             ):
@@ -247,7 +247,7 @@ class ParquetTable(Table):
     """A Parquet file, read row group by row group."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        with reading(path), pq.ParquetFile(path) as file:
+        with reading(path, pa.ArrowException), pq.ParquetFile(path) as file:
             self._schema = file.schema_arrow
             self._num_rows: int = file.metadata.num_rows
         # The index that pandas writes is no column of the table.

@@ -6,6 +6,7 @@ import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -164,6 +165,14 @@ def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "edges.csv.gz").write_bytes(content)
     with pytest.raises(DatasetError, match=r"edges\.csv\.gz"):
         rows(CsvTable(tmp_path / "edges.csv.gz"))
+
+
+def test_what_arrow_alone_raises_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
+    for error in (pa.lib.ArrowCapacityError, pa.lib.ArrowSerializationError):
+        monkeypatch.setattr(pq.ParquetFile, "iter_batches", Mock(side_effect=error("of Arrow")))
+        with pytest.raises(DatasetError, match=r"file cannot be read: of Arrow .*x\.parquet"):
+            list(ParquetTable(tmp_path / "x.parquet").batches(["a"], ["int64"]))
 
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
