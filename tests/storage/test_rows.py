@@ -65,6 +65,16 @@ def test_a_damaged_shape_is_refused(tmp_path: Path) -> None:
         map_array(tmp_path / "x.npy")
 
 
+def test_neither_an_archive_nor_objects_are_mapped(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", np.zeros(3))
+    (tmp_path / "x.npz").rename(tmp_path / "x.npy")
+    with pytest.raises(DatasetError, match=r"file cannot be read: .*magic string.*x\.npy.*numpy\.save"):
+        map_array(tmp_path / "x.npy")
+    np.save(tmp_path / "o.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(DatasetError, match=r"file cannot be read: .*[Oo]bject.*o\.npy.*numpy\.save"):
+        map_array(tmp_path / "o.npy")
+
+
 def test_a_cast_refuses_values_beyond_the_stored_dtype() -> None:
     where = numbered("x.npy", "row", 5)
     assert as_stored(np.array([1.5, 2.0]), "float32", "feature", where=where).dtype == np.float32
