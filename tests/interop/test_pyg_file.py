@@ -79,6 +79,17 @@ def test_slices_of_one_graph_and_a_saved_number_of_vertices(tmp_path: Path) -> N
     assert read(tmp_path / "a.pt", {"edge_index": FIELDS["edge_index"]}).num_vertices == 4
 
 
+@pytest.mark.parametrize("fields", [{"y": torch.arange(6)}, {"val_mask": torch.arange(6) > 3}])
+def test_labels_or_masks_count_the_vertices_without_features(fields: dict[str, Any], tmp_path: Path) -> None:
+    path, edge_index = tmp_path / "a.pt", FIELDS["edge_index"]
+    graph = read(path, {"edge_index": edge_index, **fields})
+    assert graph.num_vertices == 6
+    import_pyg(path, tmp_path / "a")
+    assert_same_arrays(load_graph(tmp_path / "a"), graph)
+    with pytest.raises(DatasetError, match=r"no label for each vertex.*y \[1\], but there are 4 vertices"):
+        read(path, {"edge_index": edge_index, "y": torch.tensor([1])})
+
+
 def test_pyg_need_not_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save(data_object(), tmp_path / "a.pt")
     for name in [name for name in sys.modules if name.partition(".")[0] == "torch_geometric"]:
