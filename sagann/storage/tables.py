@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from sagann.did_you_mean import did_you_mean
 from sagann.errors import DatasetError
+from sagann.storage.json_fields import is_unicode
 from sagann.storage.regular_file import reading
 
 Array = np.ndarray[Any, Any]
@@ -149,6 +150,13 @@ class CsvTable(Table):
                 )
             header = not all(numbers)
         names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
+        if wrong := [name for name in names if not is_unicode(name)]:
+            raise DatasetError(
+                "a name of a column is not UTF-8",
+                value=ascii(wrong[0])[:80],
+                where=f"{path}, row {row}",
+                fix="Save the file as UTF-8, in an editor or with iconv.",
+            )
         # Arrow gets the bytes from the first row of values on.
         self._begin = end if header else begin
         super().__init__(self.path, names, has_names=header, first_row=row + header)

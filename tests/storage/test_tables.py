@@ -110,6 +110,15 @@ def test_spaces_quotes_and_other_columns_do_no_harm(tmp_path: Path) -> None:
     assert [column.tolist() for column in batch.columns] == [[0, 1], [1, -2]]
 
 
+def test_names_of_columns_are_in_utf_8(tmp_path: Path) -> None:
+    text, path = "# gr\u00f6\u00dfe\nid,gr\u00f6\u00dfe\n0,1\n", tmp_path / "t.csv"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(DatasetError, match=r"not UTF-8: 'gr.*e' .*t\.csv, row 2\)\. Save the file as UTF-8"):
+        CsvTable(path)
+    path.write_bytes(text.encode())
+    assert CsvTable(path).names == ["id", "gr\u00f6\u00dfe"]
+
+
 def test_a_blank_label_is_unknown_and_a_blank_number_is_refused(tmp_path: Path) -> None:
     table = CsvTable(written(tmp_path, "id,label\n0, 1\n1, \n2,\n"))
     (batch,) = table.batches(table.names, ["int64", tables.LABEL])
