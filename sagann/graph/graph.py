@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_type
 from sagann.graph.answers import Answers, require_rows
+from sagann.graph.checks import wrong_form
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store, tensor_of
 from sagann.graph.measured_links import MeasuredLinks
@@ -307,6 +308,9 @@ def _check_types(graph: Graph) -> None:
     require_type(features, (Tensor, FeatureStore), where="Graph.features", fix=as_tensor, optional=True)
     for name in ("graph_ptr", "original_ids"):
         require_type(getattr(graph, name), Tensor, where=f"Graph.{name}", fix=as_tensor, optional=True)
+    if graph.graph_ptr is not None and graph.graph_ptr.ndim != 1:
+        fix = "Pass the offsets of the graphs: they start at 0, and end at the number of vertices."
+        raise wrong_form(graph.graph_ptr, "int64 [num_graphs + 1]", where="Graph.graph_ptr", fix=fix)
     require_type(graph.num_edge_types, int, where="Graph.num_edge_types", fix="Pass a count, as int(...).")
     require_integer(graph.num_edge_types, "num_edge_types", where="Graph.num_edge_types")
     fix = "Make them with sagann.sampling.hold_out_links."

@@ -28,7 +28,7 @@ from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.npz import NpzArchive
 from sagann.storage.npz_graph import npz_edges
-from sagann.storage.rows import Rows, as_features, as_labels, masks_of
+from sagann.storage.rows import Rows, as_features, as_labels, as_vector, masks_of
 from sagann.storage.tables import CsvTable
 from sagann.storage.vertex_files import table_features, table_labels, table_rows
 
@@ -166,10 +166,11 @@ def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, Row
         elif scheme is None:
             what = "split scheme is not clear"
         raise DatasetError(what, value=value, where=str(folder), fix=fix)
-    ids = {
-        name: [table_rows(CsvTable(_require(folder / scheme, f"{file}.csv"), header=False), "int64")]
+    tables = {
+        name: CsvTable(_require(folder / scheme, f"{file}.csv"), header=False)
         for name, file in _SPLIT_FILES.items()
     }
+    ids = {name: [as_vector(table_rows(table, "int64"), "iu", "int64")] for name, table in tables.items()}
     return masks_of(ids, num_vertices)
 
 

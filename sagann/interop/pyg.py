@@ -236,19 +236,22 @@ class Attributes:
         y = None if self.task == "none" else self.tensor("y")
         if y is None:
             return {}
-        of, num_rows, rows = "", self.num_vertices, "vertices"
+        of, num_rows, rows, is_even = "", self.num_vertices, "vertices", True
         num_graphs = None if self.graph_ptr is None else len(self.graph_ptr) - 1
         if num_graphs is not None and (
             not self.is_of_vertices("y") if self.bounds else y.ndim > 0 and len(y) == num_graphs != num_rows
         ):
-            of, num_rows, rows = "graph_", num_graphs, "graphs"
-            counts = self.bounds["y"].diff() if self.bounds and "y" in self.bounds else torch.ones(1)
+            of, num_rows = "graph_", num_graphs
+            counts = self.bounds.get("y", torch.zeros(2)).diff() if self.bounds else torch.ones(1)
+            is_even = bool(counts[0] > 0 and (counts == counts[0]).all())
+            uneven = f", each of which has {int(counts.min())} to {int(counts.max())} rows of y"
+            rows = "graphs" if is_even else f"graphs{uneven}"
             # A graph whose y is a vector of T numbers has T rows in a saved dataset.
-            if y.ndim and len(y) == num_graphs * int(counts[0]) and counts[0] > 1 and (counts == counts[0]).all():
+            if y.ndim and len(y) == num_graphs * int(counts[0]) and counts[0] > 1 and is_even:
                 y = y.reshape(num_graphs, int(counts[0]), *y.shape[1:])
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
-        if y.ndim not in (1, 2) or num_rows not in (None, len(y)):
+        if y.ndim not in (1, 2) or num_rows not in (None, len(y)) or not is_even:
             raise self.refused(
                 "there is no label for each vertex, nor for each graph",
                 "y",

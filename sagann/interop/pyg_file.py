@@ -79,7 +79,11 @@ def read_pyg(path: str | os.PathLike[str], *, split: int | None = None, task: Ta
         ids = torch.from_numpy(np.concatenate(ends, axis=1)) if ends else ids
     if attributes.num_vertices is None:
         largest = int(ids.max()) if ids.numel() else -1
-        attributes.num_vertices = count_by_ids(largest, ids.shape[1], str(path))
+        given = [*attributes.answers().values(), *attributes.splits().values()]
+        num_rows = len(given[0]) if given else 0
+        # The last vertices may be isolated.
+        is_count = num_rows > largest
+        attributes.num_vertices = num_rows if is_count else count_by_ids(largest, ids.shape[1], str(path))
     graph, left_out = attributes.graph(ids, Path(path).stem)
     if left_out:
         warnings.warn(left_out, stacklevel=2)

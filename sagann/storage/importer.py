@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 # Ids that are larger than so many times the number of edges (plus 2^20) are refused: they are probably hashes.
 _MOST_VERTICES_PER_EDGE = 64
+# Fields with names of what another field counts.
+_COUNTS = {"feature_names": "num_features", "class_names": "num_classes", "edge_type_names": "num_edge_types"}
 # Per vertex of a graph in memory: the offset of its in-edges, and their number while edges are sorted.
 _VERTEX_BYTES = 16
 
@@ -77,15 +79,24 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             "num_edge_types": count_types(source, spool.largest_type),
         }
         tensors = {name: map_npy(folder / f"{name}.npy", spec) for name, spec in arrays.items()}
-        graph = graph_of_arrays(tensors, vertices.num_features, names_of(source), stated)
         treatment = EdgeTreatment(
             symmetrised=mirrors,
             coalesced=options.coalesce or mirrors,
             self_loops_dropped=options.drop_self_loops,
         )
-        manifest = manifest_of(graph, arrays)
-        write_manifest(folder, replace(manifest, edges=treatment, source=source.description))
         with naming(source):
+            graph = graph_of_arrays(tensors, vertices.num_features, names_of(source), stated)
+            for names, count in _COUNTS.items():
+                # A graph drops names that do not fit.
+                if getattr(graph, names) != getattr(source, names):
+                    raise DatasetError(
+                        "names do not fit",
+                        value=f"{len(getattr(source, names))} {names}, but {count} is {getattr(graph, count)}",
+                        where=f"graph '{graph.name}'",
+                        fix="Give as many names, or none.",
+                    )
+            manifest = manifest_of(graph, arrays)
+            write_manifest(folder, replace(manifest, edges=treatment, source=source.description))
             validate_graph(graph)
 
 

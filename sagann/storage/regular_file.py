@@ -18,6 +18,7 @@ _SYSTEM = (
     OSError,
     EOFError,
     MemoryError,
+    OverflowError,
     RuntimeError,
     SyntaxError,
     TypeError,
@@ -27,7 +28,7 @@ _SYSTEM = (
 )
 _OF_MODULES = (csv.Error, pickle.UnpicklingError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error)
 UNREADABLE: tuple[type[Exception], ...] = _SYSTEM + _OF_MODULES
-"What Arrow, NumPy, PyTorch and the standard library raise for a file that is damaged, or of another format."
+"What NumPy, PyTorch and the standard library raise for a file that is damaged, or of another format."
 
 
 def require_file(path: str | os.PathLike[str]) -> None:

@@ -97,7 +97,7 @@ def map_array(path: str | os.PathLike[str]) -> Array:
     """Map an ``.npy`` file into memory; never unpickles."""
     fix = "Save a plain numeric array with numpy.save; pickled objects are never loaded."
     with reading(path, fix=fix):
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: Array = np.lib.format.open_memmap(path, mode="r")
         return array
 
 

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from sagann.did_you_mean import did_you_mean
 from sagann.errors import DatasetError
+from sagann.storage.json_fields import is_unicode
 from sagann.storage.regular_file import reading
 
 Array = np.ndarray[Any, Any]
@@ -96,7 +97,7 @@ class Table(ABC):
         # A column may be requested twice, as ids and as weights.
         integers = {name for name, dtype in wanted if dtype == "int64"}
         first_row = self.first_row
-        with reading(self.path):
+        with reading(self.path, pa.ArrowException):
             for batch in self._record_batches(
                 {name: "int64" if name in integers else dtype for name, dtype in wanted}
             ):
@@ -149,6 +150,13 @@ class CsvTable(Table):
                 )
             header = not all(numbers)
         names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
+        if wrong := [name for name in names if not is_unicode(name)]:
+            raise DatasetError(
+                "a name of a column is not UTF-8",
+                value=ascii(wrong[0])[:80],
+                where=f"{path}, row {row}",
+                fix="Save the file as UTF-8, in an editor or with iconv.",
+            )
         # Arrow gets the bytes from the first row of values on.
         self._begin = end if header else begin
         super().__init__(self.path, names, has_names=header, first_row=row + header)
@@ -183,7 +191,7 @@ class CsvTable(Table):
                 ),
                 parse_options=pyarrow.csv.ParseOptions(delimiter=self._separator),
                 convert_options=pyarrow.csv.ConvertOptions(
-                    include_columns=list(types), column_types=types, null_values=[""]
+                    include_columns=list(types), column_types=types, null_values=["", " "]
                 ),
             )
 
@@ -205,6 +213,13 @@ class CsvTable(Table):
         begin, row = 0, 1
         with io.TextIOWrapper(self._open(), encoding="utf-8", errors="surrogateescape", newline="") as file:
             while line := file.readline(_BLOCK_BYTES):
+                if len(line) == _BLOCK_BYTES:
+                    raise DatasetError(
+                        "a line is too long",
+                        value=f"at least {_BLOCK_BYTES} characters",
+                        where=str(self.path),
+                        fix="Check how the file was made; write one row in a line.",
+                    )
                 bare, end = line.removeprefix("\ufeff").strip(), begin + len(line.encode(errors="surrogateescape"))
                 if bare and not bare.startswith("#"):
                     return (
@@ -220,14 +235,17 @@ class CsvTable(Table):
 
     def _refuse_gaps(self) -> None:
         """Refuse an empty line of a single column: the rows after it would move up."""
-        row, is_gap = 0, False
-        with self._open() as file:
+        row, is_gap = self.first_row, False
+        data = self._open()
+        data.seek(self._begin)
+        # As text, because a line may end with CR alone.
+        with io.TextIOWrapper(data, encoding="latin-1") as file:
             for line in file:
                 if line.isspace():
-                    is_gap = row > 0
+                    is_gap = True
                 elif is_gap:
                     raise self.bad_row(
-                        row + 1, 'the line is empty, and the rows after it would move up; write -1, nan or ""'
+                        row, 'the line is empty, and the rows after it would move up; write -1, nan or ""'
                     )
                 else:
                     row += 1
@@ -237,7 +255,7 @@ class ParquetTable(Table):
     """A Parquet file, read row group by row group."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        with reading(path), pq.ParquetFile(path) as file:
+        with reading(path, pa.ArrowException), pq.ParquetFile(path) as file:
             self._schema = file.schema_arrow
             self._num_rows: int = file.metadata.num_rows
         # The index that pandas writes is no column of the table.

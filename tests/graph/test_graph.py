@@ -62,6 +62,11 @@ def test_whole_graphs_have_labels_targets_and_splits():
         InputError, match=r"graph_labels and graphs differ in number: 1 rows, 0 graphs .* graph_ptr"
     ):
         example(graph_labels=torch.tensor([0]))
+    for ptr in (torch.tensor(3), torch.tensor([[0, 3]])):
+        with pytest.raises(
+            InputError, match=r"array has the wrong form: .* expected int64 \[num_graphs \+ 1\] .*ptr"
+        ):
+            example(graph_ptr=ptr)
 
 
 def test_targets_are_one_or_several_numbers_per_vertex():

@@ -144,6 +144,7 @@ def test_edge_types_are_integers(tmp_path: Path, types: list[Any], form: str) ->
         ("path: edges.csv", "path: absent.csv", r"file not found: .*absent\.csv"),
         ("graph:", "gruph:", r"'graph' is missing or not a mapping"),
         ("dataset_name: small", "a: [", r"it must be YAML"),
+        ("dataset_name: small", "a: " + "1:" * 400 + "1.5", r"too large.*it must be YAML"),
         (
             "dataset_name: small",
             "x: !!python/object/apply:os.system ['true']",

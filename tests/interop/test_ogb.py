@@ -141,6 +141,7 @@ def test_a_number_that_is_an_array_is_refused_before_it_is_read(
         ({"raw/num-node-list": [(2,), (2,)]}, "several graphs, a node-property dataset has one"),
         ({"raw/triplet-type-list": [("a", "b", "c")]}, r"a heterogeneous graph"),
         ({"split/time/valid": [(7,)]}, r"split 'val': vertex id out of range: 7.*valid\.csv\.gz, row 1\)"),
+        ({"split/time/valid": [(0, 1)]}, r"int64 \[-1, 2\], expected a vector of integers .*valid\.csv\.gz"),
         ({"split/time/test": None}, r"neither test\.csv\.gz nor test\.csv"),
         ({"split/random/train": [(0,)]}, r"split scheme is not clear: None; there are random, time"),
     ],

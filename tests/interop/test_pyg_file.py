@@ -79,6 +79,17 @@ def test_slices_of_one_graph_and_a_saved_number_of_vertices(tmp_path: Path) -> N
     assert read(tmp_path / "a.pt", {"edge_index": FIELDS["edge_index"]}).num_vertices == 4
 
 
+@pytest.mark.parametrize("fields", [{"y": torch.arange(6)}, {"val_mask": torch.arange(6) > 3}])
+def test_labels_or_masks_count_the_vertices_without_features(fields: dict[str, Any], tmp_path: Path) -> None:
+    path, edge_index = tmp_path / "a.pt", FIELDS["edge_index"]
+    graph = read(path, {"edge_index": edge_index, **fields})
+    assert graph.num_vertices == 6
+    import_pyg(path, tmp_path / "a")
+    assert_same_arrays(load_graph(tmp_path / "a"), graph)
+    with pytest.raises(DatasetError, match=r"no label for each vertex.*y \[1\], but there are 4 vertices"):
+        read(path, {"edge_index": edge_index, "y": torch.tensor([1])})
+
+
 def test_pyg_need_not_be_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.save(data_object(), tmp_path / "a.pt")
     for name in [name for name in sys.modules if name.partition(".")[0] == "torch_geometric"]:
@@ -254,6 +265,8 @@ AROUND = {name: [0, 2**62, -(2**63), -(2**62), bounds[-1]] for name, bounds in S
         ({"pos": torch.ones(4, 2), "x": torch.ones(3, 2), "_num_nodes": [3, 1]}, {}, "x has other slices than the vertices"),
         ({"_num_nodes": [2**60, 2**60], "x": None}, {}, "not clear which vertices"),
         ({"y": torch.tensor([0, 1, 1, 1])}, {"y": [0, 1, 4]}, r"no label for each vertex, nor for each graph: y \[4\], but there are 2 graphs"),
+        ({}, {"y": [0, 0, 2]}, r"y \[2\], but there are 2 graphs, each of which has 0 to 2 rows of y"),
+        ({}, {"y": [0, 2, 2]}, "no label for each vertex, nor for each graph"),
     ],
 )  # fmt: skip
 def test_slices_that_contradict_the_attributes_are_refused(

@@ -316,6 +316,24 @@ def test_what_a_description_says_is_not_overruled(
         import_npz(path, tmp_path / "g")
 
 
+@pytest.mark.parametrize(
+    ("description", "num_classes", "message"),
+    [
+        ({"class_names": ["a", "b", "c"]}, 4, "names do not fit: 3 class_names, but num_classes is 4"),
+        ({"edge_type_names": ["a", "b"]}, None, "names do not fit: 2 edge_type_names, but num_edge_types is 0"),
+        ({"class_names": ["a", "b"]}, None, r"uint8 \(3, 3\), expected uint8 \(3, 2\)"),
+    ],
+)
+def test_an_import_refuses_names_and_counts_that_do_not_fit(
+    tmp_path: Path, description: dict[str, Any], num_classes: int | None, message: str
+) -> None:
+    labels = np.eye(3, dtype=np.uint8) if "expected" in message else np.array([0, 1, 2])
+    path = archive(tmp_path, description, labels=labels)
+    with pytest.raises(DatasetError, match=rf"{message} .*archive g\.npz"):
+        import_npz(path, tmp_path / "g", options=ImportOptions(num_classes=num_classes))
+    assert not (tmp_path / "g").exists()
+
+
 def test_arrays_in_fortran_order_and_compressed_read_alike(tmp_path: Path) -> None:
     features = np.arange(12, dtype=np.float32).reshape(3, 4)
     np.savez_compressed(

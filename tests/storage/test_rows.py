@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from sagann.errors import DatasetError
 from sagann.graph.checks import numbered
 from sagann.storage import rows as module
-from sagann.storage.rows import Rows, array_rows, as_features, as_labels, as_stored, masks_of
+from sagann.storage.rows import Rows, array_rows, as_features, as_labels, as_stored, map_array, masks_of
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +55,24 @@ def test_masks_name_the_file_and_row_of_a_wrong_id() -> None:
     assert read(masks_of({"train": [rows([3, 0]), rows([3])]}, 4)["train"]) == [True, False, False, True]
     with pytest.raises(DatasetError, match=r"split 'val': vertex id out of range: 4, .*x\.npy, row 2\)"):
         masks_of({"val": [rows([0, 1, 4])]}, 4)
+
+
+def test_a_damaged_shape_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(10))
+    damaged = (tmp_path / "x.npy").read_bytes().replace(b"(10,), }" + b" " * 19, b"(1" + b"0" * 20 + b",), }")
+    (tmp_path / "x.npy").write_bytes(damaged)
+    with pytest.raises(DatasetError, match=r"file cannot be read: .*too large.*x\.npy"):
+        map_array(tmp_path / "x.npy")
+
+
+def test_neither_an_archive_nor_objects_are_mapped(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", np.zeros(3))
+    (tmp_path / "x.npz").rename(tmp_path / "x.npy")
+    with pytest.raises(DatasetError, match=r"file cannot be read: .*magic string.*x\.npy.*numpy\.save"):
+        map_array(tmp_path / "x.npy")
+    np.save(tmp_path / "o.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(DatasetError, match=r"file cannot be read: .*[Oo]bject.*o\.npy.*numpy\.save"):
+        map_array(tmp_path / "o.npy")
 
 
 def test_a_cast_refuses_values_beyond_the_stored_dtype() -> None:

@@ -6,6 +6,7 @@ import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -65,7 +66,15 @@ def test_empty_lines_are_not_counted_wherever_they_stand(
 
 @pytest.mark.parametrize("dtype", ["int64", "float32"])
 @pytest.mark.parametrize(
-    ("text", "row"), [("label\n0\n\n1\n", 3), ("0\n\r\n1\n", 2), ("label\n\n0\n1\n", 2), ("0\n1\n\n\n1\n", 3)]
+    ("text", "row"),
+    [
+        ("label\n0\n\n1\n", 3),
+        ("0\n\r\n1\n", 2),
+        ("label\n\n0\n1\n", 2),
+        ("0\n1\n\n\n1\n", 3),
+        ("label\r0\r\r1", 3),
+        ("# note\r\r0\r1\r\r\r2\r", 4),
+    ],
 )
 def test_an_empty_line_in_a_single_column_is_refused(tmp_path: Path, text: str, row: int, dtype: str) -> None:
     table = CsvTable(written(tmp_path, text))
@@ -78,6 +87,9 @@ def test_empty_lines_around_a_single_column_are_none(tmp_path: Path, dtype: str)
     table = CsvTable(written(tmp_path, "\n\nlabel\n3\n 4\n\n\n"))
     (batch,) = table.batches(table.names, [dtype])
     assert batch.columns[0].tolist() == [3, 4]
+    table = CsvTable(written(tmp_path, "# labels\n\n0\n1\n"))
+    (batch,) = table.batches(table.names, [dtype])
+    assert batch.columns[0].tolist() == [0, 1]
     # As pandas writes a missing value: it is a row of its own, also at the end.
     table = CsvTable(written(tmp_path, 'label\n3\n""\n'))
     with pytest.raises(DatasetError, match=r"column 'label' has no value .*row 3\)"):
@@ -96,6 +108,23 @@ def test_spaces_quotes_and_other_columns_do_no_harm(tmp_path: Path) -> None:
     table = CsvTable(written(tmp_path, 'src, dst,name\n0, 1,fox\n" 1" ,-2,"a, b"\n'))
     (batch,) = table.batches(["src", "dst"], ["int64", "int64"])
     assert [column.tolist() for column in batch.columns] == [[0, 1], [1, -2]]
+
+
+def test_names_of_columns_are_in_utf_8(tmp_path: Path) -> None:
+    text, path = "# gr\u00f6\u00dfe\nid,gr\u00f6\u00dfe\n0,1\n", tmp_path / "t.csv"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(DatasetError, match=r"not UTF-8: 'gr.*e' .*t\.csv, row 2\)\. Save the file as UTF-8"):
+        CsvTable(path)
+    path.write_bytes(text.encode())
+    assert CsvTable(path).names == ["id", "gr\u00f6\u00dfe"]
+
+
+def test_a_blank_label_is_unknown_and_a_blank_number_is_refused(tmp_path: Path) -> None:
+    table = CsvTable(written(tmp_path, "id,label\n0, 1\n1, \n2,\n"))
+    (batch,) = table.batches(table.names, ["int64", tables.LABEL])
+    assert str(batch.columns[1].tolist()) == "[1.0, nan, nan]"
+    with pytest.raises(DatasetError, match=r"column 'label' has no value .*row 3\)"):
+        list(table.batches(table.names, ["int64", "float32"]))
 
 
 def test_a_column_may_be_ids_and_weights(tmp_path: Path) -> None:
@@ -147,12 +176,22 @@ def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
         rows(CsvTable(tmp_path / "edges.csv.gz"))
 
 
+def test_what_arrow_alone_raises_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
+    for error in (pa.lib.ArrowCapacityError, pa.lib.ArrowSerializationError):
+        monkeypatch.setattr(pq.ParquetFile, "iter_batches", Mock(side_effect=error("of Arrow")))
+        with pytest.raises(DatasetError, match=r"file cannot be read: of Arrow .*x\.parquet"):
+            list(ParquetTable(tmp_path / "x.parquet").batches(["a"], ["int64"]))
+
+
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_BLOCK_BYTES", 2**12)
     for text in ("1" * 2**14, "0,1\n" + "1" * 2**14):
-        table = CsvTable(written(tmp_path, text))
-        with pytest.raises(DatasetError, match=r"file cannot be read|row \d\)"):
-            list(table.batches(table.names[:1], ["int64"]))
+        with pytest.raises(DatasetError, match=r"a line is too long|file cannot be read|row \d\)"):
+            rows(CsvTable(written(tmp_path, text)))
+    for text in ("src," + "d" * 2**12 + "0\n1\n", "#" * 2**12 + "0,1\n"):
+        with pytest.raises(DatasetError, match=r"a line is too long: at least 4096 characters .*t\.csv"):
+            CsvTable(written(tmp_path, text))
 
 
 @pytest.mark.parametrize(
