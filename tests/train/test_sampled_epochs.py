@@ -340,23 +340,13 @@ def test_the_seconds_of_an_epoch_add_up_and_leave_checkpoints_out(
     [
         ({"sample": (4, 4)}, r"train.sample was \[4, 3\], is \[4, 4\]"),
         ({"batch_size": 9}, "train.batch_size was 8, is 9"),
-        ({"sample": None, "batch_size": 1024, "batches_ahead": None}, "train.sample was .*, is absent"),
+        ({"sample": None, "batch_size": None, "batches_ahead": None}, "train.sample was .*, is None"),
     ],
 )
 def test_another_sample_is_another_run(options: dict[str, Any], difference: str, tmp_path: Path) -> None:
     trainer_of(run_dir=tmp_path, **SAMPLED).fit()
     with pytest.raises(CheckpointError, match=difference):
         trainer_of(run_dir=tmp_path, **{**SAMPLED, "epochs": 9, **options}).resume()
-
-
-def test_a_run_on_the_whole_graph_that_knew_no_batches_goes_on(tmp_path: Path) -> None:
-    trainer_of(run_dir=tmp_path, epochs=2).fit()
-    described = json.loads((tmp_path / "run.json").read_text())
-    assert not {"sample", "batch_size"} & described["identity"]["train"].keys()
-    for name in ("sample", "batch_size", "sampling_threads", "sample_on", "batches_ahead", "hot", "score", "cache"):
-        del described["train"][name]
-    (tmp_path / "run.json").write_text(json.dumps(described))
-    assert trainer_of(run_dir=tmp_path, epochs=3).resume().epochs == 3
 
 
 def test_evaluation_takes_all_in_edges() -> None:
