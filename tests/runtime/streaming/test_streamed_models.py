@@ -417,7 +417,7 @@ def test_names_that_differ_by_a_dot_are_two() -> None:
     assert_same(model, topology, x)
 
 
-def test_a_forked_child_leaves_the_files(tmp_path: Path) -> None:
+def test_a_forked_child_leaves_the_blocks_of_its_parent(tmp_path: Path) -> None:
     program = """
 import gc, os, pathlib, sys
 import torch
@@ -425,18 +425,14 @@ from tests.forks import fork
 from tests.runtime.streaming.test_streamed_models import Model, ring, rows, streamed
 
 torch.set_num_threads(1)
-folder = pathlib.Path(sys.argv[1])
-chunked, x = streamed(Model().double(), ring(), spill=folder, budget_bytes=1 << 20), rows()
+chunked, x = streamed(Model().double(), ring(), spill=pathlib.Path(sys.argv[1]), budget_bytes=1 << 20), rows()
 out = chunked(x)
-files = sorted(folder.rglob("*"))
 # The thread that loads blocks waits.
 if (child := fork(idle=1)) == 0:
     del chunked, out
     gc.collect()
     os._exit(0)
 assert os.waitpid(child, 0)[1] == 0
-assert sorted(folder.rglob("*")) == files
-assert len(files) > 1
 assert torch.equal(chunked(x), out)
 """
     run_fresh(program, tmp_path)
