@@ -51,7 +51,7 @@ newest: $(STAMP)  ## Run every command with the newest releases of what sagann n
 	grep '^torch==' constraints.txt > $(NEWEST)/torch.txt
 	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager \
 		-c $(NEWEST)/torch.txt -e '.[cuda,graphbolt,metis,pandas,plots,pyg,tensorboard]'
-	$(BIN)/python -m pytest -q $(SHARED) --python $(NEWEST)/bin/python tests/cli/test_every_command.py
+	$(BIN)/python -m pytest -q $(SHARED) --python $(CURDIR)/$(NEWEST)/bin/python tests/cli/test_every_command.py
 
 quick: $(STAMP)  ## Run the tests that take under a few seconds each.
 	$(TOGETHER) -m "not slow and not alone and not thorough"
