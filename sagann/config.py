@@ -64,9 +64,9 @@ _TASKS = Metavar("[graph-]classification|multi-label|regression, or link-predict
 _SET_SAMPLE = "set sample (--sample 25,10)"
 _SCHEDULED, _SAMPLED = Needs(("scheduler",), "--scheduler StepLR"), Needs(("sample",), "--sample 25,10")
 _TIERED, _SHARED = Needs(("hot", "memory"), "--hot 10%"), Needs(("devices",), "--devices auto, with --sample 25,10")
-_SEEDS, _GRAPHS, LINK_TASK = 1024, 64, "link-prediction"
-
-
+_SEEDS, _GRAPHS = 1024, 64
+OF_GRAPHS, LINK_TASK = "graph-", "link-prediction"
+"What the name of a task on whole graphs begins with, and the task on pairs of vertices: whether an edge joins them."
 _ATTENTION = ReadBy(("gat", "gatv2", "transformer"))
 
 
@@ -312,7 +312,7 @@ class TrainConfig:
         elif self.sample is not None:
             refuse(self, ["profile"], "sample is set: a streamed epoch, or one of several trainers, is profiled")
         if self.task is not None:
-            self.require_effect(of_graphs=self.task.startswith("graph-"), of_links=self.task == LINK_TASK)
+            self.require_effect(of_graphs=self.task.startswith(OF_GRAPHS), of_links=self.task == LINK_TASK)
         if self.spill is not None:
             # A run may be resumed or reopened from another folder.
             object.__setattr__(self, "spill", os.path.abspath(self.spill))

@@ -16,11 +16,10 @@ from sagann.cli.prepare import open_checked, require_vertices, training_graph, w
 from sagann.cli.run_settings import chosen_settings, new_engine, read_text
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
-from sagann.config import RunConfig
+from sagann.config import LINK_TASK, RunConfig
 from sagann.errors import InputError
 from sagann.free_space import nearest_folder
 from sagann.graph import Graph
-from sagann.graph.answers import LINK_TASK
 from sagann.graph.large_arrays import made_by
 from sagann.graph.subgraph import subgraph
 from sagann.kernels.edge.cpu import source_of

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from sagann.config import DataConfig
+from sagann.config import LINK_TASK, DataConfig
 from sagann.errors import InputError, listed, shown
 from sagann.graph import (
     Graph,
@@ -21,7 +21,7 @@ from sagann.graph import (
     random_split,
     symmetrise,
 )
-from sagann.graph.answers import LINK_TASK, as_columns
+from sagann.graph.answers import as_columns
 from sagann.graph.normalise import normalise_features
 from sagann.graph.task import (
     LEARNED,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sagann.graph.answers import GRAPH_TASKS, LINK_TASK, SPLIT_NAMES, TASKS, Answers
+from sagann.config import LINK_TASK
+from sagann.graph.answers import GRAPH_TASKS, SPLIT_NAMES, TASKS, Answers
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import AnnouncedFeatures, FeatureStore, feature_store
 from sagann.graph.graph import Graph

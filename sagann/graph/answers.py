@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from sagann.config import LINK_TASK, OF_GRAPHS
 from sagann.errors import InputError, require_choice, require_type
 from sagann.graph.checks import (
     check_finite,
@@ -27,12 +28,8 @@ from sagann.ranges import require_integer
 SPLIT_NAMES = ("train", "val", "test")
 TASKS = ("classification", "multi-label", "regression")
 """Tasks on vertices: one class for each vertex, any number of classes for each, or numbers for each."""
-OF_GRAPHS = "graph-"
-"What the name of a task on whole graphs begins with."
 GRAPH_TASKS = tuple(OF_GRAPHS + task for task in TASKS)
 """Tasks on the graphs of several in one: one class for each graph, any number of classes for each, or numbers for each."""
-LINK_TASK = "link-prediction"
-"The task on pairs of vertices: whether an edge joins them."
 ALL_TASKS = (*TASKS, *GRAPH_TASKS, LINK_TASK)
 "Every task."
 

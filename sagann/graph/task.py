@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sagann.config import LINK_TASK
 from sagann.errors import InputError, require_choice
-from sagann.graph.answers import ALL_TASKS, LINK_TASK
+from sagann.graph.answers import ALL_TASKS
 from sagann.graph.graph import Graph
 
 LEARNED, VALIDATED = 0.85, 0.05

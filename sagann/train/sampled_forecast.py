@@ -15,7 +15,7 @@ import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,14 +40,6 @@ LONGEST_S = 10.0
 _ROUNDS = 5
 # No epoch of a rehearsal is evaluated.
 _NEVER = 2**62
-
-
-@runtime_checkable
-class HasTraffic(Protocol):
-    """A feature store that counts what each of its tiers gives."""
-
-    def traffic(self) -> Traffic:
-        """Rows and bytes that each tier has given so far."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,13 +142,13 @@ class RehearsedEpochs(SampledEpochs):
         # The first batches compile kernels.
         session.run_epoch()
         self._rounds.clear()
-        store: object = self._minibatches.graph.features
+        store = self._store
         self._deadline_s = time.perf_counter() + LONGEST_S
         traffic = None
         while not self._rounds or (len(self._rounds) < _ROUNDS and time.perf_counter() < self._deadline_s):
-            before = store.traffic() if isinstance(store, HasTraffic) else None
+            before = None if store is None else store.traffic()
             session.run_epoch()
-            if before is not None and isinstance(store, HasTraffic):
+            if before is not None and store is not None:
                 traffic = store.traffic() - before
         return self.foretold(self._rounds, traffic)
 

@@ -78,15 +78,6 @@ def _failing(what: str, folder: Path) -> Iterator[None]:
         ) from error
 
 
-class _Descriptor:
-    """A descriptor of a new file without a name, closed by ``close``, or when nobody holds the object any more."""
-
-    def __init__(self, folder: Path) -> None:
-        with unnamed_file(folder) as file:
-            self.number = os.dup(file.fileno())
-        self.close = finalize(self, os.close, self.number)
-
-
 class _Region(NamedTuple):
     """Where a block lies in the file of a host."""
 
@@ -109,7 +100,7 @@ class DiskHost:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         # Made when a block is put.
-        self._file: _Descriptor | None = None
+        self._file: IO[bytes] | None = None
         self._regions: dict[Block, _Region] = {}
         self._end = 0
         "Bytes of all regions."
@@ -182,8 +173,12 @@ class DiskHost:
         """Inside the ``with`` block, the file stays open; errors of the system name the folder."""
         with _failing(f"cannot be {action}", self._folder):
             with self._lock:
-                file = self._file = self._file or _Descriptor(self._folder)
-            yield file.number
+                if self._file is None:
+                    self._file = unnamed_file(self._folder)
+                    # Python warns of a file that is collected open.
+                    finalize(self, self._file.close)
+                file = self._file.fileno()
+            yield file
 
 
 class Scratch:
