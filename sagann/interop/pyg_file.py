@@ -227,7 +227,8 @@ def _graph_ptr(values: Mapping[str, Any], bounds: Mapping[str, Tensor], num_grap
 
 def _ends(attributes: Attributes, ids: Array) -> Iterator[EdgeChunk]:
     """The edges; of several graphs, with ids that count on from graph to graph. An id that is no vertex of its graph is refused."""
-    where, chunks = attributes.where("edge_index"), edges_of_array(ids, attributes.where("edge_index"))
+    where = attributes.where("edge_index")
+    chunks = edges_of_array(ids, where)
     if attributes.bounds is None or attributes.graph_ptr is None:
         yield from chunks
         return
