@@ -6,7 +6,7 @@ import math
 import os
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,12 +46,14 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        with reading(self.path, what="archive", fix=_FIX):
-            self._zip = zipfile.ZipFile(self.path)
+        with reading(self.path, what="archive", fix=_FIX), ExitStack() as files_open:
+            # A ZipFile that opens its file itself keeps it open for readers of rows that stopped midway.
+            self._zip = zipfile.ZipFile(files_open.enter_context(self.path.open("rb")))
             files = [info.filename for info in self._zip.infolist() if info.filename.endswith(".npy")]
             self.members: Mapping[str, NpzMember] = {
                 file.removesuffix(".npy"): self._member(file) for file in files
             }
+            self._files_open = files_open.pop_all()
 
     def read(self, name: str) -> Array:
         """Read one whole array, and compare its checksum."""
@@ -102,7 +104,7 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
                 self._require_end(stream)
 
     def __exit__(self, *_: object) -> None:
-        self._zip.close()
+        self._files_open.close()
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[Any]:

@@ -326,7 +326,7 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
 def test_a_value_of_a_file_is_refused_by_its_key(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text("[train]\nlr = -1.0\n")
-    assert "in:  --lr, or train.lr in a file" in invoke("train", "demo", "--config", file).err
+    assert "run.toml, train.lr\n" in invoke("train", "demo", "--config", file).err
     file.write_text("[train]\nhidden = 64\n")
     assert "fix: Put it under [model]." in invoke("train", "demo", "--config", file).err
 

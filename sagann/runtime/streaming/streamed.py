@@ -412,8 +412,13 @@ class StreamedModel(nn.Module):
                 named = tensors_of(self.model)
             parameters = [named[name].detach() for _, name in program.parameters]
             epoch = Epoch(x=self._store_of(x), parameters=parameters, trains=False)
-            with for_training_as_well():
-                self._executor(plan, epoch, host).keep_constants()
+            try:
+                with for_training_as_well():
+                    self._executor(plan, epoch, host).keep_constants()
+            except BaseException:
+                # The traceback of the error keeps the host.
+                host.close()
+                raise
             self._kept[program.constants] = _Kept(x=weakref.ref(x), version=feature_version(x), host=host)
         return host
 
