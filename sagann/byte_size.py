@@ -39,17 +39,13 @@ def parse_bytes(text: str, *, where: str) -> int:
     if match is None or unit.lower() not in _UNITS or is_bare:
         meant = f"{unit.upper()}iB" if f"{unit.lower()}ib" in _UNITS else "MiB"
         raise InputError(
-            "size is not understood",
-            value=f"'{text[:40]}'" + " has no unit" * is_bare,
-            where=where,
-            fix=f"Write a number and a unit, as {f'{number}{meant}' if number else '256MiB or 2GB'}.",
+            f"size is not understood: '{text[:40]}'{' has no unit' * is_bare} (in {where})",
+            hint=f"Write a number and a unit, as {f'{number}{meant}' if number else '256MiB or 2GB'}.",
         )
     if size not in RANGES["bytes"]:
         raise InputError(
-            "size is out of range",
-            value=f"'{text[:40]}' in bytes, expected {RANGES['bytes']}",
-            where=where,
-            fix="Write a smaller size, as 256MiB or 2GB.",
+            f"size is out of range: '{text[:40]}' in bytes, expected {RANGES['bytes']} (in {where})",
+            hint="Write a smaller size, as 256MiB or 2GB.",
         )
     return size
 

@@ -172,10 +172,10 @@ class ModelConfig:
             if value == option.default:
                 continue
             if read_by and self.model not in read_by.models:
-                fix = f"{', '.join(read_by.models)} read it"
+                hint = f"{', '.join(read_by.models)} read it"
                 if class_in_file(self.model):
-                    fix = f"options of your own model are given by --model-option {name}=VALUE, or model_options"
-                said.append(f"{name} = {value} has no effect on {self.model}: {fix}.")
+                    hint = f"options of your own model are given by --model-option {name}=VALUE, or model_options"
+                said.append(f"{name} = {value} has no effect on {self.model}: {hint}.")
             elif name == "pool" and not of_graphs:
                 said.append(f"pool = {value} has no effect here: it is read where whole graphs are learned.")
         return " ".join(said)

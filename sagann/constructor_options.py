@@ -35,33 +35,29 @@ def check_options(
     for name, value in options.items():
         if name in taken:
             problem = f"{what} sets an argument that has an option of its own"
-            raise InputError(problem, value=f"'{name}'", where=where, fix="Leave it out.")
+            raise InputError(f"{problem}: '{name}' (in {where})", hint="Leave it out.")
         if name in known:
             if by_type:
                 _check_type(kind, parameters[name], value, where)
         elif not takes_any:
-            fix = closest(name, known) if known else "Leave it out: it takes none."
-            raise InputError(f"{kind.__name__} has no such option", value=shown(name), where=where, fix=fix)
+            hint = closest(name, known) if known else "Leave it out: it takes none."
+            raise InputError(f"{kind.__name__} has no such option: {shown(name)} (in {where})", hint=hint)
 
 
 def require_options(options: object, *, where: str, what: str) -> None:
     """Refuse options that are no mapping of names, or that JSON cannot hold, for a run saves them."""
     if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
         raise InputError(
-            f"{what} is no mapping of option to value",
-            value=shown(options),
-            where=where,
-            fix="Pass names and their values.",
+            f"{what} is no mapping of option to value: {shown(options)} (in {where})",
+            hint="Pass names and their values.",
         )
     for name, value in options.items():
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(
-                f"{what} cannot be saved as JSON",
-                value=f"'{name}' is {shown(value)}: {error}",
-                where=where,
-                fix="Use numbers, strings, lists and mappings; in Python, a Trainer also takes functions.",
+                f"{what} cannot be saved as JSON: '{name}' is {shown(value)}: {error} (in {where})",
+                hint="Use numbers, strings, lists and mappings; in Python, a Trainer also takes functions.",
             ) from error
 
 
@@ -74,10 +70,8 @@ def _check_type(kind: type, parameter: inspect.Parameter, value: object, where: 
     if expected is None or type(value) is expected or (expected is float and type(value) is int):
         return
     raise InputError(
-        f"option {parameter.name} of {kind.__name__} is not {_NOUNS[expected]}",
-        value=shown(value),
-        where=where,
-        fix=f"Pass {_NOUNS[expected]}.",
+        f"option {parameter.name} of {kind.__name__} is not {_NOUNS[expected]}: {shown(value)} (in {where})",
+        hint=f"Pass {_NOUNS[expected]}.",
     )
 
 

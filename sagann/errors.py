@@ -13,30 +13,27 @@ from sagann.did_you_mean import did_you_mean
 
 
 class SagannError(Exception):
-    """An error in four parts.
+    """An error in two parts.
 
     Args:
-        what: what failed, as a clause without a full stop ("edge source id out of range").
-        value: the value found and, where there is one, the limit ("17 at edge 3, but there are 10 vertices").
-        where: the object concerned: a file and row, a layer and operator, an argument.
-        fix: what to do about it, as a sentence.
+        message: what is wrong, with the value found, the limit where there is one, and the object concerned (a file and row, a layer,
+            an argument); without a full stop.
+        hint: what to do about it, as a sentence.
 
     Example:
-        >>> raise InputError("batch is empty", value="0 seeds, at least 1 is needed", where="seeds", fix="Pass seeds.")
+        >>> raise InputError("batch is empty: 0 seeds, at least 1 is needed (in seeds)", hint="Pass seeds.")
         Traceback (most recent call last):
         ...
         sagann.errors.InputError: batch is empty: 0 seeds, at least 1 is needed (in seeds). Pass seeds.
     """
 
-    def __init__(self, what: str, *, value: str, where: str, fix: str) -> None:
-        self.what = what
-        self.value = value
-        self.where = where
-        self.fix = fix
-        super().__init__(f"{what}: {value} (in {where}). {fix}")
+    def __init__(self, message: str, *, hint: str) -> None:
+        self.message = message
+        self.hint = hint
+        super().__init__(f"{message}. {hint}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(type(self), self.what, value=self.value, where=self.where, fix=self.fix), ()
+        return partial(type(self), self.message, hint=self.hint), ()
 
 
 class InputError(SagannError, ValueError):
@@ -71,16 +68,14 @@ class MissingDependencyError(SagannError, ImportError):
     """A feature that needs a package of one of the extras."""
 
     def __init__(self, package: str, *, extra: str, feature: str) -> None:
-        self._package, self._extra = package, extra
+        self._package, self._extra, self._feature = package, extra, feature
         super().__init__(
-            "package not installed",
-            value=f"{package} cannot be imported",
-            where=feature,
-            fix=f"Install it with: pip install 'sagann[{extra}]'.",
+            f"package not installed: {package} cannot be imported (in {feature})",
+            hint=f"Install it with: pip install 'sagann[{extra}]'.",
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(type(self), self._package, extra=self._extra, feature=self.where), ()
+        return partial(type(self), self._package, extra=self._extra, feature=self._feature), ()
 
 
 class Interrupted(KeyboardInterrupt):
@@ -171,12 +166,12 @@ def _written(value: object) -> Iterator[str]:
 
 
 def require_type(
-    value: object, expected: type | tuple[type, ...], *, where: str, fix: str, optional: bool = False
+    value: object, expected: type | tuple[type, ...], *, where: str, hint: str, optional: bool = False
 ) -> None:
-    """Refuse an argument of a foreign type; a bool is no int. ``fix`` says in a sentence what to pass instead.
+    """Refuse an argument of a foreign type; a bool is no int. ``hint`` says in a sentence what to pass instead.
 
     Example:
-        >>> require_type([1, 2], dict, where="Graph.splits", fix="Pass a mapping.")
+        >>> require_type([1, 2], dict, where="Graph.splits", hint="Pass a mapping.")
         Traceback (most recent call last):
         ...
         sagann.errors.InputError: argument has the wrong type: a list, expected dict (in Graph.splits). Pass a mapping.
@@ -187,7 +182,7 @@ def require_type(
         return
     found = "None" if value is None else f"a {type(value).__name__}"
     names = " or ".join(kind.__name__ for kind in kinds) + (" or None" if optional else "")
-    raise InputError("argument has the wrong type", value=f"{found}, expected {names}", where=where, fix=fix)
+    raise InputError(f"argument has the wrong type: {found}, expected {names} (in {where})", hint=hint)
 
 
 def require_choice(value: object, choices: Iterable[object], *, what: str, where: str) -> None:
@@ -202,5 +197,5 @@ def require_choice(value: object, choices: Iterable[object], *, what: str, where
     known = list(choices)
     if value not in known:
         names = ", ".join(map(str, known))
-        fix = f"{did_you_mean(value, known)}Choose one of these."
-        raise InputError(what, value=f"{shown(value)}, expected one of {names}", where=where, fix=fix)
+        hint = f"{did_you_mean(value, known)}Choose one of these."
+        raise InputError(f"{what}: {shown(value)}, expected one of {names} (in {where})", hint=hint)

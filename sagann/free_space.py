@@ -70,14 +70,13 @@ class Room:
     free_bytes: int | None
     "Bytes of memory that this process may still take; None where unknown."
 
-    def require(self, needed_bytes: int, *, where: str, fix: str) -> None:
+    def require(self, needed_bytes: int, *, where: str, hint: str) -> None:
         """Refuse work that needs more than is free."""
         if self.free_bytes is not None and needed_bytes > self.free_bytes:
             raise InputError(
-                f"the work does not fit {self.name}",
-                value=f"at least {format_bytes(needed_bytes)} are needed, {format_bytes(self.free_bytes)} are free",
-                where=where,
-                fix=fix,
+                f"the work does not fit {self.name}: at least {format_bytes(needed_bytes)} are needed, "
+                f"{format_bytes(self.free_bytes)} are free (in {where})",
+                hint=hint,
             )
 
 
@@ -88,9 +87,9 @@ def host_room() -> Room:
     return Room(name="memory", total_bytes=min(known, default=None), free_bytes=found.usable_bytes)
 
 
-def require_memory(needed_bytes: int, *, where: str, fix: str) -> None:
+def require_memory(needed_bytes: int, *, where: str, hint: str) -> None:
     """Refuse work that needs more memory than this process may still take: the system would kill it without a message."""
-    host_room().require(needed_bytes, where=where, fix=fix)
+    host_room().require(needed_bytes, where=where, hint=hint)
 
 
 def free_disk_bytes(folder: Path) -> int:

@@ -212,8 +212,8 @@ class Option(NamedTuple):
     def _pair(self, text: str) -> tuple[str, str]:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            fix = f"Write {self.flag} KEY=VALUE."
-            raise InputError(f"{self.name} is not KEY=VALUE", value=shown(text), where=self.flag, fix=fix)
+            hint = f"Write {self.flag} KEY=VALUE."
+            raise InputError(f"{self.name} is not KEY=VALUE: {shown(text)} (in {self.flag})", hint=hint)
         return key, value
 
     def checked(self, value: Any) -> Any:
@@ -234,7 +234,7 @@ class Option(NamedTuple):
             raise self.refused(value) from None
         return kept if is_list else kept[0]
 
-    def refused(self, value: object, expected: str = "", fix: str = "") -> InputError:
+    def refused(self, value: object, expected: str = "", hint: str = "") -> InputError:
         """The error of a value; ``fix`` is advice other than to set what is expected."""
         if not expected:
             values, expected = self.mark(Values), _TYPES[self.type].text
@@ -243,10 +243,8 @@ class Option(NamedTuple):
             expected += ", or None" if self.optional else ""
         words = re.findall("'([^']+)'", expected) or expected.removeprefix("one of ").split(", ")
         return InputError(
-            f"{self.name} is refused",
-            value=f"{shown(value)}, expected {expected}",
-            where=f"{self.owner.__name__}.{self.name}",
-            fix=fix or f"{did_you_mean(value, words)}Set {self.name} to {expected}.",
+            f"{self.name} is refused: {shown(value)}, expected {expected} (in {self.owner.__name__}.{self.name})",
+            hint=hint or f"{did_you_mean(value, words)}Set {self.name} to {expected}.",
         )
 
 
@@ -311,15 +309,13 @@ def with_known_names(kind: type[T]) -> type[T]:
     def checked(self: T, *values: object, **named: Any) -> None:
         if values:
             value = shown(values[0])
-            fix = f"Write the name of each option, as {name}({known[0]}={value})."
-            raise InputError(
-                f"{name} takes options by name alone", value=f"{value} without a name", where=name, fix=fix
-            )
+            hint = f"Write the name of each option, as {name}({known[0]}={value})."
+            raise InputError(f"{name} takes options by name alone: {value} without a name (in {name})", hint=hint)
         for each in named:
             if each not in known:
                 others = [other for other, names in _KNOWN.items() if each in names]
-                fix = "".join(f"{other} has it. " for other in others) + closest(each, known)
-                raise InputError(f"{name} has no such option", value=shown(each), where=name, fix=fix)
+                hint = "".join(f"{other} has it. " for other in others) + closest(each, known)
+                raise InputError(f"{name} has no such option: {shown(each)} (in {name})", hint=hint)
         make(self, **named)
 
     kind.__init__ = checked  # type: ignore[method-assign, assignment]
@@ -365,5 +361,5 @@ def refuse(config: Any, names: Sequence[str], why: str, instead: str = "") -> No
     for name in names:
         option, value = options_of(config.__class__)[name], getattr(config, name)
         if value != option.default:
-            fix = f"Leave {name} out{instead and ', or '}{instead}."
-            raise option.refused(value, f"{option.default} where {why}", fix)
+            hint = f"Leave {name} out{instead and ', or '}{instead}."
+            raise option.refused(value, f"{option.default} where {why}", hint)

@@ -28,10 +28,9 @@ def require_own_threads() -> None:
         _computes = os.getpid()
     if _computes != os.getpid():
         raise InputError(
-            "a forked process has none of its parent's threads",
-            value=f"process {_computes} had computed on {torch.get_num_threads()} threads when this one was forked",
-            where=f"process {os.getpid()}",
-            fix="Start processes with multiprocessing.get_context('spawn'), or fork before anything is computed.",
+            f"a forked process has none of its parent's threads: process {_computes} had computed on "
+            f"{torch.get_num_threads()} threads when this one was forked (in process {os.getpid()})",
+            hint="Start processes with multiprocessing.get_context('spawn'), or fork before anything is computed.",
         )
 
 

@@ -109,10 +109,8 @@ def require_integer(value: object, name: str, *, where: str) -> None:
     """Refuse an argument (``where``) that is not an integer in the range of ``name``."""
     if value not in RANGES[name]:
         raise InputError(
-            f"{name} is out of range",
-            value=f"{shown(value)}, expected {RANGES[name]}",
-            where=where,
-            fix=f"Pass {RANGES[name]}.",
+            f"{name} is out of range: {shown(value)}, expected {RANGES[name]} (in {where})",
+            hint=f"Pass {RANGES[name]}.",
         )
 
 
@@ -121,10 +119,9 @@ def require_wait(seconds: Any, name: str) -> None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not _LEAST_WAIT_S <= seconds <= MOST_WAIT_S:
         raise InputError(
-            f"{name} is refused",
-            value=f"{shown(seconds)}, expected seconds from {_LEAST_WAIT_S:g} to {MOST_WAIT_S:g}",
-            where=name,
-            fix="Set the seconds for which a worker waits for another one, 60 for a minute.",
+            f"{name} is refused: {shown(seconds)}, expected seconds from {_LEAST_WAIT_S:g} to {MOST_WAIT_S:g} "
+            f"(in {name})",
+            hint="Set the seconds for which a worker waits for another one, 60 for a minute.",
         )
 
 

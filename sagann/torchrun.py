@@ -42,9 +42,8 @@ def _number(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise InputError(
-            "a variable of the environment is no number",
-            value=f"{shown(text)}, expected digits",
-            where=f"the environment's {name}",
-            fix="Unset it: torchrun sets it for the processes that it starts.",
+            f"a variable of the environment is no number: {shown(text)}, expected digits (in the environment's "
+            f"{name})",
+            hint="Unset it: torchrun sets it for the processes that it starts.",
         )
     return int(text)

@@ -1,4 +1,4 @@
-"""Arguments of foreign types at the entries of the library: refused in four parts, never an AttributeError."""
+"""Arguments of foreign types at the entries of the library: refused, never an AttributeError."""
 
 from __future__ import annotations
 
@@ -94,4 +94,4 @@ def test_foreign_types_are_named(call: Callable[[], object], where: str) -> None
     with pytest.raises(InputError) as error:
         call()
     assert where in str(error.value)
-    assert error.value.fix
+    assert error.value.hint

@@ -17,7 +17,7 @@ from sagann.errors import (
 
 @pytest.mark.parametrize("kind", [SagannError, InputError, DatasetError, LayerError, CheckpointError])
 def test_an_error_tells_four_things(kind: type[SagannError]) -> None:
-    error = kind("id out of range", value="7, limit 5", where="edge 3", fix="Renumber.")
+    error = kind("id out of range: 7, limit 5 (in edge 3)", hint="Renumber.")
     assert str(error) == "id out of range: 7, limit 5 (in edge 3). Renumber."
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), copy.where) == (kind, str(error), "edge 3")

@@ -76,14 +76,14 @@ def test_where_nothing_is_known() -> None:
     assert found.usable_bytes is None
     room = host_room()
     assert (room.name, room.total_bytes, room.free_bytes) == ("memory", None, None)
-    room.require(1 << 60, where="here", fix="Do less.")
+    room.require(1 << 60, where="here", hint="Do less.")
 
 
 def test_what_does_not_fit_is_refused() -> None:
     room = Room(name="the memory of cuda:0", total_bytes=4 * GIB, free_bytes=GIB)
-    room.require(GIB, where="here", fix="Do less.")
+    room.require(GIB, where="here", hint="Do less.")
     with pytest.raises(InputError) as caught:
-        room.require(2 * GIB, where="here", fix="Do less.")
+        room.require(2 * GIB, where="here", hint="Do less.")
     assert str(caught.value) == (
         "the work does not fit the memory of cuda:0: at least 2.0 GiB are needed, 1.0 GiB are free (in here). Do less."
     )

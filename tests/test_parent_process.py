@@ -27,7 +27,7 @@ def computes_in_a_fork():
             check_graph(graph)
             code = 7
         except InputError as error:
-            assert "spawn" in error.fix
+            assert "spawn" in error.hint
             # As workers of PyTorch's DataLoader do.
             torch.set_num_threads(1)
             check_graph(graph)

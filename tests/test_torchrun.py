@@ -40,4 +40,4 @@ def test_what_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, name: str
         InputError, match=r"a variable of the environment is no number: .*, expected digits"
     ) as caught:
         ask()
-    assert caught.value.where == f"the environment's {name}"
+    assert f"(in the environment's {name})" in caught.value.message

@@ -104,12 +104,10 @@ class TrainedRun:
         contract = self.predictor.contract
         if (contract.unit == "link") != (links is not None):
             raise InputError(
-                "there are no links to score"
-                if links is None
-                else "only a model of links scores pairs of vertices",
-                value=f"{'no --links' if links is None else '--links'}, and the task is {contract.task}",
-                where="sagann predict",
-                fix="Name a table of pairs of vertices with --links." if links is None else "Leave --links out.",
+                f"{'there are no links to score' if links is None else 'only a model of links scores pairs of vertices'}: "
+                f"{'no --links' if links is None else '--links'}, and the task is {contract.task} (in sagann "
+                "predict)",
+                hint="Name a table of pairs of vertices with --links." if links is None else "Leave --links out.",
             )
         graph = self._graph()
         self._say_streamed()
@@ -273,10 +271,9 @@ def _settings(run_dir: Path, *, has_data: bool) -> RunConfig:
     run = read_run(run_dir)
     if not (has_data or run.data in EMBEDDED or Path(run.data).exists()):
         raise InputError(
-            "the run does not say where its graph is",
-            value=f"a Trainer in Python has trained on a graph named {shown(run.data)}",
-            where=str(run_dir),
-            fix="Name the dataset: --data PATH.",
+            "the run does not say where its graph is: a Trainer in Python has trained on a graph named "
+            f"{shown(run.data)} (in {run_dir})",
+            hint="Name the dataset: --data PATH.",
         )
     return settings_of({"data": {"data": run.data}, "model": {}, "train": run.train_config.to_json()}, stored=True)
 
@@ -298,18 +295,14 @@ def _run_dir(opening: Opening) -> Path:
     """The folder of the run; an InputError or a CheckpointError where none is named, or the folder holds none."""
     if opening.run is None:
         raise InputError(
-            "no run",
-            value="neither a run folder nor --run",
-            where="the command line",
-            fix="Name the folder that 'sagann train' wrote, as in: sagann evaluate runs/demo-gcn",
+            "no run: neither a run folder nor --run (in the command line)",
+            hint="Name the folder that 'sagann train' wrote, as in: sagann evaluate runs/demo-gcn",
         )
     run_dir = Path(opening.run)
     if not (run_dir / CONFIG_FILE).is_file() and not RunFolder(run_dir).exists:
         raise CheckpointError(
-            "not a run folder",
-            value=f"there is neither {CONFIG_FILE} nor {RUN_FILE}",
-            where=str(run_dir),
-            fix="Name the folder of a run that 'sagann train' or a Trainer wrote.",
+            f"not a run folder: there is neither {CONFIG_FILE} nor {RUN_FILE} (in {run_dir})",
+            hint="Name the folder of a run that 'sagann train' or a Trainer wrote.",
         )
     return run_dir
 
@@ -319,8 +312,7 @@ def _require_divisible(run_dir: Path) -> None:
     contract = read_run(run_dir).contract
     if contract.unit != "vertex":
         raise InputError(
-            "several workers divide one graph, and give its vertices rows",
-            value=f"the task is {contract.task}",
-            where=str(run_dir),
-            fix="Leave workers out (--workers 1).",
+            f"several workers divide one graph, and give its vertices rows: the task is {contract.task} (in "
+            f"{run_dir})",
+            hint="Leave workers out (--workers 1).",
         )

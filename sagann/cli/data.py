@@ -274,10 +274,8 @@ def reorder(
         check_target(save_order, (".npy",), overwrite=overwrite, option="--save-order")
     if score is not None and by != "score":
         raise InputError(
-            "only the order by score has a score",
-            value=f"--score {score} with --by {by}",
-            where="sagann data reorder",
-            fix="Add --by score, or leave --score out.",
+            f"only the order by score has a score: --score {score} with --by {by} (in sagann data reorder)",
+            hint="Add --by score, or leave --score out.",
         )
     graph = load_graph(dataset)
     # Orders rely on valid ids.

@@ -36,8 +36,8 @@ _OUT_OF_MEMORY = (
     "out of memory",
     "Storage size calculation overflowed",
 )
-_OWNERS = ("TrainConfig", "ModelConfig", "DataConfig", "RunConfig", "load_run", "ImportOptions")
-"Classes and functions whose parameters are options of the command line."
+_FIELD = re.compile(r"\b(?:TrainConfig|ModelConfig|DataConfig|RunConfig|load_run|ImportOptions)\.(\w+)")
+"Fields and parameters that are options of the command line."
 # What PyTorch says where a model that runs as it is written multiplies rows by a matrix of another width.
 _WIDTHS = re.compile(r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)")
 
@@ -53,11 +53,9 @@ class Failure:
 
     code: int
     "Exit code of the process."
-    what: str
-    "Description of the failure, with the value and the limit."
-    where: str = ""
-    "File, option or line concerned; empty if unknown."
-    fix: str = ""
+    message: str
+    "Description of the failure, with the value, the limit, and the file, option or line concerned."
+    hint: str = ""
     "Advice; empty if there is none."
     notes: tuple[str, ...] = ()
     "What else is known, such as the mini-batch that was loaded."
@@ -65,9 +63,8 @@ class Failure:
     @property
     def text(self) -> str:
         """The message, a line for each part that is not empty."""
-        lines = [f"Error: {self.what}"]
-        lines += [f"  in:  {self.where}"] if self.where else []
-        lines += [f"  fix: {self.fix}"] if self.fix else []
+        lines = [f"Error: {self.message}"]
+        lines += [f"  hint: {self.hint}"] if self.hint else []
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(map(printable, lines))
 
@@ -80,14 +77,13 @@ def failure_of(
     One from ``user_files``, absolute paths of the user's own Python files, is not our fault.
     """
     failure, notes = _explained(error, user_files), tuple(getattr(error, "__notes__", ()))
-    return replace(failure, where=_option(failure.where, arguments), notes=notes)
+    return replace(
+        failure, message=_FIELD.sub(lambda found: _option(found[1], arguments), failure.message), notes=notes
+    )
 
 
-def _option(where: str, arguments: Collection[str]) -> str:
-    """The option that sets a field, with its key in a file unless the option is among ``arguments``; another place stays as it is."""
-    owner, _, name = where.rpartition(".")
-    if owner not in _OWNERS:
-        return where
+def _option(name: str, arguments: Collection[str]) -> str:
+    """The option that sets a field, with its key in a file unless the option is among ``arguments``."""
     if (setting := SETTINGS.get(name)) is None:
         return "--" + name.removesuffix("_bytes").replace("_", "-")
     is_given = any(each.partition("=")[0] == setting.flag for each in arguments)
@@ -96,45 +92,42 @@ def _option(where: str, arguments: Collection[str]) -> str:
 
 def _explained(error: BaseException, user_files: Collection[str]) -> Failure:
     if isinstance(error, SagannError):
-        return Failure(code=BAD_INPUT, what=f"{error.what}: {error.value}", where=error.where, fix=error.fix)
+        return Failure(code=BAD_INPUT, message=error.message, hint=error.hint)
     if is_interrupt(error):
-        return Failure(code=INTERRUPTED, what=str(error) or "interrupted")
+        return Failure(code=INTERRUPTED, message=str(error) or "interrupted")
     if _is_out_of_memory(error):
+        memory = "the device's memory" if "CUDA" in str(error) else "this machine's memory"
         return Failure(
             code=BAD_INPUT,
-            what=f"memory ran out: {first_line(error)}",
-            where="the device's memory" if "CUDA" in str(error) else "this machine's memory",
-            fix="Use --memory, which streams the run, or a smaller budget, --sample, a smaller --hidden, fewer --layers or --heads, a smaller --batch-size, fewer --negatives where links are learned, a smaller graph, or a machine with more memory.",
+            message=f"memory ran out: {first_line(error)} (in {memory})",
+            hint="Use --memory, which streams the run, or a smaller budget, --sample, a smaller --hidden, fewer --layers or --heads, a smaller --batch-size, fewer --negatives where links are learned, a smaller graph, or a machine with more memory.",
         )
     line = line_of_user(error, user_files)
     if line:
         if misfit := _WIDTHS.search(str(error)):
-            fix = f"A map of width {misfit[2]} is given rows of width {misfit[1]}: change one of them"
+            hint = f"A map of width {misfit[2]} is given rows of width {misfit[1]}: change one of them"
         elif _NUMBERS_OF_ROWS.search(str(error)):
-            fix = (
+            hint = (
                 "Rows before a layer and rows after it differ in number on mini-batches: take x[: hop.num_dst] of those before "
                 "it (docs/layers.md, A whole model)"
             )
         else:
-            fix = "Mend the model"
+            hint = "Mend the model"
         return Failure(
             code=BAD_INPUT,
-            what=f"your model failed: {in_one_line(error)}",
-            where=line,
-            fix=f"{fix}; --debug shows the whole traceback.",
+            message=f"your model failed: {in_one_line(error)} (in {line})",
+            hint=f"{hint}; --debug shows the whole traceback.",
         )
     if isinstance(error, _OF_THE_USER) or (isinstance(error, OSError) and error.errno in _NUMBERS_OF_THE_USER):
         return Failure(
             code=BAD_INPUT,
-            what=f"the system refuses: {error.strerror}",
-            where=str(error.filename or "a file"),
-            fix="Check that the path is right, that you may use it, and that the disk has room.",
+            message=f"the system refuses: {error.strerror} (in {error.filename or 'a file'})",
+            hint="Check that the path is right, that you may use it, and that the disk has room.",
         )
     return Failure(
         code=OUR_FAULT,
-        what=f"a fault of sagann, not of yours: {in_one_line(error)}",
-        where=_line_of_ours(error),
-        fix="Please report it with what you ran, the traceback (run again with --debug), and what "
+        message=f"a fault of sagann, not of yours: {in_one_line(error)} (in {_line_of_ours(error)})",
+        hint="Please report it with what you ran, the traceback (run again with --debug), and what "
         "'sagann doctor' says.",
     )
 

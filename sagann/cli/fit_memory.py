@@ -44,7 +44,7 @@ def check_memory(settings: RunConfig, graph: Graph) -> None:
         needed_bytes,
         where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {'links' if answers.unit == 'link' else learned} on "
         f"{graph.num_vertices} vertices and {graph.num_edges} edges",
-        fix=f"If there are too many classes, number them from 0 without gaps. Else use {', '.join(ways[:-1])}, or {ways[-1]}.",
+        hint=f"If there are too many classes, number them from 0 without gaps. Else use {', '.join(ways[:-1])}, or {ways[-1]}.",
     )
 
 

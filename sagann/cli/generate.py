@@ -92,7 +92,7 @@ def sbm(
         require_memory(
             4 * (vertices + classes) * features + 32 * int(num_edges) + 16 * classes,
             where=f"a block model of {vertices} vertices",
-            fix="Ask for less, or use 'sagann data generate rmat', which needs little memory.",
+            hint="Ask for less, or use 'sagann data generate rmat', which needs little memory.",
         )
     graph = sbm_graph(
         vertices,

@@ -47,7 +47,7 @@ def import_run(
     """
     if not source.exists():
         raise DatasetError(
-            "source not found", value="no file or folder of that name", where=str(source), fix="Check the path."
+            f"source not found: no file or folder of that name (in {source})", hint="Check the path."
         )
     if not source.is_dir():
         require_file(source)
@@ -131,20 +131,17 @@ def _column_of_split(text: str | None) -> int | None:
     number = column(text)
     if isinstance(number, str):
         raise InputError(
-            "a split of a file of PyG is a column of its masks",
-            value=f"{number:.40}, expected an integer from 0",
-            where="--split-scheme",
-            fix="Give its number, or leave it out where there is one split.",
+            f"a split of a file of PyG is a column of its masks: {number:.40}, expected an integer from 0 (in "
+            "--split-scheme)",
+            hint="Give its number, or leave it out where there is one split.",
         )
     return number
 
 
 def _not_recognised(source: Path, value: str) -> DatasetError:
     return DatasetError(
-        "format is not recognised",
-        value=value,
-        where=str(source),
-        fix=f"Say what it is with --format: {', '.join(FORMATS)}.",
+        f"format is not recognised: {value} (in {source})",
+        hint=f"Say what it is with --format: {', '.join(FORMATS)}.",
     )
 
 
@@ -168,8 +165,7 @@ def _refuse_foreign_options(
         given.append("task")
     if given:
         raise InputError(
-            "option is for another format",
-            value=f"{', '.join('--' + name.replace('_', '-') for name in given)} with format {kind}",
-            where="sagann data import",
-            fix="Leave it out, or say what the source is with --format.",
+            f"option is for another format: {', '.join('--' + name.replace('_', '-') for name in given)} with "
+            f"format {kind} (in sagann data import)",
+            hint="Leave it out, or say what the source is with --format.",
         )

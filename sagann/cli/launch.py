@@ -56,7 +56,7 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path,
     require_memory(
         num_workers * _WORKER_BYTES,
         where=f"{num_workers} workers",
-        fix=f"Start fewer workers: each takes {format_bytes(_WORKER_BYTES)} before it holds anything of the graph.",
+        hint=f"Start fewer workers: each takes {format_bytes(_WORKER_BYTES)} before it holds anything of the graph.",
     )
     # Imported here: it takes longer than most commands.
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -106,10 +106,9 @@ def launch_workers(arguments: Sequence[str], num_workers: int, *, run_dir: Path,
         value = signal.Signals(-failure.exitcode).name if killed else f"exit code {failure.exitcode}"
         is_kill = failure.exitcode == -signal.SIGKILL
         raise WorkerError(
-            f"worker {rank} of {num_workers} {'was killed' if killed else 'has failed'}",
-            value=f"{value}, process {failure.pid}",
-            where=str(run_dir),
-            fix=f"{'SIGKILL often comes from the system when memory is short. ' if is_kill else ''}{again}",
+            f"worker {rank} of {num_workers} {'was killed' if killed else 'has failed'}: {value}, process "
+            f"{failure.pid} (in {run_dir})",
+            hint=f"{'SIGKILL often comes from the system when memory is short. ' if is_kill else ''}{again}",
         ) from error
     finally:
         del os.environ[_LAUNCHER]
@@ -138,10 +137,9 @@ def joined(shared: Shared, given: Given, *, timeout_s: float, balance: str) -> I
     with join_workers(timeout_s=timeout_s, balance=balance) as workers:
         if given.get("workers", workers.size) != workers.size:
             raise InputError(
-                "two numbers of workers",
-                value=f"--workers {given['workers']}, and torchrun has started {workers.size}",
-                where="the command line",
-                fix="Leave --workers out under torchrun.",
+                f"two numbers of workers: --workers {given['workers']}, and torchrun has started "
+                f"{workers.size} (in the command line)",
+                hint="Leave --workers out under torchrun.",
             )
         shared.quiet = shared.quiet or not workers.is_first
         try:

@@ -29,10 +29,8 @@ def read_links(path: Path, *, with_types: bool) -> dict[str, Tensor]:
     batches = [batch.columns for batch in table.batches(names, ["int64"] * len(names))]
     if not batches:
         raise DatasetError(
-            "there is no pair to score",
-            value="the table has no row",
-            where=str(path),
-            fix="Give a row for each pair: source, destination" + (", type." if with_types else "."),
+            f"there is no pair to score: the table has no row (in {path})",
+            hint="Give a row for each pair: source, destination" + (", type." if with_types else "."),
         )
     return {
         name: torch.from_numpy(np.concatenate(columns))

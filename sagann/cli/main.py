@@ -127,10 +127,9 @@ def _check_environment() -> None:
         number = int(text)
     if number not in RANGES["threads"]:
         raise InputError(
-            "number of threads is out of range",
-            value=f"{text:.40}, expected {RANGES['threads']}",
-            where="the environment's NUMBA_NUM_THREADS",
-            fix="Correct it, or unset it.",
+            f"number of threads is out of range: {text:.40}, expected {RANGES['threads']} (in the "
+            "environment's NUMBA_NUM_THREADS)",
+            hint="Correct it, or unset it.",
         )
 
 

@@ -279,7 +279,7 @@ def command(
 _FIRST = "first_argument"
 
 
-def refuse_given(options: Mapping[str, bool], what: str, *, beside: str, where: str, fix: str) -> None:
+def refuse_given(options: Mapping[str, bool], what: str, *, beside: str, where: str, hint: str) -> None:
     """Raise an InputError for the first of ``options`` that is given.
 
     Args:
@@ -287,11 +287,11 @@ def refuse_given(options: Mapping[str, bool], what: str, *, beside: str, where: 
         what: what is wrong about it.
         beside: what it does not go with.
         where: the command, or its command line.
-        fix: what to do; ``{name}`` is the option.
+        hint: what to do; ``{name}`` is the option.
     """
     for name, is_given in options.items():
         if is_given:
-            raise InputError(what, value=f"{name}, {beside}", where=where, fix=fix.format(name=name))
+            raise InputError(f"{what}: {name}, {beside} (in {where})", hint=hint.format(name=name))
 
 
 def _argument(name: str) -> Any:
@@ -305,10 +305,8 @@ def _one_of(option: Any, argument: str | None, name: str) -> Any:
     """The value of an option that is given by name or without; an InputError where both are given."""
     if option is not None and argument is not None:
         raise InputError(
-            f"{name} is given twice",
-            value=f"{shown(argument)} and --{name} {shown(str(option))}",
-            where="the command line",
-            fix=f"Leave one of them out; other options need their names, as --{name}.",
+            f"{name} is given twice: {shown(argument)} and --{name} {shown(str(option))} (in the command line)",
+            hint=f"Leave one of them out; other options need their names, as --{name}.",
         )
     return argument if option is None else option
 

@@ -55,10 +55,9 @@ def show_hybrid(
     total = min(settings.train.seeds_per_batch, int(graph.splits["train"].sum()))
     if total <= len(described.names):
         raise InputError(
-            "fewer seeds than trainers",
-            value=f"{total} seeds an iteration, {len(described.names)} accelerators",
-            where="--batch-size",
-            fix="Raise it, or name fewer accelerators in --devices.",
+            f"fewer seeds than trainers: {total} seeds an iteration, {len(described.names)} accelerators (in "
+            "--batch-size)",
+            hint="Raise it, or name fewer accelerators in --devices.",
         )
     job: AnyJob
     if machine_file is None:
@@ -165,10 +164,8 @@ def trainers_in(devices: str) -> tuple[bool, int]:
     count = names.count(ACCELERATOR)
     if not count or names.count(HOST) > 1 or count + names.count(HOST) < len(names):
         raise InputError(
-            "no list of trainers",
-            value=f"'{devices}'",
-            where="--devices",
-            fix=f"Write '{HOST}' at most once, and '{ACCELERATOR}' for each accelerator, as {HOST},{ACCELERATOR},{ACCELERATOR}.",
+            f"no list of trainers: '{devices}' (in --devices)",
+            hint=f"Write '{HOST}' at most once, and '{ACCELERATOR}' for each accelerator, as {HOST},{ACCELERATOR},{ACCELERATOR}.",
         )
     return HOST in names, count
 
@@ -200,16 +197,14 @@ def _checked(settings: RunConfig, *, by_equations: bool) -> tuple[int, ...]:
     fanouts = settings.train.sample
     if fanouts is None or len(fanouts) != settings.model.layers:
         raise InputError(
-            "fanouts do not fit the layers",
-            value=f"{'none' if fanouts is None else len(fanouts)}, and the model has {settings.model.layers} layers",
-            where="--sample",
-            fix="Name a fanout for each layer, as --sample 25,10 for two.",
+            f"fanouts do not fit the layers: {'none' if fanouts is None else len(fanouts)}, and the model has "
+            f"{settings.model.layers} layers (in --sample)",
+            hint="Name a fanout for each layer, as --sample 25,10 for two.",
         )
     if by_equations and (settings.model.model not in MODELS or settings.model.encoder not in ("auto", "none")):
         raise InputError(
-            "the performance model does not know this model",
-            value=f"'{settings.model.model}' with encoder '{settings.model.encoder}'",
-            where="--model",
-            fix=f"Name {' or '.join(MODELS)} without an encoder, or leave --machine out to rehearse any model here.",
+            f"the performance model does not know this model: '{settings.model.model}' with encoder "
+            f"'{settings.model.encoder}' (in --model)",
+            hint=f"Name {' or '.join(MODELS)} without an encoder, or leave --machine out to rehearse any model here.",
         )
     return fanouts

@@ -129,10 +129,8 @@ def show_sampled(given: Given, file: Path | None, shared: Shared, *, memory: str
     config = replace(settings.train, memory=memory or settings.train.memory, device=device_name)
     if config.sample is None:
         raise InputError(
-            "nothing is sampled",
-            value="--sample is none",
-            where="sagann plan",
-            fix="Leave it out, or name fanouts as --sample 25,10.",
+            "nothing is sampled: --sample is none (in sagann plan)",
+            hint="Leave it out, or name fanouts as --sample 25,10.",
         )
     streaming = Streaming.of(config, None, device=resolve_device(config.device), trains=False)
     with nullcontext() if streaming is None else streaming.large_arrays():
@@ -157,14 +155,12 @@ def machine_in(path: Path, device: torch.device) -> Machine:
     if of_device == (device.type != "cpu"):
         return found
     if of_device:
-        value, fix = "copies to a device have rates", "Add --device cuda, name a file of `sagann machine`"
+        value, hint = "copies to a device have rates", "Add --device cuda, name a file of `sagann machine`"
     else:
-        value, fix = "copies to a device have no rates", "Name a file of `sagann machine --device cuda`"
+        value, hint = "copies to a device have no rates", "Name a file of `sagann machine --device cuda`"
     raise InputError(
-        "machine file is for another kind of device",
-        value=f"{value}, and --device is {device}",
-        where=str(path),
-        fix=f"{fix}, or leave --machine out: this machine is measured then.",
+        f"machine file is for another kind of device: {value}, and --device is {device} (in {path})",
+        hint=f"{hint}, or leave --machine out: this machine is measured then.",
     )
 
 
@@ -214,8 +210,7 @@ def _check_picture(path: Path) -> None:
     require_drawing("--picture")
     if path.suffix != ".png" or not path.absolute().parent.is_dir():
         raise InputError(
-            "picture cannot be written",
-            value=f"'{path}', expected a file that ends in .png, in a folder that exists",
-            where="--picture",
-            fix="Name such a file.",
+            f"picture cannot be written: '{path}', expected a file that ends in .png, in a folder that exists "
+            "(in --picture)",
+            hint="Name such a file.",
         )

@@ -69,10 +69,8 @@ def with_task(graph: Graph, config: DataConfig, task: str | None, say: Callable[
         say(said)
     if config.targets is not None and kept.targets is None and kept.graph_targets is None:
         raise InputError(
-            "there are no targets to choose from",
-            value=f"the graph has {answers_of(kept)}",
-            where="--targets",
-            fix="Leave it out, or choose a regression with --task.",
+            f"there are no targets to choose from: the graph has {answers_of(kept)} (in --targets)",
+            hint="Leave it out, or choose a regression with --task.",
         )
     return with_columns(kept, config.targets)
 
@@ -93,10 +91,9 @@ def with_columns(graph: Graph, columns: Sequence[int] | None) -> Graph:
             or not all(0 <= each < values.shape[1] for each in columns)
         ):
             raise InputError(
-                "no such targets",
-                value=f"{shown(list(columns))}; there are {values.shape[1]}, numbered from 0",
-                where="--targets",
-                fix="Name each column once, as --targets 0,2.",
+                f"no such targets: {shown(list(columns))}; there are {values.shape[1]}, numbered from 0 (in "
+                "--targets)",
+                hint="Name each column once, as --targets 0,2.",
             )
         chosen[name] = values[:, list(columns)]
     return replace(graph, **chosen)
@@ -124,10 +121,8 @@ def with_held_out(graph: Graph, choice: str | None, *, seed: int, say: Callable[
         shares = [float(part) for part in text.split(",")]
     if kind != "edges" or len(shares) != 2 or not all(0 <= share <= 1 for share in (*shares, sum(shares))):
         raise InputError(
-            "split is not one of links",
-            value=f"'{split[:80]}'",
-            where="--split",
-            fix=f"Write {LINK_SHARES} (shares of the edges to learn and to validate on, at most 1 together).",
+            f"split is not one of links: '{split[:80]}' (in --split)",
+            hint=f"Write {LINK_SHARES} (shares of the edges to learn and to validate on, at most 1 together).",
         )
     return hold_out_links(graph, train=shares[0], val=shares[1], seed=seed)
 
@@ -136,10 +131,9 @@ def require_vertices(graph: Graph, option: str) -> None:
     """Refuse to plan by an option for a task on whole graphs, which are trained in batches, or on links."""
     if graph.answers.unit != "vertex":
         raise InputError(
-            "training on links, and on whole graphs, is not planned",
-            value=f"the task is {task_of(graph)}, and {option} plans how one graph is trained on its vertices",
-            where="sagann plan",
-            fix=f"Leave {option} out.",
+            f"training on links, and on whole graphs, is not planned: the task is {task_of(graph)}, and "
+            f"{option} plans how one graph is trained on its vertices (in sagann plan)",
+            hint=f"Leave {option} out.",
         )
 
 
@@ -153,10 +147,8 @@ def _with_split(graph: Graph, config: DataConfig, *, seed: int, say: Callable[[s
     labelled = "graphs with a known answer" if answers.unit == "graph" else "labelled vertices"
     if splits:
         raise InputError(
-            "the dataset has splits, but none to train on",
-            value=", ".join(splits),
-            where=f"graph '{graph.name}'",
-            fix=f"Ask for a split of its {labelled}, as --split random:0.6,0.2.",
+            f"the dataset has splits, but none to train on: {', '.join(splits)} (in graph '{graph.name}')",
+            hint=f"Ask for a split of its {labelled}, as --split random:0.6,0.2.",
         )
     graph = apply_split(graph, "random:0.6,0.2", seed=seed)
     say(f"The dataset has no splits: 60 % of the {labelled} train, 20 % validate, 20 % test (seed {seed}).")
@@ -211,10 +203,8 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
             return split(graph, train=train, val=val, seed=seed)
         case _ if of_graphs:
             raise InputError(
-                "split is not one of whole graphs",
-                value=f"'{choice[:80]}'",
-                where="--split",
-                fix="Write random:0.6,0.2 (shares of the graphs).",
+                f"split is not one of whole graphs: '{choice[:80]}' (in --split)",
+                hint="Write random:0.6,0.2 (shares of the graphs).",
             )
         case "per-class", [train, val]:
             return per_class_split(graph, train=train, val=val, seed=seed)
@@ -223,10 +213,8 @@ def apply_split(graph: Graph, choice: str, *, seed: int) -> Graph:
         case "graphs", [train, val, test]:
             return graph_split(graph, train=train, val=val, test=test)
     raise InputError(
-        "split is not understood",
-        value=f"'{choice[:80]}'",
-        where="--split",
-        fix="Write random:0.6,0.2 (shares), per-class:20,30 (vertices), "
+        f"split is not understood: '{choice[:80]}' (in --split)",
+        hint="Write random:0.6,0.2 (shares), per-class:20,30 (vertices), "
         "planetoid:20,500,1000 (per class, then in all), or graphs:TRAIN/VAL/TEST "
         "(names or positions, comma-separated); or leave --split out for the graph's own train, val and test.",
     )

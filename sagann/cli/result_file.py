@@ -21,31 +21,31 @@ _AT_ONCE_BYTES = 32 << 20
 
 def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool, option: str = "--out") -> None:
     """Refuse a file that cannot or should not be written, before the work is done. ``option`` names the file, for messages."""
-    folder, what, fix = path.parent, "file cannot be written", "Choose a file in a folder that exists."
+    folder, what, hint = path.parent, "file cannot be written", "Choose a file in a folder that exists."
     if path.suffix not in suffixes:
         what, value = "file type is unknown", f"'{path.suffix}', expected {' or '.join(suffixes)}"
-        fix = "Give the file one of these endings."
+        hint = "Give the file one of these endings."
     elif path.is_dir():
         value = "a folder stands there"
     elif not folder.is_dir():
         value = f"there is no folder '{folder}'"
     elif not os.access(folder, os.W_OK):
-        value, fix = (
+        value, hint = (
             f"the folder '{folder}' may not be written to",
             "Choose a file in a folder that you may write to.",
         )
     elif owner := owner_of(path):
         what += " among those of a dataset or a run"
-        value, fix = f"they belong to {owner}", "Choose a file in another folder."
+        value, hint = f"they belong to {owner}", "Choose a file in another folder."
     elif path.is_file() and not overwrite:
         what, value = "a file stands there already", "overwriting was not asked for"
-        fix = "Choose another name, or replace it with --overwrite."
+        hint = "Choose another name, or replace it with --overwrite."
     elif os.path.lexists(path) and not path.is_file():
         what, value = "what stands there is not a file", "a device, a pipe or a broken link"
-        fix = "Choose another name."
+        hint = "Choose another name."
     else:
         return
-    raise InputError(what, value=value, where=f"{option} {path}", fix=fix)
+    raise InputError(f"{what}: {value} (in {option} {path})", hint=hint)
 
 
 def owner_of(path: Path) -> Path | None:
@@ -173,8 +173,6 @@ def write_aside(path: Path, write: Callable[[Path], object]) -> None:
     except OSError as error:
         # NumPy's error for a full disk names neither file nor reason.
         raise InputError(
-            "result file cannot be written",
-            value=error.strerror or str(error),
-            where=str(path),
-            fix="Free some space, or choose a file on another disk; nothing was left behind.",
+            f"result file cannot be written: {error.strerror or str(error)} (in {path})",
+            hint="Free some space, or choose a file on another disk; nothing was left behind.",
         ) from error

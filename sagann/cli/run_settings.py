@@ -37,10 +37,8 @@ def read_text(path: Path, *, what: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(
-            f"{what} cannot be read",
-            value=reason or type(error).__name__,
-            where=str(path),
-            fix="Check the path. The file must be text in UTF-8.",
+            f"{what} cannot be read: {reason or type(error).__name__} (in {path})",
+            hint="Check the path. The file must be text in UTF-8.",
         ) from error
 
 
@@ -51,28 +49,23 @@ def read_tables(path: Path) -> Tables:
         tables = tomllib.loads(text)
     except ValueError as error:
         raise InputError(
-            "configuration file is not TOML",
-            value=str(error),
-            where=str(path),
-            fix="Mend that line; the sections are [data], [model] and [train].",
+            f"configuration file is not TOML: {error} (in {path})",
+            hint="Mend that line; the sections are [data], [model] and [train].",
         ) from error
     for section, table in tables.items():
         if section not in SECTIONS or not isinstance(table, dict):
+            found = f"'{section}', expected {', '.join(f'[{name}]' for name in SECTIONS)}"
             raise InputError(
-                "unknown section in a configuration",
-                value=f"'{section}', expected {', '.join(f'[{name}]' for name in SECTIONS)}",
-                where=str(path),
-                fix="Put every key under one of these sections.",
+                f"unknown section in a configuration: {found} (in {path})",
+                hint="Put every key under one of these sections.",
             )
         for key, value in table.items():
             setting = SETTINGS.get(key)
             if setting is None or setting.section != section:
                 known = [name for name, each in SETTINGS.items() if each.section == section]
                 raise InputError(
-                    "unknown key in a configuration",
-                    value=f"'{key}' in [{section}]",
-                    where=str(path),
-                    fix=f"Put it under [{setting.section}]." if setting else closest(key, known),
+                    f"unknown key in a configuration: '{key}' in [{section}] (in {path})",
+                    hint=f"Put it under [{setting.section}]." if setting else closest(key, known),
                 )
             if setting.optional and value == NONE:
                 table[key] = None
@@ -106,11 +99,11 @@ def chosen_settings(given: Mapping[str, Any], file: Path | None, *, of_run: bool
     try:
         settings = settings_of(merge(tables, given), stored=of_run and "data" not in given)
     except InputError as error:
-        name = error.where.rpartition(".")[2]
+        message, _, name = error.message.rstrip(")").rpartition(" (in ")
+        name = name.rpartition(".")[2]
         if file is None or name in given or name not in SETTINGS:
             raise
-        where = f"{file}, {SETTINGS[name].section}.{name}"
-        raise InputError(error.what, value=error.value, where=where, fix=error.fix) from error
+        raise InputError(f"{message} (in {file}, {SETTINGS[name].section}.{name})", hint=error.hint) from error
     if "model" not in given:
         require_named(settings.model.model, where=str(file), error=InputError)
     return settings
@@ -125,10 +118,8 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunConfig:
     data, train = dict(tables["data"]), dict(tables["train"])
     if "data" not in data:
         raise InputError(
-            "no data",
-            value="neither --data nor the key data in section [data] of a --config file",
-            where="sagann train",
-            fix="Name a dataset, as --data demo.",
+            "no data: neither --data nor the key data in section [data] of a --config file (in sagann train)",
+            hint="Name a dataset, as --data demo.",
         )
     if isinstance(data["data"], str) and not (stored and data["data"] in EMBEDDED):
         data["data"] = absolute_path(data["data"])
@@ -140,10 +131,9 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunConfig:
         settings.to_toml().encode()
     except UnicodeEncodeError:
         raise InputError(
-            "a setting cannot be written in UTF-8",
-            value=f"data is {settings.data.data!r}, model is {settings.model.model!r}",
-            where="the run's config.toml",
-            fix="Rename the file or folder: its name has bytes that are no characters.",
+            f"a setting cannot be written in UTF-8: data is {settings.data.data!r}, model is "
+            f"{settings.model.model!r} (in the run's config.toml)",
+            hint="Rename the file or folder: its name has bytes that are no characters.",
         ) from None
     return settings
 
@@ -155,7 +145,7 @@ def require_nothing_of_workers(given: Mapping[str, Any]) -> None:
         "nothing is divided without workers",
         beside="and there is one process",
         where="the command line",
-        fix="Leave {name} out, or start workers (--workers 2).",
+        hint="Leave {name} out, or start workers (--workers 2).",
     )
 
 

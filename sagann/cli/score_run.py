@@ -89,10 +89,8 @@ def _seeds(graph: Graph, split: str | None) -> Tensor:
         seeds = graph.splits[split]
     if not seeds.any():
         raise InputError(
-            "no vertex to start batches from",
-            value=f"0 of {graph.num_vertices} vertices",
-            where=f"graph '{graph.name}'",
-            fix="Name another split, or --split all.",
+            f"no vertex to start batches from: 0 of {graph.num_vertices} vertices (in graph '{graph.name}')",
+            hint="Name another split, or --split all.",
         )
     return seeds
 
@@ -111,8 +109,6 @@ def _fanouts(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise InputError(
-            "fanouts are not understood",
-            value=f"'{text[:80]}'",
-            where="--fanouts",
-            fix="Write a number per hop, with commas, as 25,10; -1 takes all in-edges.",
+            f"fanouts are not understood: '{text[:80]}' (in --fanouts)",
+            hint="Write a number per hop, with commas, as 25,10; -1 takes all in-edges.",
         ) from error

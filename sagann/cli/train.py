@@ -135,7 +135,7 @@ def plan(
             },
             "the parts of workers are planned for the whole graph in memory",
             beside="with --workers",
-            fix="Leave {name} out, or leave --workers out.",
+            hint="Leave {name} out, or leave --workers out.",
         )
         with shared.loading():
             from sagann.cli.plan_workers import show_workers
@@ -146,20 +146,20 @@ def plan(
         {"--learned": learned is not None, "--balance": "balance" in given},
         "nothing is divided without workers",
         beside="and no --workers",
-        fix="Add --workers 2, or leave {name} out.",
+        hint="Add --workers 2, or leave {name} out.",
     )
     if devices is not None:
         _refuse(
             {**for_streaming, "--machine": False, **for_one},
             "several trainers are predicted without this option",
             beside="with --devices",
-            fix="Leave {name} out, or leave --devices out for one trainer.",
+            hint="Leave {name} out, or leave --devices out for one trainer.",
         )
         _refuse(
             {"--link-rate": machine is not None and "link_rate" in given},
             "a machine that is described states the rates of its links",
             beside="with --machine",
-            fix="Leave {name} out and state bytes_per_s of the links in the file, or leave --machine out for this machine.",
+            hint="Leave {name} out and state bytes_per_s of the links in the file, or leave --machine out for this machine.",
         )
         with shared.loading():
             from sagann.cli.plan_hybrid import show_hybrid
@@ -171,7 +171,7 @@ def plan(
             {**for_streaming, "--show kernels": show == "kernels"},
             "epochs of mini-batches are not streamed",
             beside="with --sample",
-            fix="Leave {name} out, or leave --sample out for an epoch of the whole graph.",
+            hint="Leave {name} out, or leave --sample out for an epoch of the whole graph.",
         )
         with shared.loading():
             from sagann.cli.plan_run import show_sampled
@@ -183,7 +183,7 @@ def plan(
             {**for_streaming, "--device": device != "auto"},
             "nothing is streamed without a memory budget",
             beside="and no --memory",
-            fix="Add --memory 2GiB, or leave {name} out.",
+            hint="Add --memory 2GiB, or leave {name} out.",
         )
         with shared.loading():
             from sagann.cli.plan_run import show_programs
@@ -194,7 +194,7 @@ def plan(
         {"--show kernels": show == "kernels"},
         "kernels are not shown beside a memory budget",
         beside="with --memory",
-        fix="Leave --memory out for the kernels, or {name} for how an epoch is streamed.",
+        hint="Leave --memory out for the kernels, or {name} for how an epoch is streamed.",
     )
     with shared.loading():
         from sagann.cli.plan_run import show_streaming

@@ -231,23 +231,17 @@ def _file_of_resumed(out: Path | None, file: Path | None, *, overwrite: bool) ->
     """The file of settings of a run that is resumed: ``file``, or the run's own."""
     if overwrite:
         raise InputError(
-            "a run cannot be continued and replaced",
-            value="--resume and --overwrite",
-            where="sagann train",
-            fix="Leave one of them out.",
+            "a run cannot be continued and replaced: --resume and --overwrite (in sagann train)",
+            hint="Leave one of them out.",
         )
     if out is None:
-        raise InputError(
-            "nothing to resume", value="no --out", where="sagann train", fix="Name the run folder with --out."
-        )
+        raise InputError("nothing to resume: no --out (in sagann train)", hint="Name the run folder with --out.")
     if file is not None:
         return file
     if not (out / CONFIG_FILE).is_file():
         raise CheckpointError(
-            "nothing to resume",
-            value=f"there is no {CONFIG_FILE}",
-            where=str(out),
-            fix="Name the folder of a run that 'sagann train' started; continue one of Python with fit(resume=True).",
+            f"nothing to resume: there is no {CONFIG_FILE} (in {out})",
+            hint="Name the folder of a run that 'sagann train' started; continue one of Python with fit(resume=True).",
         )
     return out / CONFIG_FILE
 
@@ -267,16 +261,15 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
         return
     if owner := owner_of(run_dir):
         raise InputError(
-            "a run cannot be saved among the files of a dataset or of another run",
-            value=f"they belong to {owner}, and may be replaced with it",
-            where=str(run_dir),
-            fix="Choose a folder elsewhere with --out.",
+            f"a run cannot be saved among the files of a dataset or of another run: they belong to {owner}, "
+            f"and may be replaced with it (in {run_dir})",
+            hint="Choose a folder elsewhere with --out.",
         )
     if not run_dir.exists():
         return
     if not run_dir.is_dir():
         raise InputError(
-            "the run folder is a file", value="a folder is needed", where=str(run_dir), fix="Choose another --out."
+            f"the run folder is a file: a folder is needed (in {run_dir})", hint="Choose another --out."
         )
     folder = RunFolder(run_dir)
     # A run that was interrupted while it wrote its settings leaves a temporary file and nothing else.
@@ -289,10 +282,9 @@ def _check_folder(run_dir: Path, *, resume: bool, overwrite: bool) -> None:
         require_no_work(folder)
     if others and not is_run:
         raise InputError(
-            "the folder holds something else than a run",
-            value=f"{len(others)} files and folders, no {RUN_FILE} of a run",
-            where=str(run_dir),
-            fix="Choose an empty or a new folder with --out.",
+            f"the folder holds something else than a run: {len(others)} files and folders, no {RUN_FILE} of a "
+            f"run (in {run_dir})",
+            hint="Choose an empty or a new folder with --out.",
         )
 
 

@@ -87,10 +87,9 @@ class ModelCut:
         if output.meta["place"] != "vertex":
             form = output.meta["val"]
             raise LayerError(
-                "the model must return one tensor with a row per vertex",
-                value=f"{list(form.shape)} of {form.dtype}, which depends on no vertex",
-                where=self.recorder.where,
-                fix="Return the rows of the vertices, and nothing else.",
+                f"the model must return one tensor with a row per vertex: {list(form.shape)} of {form.dtype}, "
+                f"which depends on no vertex (in {self.recorder.where})",
+                hint="Return the rows of the vertices, and nothing else.",
             )
         placeholders = [node for node in self.nodes if node.op == "placeholder"]
         parameters = [node for node in placeholders if node.meta["parameter"] is not None and self._is_given(node)]
@@ -149,10 +148,9 @@ class ModelCut:
             # The check of the stage refuses nodes that have lost their rows.
             if has_rows(node) and not is_of_rows(node.meta["val"]):
                 raise LayerError(
-                    "what layers and later operators read must have a row per vertex as its first dimension",
-                    value=f"operator {name_of(node)} puts them elsewhere",
-                    where=line_of(node, self.recorder.where),
-                    fix="Move that dimension back to the front before the next layer.",
+                    "what layers and later operators read must have a row per vertex as its first dimension: "
+                    f"operator {name_of(node)} puts them elsewhere (in {line_of(node, self.recorder.where)})",
+                    hint="Move that dimension back to the front before the next layer.",
                 )
         stage = cut(self.module, wanted, given, in_place=True)
         check_stage(stage.module, self.integers, self.recorder.where)
@@ -165,11 +163,11 @@ class ModelCut:
         ):
             return
         reader = next((user for user in x.users if user.target not in (LINEAR, DROPOUT)), x)
+        found = f"operator {name_of(reader)} reads them" if reader is not x else "edges read them"
         raise LayerError(
-            "a model that is streamed reads sparse features by linear maps alone",
-            value=f"operator {name_of(reader)} reads them" if reader is not x else "edges read them",
-            where=line_of(reader, self.recorder.where),
-            fix="Put a linear encoder before the first layer (encoder = 'linear'), or make the features dense.",
+            f"a model that is streamed reads sparse features by linear maps alone: {found} (in "
+            f"{line_of(reader, self.recorder.where)})",
+            hint="Put a linear encoder before the first layer (encoder = 'linear'), or make the features dense.",
         )
 
     def _is_stored(self, node: fx.Node, stage: int, output: fx.Node) -> bool:

@@ -284,10 +284,9 @@ def _twin(layer: SagaLayer) -> SagaLayer:
     except (RuntimeError, TypeError) as error:
         # Tensors with a history, locks, open files.
         raise LayerError(
-            "a layer that is streamed must be copyable",
-            value=in_one_line(error),
-            where=", ".join(_uncopyable(layer)) or type(layer).__name__,
-            fix="Make what is computed of parameters where it is used, and keep only parameters, buffers and plain values "
+            f"a layer that is streamed must be copyable: {in_one_line(error)} (in "
+            f"{', '.join(_uncopyable(layer)) or type(layer).__name__})",
+            hint="Make what is computed of parameters where it is used, and keep only parameters, buffers and plain values "
             "as attributes.",
         ) from error
 
@@ -339,10 +338,10 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
     except TraceError as error:
         raise cannot_be_captured(model, error) from error
     except InputError as error:
-        if (said := said_in_rows(error.value)) == error.value:
+        if (said := said_in_rows(error.message)) == error.message:
             raise
         # Every hop has as many vertices as the trace has rows.
-        found = f"{error.where} gets a topology that is none of the hops, or features that are not a row per vertex"
+        found = "a layer gets a topology that is none of the hops, or features that are not a row per vertex"
         raise cannot_be_captured(model, TraceError(f"{found}: {said}")) from error
     return module
 
@@ -350,8 +349,6 @@ def traced_model(model: nn.Module, recorder: Recorder, x: Tensor) -> fx.GraphMod
 def cannot_be_captured(model: nn.Module, error: TraceError) -> LayerError:
     """What is said of a model that does what a trace does not show."""
     return LayerError(
-        "the model cannot be captured",
-        value=str(error),
-        where=f"{type(model).__name__}.forward",
-        fix="Build it of SAGA layers, which get their hop as it is passed, and of operators on rows.",
+        f"the model cannot be captured: {error} (in {type(model).__name__}.forward)",
+        hint="Build it of SAGA layers, which get their hop as it is passed, and of operators on rows.",
     )

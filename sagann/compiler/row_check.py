@@ -35,19 +35,17 @@ def check_stage(module: fx.GraphModule, integers: Mapping[str, Tensor], where: s
     # An operator may fail in any of these ways on numbers that it was not meant for.
     except (IndexError, RuntimeError, ValueError) as error:
         raise LayerError(
-            "a model that is streamed must take rows of any numbers",
-            value=f"on made-up ones: {in_one_line(error)}",
-            where=where,
-            fix="Clamp what must lie in a range, as ids of nn.Embedding, or run the model in memory.",
+            f"a model that is streamed must take rows of any numbers: on made-up ones: {in_one_line(error)} "
+            f"(in {where})",
+            hint="Clamp what must lie in a range, as ids of nn.Embedding, or run the model in memory.",
         ) from error
 
 
 def _mixes(name: str, line: str) -> LayerError:
     return LayerError(
-        "a model that is streamed must treat vertices independently between its layers",
-        value=f"operator {name} mixes them, or depends on their number",
-        where=line,
-        fix="Reduce over feature dimensions only; to normalise over vertices, use a torch.nn.BatchNorm1d.",
+        f"a model that is streamed must treat vertices independently between its layers: operator {name} mixes "
+        f"them, or depends on their number (in {line})",
+        hint="Reduce over feature dimensions only; to normalise over vertices, use a torch.nn.BatchNorm1d.",
     )
 
 

@@ -232,7 +232,7 @@ def _run(layer: SagaLayer, given: Mapping[LayerInput, Tensor]) -> Tensor:
         values = values_of(layer.accumulator, output, ROWS, where)
     except LayerError as error:
         # Said again, with the real number of rows, where the layer runs as it is written.
-        raise TraceError(error.what) from error
+        raise TraceError(error.message) from error
     form = gathering(layer.accumulator, layer.max_degree or 0)
     if len({values[each.values.stop - 1].dtype for each in form.reduced}) > 1:
         raise TraceError("its messages are of several types")

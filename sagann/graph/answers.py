@@ -86,18 +86,18 @@ class Answers:
     def __post_init__(self) -> None:
         of, as_tensor = f"Graph.{self.prefix}", "Convert it with torch.as_tensor."
         for name in ("labels", "targets"):
-            require_type(getattr(self, name), Tensor, where=of + name, fix=as_tensor, optional=True)
+            require_type(getattr(self, name), Tensor, where=of + name, hint=as_tensor, optional=True)
         count = f"num_{self.prefix}classes"
-        require_type(self.num_classes, int, where=f"Graph.{count}", fix="Pass a count, as int(...).")
+        require_type(self.num_classes, int, where=f"Graph.{count}", hint="Pass a count, as int(...).")
         require_integer(self.num_classes, "num_classes", where=f"Graph.{count}")
-        require_type(self.splits, Mapping, where=f"{of}splits", fix="Pass a mapping of split to bool mask.")
+        require_type(self.splits, Mapping, where=f"{of}splits", hint="Pass a mapping of split to bool mask.")
         for name, mask in self.splits.items():
-            require_type(mask, Tensor, where=f"{of}splits[{name!r}]", fix=as_tensor)
+            require_type(mask, Tensor, where=f"{of}splits[{name!r}]", hint=as_tensor)
         for name, rows in self.arrays().items():
-            fix = f"Pass one row per {self.unit}" + (", and graph_ptr." if self.unit == "graph" else ".")
+            hint = f"Pass one row per {self.unit}" + (", and graph_ptr." if self.unit == "graph" else ".")
             if "split_" in name and self.unit == "vertex" and rows.dtype in (torch.int32, torch.int64):
-                fix = mask_of_ids(self.count)
-            require_rows(name, rows, self.count, self.units, owner=self.owner, fix=fix)
+                hint = mask_of_ids(self.count)
+            require_rows(name, rows, self.count, self.units, owner=self.owner, hint=hint)
         labels, targets = self.labels, self.targets
         if targets is not None and targets.ndim == 2 and targets.shape[1] == 1:
             object.__setattr__(self, "targets", targets[:, 0])
@@ -214,13 +214,13 @@ class Answers:
             expected = f"torch.int64 [num_{self.units}]"
         if not fits:
             if not self.multi_label:
-                fix = "Convert the labels with .long() (numbers to predict are targets)"
+                hint = "Convert the labels with .long() (numbers to predict are targets)"
             elif labels.shape[1] == 1:
-                fix = "Take the only column, labels[:, 0].long()"
+                hint = "Take the only column, labels[:, 0].long()"
             else:
-                fix = "Convert the labels with .to(torch.uint8) (of one-hot rows take labels.argmax(1))"
-            fix = f"{fix}, and state num_{self.prefix}classes."
-            raise wrong_form(labels, expected, where=where, fix=fix)
+                hint = "Convert the labels with .to(torch.uint8) (of one-hot rows take labels.argmax(1))"
+            hint = f"{hint}, and state num_{self.prefix}classes."
+            raise wrong_form(labels, expected, where=where, hint=hint)
         for part in slices(len(labels), labels[:1].numel()):
             check_labels(labels[part], self.num_classes, where=numbered(where, self.unit, part.start))
 
@@ -236,10 +236,12 @@ class Answers:
         ):
             rows = f"num_{self.units}"
             expected = f"torch.float32 [{rows}], or [{rows}, num_{self.prefix}targets]"
-            fix = f"Convert the targets with .float(), one row per {unit}."
-            raise wrong_form(targets, expected, where=where, fix=fix)
+            hint = f"Convert the targets with .float(), one row per {unit}."
+            raise wrong_form(targets, expected, where=where, hint=hint)
         for part in slices(len(targets), targets[:1].numel()):
-            check_finite(targets[part], "target", where=numbered(where, unit, part.start), fix=unknown_target(unit))
+            check_finite(
+                targets[part], "target", where=numbered(where, unit, part.start), hint=unknown_target(unit)
+            )
 
     def _check_splits(self) -> None:
         unit, units = self.unit, self.units
@@ -248,14 +250,12 @@ class Answers:
             require_choice(name, SPLIT_NAMES, what="unknown split", where=self._where("splits"))
             if mask.dtype != torch.bool or mask.ndim != 1:
                 raise wrong_form(
-                    mask, f"torch.bool [num_{units}]", where=where, fix=f"Pass a mask, not {unit} ids."
+                    mask, f"torch.bool [num_{units}]", where=where, hint=f"Pass a mask, not {unit} ids."
                 )
             if name == "train" and not mask.any():
                 raise InputError(
-                    "the training split is empty",
-                    value=f"0 {units}, at least 1 is needed",
-                    where=where,
-                    fix=f"Split again, with {SPLITTERS[unit]} for example.",
+                    f"the training split is empty: 0 {units}, at least 1 is needed (in {where})",
+                    hint=f"Split again, with {SPLITTERS[unit]} for example.",
                 )
             # A unit without a label may be in a split for its target.
             if self.labels is not None and not self.multi_label and self.targets is None:
@@ -265,11 +265,9 @@ class Answers:
                 at = first_true(mask[part] & other[part])
                 if at is not None:
                     raise InputError(
-                        "splits overlap",
-                        value=f"{unit} {part.start + at} is in '{name}' and in '{other_name}', "
-                        f"{int((mask & other).sum())} in all",
-                        where=self._where("splits"),
-                        fix=f"Put every {unit} into one split at most.",
+                        f"splits overlap: {unit} {part.start + at} is in '{name}' and in '{other_name}', "
+                        f"{int((mask & other).sum())} in all (in {self._where('splits')})",
+                        hint=f"Put every {unit} into one split at most.",
                     )
 
     def _check_split_is_labelled(self, mask: Tensor, labels: Tensor, where: str) -> None:
@@ -277,10 +275,9 @@ class Answers:
             at = first_true(mask[part] & (labels[part] < 0))
             if at is not None:
                 raise InputError(
-                    f"a split holds {self.units} without a label",
-                    value=f"{self.unit} {part.start + at} has label -1, {int((mask & (labels < 0)).sum())} in all",
-                    where=where,
-                    fix=f"Leave {self.units} of unknown label out of every split.",
+                    f"a split holds {self.units} without a label: {self.unit} {part.start + at} has label -1, "
+                    f"{int((mask & (labels < 0)).sum())} in all (in {where})",
+                    hint=f"Leave {self.units} of unknown label out of every split.",
                 )
 
 
@@ -297,14 +294,13 @@ def as_columns(targets: Tensor) -> Tensor:
     return targets if targets.ndim == 2 else targets.unsqueeze(1)
 
 
-def require_rows(what: str, rows: Any, count: int, units: str, *, owner: str, fix: str) -> None:
+def require_rows(what: str, rows: Any, count: int, units: str, *, owner: str, hint: str) -> None:
     """Refuse an array that does not have ``count`` rows; a feature store has ``num_rows``."""
     is_number = isinstance(rows, Tensor) and rows.ndim == 0
     num_rows = None if is_number else rows.shape[0] if isinstance(rows, Tensor) else rows.num_rows
     if num_rows != count:
         raise InputError(
-            f"{what} and {units} differ in number",
-            value=f"{'a number without' if is_number else num_rows} rows, {count} {units}",
-            where=f"graph '{owner}'",
-            fix=fix,
+            f"{what} and {units} differ in number: {'a number without' if is_number else num_rows} rows, "
+            f"{count} {units} (in graph '{owner}')",
+            hint=hint,
         )

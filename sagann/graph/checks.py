@@ -71,11 +71,11 @@ def first_of_equals(keys: Sequence[Rows]) -> Rows:
 
 
 def wrong_form(
-    array: Rows, expected: str, *, where: str, fix: str, error: type[InputError] = InputError
+    array: Rows, expected: str, *, where: str, hint: str, error: type[InputError] = InputError
 ) -> InputError:
     """The error for an array of another dtype or shape than ``expected`` says."""
     value = f"{array.dtype} {list(array.shape)}, expected {expected}"
-    return error("array has the wrong form", value=value, where=where, fix=fix)
+    return error(f"array has the wrong form: {value} (in {where})", hint=hint)
 
 
 def mask_of_ids(num_rows: int) -> str:
@@ -102,20 +102,20 @@ def check_ids(
     at = first_true(ids < 0 if num_vertices is None else (ids < 0) | (ids >= num_vertices))
     assert at is not None
     limit = "ids start at 0" if num_vertices is None else f"there are {num_vertices} {units}, numbered from 0"
-    fix = f"Number the {units} from 0 without gaps, or state the right number of {units}."
+    hint = f"Number the {units} from 0 without gaps, or state the right number of {units}."
     if rows_of and ids[at] >= 0:
-        limit, fix = f"{limit}: the rows of {rows_of}", f"Give each vertex a row in {rows_of}, or correct the id."
-    raise error(f"{side} id out of range", value=f"{int(ids[at])}, but {limit}", where=where(at), fix=fix)
+        limit, hint = f"{limit}: the rows of {rows_of}", f"Give each vertex a row in {rows_of}, or correct the id."
+    raise error(f"{side} id out of range: {int(ids[at])}, but {limit} (in {where(at)})", hint=hint)
 
 
 def check_offsets(
     offsets: Tensor, end: int, what: str, *, where: str, error: type[InputError] = InputError
 ) -> None:
     """Check that offsets start at 0, never decrease, and end at ``end``; ``what`` names them in the plural."""
-    fix = "Pass offsets that start at 0, never decrease, and end at the number of entries."
+    hint = "Pass offsets that start at 0, never decrease, and end at the number of entries."
     if offsets[0] != 0 or offsets[-1] != end:
         value = f"from {int(offsets[0])} to {int(offsets[-1])}, expected 0 to {end}"
-        raise error(f"{what} have the wrong ends", value=value, where=where, fix=fix)
+        raise error(f"{what} have the wrong ends: {value} (in {where})", hint=hint)
     for part in slices(len(offsets) - 1):
         here = offsets[part.start : part.stop + 1]
         # Compared, not subtracted: the difference of large offsets overflows.
@@ -123,7 +123,7 @@ def check_offsets(
         if at is not None:
             at += part.start
             value = f"{int(offsets[at])} then {int(offsets[at + 1])} at position {at}"
-            raise error(f"{what} decrease", value=value, where=where, fix=fix)
+            raise error(f"{what} decrease: {value} (in {where})", hint=hint)
 
 
 NOT_A_NUMBER = "Replace NaN and infinite values, with torch.nan_to_num for example."
@@ -135,7 +135,7 @@ def unknown_target(unit: str) -> str:
     return f"Write any finite number for an unknown target, and leave the {unit} out of every split."
 
 
-def check_finite(rows: Tensor, what: str, *, where: Where, fix: str = NOT_A_NUMBER) -> None:
+def check_finite(rows: Tensor, what: str, *, where: Where, hint: str = NOT_A_NUMBER) -> None:
     """Check that floating-point rows are finite."""
     # What is not finite stays so in a sum, which takes a fifth of the time. The sum of large numbers is no proof.
     if rows.element_size() > 1 and rows.sum().isfinite():
@@ -143,7 +143,7 @@ def check_finite(rows: Tensor, what: str, *, where: Where, fix: str = NOT_A_NUMB
     wrong = ~torch.isfinite(rows)
     at = first_true(wrong)
     if at is not None:
-        raise not_finite(rows[at], first_true(wrong[at].reshape(-1)), what, where=where(at), fix=fix)
+        raise not_finite(rows[at], first_true(wrong[at].reshape(-1)), what, where=where(at), hint=hint)
 
 
 def not_finite(
@@ -153,16 +153,12 @@ def not_finite(
     *,
     where: str,
     limit: str = "",
-    fix: str = NOT_A_NUMBER,
+    hint: str = NOT_A_NUMBER,
     error: type[InputError] = InputError,
 ) -> InputError:
     """The error for a row with a value that is not finite; ``limit`` is a text about a limit that the value exceeds."""
-    return error(
-        f"{what} is not finite",
-        value=f"{float(row.reshape(-1)[column or 0])}{f' in column {column}' if row.ndim else ''}{limit}",
-        where=where,
-        fix=fix,
-    )
+    found = f"{float(row.reshape(-1)[column or 0])}{f' in column {column}' if row.ndim else ''}{limit}"
+    return error(f"{what} is not finite: {found} (in {where})", hint=hint)
 
 
 def check_columns(columns: Rows, num_columns: int, *, where: Where, error: type[InputError] = InputError) -> None:
@@ -170,10 +166,9 @@ def check_columns(columns: Rows, num_columns: int, *, where: Where, error: type[
     at = first_true((columns < 0) | (columns >= num_columns))
     if at is not None:
         raise error(
-            "feature column out of range",
-            value=f"{int(columns[at])}, but there are {num_columns} features, numbered from 0",
-            where=where(at),
-            fix="Number the columns from 0, or widen the matrix.",
+            f"feature column out of range: {int(columns[at])}, but there are {num_columns} features, numbered "
+            f"from 0 (in {where(at)})",
+            hint="Number the columns from 0, or widen the matrix.",
         )
 
 
@@ -182,12 +177,12 @@ def check_types(types: Rows, num_types: int | None, *, where: Where, error: type
     at = first_true((types < 0) | (types >= (LARGEST_TYPE + 1 if num_types is None else num_types)))
     if at is not None:
         limit = f"types go from 0 to {LARGEST_TYPE}"
+        found = f"{int(types[at])}, but " + (
+            limit if num_types is None else f"there are {num_types} edge types, numbered from 0"
+        )
         raise error(
-            "edge type out of range",
-            value=f"{int(types[at])}, but "
-            + (limit if num_types is None else f"there are {num_types} edge types, numbered from 0"),
-            where=where(at),
-            fix="Number the types from 0, or state the right number of edge types.",
+            f"edge type out of range: {found} (in {where(at)})",
+            hint="Number the types from 0, or state the right number of edge types.",
         )
 
 
@@ -197,14 +192,14 @@ def check_labels(
     """Check labels: from -1 to ``num_classes - 1`` for [n]; 0 or 1 for [n, C]. None for no upper limit."""
     if labels.ndim == 2:
         wrong, limit = (labels != 0) & (labels != 1), "multi-label rows hold 0 and 1"
-        fix = "Write 1 for each class that a vertex has, and 0 for the others, also where it is unknown. One label per vertex is one column."
+        hint = "Write 1 for each class that a vertex has, and 0 for the others, also where it is unknown. One label per vertex is one column."
     else:
         wrong, limit = labels < -1, "-1 is for unknown"
         if num_classes is not None:
             wrong = wrong | (labels >= num_classes)
             limit = f"there are {num_classes} classes, numbered from 0"
-        fix = "Number the classes from 0, write -1 for an unknown label, and state the right number of classes."
+        hint = "Number the classes from 0, write -1 for an unknown label, and state the right number of classes."
     at = first_true(wrong)
     if at is not None:
         value = f"{labels[at].tolist()}, but {limit}"
-        raise error("label out of range", value=value, where=where(at), fix=fix)
+        raise error(f"label out of range: {value} (in {where(at)})", hint=hint)

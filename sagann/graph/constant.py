@@ -35,10 +35,8 @@ def declare_constant(features: F) -> F:
         _STORES[features] = True
     except TypeError as error:
         raise InputError(
-            "a feature store does not support weak references",
-            value=str(error),
-            where=type(features).__name__,
-            fix="Add '__weakref__' to its __slots__, or weakref_slot=True to its dataclass.",
+            f"a feature store does not support weak references: {error} (in {type(features).__name__})",
+            hint="Add '__weakref__' to its __slots__, or weakref_slot=True to its dataclass.",
         ) from error
     return features
 

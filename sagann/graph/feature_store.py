@@ -126,10 +126,9 @@ def require_no_gradient(features: Features | None, *, where: str) -> None:
     """Refuse features that learn, for a reader of some rows at a time: it copies them without their gradient."""
     if isinstance(features, Tensor) and features.requires_grad:
         raise InputError(
-            "features that learn would get no gradient",
-            value="they require a gradient, and some rows at a time are copied without it",
-            where=where,
-            fix="Train on the whole graph; or pass features.detach(), and keep rows that learn in the model: a torch.nn.Embedding of the ids "
+            "features that learn would get no gradient: they require a gradient, and some rows at a time are "
+            f"copied without it (in {where})",
+            hint="Train on the whole graph; or pass features.detach(), and keep rows that learn in the model: a torch.nn.Embedding of the ids "
             "of a batch's vertices.",
         )
 
@@ -157,10 +156,9 @@ def _checked(store: FeatureStore, rows: Tensor, count: int) -> Tensor:
     expected = (count, *store.row_shape)
     if tuple(rows.shape) != expected or rows.dtype != store.dtype:
         raise InputError(
-            "a feature store gives other rows than it states",
-            value=f"{rows.dtype} {list(rows.shape)}, expected {store.dtype} {list(expected)}",
-            where=type(store).__name__,
-            fix="Return one row of row_shape and dtype for each requested vertex.",
+            f"a feature store gives other rows than it states: {rows.dtype} {list(rows.shape)}, expected "
+            f"{store.dtype} {list(expected)} (in {type(store).__name__})",
+            hint="Return one row of row_shape and dtype for each requested vertex.",
         )
     return rows
 

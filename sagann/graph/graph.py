@@ -95,10 +95,9 @@ class Graph:
         n = self.num_vertices
         if self.topology.num_src != n:
             raise InputError(
-                "a graph needs a square topology",
-                value=f"{self.topology.num_src} sources, {n} destinations",
-                where=f"graph '{self.name}'",
-                fix="Use the same ids for sources and destinations.",
+                f"a graph needs a square topology: {self.topology.num_src} sources, {n} destinations (in graph "
+                f"'{self.name}')",
+                hint="Use the same ids for sources and destinations.",
             )
         if isinstance(self.features, TensorRows):
             object.__setattr__(self, "features", self.features.tensor)
@@ -107,7 +106,7 @@ class Graph:
             declare_constant(features)
         for what, rows in (("features", features), ("original_ids", self.original_ids)):
             if rows is not None:
-                require_rows(what, rows, n, "vertices", owner=self.name, fix="Pass one row per vertex.")
+                require_rows(what, rows, n, "vertices", owner=self.name, hint="Pass one row per vertex.")
         # Columns and numbers of classes as the records state them.
         for name, value in {**self.vertices.fields(), **self.graphs.fields()}.items():
             object.__setattr__(self, name, value)
@@ -301,23 +300,23 @@ def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
 
 def _check_types(graph: Graph) -> None:
     require_type(
-        graph.topology, Topology, where="Graph.topology", fix="Make one with Topology.from_coo(src=..., dst=...)."
+        graph.topology, Topology, where="Graph.topology", hint="Make one with Topology.from_coo(src=..., dst=...)."
     )
     as_tensor = "Convert it with torch.as_tensor."
     features = graph.features
-    require_type(features, (Tensor, FeatureStore), where="Graph.features", fix=as_tensor, optional=True)
+    require_type(features, (Tensor, FeatureStore), where="Graph.features", hint=as_tensor, optional=True)
     for name in ("graph_ptr", "original_ids"):
-        require_type(getattr(graph, name), Tensor, where=f"Graph.{name}", fix=as_tensor, optional=True)
+        require_type(getattr(graph, name), Tensor, where=f"Graph.{name}", hint=as_tensor, optional=True)
     if graph.graph_ptr is not None and graph.graph_ptr.ndim != 1:
-        fix = "Pass the offsets of the graphs: they start at 0, and end at the number of vertices."
-        raise wrong_form(graph.graph_ptr, "int64 [num_graphs + 1]", where="Graph.graph_ptr", fix=fix)
-    require_type(graph.num_edge_types, int, where="Graph.num_edge_types", fix="Pass a count, as int(...).")
+        hint = "Pass the offsets of the graphs: they start at 0, and end at the number of vertices."
+        raise wrong_form(graph.graph_ptr, "int64 [num_graphs + 1]", where="Graph.graph_ptr", hint=hint)
+    require_type(graph.num_edge_types, int, where="Graph.num_edge_types", hint="Pass a count, as int(...).")
     require_integer(graph.num_edge_types, "num_edge_types", where="Graph.num_edge_types")
-    fix = "Make them with sagann.sampling.hold_out_links."
-    require_type(graph.links, MeasuredLinks, where="Graph.links", fix=fix, optional=True)
-    require_type(graph.name, str, where="Graph.name", fix="Pass text.")
+    hint = "Make them with sagann.sampling.hold_out_links."
+    require_type(graph.links, MeasuredLinks, where="Graph.links", hint=hint, optional=True)
+    require_type(graph.name, str, where="Graph.name", hint="Pass text.")
     for field_name in NAMES:
         names, where = getattr(graph, field_name), f"Graph.{field_name}"
-        require_type(names, tuple, where=where, fix="Pass a tuple of names.")
+        require_type(names, tuple, where=where, hint="Pass a tuple of names.")
         for text in names:
-            require_type(text, str, where=where, fix="Pass text.")
+            require_type(text, str, where=where, hint="Pass text.")

@@ -47,16 +47,16 @@ class MeasuredLinks:
         one, several = "[num_links]", "[num_links, num_negatives], at least one of them for each link"
         for name, form in {"src": one, "dst": one, "types": one, "negatives": several}.items():
             ids, where, ndim = getattr(self, name), f"MeasuredLinks.{name}", 1 if form is one else 2
-            require_type(ids, Tensor, where=where, fix=as_ids, optional=name == "types")
+            require_type(ids, Tensor, where=where, hint=as_ids, optional=name == "types")
             if ids is None:
                 continue
             if ids.dtype != torch.int64 or ids.ndim != ndim or len(ids) != len(self.src) or 0 in ids.shape[1:]:
-                raise wrong_form(ids, f"torch.int64 {form}", where=where, fix=as_ids)
+                raise wrong_form(ids, f"torch.int64 {form}", where=where, hint=as_ids)
         self.answers("")
         for name, mask in self.splits.items():
             if mask.dtype != torch.bool:
                 where = f"MeasuredLinks.splits[{name!r}]"
-                raise wrong_form(mask, "torch.bool [num_links]", where=where, fix="Pass a mask over the links.")
+                raise wrong_form(mask, "torch.bool [num_links]", where=where, hint="Pass a mask over the links.")
 
     @property
     def num_links(self) -> int:
@@ -108,10 +108,9 @@ class MeasuredLinks:
             check_ids(ids, num_vertices, "vertex", where=numbered(f"negatives of {where}", "position"))
         if (self.types is None) != (num_edge_types == 0):
             raise InputError(
-                "links and edges differ in having types",
-                value=f"{'no types' if self.types is None else 'types'} of links, {num_edge_types} types of edges",
-                where=where,
-                fix="Pass the type of each link where edges have types, and none where they have none.",
+                f"links and edges differ in having types: {'no types' if self.types is None else 'types'} of "
+                f"links, {num_edge_types} types of edges (in {where})",
+                hint="Pass the type of each link where edges have types, and none where they have none.",
             )
         if self.types is not None:
             check_types(self.types, num_edge_types, where=numbered(f"types of {where}", "link"))

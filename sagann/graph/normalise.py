@@ -84,10 +84,9 @@ def _check_degrees(degrees: Tensor, graph: Graph) -> None:
     if negative.any():
         vertex = int(negative.nonzero()[0])
         raise InputError(
-            "symmetric normalisation of a negative degree",
-            value=f"the weights into vertex {vertex} sum to {float(degrees[vertex]):g}, at least 0 is needed",
-            where=f"graph '{graph.name}'",
-            fix="Use 'row', or weights that are not negative.",
+            f"symmetric normalisation of a negative degree: the weights into vertex {vertex} sum to "
+            f"{float(degrees[vertex]):g}, at least 0 is needed (in graph '{graph.name}')",
+            hint="Use 'row', or weights that are not negative.",
         )
 
 
@@ -116,10 +115,8 @@ def normalise_features(graph: Graph) -> Graph:
     features = graph.features
     if features is None:
         raise InputError(
-            "there are no features to normalise",
-            value="features are None",
-            where=f"graph '{graph.name}'",
-            fix="Leave normalise_features (--normalise-features) out.",
+            f"there are no features to normalise: features are None (in graph '{graph.name}')",
+            hint="Leave normalise_features (--normalise-features) out.",
         )
     normalised = (
         _normalised_sparse(features)

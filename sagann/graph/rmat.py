@@ -53,11 +53,10 @@ class Quadrants:
         shares = (self.a, self.b, self.c, self.d)
         # Written so that NaN fails too.
         if not (min(shares) >= 0 and abs(sum(shares) - 1) <= 1e-6):
+            found = f"{', '.join(f'{share:g}' for share in shares)}, expected each at least 0, and a sum of 1"
             raise InputError(
-                "quadrant probabilities do not add up",
-                value=f"{', '.join(f'{share:g}' for share in shares)}, expected each at least 0, and a sum of 1",
-                where="Quadrants",
-                fix="Scale them so that they add up to 1.",
+                f"quadrant probabilities do not add up: {found} (in Quadrants)",
+                hint="Scale them so that they add up to 1.",
             )
 
 
@@ -90,17 +89,13 @@ def rmat_edges(
     count = num_edges - first if count is None else count
     if num_vertices < 1 and num_edges > 0:
         raise InputError(
-            "edges need vertices",
-            value=f"{num_vertices} vertices, {num_edges} edges",
-            where="rmat_edges",
-            fix="Ask for at least one vertex.",
+            f"edges need vertices: {num_vertices} vertices, {num_edges} edges (in rmat_edges)",
+            hint="Ask for at least one vertex.",
         )
     if first < 0 or count < 0 or first + count > num_edges:
         raise InputError(
-            "edge range outside the graph",
-            value=f"{count} edges from {first}, but there are {num_edges}",
-            where="rmat_edges",
-            fix="Ask for a range within 0 to num_edges.",
+            f"edge range outside the graph: {count} edges from {first}, but there are {num_edges} (in rmat_edges)",
+            hint="Ask for a range within 0 to num_edges.",
         )
     dtype = id_dtype(num_vertices)
     src, dst = torch.empty(count, dtype=dtype), torch.empty(count, dtype=dtype)

@@ -133,10 +133,10 @@ def dense_rows(rows: Tensor) -> Tensor:
     return dense
 
 
-def made_dense(features: Tensor, reader: str, fix: str) -> Tensor:
+def made_dense(features: Tensor, reader: str, hint: str) -> Tensor:
     """:func:`dense_rows`, with a warning if the dense form takes much memory.
 
-    ``reader`` is the subject of the warning: the reader of dense rows. ``fix`` is its last sentence: how to avoid the
+    ``reader`` is the subject of the warning: the reader of dense rows. ``hint`` is its last sentence: how to avoid the
     dense form.
     """
     dense_bytes = features.numel() * features.dtype.itemsize
@@ -145,7 +145,7 @@ def made_dense(features: Tensor, reader: str, fix: str) -> Tensor:
         return dense_rows(features)
     warnings.warn(
         f"{reader} reads dense features: {format_bytes(sparse_bytes)} of sparse ones become {format_bytes(dense_bytes)}. "
-        f"{fix}",
+        f"{hint}",
         stacklevel=2,
     )
     return dense_rows(features)

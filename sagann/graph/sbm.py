@@ -81,10 +81,9 @@ def sbm_graph(
     for name, value, fits, expected in limits:
         if not fits:
             raise InputError(
-                "parameter of the block model out of range",
-                value=f"{value:g}, expected {expected}",
-                where=f"{name} of sbm_graph",
-                fix="Pass a value in the range.",
+                f"parameter of the block model out of range: {value:g}, expected {expected} (in {name} of "
+                "sbm_graph)",
+                hint="Pass a value in the range.",
             )
     labels = (uniforms(num_vertices, seed=seed, purpose=LABELS) * num_classes).long()
     weights = (1 - uniforms(num_vertices, seed=seed, purpose=WEIGHTS)) ** (-1 / (degree_exponent - 1))

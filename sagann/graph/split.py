@@ -64,9 +64,9 @@ def random_graph_split(graph: Graph, *, train: float = 0.8, val: float = 0.1, se
     require_shares(train, val, where="random_graph_split")
     answers = graph.graphs
     if not answers.tasks:
-        fix = "Give the graph graph_labels or graph_targets; random_split draws vertices."
+        hint = "Give the graph graph_labels or graph_targets; random_split draws vertices."
         raise _refused(
-            graph, "graphs without answers cannot be split", "neither graph_labels nor graph_targets", fix
+            graph, "graphs without answers cannot be split", "neither graph_labels nor graph_targets", hint
         )
     known = answers.known(torch.ones(answers.count, dtype=torch.bool))
     return graph.with_graph_splits(_masks(answers.count, *_shares(known, train, val, seed)))
@@ -107,8 +107,8 @@ def planetoid_split(graph: Graph, *, train: int = 20, val: int = 500, test: int 
     chosen, _, rest = _parts_per_class(graph, train, 0, seed)
     if len(rest) < val + test:
         value = f"{len(rest)} are left after training, but val {val} and test {test} are needed"
-        fix = "Lower val or test, or use random_split."
-        raise _refused(graph, "too few labelled vertices to split", value, fix)
+        hint = "Lower val or test, or use random_split."
+        raise _refused(graph, "too few labelled vertices to split", value, hint)
     rest = rest[_shuffled(len(rest), seed + 1)]
     return _with_splits(graph, chosen, rest[:val], rest[val : val + test])
 
@@ -117,10 +117,9 @@ def require_shares(train: float, val: float, *, where: str) -> None:
     """Refuse shares of a split that are negative or exceed 1 together."""
     if not (train >= 0 and val >= 0 and train + val <= 1):
         raise InputError(
-            "shares of a split do not fit",
-            value=f"train {train:g} and val {val:g}, expected each at least 0, and a sum of at most 1",
-            where=where,
-            fix="Lower one of the shares; the rest is for testing.",
+            f"shares of a split do not fit: train {train:g} and val {val:g}, expected each at least 0, and a "
+            f"sum of at most 1 (in {where})",
+            hint="Lower one of the shares; the rest is for testing.",
         )
 
 
@@ -161,10 +160,9 @@ def _check_class_sizes(graph: Graph, classes: Tensor, sizes: Tensor, train: int,
     label = min(first_absent, first_short)
     if label < graph.num_classes:
         raise InputError(
-            "a class has too few vertices to split",
-            value=f"{int(sizes[classes == label].sum())} labelled vertices, train {train} and val {val} are needed",
-            where=f"class {label} of graph '{graph.name}'",
-            fix="Lower the number per class, or use random_split.",
+            f"a class has too few vertices to split: {int(sizes[classes == label].sum())} labelled vertices, "
+            f"train {train} and val {val} are needed (in class {label} of graph '{graph.name}')",
+            hint="Lower the number per class, or use random_split.",
         )
 
 
@@ -184,8 +182,8 @@ def graph_split(
         InputError: ``graph`` has no ``graph_ptr``, a named graph is unknown, or a graph is named twice.
     """
     if graph.graph_ptr is None:
-        fix = "Use random_split or per_class_split."
-        raise _refused(graph, "a single graph cannot be split by graphs", "no graph_ptr", fix)
+        hint = "Use random_split or per_class_split."
+        raise _refused(graph, "a single graph cannot be split by graphs", "no graph_ptr", hint)
     owner = torch.full((graph.num_graphs,), -1, dtype=torch.int64, device=graph.graph_ptr.device)
     for part, wanted in enumerate((train, val, test)):
         for key in wanted:
@@ -203,8 +201,8 @@ def _labelled_vertices(graph: Graph) -> Tensor:
     """Find the vertices with a known label or with targets, int64 ascending by original id."""
     known = graph.labels if graph.labels is not None else graph.targets
     if known is None:
-        fix = "Use random_graph_split." if graph.graphs.tasks else "Give the graph labels or targets first."
-        raise _refused(graph, "a graph without labels cannot be split", answers_of(graph), fix)
+        hint = "Use random_graph_split." if graph.graphs.tasks else "Give the graph labels or targets first."
+        raise _refused(graph, "a graph without labels cannot be split", answers_of(graph), hint)
     if graph.original_ids is not None:
         vertices = original_order(graph).to(known.device)
     else:
@@ -221,8 +219,8 @@ def _graph_position(graph: Graph, key: str | int) -> int:
     raise _refused(graph, "unknown graph", f"{key!r}, known are {known}", "Name one of the known graphs.")
 
 
-def _refused(graph: Graph, what: str, value: str, fix: str) -> InputError:
-    return InputError(what, value=value, where=f"graph '{graph.name}'", fix=fix)
+def _refused(graph: Graph, what: str, value: str, hint: str) -> InputError:
+    return InputError(f"{what}: {value} (in graph '{graph.name}')", hint=hint)
 
 
 def _shuffled(count: int, seed: int) -> Tensor:

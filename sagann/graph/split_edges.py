@@ -86,13 +86,13 @@ def edge_split(
         >>> split.train.num_edges, split.val.num_edges, split.test.num_edges
         (2, 2, 0)
     """
-    fix = "Pass a topology: that of a graph is graph.topology."
-    require_type(topology, Topology, where="edge_split, topology", fix=fix)
+    hint = "Pass a topology: that of a graph is graph.topology."
+    require_type(topology, Topology, where="edge_split, topology", hint=hint)
     topology.require_unwritten()
     require_shares(train, val, where="edge_split")
-    require_type(seed, int, where="edge_split, seed", fix="Pass a whole number.")
-    require_type(undirected, bool, where="edge_split, undirected", fix="Pass True or False.")
-    require_type(ids, Tensor, where="edge_split, ids", fix="Pass graph.original_ids.", optional=True)
+    require_type(seed, int, where="edge_split, seed", hint="Pass a whole number.")
+    require_type(undirected, bool, where="edge_split, undirected", hint="Pass True or False.")
+    require_type(ids, Tensor, where="edge_split, ids", hint="Pass graph.original_ids.", optional=True)
     known_as = np.arange(topology.num_dst) if ids is None else ids.cpu().numpy()
     cuts = _cuts(_hashes(topology, known_as, seed, undirected), train, val)
     hashes = _hashes(topology, known_as, seed, undirected)[:-1]

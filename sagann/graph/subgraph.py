@@ -112,10 +112,9 @@ def check_order(graph: Graph, order: Tensor) -> None:
     """Check that ``order``, int64 [num_vertices], is a permutation of the vertices that mixes no graphs."""
     if len(order) != graph.num_vertices:
         raise InputError(
-            "vertex order is not a permutation",
-            value=f"{len(order)} ids, {graph.num_vertices} vertices",
-            where=f"order of graph '{graph.name}'",
-            fix="Pass every vertex once, or take a subgraph.",
+            f"vertex order is not a permutation: {len(order)} ids, {graph.num_vertices} vertices (in order of "
+            f"graph '{graph.name}')",
+            hint="Pass every vertex once, or take a subgraph.",
         )
     _check_vertices(order, graph)
     fields_of_graphs(graph, order)
@@ -124,17 +123,15 @@ def check_order(graph: Graph, order: Tensor) -> None:
 def _check_vertices(vertices: Tensor, graph: Graph) -> None:
     where = f"vertices of graph '{graph.name}'"
     if vertices.dtype != torch.int64 or vertices.ndim != 1:
-        fix = "Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask."
-        raise wrong_form(vertices, "torch.int64 [M]", where=where, fix=fix)
+        hint = "Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask."
+        raise wrong_form(vertices, "torch.int64 [M]", where=where, hint=hint)
     check_ids(vertices, graph.num_vertices, "vertex", where=numbered(where, "position"))
     times = torch.bincount(vertices, minlength=graph.num_vertices)
     if len(vertices) and times.max() > 1:
         repeated = int((times > 1).nonzero()[0])
         raise InputError(
-            "vertex id repeated",
-            value=f"{repeated} occurs {int(times[repeated])} times",
-            where=where,
-            fix="Pass every vertex at most once.",
+            f"vertex id repeated: {repeated} occurs {int(times[repeated])} times (in {where})",
+            hint="Pass every vertex at most once.",
         )
 
 
@@ -142,10 +139,9 @@ def require_no_links(graph: Graph, doing: str) -> None:
     """Refuse a graph whose links were held out; ``doing`` says what would lose them, for the error."""
     if graph.links is not None:
         raise InputError(
-            f"{doing} before links are held out",
-            value=f"{graph.links.num_links} links are held out",
-            where=f"graph '{graph.name}'",
-            fix="Begin from the graph as it was before, and pass the result to sagann.sampling.hold_out_links.",
+            f"{doing} before links are held out: {graph.links.num_links} links are held out (in graph "
+            f"'{graph.name}')",
+            hint="Begin from the graph as it was before, and pass the result to sagann.sampling.hold_out_links.",
         )
 
 
@@ -159,10 +155,9 @@ def fields_of_graphs(graph: Graph, vertices: Tensor) -> dict[str, Any]:
         counts = torch.bincount(runs)
         mixed = int((counts > 1).nonzero()[0])
         raise InputError(
-            "vertices of several graphs are mixed",
-            value=f"the vertices of graph {mixed} are in {int(counts[mixed])} places",
-            where=f"vertices of graph '{graph.name}'",
-            fix="Keep the vertices of each graph together, or drop graph_ptr first.",
+            f"vertices of several graphs are mixed: the vertices of graph {mixed} are in {int(counts[mixed])} "
+            f"places (in vertices of graph '{graph.name}')",
+            hint="Keep the vertices of each graph together, or drop graph_ptr first.",
         )
 
     return {

@@ -61,17 +61,15 @@ def for_task(graph: Graph, task: str | None = None, *, where: str = "for_task") 
     known = tasks_of(graph)
     if task is None and len(known) > 1:
         raise InputError(
-            "the graph has answers for several tasks",
-            value=f"{answers_of(graph)}, and no task is named",
-            where=f"graph '{graph.name}'",
-            fix=f"Choose {' or '.join(known)}: TrainConfig(task=...), or --task.",
+            f"the graph has answers for several tasks: {answers_of(graph)}, and no task is named (in graph "
+            f"'{graph.name}')",
+            hint=f"Choose {' or '.join(known)}: TrainConfig(task=...), or --task.",
         )
     if task is not None and task not in known:
         raise InputError(
-            "the task does not fit the graph",
-            value=f"task '{task}', graph '{graph.name}' has {answers_of(graph)}",
-            where=where,
-            fix=TO_HOLD_OUT
+            f"the task does not fit the graph: task '{task}', graph '{graph.name}' has {answers_of(graph)} (in "
+            f"{where})",
+            hint=TO_HOLD_OUT
             if task == LINK_TASK
             else f"Choose {' or '.join(known)}."
             if known

@@ -29,10 +29,8 @@ def pytorch_threads() -> Iterator[int]:
         numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     except ValueError as error:
         raise InputError(
-            "Numba cannot start its threads",
-            value=first_line(error),
-            where="the environment",
-            fix="Unset NUMBA_NUM_THREADS and NUMBA_THREADING_LAYER, or correct them.",
+            f"Numba cannot start its threads: {first_line(error)} (in the environment)",
+            hint="Unset NUMBA_NUM_THREADS and NUMBA_THREADING_LAYER, or correct them.",
         ) from error
     try:
         yield numba.get_num_threads()

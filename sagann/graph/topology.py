@@ -192,10 +192,9 @@ class Topology:
             return
         name = "indices" if found[0] == self._versions[0] else "indptr"
         raise LayerError(
-            "the edges of a topology were overwritten",
-            value="the array was changed in place after the topology was made from it",
-            where=f"Topology.{name}",
-            fix=f"Work on topology.{name}.clone(), and make other edges with sagann.Topology.from_coo; then load the graph again.",
+            "the edges of a topology were overwritten: the array was changed in place after the topology was "
+            f"made from it (in Topology.{name})",
+            hint=f"Work on topology.{name}.clone(), and make other edges with sagann.Topology.from_coo; then load the graph again.",
         )
 
     @property

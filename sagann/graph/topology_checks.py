@@ -19,23 +19,21 @@ def check_forms(
 ) -> None:
     """Check types, dtypes and shapes of what a topology is made of; the values are not read."""
     for name, array in (("indptr", indptr), ("indices", indices)):
-        require_type(array, Tensor, where=f"Topology.{name}", fix=_AS_TENSOR)
-    require_type(edge_ids, Tensor, where="Topology.edge_ids", fix=_AS_TENSOR, optional=True)
+        require_type(array, Tensor, where=f"Topology.{name}", hint=_AS_TENSOR)
+    require_type(edge_ids, Tensor, where="Topology.edge_ids", hint=_AS_TENSOR, optional=True)
     _require_edge_data(edge_data)
-    require_type(num_src, int, where="Topology.num_src", fix=_AS_COUNT)
+    require_type(num_src, int, where="Topology.num_src", hint=_AS_COUNT)
     if indptr.dtype != torch.int64 or indptr.ndim != 1 or len(indptr) == 0:
-        fix = "Convert the offsets with .to(torch.int64)."
-        raise wrong_form(indptr, "torch.int64 [num_dst + 1]", where="Topology.indptr", fix=fix)
+        hint = "Convert the offsets with .to(torch.int64)."
+        raise wrong_form(indptr, "torch.int64 [num_dst + 1]", where="Topology.indptr", hint=hint)
     if indices.dtype not in (torch.int32, torch.int64) or indices.ndim != 1:
-        expected, fix = "torch.int32 or torch.int64 [num_edges]", "Convert the ids with .to(torch.int32)."
-        raise wrong_form(indices, expected, where="Topology.indices", fix=fix)
+        expected, hint = "torch.int32 or torch.int64 [num_edges]", "Convert the ids with .to(torch.int32)."
+        raise wrong_form(indices, expected, where="Topology.indices", hint=hint)
     num_dst, num_edges = indptr.size(0) - 1, indices.size(0)
     if num_dst > num_src:
         raise InputError(
-            "more destination than source vertices",
-            value=f"num_dst {num_dst}, num_src {num_src}",
-            where="Topology",
-            fix="Number the vertices so that the destinations are the first of the sources.",
+            f"more destination than source vertices: num_dst {num_dst}, num_src {num_src} (in Topology)",
+            hint="Number the vertices so that the destinations are the first of the sources.",
         )
     _check_rows(edge_data or {}, num_edges)
     if edge_ids is not None:
@@ -45,34 +43,32 @@ def check_forms(
 def check_coo(src: Tensor, dst: Tensor, num_src: int, num_dst: int, edge_data: Mapping[str, Tensor] | None) -> None:
     """Check a list of edges, with its ids."""
     for side, ids in (("src", src), ("dst", dst)):
-        require_type(ids, Tensor, where=f"Topology.from_coo, {side}", fix=_AS_TENSOR)
+        require_type(ids, Tensor, where=f"Topology.from_coo, {side}", hint=_AS_TENSOR)
     _require_edge_data(edge_data)
     for name, count in (("num_src", num_src), ("num_dst", num_dst)):
-        require_type(count, int, where=f"Topology.from_coo, {name}", fix=_AS_COUNT)
+        require_type(count, int, where=f"Topology.from_coo, {name}", hint=_AS_COUNT)
     if src.ndim != 1 or src.shape != dst.shape:
         raise InputError(
-            "source and destination ids differ in shape",
-            value=f"{list(src.shape)} and {list(dst.shape)}, expected two arrays [num_edges]",
-            where="Topology.from_coo",
-            fix="Pass one source and one destination id per edge.",
+            f"source and destination ids differ in shape: {list(src.shape)} and {list(dst.shape)}, expected "
+            "two arrays [num_edges] (in Topology.from_coo)",
+            hint="Pass one source and one destination id per edge.",
         )
     for name, side, ids, count in (("src", "source", src, num_src), ("dst", "destination", dst, num_dst)):
         if ids.dtype not in (torch.int32, torch.int64):
-            fix = "Convert the ids with .to(torch.int64)."
-            raise wrong_form(ids, "torch.int32 or torch.int64 [num_edges]", where=name, fix=fix)
+            hint = "Convert the ids with .to(torch.int64)."
+            raise wrong_form(ids, "torch.int32 or torch.int64 [num_edges]", where=name, hint=hint)
         check_all_ids(ids, count, side, name)
     _check_rows(edge_data or {}, len(src))
 
 
 def check_edge_index(edge_index: Tensor) -> None:
     """Check the form of PyG's ``edge_index``."""
-    require_type(edge_index, Tensor, where="Topology.from_edge_index, edge_index", fix=_AS_TENSOR)
+    require_type(edge_index, Tensor, where="Topology.from_edge_index, edge_index", hint=_AS_TENSOR)
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         raise InputError(
-            "edge_index has the wrong form",
-            value=f"{list(edge_index.shape)}, expected [2, num_edges]",
-            where="Topology.from_edge_index, edge_index",
-            fix="Pass the sources in the first row and the destinations in the second; transpose edges [num_edges, 2].",
+            f"edge_index has the wrong form: {list(edge_index.shape)}, expected [2, num_edges] (in "
+            "Topology.from_edge_index, edge_index)",
+            hint="Pass the sources in the first row and the destinations in the second; transpose edges [num_edges, 2].",
         )
 
 
@@ -83,20 +79,19 @@ def check_all_ids(ids: Tensor, num_vertices: int, side: str, name: str) -> None:
 
 
 def _require_edge_data(edge_data: object) -> None:
-    fix = "Pass a mapping of name to tensor, with a row per edge."
-    require_type(edge_data, Mapping, where="edge data", fix=fix, optional=True)
+    hint = "Pass a mapping of name to tensor, with a row per edge."
+    require_type(edge_data, Mapping, where="edge data", hint=hint, optional=True)
     if isinstance(edge_data, Mapping):
         for name, rows in edge_data.items():
-            require_type(name, str, where="names of edge data", fix=fix)
-            require_type(rows, Tensor, where=f"edge data '{name}'", fix=_AS_TENSOR)
+            require_type(name, str, where="names of edge data", hint=hint)
+            require_type(rows, Tensor, where=f"edge data '{name}'", hint=_AS_TENSOR)
 
 
 def _check_rows(edge_data: Mapping[str, Tensor], num_edges: int) -> None:
     for name, rows in edge_data.items():
         if rows.ndim == 0 or len(rows) != num_edges:
             raise InputError(
-                "edge data has the wrong number of rows",
-                value=f"{list(rows.shape)}, expected one row for each of {num_edges} edges",
-                where=f"edge data '{name}'",
-                fix="Pass one row per edge, in the topology's order (by destination, then source), or use from_coo.",
+                f"edge data has the wrong number of rows: {list(rows.shape)}, expected one row for each of "
+                f"{num_edges} edges (in edge data '{name}')",
+                hint="Pass one row per edge, in the topology's order (by destination, then source), or use from_coo.",
             )

@@ -91,10 +91,9 @@ def add_self_loops(
     for name in topology.edge_data:
         if name not in kept and not leave_out:
             raise InputError(
-                "edge data has no value for new self-loops",
-                value=f"{int(shift[-1])} vertices without a self-loop",
-                where=f"edge data '{name}' of graph '{graph.name}'",
-                fix=f"Pass a value, fill={{'{name}': 0}}, or drop the edge data, leave_out=True.",
+                f"edge data has no value for new self-loops: {int(shift[-1])} vertices without a self-loop (in "
+                f"edge data '{name}' of graph '{graph.name}')",
+                hint=f"Pass a value, fill={{'{name}': 0}}, or drop the edge data, leave_out=True.",
             )
     new_topology = Topology(
         indptr=indptr,
@@ -188,10 +187,8 @@ def add_inverse_edges(graph: Graph) -> Graph:
     types = graph.topology.edge_data.get("type")
     if types is None or graph.num_edge_types == 0:
         raise InputError(
-            "inverse edges need edge types",
-            value=f"num_edge_types {graph.num_edge_types}",
-            where=f"graph '{graph.name}'",
-            fix="Use symmetrise for a graph without edge types.",
+            f"inverse edges need edge types: num_edge_types {graph.num_edge_types} (in graph '{graph.name}')",
+            hint="Use symmetrise for a graph without edge types.",
         )
     wide = _wide_types(types)
     inverse = {**graph.topology.edge_data, "type": wide + graph.num_edge_types}

@@ -65,17 +65,16 @@ def validate_graphs(graph: Graph) -> None:
         where = _name(graph, "graph_ptr")
         if ptr.dtype != torch.int64 or ptr.ndim != 1 or len(ptr) == 0:
             raise wrong_form(
-                ptr, "torch.int64 [num_graphs + 1]", where=where, fix="Convert the offsets with .to(torch.int64)."
+                ptr, "torch.int64 [num_graphs + 1]", where=where, hint="Convert the offsets with .to(torch.int64)."
             )
         check_offsets(ptr, graph.num_vertices, "graph offsets", where=where)
     num_graphs = 0 if ptr is None else graph.num_graphs
     if names and len(names) != num_graphs:
         raise InputError(
-            "graphs and their names differ in number",
-            value=f"{len(names)} names, {num_graphs} graphs"
-            + (" because there is no graph_ptr" if ptr is None else ""),
-            where=_name(graph, "graph_names"),
-            fix="Pass one name per graph, or none.",
+            f"graphs and their names differ in number: {len(names)} names, {num_graphs} "
+            f"graphs{' because there is no graph_ptr' if ptr is None else ''} (in "
+            f"{_name(graph, 'graph_names')})",
+            hint="Pass one name per graph, or none.",
         )
     if ptr is not None:
         _check_no_crossing(graph, ptr)
@@ -87,7 +86,7 @@ def _check_original_ids(graph: Graph) -> None:
         return
     if ids.dtype != torch.int64 or ids.ndim != 1:
         raise wrong_form(
-            ids, "torch.int64 [num_vertices]", where=where, fix="Convert the ids with .to(torch.int64)."
+            ids, "torch.int64 [num_vertices]", where=where, hint="Convert the ids with .to(torch.int64)."
         )
     seen = torch.zeros(graph.num_vertices, dtype=torch.bool)
     for part in slices(len(ids)):
@@ -96,10 +95,8 @@ def _check_original_ids(graph: Graph) -> None:
     missing = first_true(~seen)
     if missing is not None:
         raise InputError(
-            "original ids are no permutation",
-            value=f"{missing} is missing, so another one stands twice",
-            where=where,
-            fix="Pass every id once, or None for a graph that was not renumbered.",
+            f"original ids are no permutation: {missing} is missing, so another one stands twice (in {where})",
+            hint="Pass every id once, or None for a graph that was not renumbered.",
         )
 
 
@@ -112,10 +109,9 @@ def _check_no_crossing(graph: Graph, ptr: Tensor) -> None:
         if at is not None:
             source_graph = int(torch.bucketize(src[at], ptr, right=True)) - 1
             raise InputError(
-                "an edge joins two graphs",
-                value=f"{int(src[at])} -> {int(dst[at])}, from graph {source_graph} to graph {int(owner[at])}",
-                where=f"{_name(graph, 'edges')}, edge {edges.start + at}",
-                fix="Remove the edge, or correct graph_ptr.",
+                f"an edge joins two graphs: {int(src[at])} -> {int(dst[at])}, from graph {source_graph} to "
+                f"graph {int(owner[at])} (in {_name(graph, 'edges')}, edge {edges.start + at})",
+                hint="Remove the edge, or correct graph_ptr.",
             )
 
 
@@ -123,8 +119,8 @@ def _check_edge_data(graph: Graph) -> None:
     data = graph.topology.edge_data
     weight, types = data.get("weight"), data.get("type")
     if weight is not None and (not weight.is_floating_point() or weight.ndim != 1):
-        fix = "Convert the weights with .float(), one per edge."
-        raise wrong_form(weight, "floating point [num_edges]", where=_name(graph, "edge data 'weight'"), fix=fix)
+        hint = "Convert the weights with .float(), one per edge."
+        raise wrong_form(weight, "floating point [num_edges]", where=_name(graph, "edge data 'weight'"), hint=hint)
     for name, rows in data.items():
         if rows.is_floating_point():
             what = f"edge data '{name}'"
@@ -134,17 +130,18 @@ def _check_edge_data(graph: Graph) -> None:
         _check_types(graph, types)
     elif graph.num_edge_types:
         raise InputError(
-            "edge types are missing",
-            value=f"num_edge_types {graph.num_edge_types}, no edge data 'type'",
-            where=_name(graph, "edge data"),
-            fix="Pass edge data 'type', or num_edge_types 0.",
+            f"edge types are missing: num_edge_types {graph.num_edge_types}, no edge data 'type' (in "
+            f"{_name(graph, 'edge data')})",
+            hint="Pass edge data 'type', or num_edge_types 0.",
         )
 
 
 def _check_types(graph: Graph, types: Tensor) -> None:
     where = _name(graph, "edge data 'type'")
     if types.dtype not in TYPE_DTYPES or types.ndim != 1:
-        raise wrong_form(types, "integers [num_edges]", where=where, fix="Convert the types with .to(torch.int64).")
+        raise wrong_form(
+            types, "integers [num_edges]", where=where, hint="Convert the types with .to(torch.int64)."
+        )
     for part in slices(len(types)):
         # Widened, because the comparison with the number of types would overflow in 8 or 16 bits.
         check_types(types[part].long(), graph.num_edge_types, where=numbered(where, "edge", part.start))
@@ -157,20 +154,18 @@ def _check_features(graph: Graph) -> None:
     store = feature_store(features)
     if features.dtype not in FEATURE_DTYPES or len(store.row_shape) != 1:
         raise InputError(
-            "array has the wrong form",
-            value=f"{features.dtype} {[store.num_rows, *store.row_shape]}, expected floating point [num_vertices, num_features]",
-            where=where,
-            fix="Convert the features with .float(), one row per vertex.",
+            f"array has the wrong form: {features.dtype} {[store.num_rows, *store.row_shape]}, expected "
+            f"floating point [num_vertices, num_features] (in {where})",
+            hint="Convert the features with .float(), one row per vertex.",
         )
     if is_sparse(features):
         _check_sparse_features(features, where)
         return
     if isinstance(features, Tensor) and features.layout != torch.strided:
         raise InputError(
-            "features have a layout that is not supported",
-            value=f"{features.layout}, expected torch.strided or torch.sparse_csr",
-            where=where,
-            fix="Convert them with .to_sparse_csr(), or .to_dense().",
+            f"features have a layout that is not supported: {features.layout}, expected torch.strided or "
+            f"torch.sparse_csr (in {where})",
+            hint="Convert them with .to_sparse_csr(), or .to_dense().",
         )
     for part in slices(store.num_rows, store.row_shape[0]):
         check_finite(
@@ -183,10 +178,9 @@ def _check_sparse_features(features: Tensor, name: str) -> None:
     check_offsets(offsets, len(columns), "offsets of sparse features", where=name)
     if len(values) != len(columns):
         raise InputError(
-            "columns and values of sparse features differ in number",
-            value=f"{len(columns)} columns and {len(values)} values",
-            where=name,
-            fix="Make the features with torch.sparse_csr_tensor(..., check_invariants=True), which says where they differ.",
+            f"columns and values of sparse features differ in number: {len(columns)} columns and {len(values)} "
+            f"values (in {name})",
+            hint="Make the features with torch.sparse_csr_tensor(..., check_invariants=True), which says where they differ.",
         )
 
     def entries(first: int) -> Where:

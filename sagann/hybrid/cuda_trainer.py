@@ -126,8 +126,7 @@ class CudaTrainer:
             if isinstance(error, SagannError):
                 raise
             raise TrainerError(
-                f"trainer '{self.name}' has failed while {doing}",
-                value=first_line(error),
-                where=f"device {self._streams.device}",
-                fix="If the device's memory is full, lower the batch size or the fanouts; with --device it trains alone, and errors come with their line.",
+                f"trainer '{self.name}' has failed while {doing}: {first_line(error)} (in device "
+                f"{self._streams.device})",
+                hint="If the device's memory is full, lower the batch size or the fanouts; with --device it trains alone, and errors come with their line.",
             ) from error

@@ -59,19 +59,15 @@ class Devices:
         cuda = [f"{name}:{int(number or 0)}" for name, number in named if name == _CUDA]
         if len(named) < len(found) or len(hosts) > 1 or len(hosts) == len(named) or len(set(cuda)) < len(cuda):
             raise InputError(
-                "no list of trainers",
-                value=f"'{text:.100}'",
-                where=where,
-                fix=f"Write '{HOST}' at most once, '{_CUDA}:0' and so on for CUDA devices, and '{ACCELERATOR}' for each process of its own, with numbers "
+                f"no list of trainers: '{text:.100}' (in {where})",
+                hint=f"Write '{HOST}' at most once, '{_CUDA}:0' and so on for CUDA devices, and '{ACCELERATOR}' for each process of its own, with numbers "
                 f"of cores: {HOST},{_CUDA}:0 or {HOST}:2,{ACCELERATOR}:1. '{AUTO}' names the processor and all CUDA devices.",
             )
         numbers = [int(number) for name, number in named if number is not None and name != _CUDA]
         if any(number not in RANGES["threads"] for number in numbers):
             raise InputError(
-                "number of cores is out of range",
-                value=f"'{text:.100}', each is {RANGES['threads']}",
-                where=where,
-                fix="Name the cores of this machine.",
+                f"number of cores is out of range: '{text:.100}', each is {RANGES['threads']} (in {where})",
+                hint="Name the cores of this machine.",
             )
         return cls(
             uses_host=bool(hosts),
@@ -109,10 +105,9 @@ class Devices:
         ):
             if wanted > num_cores():
                 raise InputError(
-                    f"{who} more cores than there are",
-                    value=f"{wanted}, and this process may use {num_cores()}",
-                    where="devices",
-                    fix="Name fewer cores, or fewer accelerators.",
+                    f"{who} more cores than there are: {wanted}, and this process may use {num_cores()} (in "
+                    "devices)",
+                    hint="Name fewer cores, or fewer accelerators.",
                 )
         if not hasattr(os, "sched_setaffinity"):
             # Elsewhere the system divides the cores.
@@ -139,9 +134,7 @@ def _all_cuda(where: str) -> tuple[str, ...]:
     count = num_cuda_devices()
     if not count:
         raise InputError(
-            "no CUDA device for the processor to train with",
-            value=f"'{AUTO}', and PyTorch sees none",
-            where=where,
-            fix=f"Leave devices out, or give an accelerator in a process of its own some cores: {HOST}:2,{ACCELERATOR}:1.",
+            f"no CUDA device for the processor to train with: '{AUTO}', and PyTorch sees none (in {where})",
+            hint=f"Leave devices out, or give an accelerator in a process of its own some cores: {HOST}:2,{ACCELERATOR}:1.",
         )
     return tuple(f"{_CUDA}:{index}" for index in range(count))

@@ -176,10 +176,9 @@ class ProcessTrainer:
         ready = wait([self._pipe, self._process.sentinel], timeout=self._most_wait_s)
         if not ready:
             raise TrainerError(
-                f"trainer '{self.name}' does not answer",
-                value=f"no answer within {self._most_wait_s:g} s while {doing}",
-                where=f"process {self.pid}",
-                fix="See whether the process is stopped or its machine is short of memory, and continue with --resume.",
+                f"trainer '{self.name}' does not answer: no answer within {self._most_wait_s:g} s while "
+                f"{doing} (in process {self.pid})",
+                hint="See whether the process is stopped or its machine is short of memory, and continue with --resume.",
             )
         try:
             answer: Answer = self._pipe.recv()
@@ -187,10 +186,8 @@ class ProcessTrainer:
             raise self._gone(doing) from error
         if answer.error:
             raise TrainerError(
-                f"trainer '{self.name}' has failed while {doing}",
-                value=answer.error,
-                where=f"process {self.pid}",
-                fix="Do what that error says; without --devices it comes with its line.",
+                f"trainer '{self.name}' has failed while {doing}: {answer.error} (in process {self.pid})",
+                hint="Do what that error says; without --devices it comes with its line.",
             )
         return answer
 
@@ -211,10 +208,8 @@ class ProcessTrainer:
             why = f"ended with exit code {code}"
         starts = doing == "starting"
         return TrainerError(
-            f"trainer '{self.name}' is gone",
-            value=f"{why} while {doing}",
-            where=f"process {self.pid}",
-            fix="Call the training below `if __name__ == '__main__':`, because the process imports the program."
+            f"trainer '{self.name}' is gone: {why} while {doing} (in process {self.pid})",
+            hint="Call the training below `if __name__ == '__main__':`, because the process imports the program."
             if starts
             else "Continue with --resume, and with other --devices if it happens again; SIGKILL often means that memory ran out.",
         )
@@ -253,8 +248,7 @@ def pickled(value: object) -> bytes:
         return pickle.dumps(value)
     except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
         raise InputError(
-            "the model or its loss cannot be sent to another process",
-            value=first_line(error),
-            where="TrainConfig.devices",
-            fix="Define its classes and functions at the top of a module, or train in this process alone, without devices.",
+            f"the model or its loss cannot be sent to another process: {first_line(error)} (in "
+            "TrainConfig.devices)",
+            hint="Define its classes and functions at the top of a module, or train in this process alone, without devices.",
         ) from error

@@ -47,10 +47,10 @@ class SharedPiece:
                 self._descriptor = os.dup(file.fileno())
         except OSError as error:
             raise InputError(
-                "the memory that processes share is full",
-                value=f"{format_bytes(num_bytes)} wanted, {format_bytes(shutil.disk_usage(folder).free)} free in {folder} ({error.strerror})",
-                where=f"trainer '{name}'",
-                fix="Lower the batch size or the batches ahead, or give the container more (docker run --shm-size).",
+                f"the memory that processes share is full: {format_bytes(num_bytes)} wanted, "
+                f"{format_bytes(shutil.disk_usage(folder).free)} free in {folder} ({error.strerror}) (in "
+                f"trainer '{name}')",
+                hint="Lower the batch size or the batches ahead, or give the container more (docker run --shm-size).",
             ) from error
         self._close = weakref.finalize(self, os.close, self._descriptor)
 

@@ -35,10 +35,9 @@ def synchronised(found: Mapping[str, Found], parameters: Sequence[Tensor], itera
     if any(finite.values()) and not all(finite.values()):
         name = next(name for name, is_finite in finite.items() if not is_finite)
         raise TrainerError(
-            f"trainer '{name}' gave numbers that are not finite while propagating {iteration}",
-            value=f"its loss is {found[name].loss.item():.6g}, and the others' numbers are finite",
-            where=f"trainer '{name}'",
-            fix="If one vertex has such a feature, correct the data; otherwise leave this trainer out of --devices.",
+            f"trainer '{name}' gave numbers that are not finite while propagating {iteration}: its loss is "
+            f"{found[name].loss.item():.6g}, and the others' numbers are finite (in trainer '{name}')",
+            hint="If one vertex has such a feature, correct the data; otherwise leave this trainer out of --devices.",
         )
     gradients = [_added([each.gradients[number] for each in found.values()]) for number in range(len(parameters))]
     trained = [

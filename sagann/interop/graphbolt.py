@@ -97,19 +97,16 @@ class _Metadata:
         kind, name = item.get("format"), item.get("path")
         if kind not in kinds or not isinstance(name, str):
             raise DatasetError(
-                "file format not supported",
-                value=f"format {shown(kind)} of {shown(name)}, expected {' or '.join(kinds)}",
-                where=str(self.path),
-                fix="Save the array with numpy.save; files in torch's format may run code, so they are not opened.",
+                f"file format not supported: format {shown(kind)} of {shown(name)}, expected "
+                f"{' or '.join(kinds)} (in {self.path})",
+                hint="Save the array with numpy.save; files in torch's format may run code, so they are not opened.",
             )
         return self.path.parent / name
 
     def wrong(self, problem: str) -> DatasetError:
         return DatasetError(
-            "metadata.yaml cannot be used",
-            value=problem,
-            where=str(self.path),
-            fix="Follow GraphBolt's layout for on-disk datasets in the raw form, of a graph with vertices and edges of one kind each.",
+            f"metadata.yaml cannot be used: {problem} (in {self.path})",
+            hint="Follow GraphBolt's layout for on-disk datasets in the raw form, of a graph with vertices and edges of one kind each.",
         )
 
 
@@ -119,7 +116,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     except ImportError as error:
         raise MissingDependencyError("yaml", extra="graphbolt", feature="import of GraphBolt datasets") from error
     with (
-        reading(path, yaml.YAMLError, fix="Correct the file; it must be YAML."),
+        reading(path, yaml.YAMLError, hint="Correct the file; it must be YAML."),
         path.open("rb") as file,
     ):
         body = yaml.safe_load(file)
@@ -221,10 +218,8 @@ def _labels_of(seeds: Array, file: Path) -> Rows:
     labels = np.asarray(map_array(file))
     if labels.ndim == 0 or len(labels) != len(seeds):
         raise DatasetError(
-            "labels and seeds differ in number",
-            value=f"labels {list(labels.shape)}, {len(seeds)} seeds",
-            where=str(file),
-            fix="Provide one label for each seed.",
+            f"labels and seeds differ in number: labels {list(labels.shape)}, {len(seeds)} seeds (in {file})",
+            hint="Provide one label for each seed.",
         )
     return as_labels(array_rows(labels, str(file)))
 
@@ -238,16 +233,15 @@ def _labels(known: list[tuple[Array, Rows]], num_vertices: int, num_classes: int
     require_memory(
         num_vertices * row_bytes,
         where=f"labels of {num_vertices} vertices",
-        fix="Check the number of vertices that metadata.yaml states.",
+        hint="Check the number of vertices that metadata.yaml states.",
     )
     whole = np.full((num_vertices, *first.row_shape), 0 if first.row_shape else -1, dtype=first.store_as)
     for seeds, labels in known:
         if labels.row_shape != first.row_shape:
             raise DatasetError(
-                "labels of the sets differ in form",
-                value=f"rows have shape {list(labels.row_shape)}, but those of {first.file} {list(first.row_shape)}",
-                where=labels.file,
-                fix="Give the labels of all sets the same number of columns.",
+                f"labels of the sets differ in form: rows have shape {list(labels.row_shape)}, but those of "
+                f"{first.file} {list(first.row_shape)} (in {labels.file})",
+                hint="Give the labels of all sets the same number of columns.",
             )
         for chunk in labels.chunks():
             # Labels are checked here, where the error can still name the file and the row.

@@ -74,17 +74,14 @@ def load_dataset(
         sagann.errors.DatasetError: dataset not found: looked in 'nowhere', where there is none (in 'cora'). Fetch it once with PyG: \
 torch_geometric.datasets.Planetoid('nowhere', 'Cora').
     """
-    require_type(name, str, where="load_dataset.name", fix="Pass a name, as 'cora'.")
-    require_type(root, (str, os.PathLike), where="load_dataset.root", fix="Pass a folder.", optional=True)
+    require_type(name, str, where="load_dataset.name", hint="Pass a name, as 'cora'.")
+    require_type(root, (str, os.PathLike), where="load_dataset.root", hint="Pass a folder.", optional=True)
     if root is not None and "\0" in str(root):
         raise InputError(
-            "a folder cannot have this name",
-            value=shown(str(root)),
-            where="load_dataset.root",
-            fix="Pass a folder.",
+            f"a folder cannot have this name: {shown(str(root))} (in load_dataset.root)", hint="Pass a folder."
         )
-    require_type(split, (int, str), where="load_dataset.split", fix="Pass a column or a name.", optional=True)
-    require_type(download, bool, where="load_dataset.download", fix="Pass True or False.")
+    require_type(split, (int, str), where="load_dataset.split", hint="Pass a column or a name.", optional=True)
+    require_type(download, bool, where="load_dataset.download", hint="Pass True or False.")
     roots = [Path(each) for each in (ROOTS if root is None else [root])]
     wanted = _plain(name)
     there = [found for each in roots for found in _datasets_in(each, wanted)]
@@ -99,10 +96,8 @@ torch_geometric.datasets.Planetoid('nowhere', 'Cora').
         raise _not_found(name, roots, [found for found, _ in there])
     if len(matches) > 1:
         raise DatasetError(
-            "several datasets have this name",
-            value=", ".join(str(path) for path in matches),
-            where=f"'{name}'",
-            fix="Say which: give the folder above it in the name or as root, or open the path: sagann.load_graph, sagann.interop.read_pyg "
+            f"several datasets have this name: {', '.join(str(path) for path in matches)} (in '{name}')",
+            hint="Say which: give the folder above it in the name or as root, or open the path: sagann.load_graph, sagann.interop.read_pyg "
             "or read_ogb.",
         )
     return _opened(matches[0], name, split, task)
@@ -164,10 +159,8 @@ def _refuse_foreign(path: Path, kind: str, split: int | str | None, task: Task) 
     given = {"split": split, "task": None if task == "auto" else task}
     if wrong := [f"{name}={shown(value)}" for name, value in given.items() if value is not None]:
         raise InputError(
-            "argument does not fit the dataset",
-            value=f"{', '.join(wrong)}, for a dataset {kind}",
-            where=str(path),
-            fix="Leave it out: a number is a column of PyG's masks, a name is a scheme of OGB, and a task is for PyG's y.",
+            f"argument does not fit the dataset: {', '.join(wrong)}, for a dataset {kind} (in {path})",
+            hint="Leave it out: a number is a column of PyG's masks, a name is a scheme of OGB, and a task is for PyG's y.",
         )
 
 
@@ -178,17 +171,14 @@ def _file_of_pyg(folder: Path, name: str) -> Path:
     files = [each for each in files if each.name == "data.pt"] or files
     if not files:
         raise DatasetError(
-            "PyG has not processed the dataset yet",
-            value=f"no graph in {processed}",
-            where=str(folder),
-            fix=_how_to_fetch(name, folder.parent) or "Open it once with PyG, which processes what lies in raw.",
+            f"PyG has not processed the dataset yet: no graph in {processed} (in {folder})",
+            hint=_how_to_fetch(name, folder.parent) or "Open it once with PyG, which processes what lies in raw.",
         )
     if len(files) > 1:
         raise DatasetError(
-            "the dataset has several files",
-            value=", ".join(each.name for each in files[:_MOST_NAMES]),
-            where=str(processed),
-            fix="Read one of them: sagann.interop.read_pyg(FILE).",
+            f"the dataset has several files: {', '.join(each.name for each in files[:_MOST_NAMES])} (in "
+            f"{processed})",
+            hint="Read one of them: sagann.interop.read_pyg(FILE).",
         )
     return files[0]
 
@@ -198,10 +188,9 @@ def _not_found(name: str, roots: Sequence[Path], known: Sequence[str]) -> Datase
     fetch = _how_to_fetch(name, roots[0])
     own = "Fetch it with PyG or OGB, or make it with 'sagann data import'; root= names another folder."
     return DatasetError(
-        "dataset not found",
-        value=f"looked in {', '.join(repr(str(root)) for root in roots)}, where {found}",
-        where=f"'{name:.80}'",
-        fix=did_you_mean(name, [each.rpartition("/")[2].removesuffix(".npz") for each in known]) + (fetch or own),
+        f"dataset not found: looked in {', '.join(repr(str(root)) for root in roots)}, where {found} (in "
+        f"'{name:.80}')",
+        hint=did_you_mean(name, [each.rpartition("/")[2].removesuffix(".npz") for each in known]) + (fetch or own),
     )
 
 

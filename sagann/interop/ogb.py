@@ -159,13 +159,13 @@ def _masks(folder: Path, scheme: str | None, num_vertices: int) -> dict[str, Row
         scheme = schemes[0]
     if scheme not in schemes:
         what, value = "no such split scheme", f"{scheme!r}; there are {', '.join(schemes)}"
-        fix = "Name one of them: split=... (--split-scheme)."
+        hint = "Name one of them: split=... (--split-scheme)."
         if not schemes:
             value = "no folder of a scheme stands in it"
-            fix = "Put the split there as SCHEME/train.csv and so on; or remove the folder, and name no scheme."
+            hint = "Put the split there as SCHEME/train.csv and so on; or remove the folder, and name no scheme."
         elif scheme is None:
             what = "split scheme is not clear"
-        raise DatasetError(what, value=value, where=str(folder), fix=fix)
+        raise DatasetError(f"{what}: {value} (in {folder})", hint=hint)
     tables = {
         name: CsvTable(_require(folder / scheme, f"{file}.csv"), header=False)
         for name, file in _SPLIT_FILES.items()
@@ -215,5 +215,5 @@ def _require(folder: Path, name: str) -> Path:
 
 
 def _not_ogb(what: str, value: str, where: Path) -> DatasetError:
-    fix = "Give a node-property dataset of OGB (ogbn-..., with vertices of one kind) as it was downloaded."
-    return DatasetError(what, value=value, where=str(where), fix=fix)
+    hint = "Give a node-property dataset of OGB (ogbn-..., with vertices of one kind) as it was downloaded."
+    return DatasetError(f"{what}: {value} (in {where})", hint=hint)

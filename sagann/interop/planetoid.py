@@ -77,10 +77,9 @@ def fetch_planetoid(name: str, folder: Path) -> None:
         content = _fetched(f"{SOURCE}{path.name}", path)
         if _digest(content) != digest:
             raise DatasetError(
-                "what came is not the published file",
-                value=f"SHA-256 {_digest(content)}, expected {digest}",
-                where=f"{SOURCE}{path.name}",
-                fix=f"Something on the way has changed it; put the published file at {path}.",
+                f"what came is not the published file: SHA-256 {_digest(content)}, expected {digest} (in "
+                f"{SOURCE}{path.name})",
+                hint=f"Something on the way has changed it; put the published file at {path}.",
             )
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
@@ -105,11 +104,10 @@ def read_planetoid(folder: Path, name: str) -> Graph:
     content = {part: (folder / "raw" / f"ind.{name}.{part}").read_bytes() for part in PUBLISHED[name]}
     for part, digest in PUBLISHED[name].items():
         if _digest(content[part]) != digest:
+            place = str(folder / "raw" / f"ind.{name}.{part}")
             raise DatasetError(
-                "not the published file",
-                value=f"SHA-256 {_digest(content[part])}, expected {digest}",
-                where=str(folder / "raw" / f"ind.{name}.{part}"),
-                fix="Remove it; load_dataset fetches it again.",
+                f"not the published file: SHA-256 {_digest(content[part])}, expected {digest} (in {place})",
+                hint="Remove it; load_dataset fetches it again.",
             )
     return _graph_of(content)
 
@@ -183,10 +181,8 @@ def _fetched(url: str, path: Path) -> bytes:
             content: bytes = answer.read(_MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         raise DatasetError(
-            "the dataset is not here, and cannot be fetched",
-            value=in_one_line(error),
-            where=url,
-            fix=f"Connect to the network, or put the file at {path}.",
+            f"the dataset is not here, and cannot be fetched: {in_one_line(error)} (in {url})",
+            hint=f"Connect to the network, or put the file at {path}.",
         ) from error
     return content
 

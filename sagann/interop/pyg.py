@@ -69,17 +69,13 @@ def from_pyg(
     """
     if hasattr(data, "node_types"):
         raise InputError(
-            "kind of graph not supported",
-            value=f"{type(data).__name__} with vertices of several kinds",
-            where="from_pyg",
-            fix="Convert it with data.to_homogeneous(); its edge_type is kept.",
+            f"kind of graph not supported: {type(data).__name__} with vertices of several kinds (in from_pyg)",
+            hint="Convert it with data.to_homogeneous(); its edge_type is kept.",
         )
     if not callable(getattr(data, "to_dict", None)):
         raise InputError(
-            "argument has the wrong type",
-            value=f"a {type(data).__name__}, expected a Data object of PyG",
-            where="from_pyg",
-            fix="Pass torch_geometric.data.Data(x=..., edge_index=..., y=...), or of several graphs Batch.from_data_list(list(dataset)); "
+            f"argument has the wrong type: a {type(data).__name__}, expected a Data object of PyG (in from_pyg)",
+            hint="Pass torch_geometric.data.Data(x=..., edge_index=..., y=...), or of several graphs Batch.from_data_list(list(dataset)); "
             "without PyG make sagann.Graph(topology=sagann.Topology.from_edge_index(edge_index, num_vertices), features=x, labels=y, "
             "num_classes=...).",
         )
@@ -112,10 +108,8 @@ def to_pyg(graph: Graph) -> Data:
     ys = [rows for rows in answers if rows is not None]
     if len(ys) > 1:
         raise InputError(
-            "a PyG object has one y",
-            value=answers_of(graph),
-            where=f"to_pyg of graph '{graph.name}'",
-            fix="Choose one of them: to_pyg(for_task(graph, 'regression')), with sagann.graph.for_task.",
+            f"a PyG object has one y: {answers_of(graph)} (in to_pyg of graph '{graph.name}')",
+            hint="Choose one of them: to_pyg(for_task(graph, 'regression')), with sagann.graph.for_task.",
         )
     topology = graph.topology
     fields: dict[str, Any] = {f"edge_{name}": rows for name, rows in topology.edge_data.items()}
@@ -160,9 +154,10 @@ class Attributes:
         """An attribute, for errors."""
         return f"{self.path}, {name}" if self.path else f"data.{name}"
 
-    def refused(self, what: str, name: str, value: str, fix: str) -> InputError:
+    def refused(self, what: str, name: str, value: str, hint: str) -> InputError:
         """The error of an attribute."""
-        return (DatasetError if self.path else InputError)(what, value=value, where=self.where(name), fix=fix)
+        kind = DatasetError if self.path else InputError
+        return kind(f"{what}: {value} (in {self.where(name)})", hint=hint)
 
     def tensor(self, name: str) -> Tensor | None:
         """The tensor of this name, which counts as taken; None without one."""
@@ -175,8 +170,8 @@ class Attributes:
                 "an attribute is no tensor", name, form_of(value), f"Convert it: torch.as_tensor({name})."
             )
         if self.path and (value.layout != torch.strided or value.is_quantized or value.is_nested):
-            fix = "Save it as a plain tensor: x.detach().cpu().to_dense().contiguous()."
-            raise self.refused("a tensor is of a kind that is not read", name, form_of(value), fix)
+            hint = "Save it as a plain tensor: x.detach().cpu().to_dense().contiguous()."
+            raise self.refused("a tensor is of a kind that is not read", name, form_of(value), hint)
         return value
 
     def features(self) -> Tensor | None:
@@ -214,8 +209,8 @@ class Attributes:
                 continue
             if len(value) == num_edges or (not is_plain and name in ("weight", "type", "attr")):
                 if name == "type" and (value.is_floating_point() or value.ndim != 1):
-                    fix = "Convert it, or delete it."
-                    raise wrong_form(value, "integers [E]", where=self.where(key), fix=fix, error=DatasetError)
+                    hint = "Convert it, or delete it."
+                    raise wrong_form(value, "integers [E]", where=self.where(key), hint=hint, error=DatasetError)
                 self.tensor(key)
                 found[name] = value
         return found
@@ -274,19 +269,19 @@ class Attributes:
         if task == "multi-label":
             if is_matrix and _is_binary(y):
                 return y.to(torch.uint8), None
-            expected, fix = (
+            expected, hint = (
                 "0 and 1 [n, num_classes] for several labels each",
                 "Pass task='regression' (--task regression) for targets.",
             )
             if y.isnan().any():
-                fix = "Write 0 for an unknown label, or leave y out: task='none' (--task none)."
+                hint = "Write 0 for an unknown label, or leave y out: task='none' (--task none)."
                 expected += ", and no NaN"
-            raise wrong_form(y, expected, where=self.where("y"), fix=fix, error=error)
+            raise wrong_form(y, expected, where=self.where("y"), hint=hint, error=error)
         known = torch.where(y.isnan(), -1, y) if y.is_floating_point() else y
         if is_matrix or not _is_whole(known):
             expected = "integers [n], or 0 and 1 [n, num_classes] with task='multi-label'"
-            fix = "Number the classes from 0, -1 for unknown; or pass task='regression' (--task regression) for targets."
-            raise wrong_form(y, expected, where=self.where("y"), fix=fix, error=error)
+            hint = "Number the classes from 0, -1 for unknown; or pass task='regression' (--task regression) for targets."
+            raise wrong_form(y, expected, where=self.where("y"), hint=hint, error=error)
         return known.long(), None
 
     def _task_of(self, y: Tensor) -> Task:
@@ -334,9 +329,9 @@ class Attributes:
                 mask, is_chosen = mask[:, self.split], True
             elif mask.ndim != 1 or mask.dtype != torch.bool:
                 is_whole = mask.ndim == 1 and len(mask) == self.num_vertices
-                fix = "Convert the mask with .bool()." if is_whole else mask_of_ids(self.num_vertices or 0)
+                hint = "Convert the mask with .bool()." if is_whole else mask_of_ids(self.num_vertices or 0)
                 value = f"{form_of(mask)}, expected torch.bool [num_vertices]"
-                raise self.refused("mask is not a mask of one split", key, value, fix)
+                raise self.refused("mask is not a mask of one split", key, value, hint)
             splits[name] = mask
         if self.split is not None and not is_chosen:
             value = f"column {self.split} is chosen, and there are no masks of several columns"
@@ -355,8 +350,8 @@ class Attributes:
         answers: dict[str, Any] = self.answers()
         if num_classes is not None and any(key.endswith("targets") for key in answers):
             value = f"num_classes = {num_classes}, and y is taken as targets of a regression"
-            fix = "Pass task='classification' if y has class ids; else leave num_classes out."
-            raise self.refused("targets have no classes", "y", value, fix)
+            hint = "Pass task='classification' if y has class ids; else leave num_classes out."
+            raise self.refused("targets have no classes", "y", value, hint)
         prefix = "graph_" if any(key.startswith("graph_") for key in answers) else ""
         answers[f"num_{prefix}classes"] = num_classes or 0
         topology = Topology.from_coo(

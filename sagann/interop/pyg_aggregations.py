@@ -96,8 +96,7 @@ def _names_of(module: nn.Module, conv: nn.Module) -> Any:
 
 def _not_known(conv: nn.Module, found: str) -> LayerError:
     return LayerError(
-        "a layer of PyTorch Geometric gathers in a way that is not known",
-        value=f"{found}, expected {', '.join(_NAMES.values())}, or a list of these",
-        where=f"layer {type(conv).__name__}",
-        fix="Name one of these, or write the layer as sagann.SagaLayer.",
+        f"a layer of PyTorch Geometric gathers in a way that is not known: {found}, expected "
+        f"{', '.join(_NAMES.values())}, or a list of these (in layer {type(conv).__name__})",
+        hint="Name one of these, or write the layer as sagann.SagaLayer.",
     )

@@ -83,10 +83,8 @@ def values_and_gradients(run: Callable[[Tensor], Any], model: nn.Module, x: Tens
         out = run(inputs[0])
         if not isinstance(out, Tensor):
             raise LayerError(
-                "a model must return a tensor",
-                value=f"a {type(out).__name__}",
-                where=f"model {type(model).__name__}",
-                fix="Return one row for each vertex.",
+                f"a model must return a tensor: a {type(out).__name__} (in model {type(model).__name__})",
+                hint="Return one row for each vertex.",
             )
         if not out.requires_grad:
             return [out]

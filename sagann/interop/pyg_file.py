@@ -43,7 +43,7 @@ _ADVICE = {
     "torch_geometric.data.batch.": "Save the graphs as a dataset does: InMemoryDataset.save(batch.to_data_list(), FILE).",
     "torch_sparse.": "Save edge_index instead of adj_t: row, col, _ = data.adj_t.coo(), torch.stack([col, row]).",
 }
-_FIX = "Save the graph with torch.save(data.to_dict(), FILE), a dataset with InMemoryDataset.save(list(dataset), FILE)."
+_HINT = "Save the graph with torch.save(data.to_dict(), FILE), a dataset with InMemoryDataset.save(list(dataset), FILE)."
 _OF_VERTICES = ("x", "z", "pos")
 "Attributes with a row per vertex by PyG's convention, in the order in which they tell the number of vertices."
 _COUNTS = ("_num_nodes", "num_nodes", "__num_nodes__")
@@ -164,7 +164,7 @@ def _attributes(path: str | os.PathLike[str], split: int | None, task: Task, *, 
             saved = store.state.get("_mapping")
     if not isinstance(saved, dict) or not all(isinstance(name, str) for name in saved):
         kind = f"{form_of(value)}, expected a Data object or its to_dict()"
-        raise DatasetError("the file has no graph", value=kind, where=str(path), fix=_FIX)
+        raise DatasetError(f"the file has no graph: {kind} (in {path})", hint=_HINT)
     values = {name: each for name, each in saved.items() if each is not None}
     found = Attributes(values=values, task=task, split=split, path=str(path))
     found.taken |= {*_COUNTS} & {*values}
@@ -176,7 +176,7 @@ def _attributes(path: str | os.PathLike[str], split: int | None, task: Task, *, 
     sizes = {tuple(each.shape) for each in bounds.values()}
     if len(sizes) > 1 or any(len(size) != 1 or size[0] < 2 for size in sizes):
         raise found.refused(
-            "the slices do not count the same graphs", "slices", f"shapes {sorted(sizes)[:3]}", _FIX
+            "the slices do not count the same graphs", "slices", f"shapes {sorted(sizes)[:3]}", _HINT
         )
     found.bounds = {name: each for name, each in bounds.items() if isinstance(values.get(name), Tensor)}
     for name, each in found.bounds.items():
@@ -185,16 +185,16 @@ def _attributes(path: str | os.PathLike[str], split: int | None, task: Task, *, 
         # Neighbours are compared, not subtracted: the difference of large offsets overflows.
         if each[0] != 0 or each[-1] != num_rows or (each[1:] < each[:-1]).any():
             value = f"from {int(each[0])} to {int(each[-1])}, expected ascending offsets of {num_rows} rows"
-            raise found.refused(f"the slices of {shown(name)} are not those of its rows", "slices", value, _FIX)
+            raise found.refused(f"the slices of {shown(name)} are not those of its rows", "slices", value, _HINT)
     found.graph_ptr = _graph_ptr(values, found.bounds, next(iter(sizes))[0] - 1)
     if found.graph_ptr is None or "edge_index" not in found.bounds:
         missing = (
             "edge_index has no slices" if found.graph_ptr is not None else "neither x, z, pos nor num_nodes tells"
         )
-        raise found.refused("it is not clear which vertices a graph has", "slices", missing, _FIX)
+        raise found.refused("it is not clear which vertices a graph has", "slices", missing, _HINT)
     if "x" in values and not found.is_of_vertices("x"):
         value = "x has other slices than the vertices"
-        raise found.refused("features and vertices differ in number", "x", value, _FIX)
+        raise found.refused("features and vertices differ in number", "x", value, _HINT)
     found.num_vertices = int(found.graph_ptr[-1])
     return found
 
@@ -209,7 +209,7 @@ def _num_vertices(attributes: Attributes) -> int | None:
             continue
         if type(value) is not int or value not in RANGES["num_vertices"]:
             found = f"{shown(value) if type(value) is int else form_of(value)}, expected {RANGES['num_vertices']}"
-            raise attributes.refused("the number of vertices is no count", name, found, _FIX)
+            raise attributes.refused("the number of vertices is no count", name, found, _HINT)
         return value
     x = attributes.tensor("x")
     return None if x is None or x.ndim == 0 else len(x)
@@ -240,9 +240,8 @@ def _ends(attributes: Attributes, ids: Array) -> Iterator[EdgeChunk]:
         at = first_true((chunk.src < 0) | (chunk.src >= sizes) | (chunk.dst < 0) | (chunk.dst >= sizes))
         if at is not None:
             raise DatasetError(
-                "an edge leaves its graph",
-                value=f"{chunk.src[at]} -> {chunk.dst[at]} in graph {graphs[at]}, which has {sizes[at]} vertices",
-                where=f"{where}, column {chunk.first_row + at}",
-                fix="Number the vertices of each graph from 0, and save the dataset again.",
+                f"an edge leaves its graph: {chunk.src[at]} -> {chunk.dst[at]} in graph {graphs[at]}, which "
+                f"has {sizes[at]} vertices (in {where}, column {chunk.first_row + at})",
+                hint="Number the vertices of each graph from 0, and save the dataset again.",
             )
         yield EdgeChunk(src=chunk.src + starts, dst=chunk.dst + starts, file=where, first_row=chunk.first_row)

@@ -58,10 +58,9 @@ def _softmax(src: Tensor, index: Any = None, ptr: object = None, num_nodes: obje
     """In the place of PyG's softmax: notes the scores, and gives ones."""
     if type(index) is not Index or dim not in (0, -src.ndim):
         raise LayerError(
-            "a softmax over other rows than a destination's edges",
-            value=f"index {type(index).__name__}, dim {dim}",
-            where="its message or edge_update",
-            fix="Call softmax(scores, index) with the index that message gets, or write the layer as sagann.SagaLayer.",
+            f"a softmax over other rows than a destination's edges: index {type(index).__name__}, dim {dim} "
+            "(in its message or edge_update)",
+            hint="Call softmax(scores, index) with the index that message gets, or write the layer as sagann.SagaLayer.",
         )
     index.scores.append(src)
     return torch.ones_like(src)
@@ -218,10 +217,9 @@ class PygLayer(SagaLayer):
 
     def _refused(self, found: str, expected: str) -> LayerError:
         return LayerError(
-            "a layer of PyTorch Geometric gathers in a way that is not known",
-            value=f"{found}, expected {expected}",
-            where=f"layer {type(self.conv).__name__}",
-            fix="Write it as sagann.SagaLayer: 'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
+            f"a layer of PyTorch Geometric gathers in a way that is not known: {found}, expected {expected} "
+            f"(in layer {type(self.conv).__name__})",
+            hint="Write it as sagann.SagaLayer: 'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
         )
 
 

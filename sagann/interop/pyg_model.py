@@ -100,17 +100,15 @@ def from_pyg_model(model: nn.Module, graph: Graph) -> PygModel:
     """
     if not is_written_for_pyg(model):
         raise InputError(
-            "no model of PyTorch Geometric",
-            value=f"a {type(model).__name__} that does not take edge_index, or has no MessagePassing layer",
-            where="from_pyg_model",
-            fix="Pass a model whose forward takes (x, edge_index), or a Data object.",
+            f"no model of PyTorch Geometric: a {type(model).__name__} that does not take edge_index, or has no "
+            "MessagePassing layer (in from_pyg_model)",
+            hint="Pass a model whose forward takes (x, edge_index), or a Data object.",
         )
     if graph.num_features == 0:
         raise InputError(
-            "a model of PyTorch Geometric needs features",
-            value="vertices have none",
-            where=f"graph '{graph.name}', for model {type(model).__name__}",
-            fix="Give the graph features, or write the model with sagann's layers and sagann.nn.EmbeddingEncoder.",
+            f"a model of PyTorch Geometric needs features: vertices have none (in graph '{graph.name}', for "
+            f"model {type(model).__name__})",
+            hint="Give the graph features, or write the model with sagann's layers and sagann.nn.EmbeddingEncoder.",
         )
     return PygGraphModel(model, graph) if _gives_graphs(model, graph) else PygModel(model, graph)
 
@@ -156,10 +154,9 @@ class PygModel(nn.Module):
             self.require_sampled()
         if ptr is None and self.reads_batch and self._has_several:
             raise InputError(
-                "the model is not told which vertices make up a graph",
-                value="the prepared graph holds several, and no offsets are given",
-                where=f"model {type(self.model).__name__}",
-                fix="Pass them: model(hops, x, prepared.graph_ptr).",
+                "the model is not told which vertices make up a graph: the prepared graph holds several, and "
+                f"no offsets are given (in model {type(self.model).__name__})",
+                hint="Pass them: model(hops, x, prepared.graph_ptr).",
             )
         return self._run(self._walk(hops), x, ptr)
 
@@ -167,10 +164,9 @@ class PygModel(nn.Module):
         """Refuse a model that cannot walk the blocks of mini-batches."""
         if self.not_sampled:
             raise LayerError(
-                "a model of PyTorch Geometric cannot walk mini-batches",
-                value=self.not_sampled,
-                where=f"model {type(self.model).__name__}",
-                fix="Train it on the whole graph (without --sample), or give its layers pairs, (x, x[:num_dst]).",
+                f"a model of PyTorch Geometric cannot walk mini-batches: {self.not_sampled} (in model "
+                f"{type(self.model).__name__})",
+                hint="Train it on the whole graph (without --sample), or give its layers pairs, (x, x[:num_dst]).",
             )
 
     def left_out(self, graph: Graph) -> str:
@@ -206,10 +202,10 @@ class PygModel(nn.Module):
         stored = [EDGE_ARGUMENTS[name] for name in self.arguments]
         if missing := [name for name in stored if name not in graph.topology.edge_data]:
             raise InputError(
-                "the graph lacks edge data that the model takes",
-                value=f"{', '.join(missing)}; it has {', '.join(graph.topology.edge_data) or 'none'}",
-                where=f"graph '{graph.name}', for model {type(self.model).__name__}",
-                fix="Give the graph this edge data, as the model's first graph had it.",
+                f"the graph lacks edge data that the model takes: {', '.join(missing)}; it has "
+                f"{', '.join(graph.topology.edge_data) or 'none'} (in graph '{graph.name}', for model "
+                f"{type(self.model).__name__})",
+                hint="Give the graph this edge data, as the model's first graph had it.",
             )
         self._has_several = graph.num_graphs > 1
         return self._prepared(graph)
@@ -264,10 +260,8 @@ class PygModel(nn.Module):
                 out = called(model, x, EdgeIndex(walk), stored, graph_ptr)
             walk.end()
         except LayerError as error:
-            where = f"{error.where}, {line_of_error(error)}"
-            raise LayerError(error.what, value=error.value, where=where, fix=error.fix).with_traceback(
-                error.__traceback__
-            ) from error.__cause__
+            found = LayerError(f"{error.message}, {line_of_error(error)}", hint=error.hint)
+            raise found.with_traceback(error.__traceback__) from error.__cause__
         return out
 
     def _read(self, graph: Graph) -> None:
@@ -302,20 +296,19 @@ class PygModel(nn.Module):
         wanted = {layer.conv: preparation_of(layer.conv) for layer in self._calls}
         kinds = set(wanted.values())
         if len(kinds) > 1:
+            named = ", ".join(sorted({f"{type(conv).__name__}: {each}" for conv, each in wanted.items()}))
             raise LayerError(
-                "layers of PyTorch Geometric want the graph prepared in different ways",
-                value=", ".join(sorted({f"{type(conv).__name__}: {each}" for conv, each in wanted.items()})),
-                where=f"model {type(self.model).__name__}",
-                fix="Add self-loops to the graph, and build the layers with add_self_loops=False and normalize=False where they have them.",
+                f"layers of PyTorch Geometric want the graph prepared in different ways: {named} (in model "
+                f"{type(self.model).__name__})",
+                hint="Add self-loops to the graph, and build the layers with add_self_loops=False and normalize=False where they have them.",
             )
         found = kinds.pop() if kinds else self.preparation
         read = {name for layer in self._calls for name in layer.edge_data or ()}
         if found.adds_loops and (unknown := read - {WEIGHTS.name, DEGREE_WEIGHTS}):
             raise LayerError(
-                "edge data has no value for self-loops",
-                value=f"the layers add self-loops, and read {', '.join(sorted(unknown))}",
-                where=f"model {type(self.model).__name__}",
-                fix="Build the layers with add_self_loops=False, and add loops with their data to the graph if you want them.",
+                "edge data has no value for self-loops: the layers add self-loops, and read "
+                f"{', '.join(sorted(unknown))} (in model {type(self.model).__name__})",
+                hint="Build the layers with add_self_loops=False, and add loops with their data to the graph if you want them.",
             )
         return found
 
@@ -346,12 +339,10 @@ class PygModel(nn.Module):
                 if training and not are_close(in_pyg(), expected):
                     continue
             raise LayerError(
-                "a model gives other numbers than with PyTorch Geometric",
-                value="its layers are "
-                + ", ".join(dict.fromkeys(type(layer.conv).__name__ for layer in self._calls))
-                + (", in training" if training else ""),
-                where=f"model {type(self.model).__name__}",
-                fix="One of them changes its edges, weighs messages otherwise than in proportion, stops gradients, or gets no edge_weight where "
+                "a model gives other numbers than with PyTorch Geometric: its layers are "
+                f"{', '.join(dict.fromkeys(type(layer.conv).__name__ for layer in self._calls))}{', in training' if training else ''} "
+                f"(in model {type(self.model).__name__})",
+                hint="One of them changes its edges, weighs messages otherwise than in proportion, stops gradients, or gets no edge_weight where "
                 "others get it. Build it without that, or write it as sagann.SagaLayer.",
             )
 
@@ -388,10 +379,9 @@ class PygGraphModel(PygModel):
         out, num_graphs = self._run(self._walk(hops), x, graph_ptr), len(graph_ptr) - 1
         if isinstance(out, Tensor) and 0 < len(out) < num_graphs and int(graph_ptr[len(out)]) == len(x):
             raise LayerError(
-                "a pool of PyTorch Geometric leaves out the last graphs, which have no vertices",
-                value=f"{len(out)} rows for {num_graphs} graphs",
-                where=f"model {type(self.model).__name__}",
-                fix="Give these graphs a vertex, or leave them out of the dataset.",
+                f"a pool of PyTorch Geometric leaves out the last graphs, which have no vertices: {len(out)} "
+                f"rows for {num_graphs} graphs (in model {type(self.model).__name__})",
+                hint="Give these graphs a vertex, or leave them out of the dataset.",
             )
         return out
 
@@ -408,7 +398,7 @@ _WITHOUT_EDGES = (
 
 
 @contextmanager
-def _blaming(model: nn.Module, how: str, fix: str) -> Iterator[None]:
+def _blaming(model: nn.Module, how: str, hint: str) -> Iterator[None]:
     """Inside the ``with`` block, an exception of any kind becomes an error that begins with it, and names its line."""
     try:
         yield
@@ -417,8 +407,8 @@ def _blaming(model: nn.Module, how: str, fix: str) -> Iterator[None]:
     except Exception as error:
         where = f"model {type(model).__name__}, {line_of_error(error)}"
         if isinstance(error, SagannError):
-            raise LayerError(error.what, value=f"{error.value}; {how}", where=where, fix=error.fix) from error
-        raise LayerError(in_one_line(error).rstrip("."), value=how, where=where, fix=fix) from error
+            raise LayerError(f"{error.message}; {how} (in {where})", hint=error.hint) from error
+        raise LayerError(f"{in_one_line(error).rstrip('.')}: {how} (in {where})", hint=hint) from error
 
 
 def _require_usual(conv: Any) -> None:
@@ -442,10 +432,8 @@ def _require_usual(conv: Any) -> None:
         found = "hooks of PyG, or an explanation"
     if found:
         raise LayerError(
-            "a layer of PyTorch Geometric does what a SAGA layer cannot",
-            value=found,
-            where=f"layer {type(conv).__name__}",
-            fix="Build it without, or write it as sagann.SagaLayer: 'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
+            f"a layer of PyTorch Geometric does what a SAGA layer cannot: {found} (in layer {type(conv).__name__})",
+            hint="Build it without, or write it as sagann.SagaLayer: 'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
         )
 
 

@@ -202,10 +202,8 @@ class EdgeRows:
 
 def _reads_ids(how: str) -> LayerError:
     return LayerError(
-        "a layer of PyTorch Geometric reads the ids of destinations",
-        value=how,
-        where="its message or edge_update",
-        fix="Pass index to torch_geometric.utils.softmax alone, in the layer's own functions. Compute what depends on it once for the graph, or write the layer as sagann.SagaLayer.",
+        f"a layer of PyTorch Geometric reads the ids of destinations: {how} (in its message or edge_update)",
+        hint="Pass index to torch_geometric.utils.softmax alone, in the layer's own functions. Compute what depends on it once for the graph, or write the layer as sagann.SagaLayer.",
     )
 
 
@@ -223,13 +221,12 @@ for _name in (*_ARITHMETIC, "getitem", "eq", "ne", "lt", "le", "gt", "ge"):
 _COMPUTE_ELSEWHERE = "Compute it in the layer's message, or once for the graph, before it is trained; or write the layer as sagann.SagaLayer."
 
 
-def computes_with(what: str, how: str, *, fix: str = _COMPUTE_ELSEWHERE) -> LayerError:
+def computes_with(what: str, how: str, *, hint: str = _COMPUTE_ELSEWHERE) -> LayerError:
     """The error of a model that computes with what it may only pass on."""
     return LayerError(
-        f"a model of PyTorch Geometric computes with {what}",
-        value=f"it uses {how} outside of message and edge_update",
-        where="the model's forward",
-        fix=fix,
+        f"a model of PyTorch Geometric computes with {what}: it uses {how} outside of message and edge_update "
+        "(in the model's forward)",
+        hint=hint,
     )
 
 
@@ -265,10 +262,9 @@ def arguments_of(conv: nn.Module, name: str, given: Mapping[str, Any]) -> tuple[
             source = Value(parameter.default)
         else:
             raise LayerError(
-                f"{name} takes an argument that propagate is not given",
-                value=f"'{argument}'; given: {', '.join(given) or 'none'}",
-                where=f"layer {type(conv).__name__}",
-                fix="Pass it to propagate, or give it a default.",
+                f"{name} takes an argument that propagate is not given: '{argument}'; given: "
+                f"{', '.join(given) or 'none'} (in layer {type(conv).__name__})",
+                hint="Pass it to propagate, or give it a default.",
             )
         found.append((argument, source))
     return tuple(found), rows

@@ -294,7 +294,7 @@ class _Propagate(_Routed):
                 raise computes_with(
                     "weights that are normalised by degree",
                     type(conv).__name__,
-                    fix="Pass the model's argument edge_weight as it is; weights of other edge data go there once, before training: "
+                    hint="Pass the model's argument edge_weight as it is; weights of other edge data go there once, before training: "
                     "data.edge_weight = data.edge_attr.squeeze(-1).",
                 )
             given["edge_weight"] = EdgeRows(StoredRow(DEGREE_WEIGHTS), {}, edge_index.walk.name_of)
@@ -363,10 +363,8 @@ def _modules_in(value: Any) -> list[nn.Module]:
 def changed(found: str) -> LayerError:
     """The error of a model that does other things than it did on made-up vertices."""
     return LayerError(
-        "a model of PyTorch Geometric propagates now this, now that",
-        value=found,
-        where="the model's forward",
-        fix="Let it call the same layers in the same order, in training and in evaluation; or write it with sagann's layers.",
+        f"a model of PyTorch Geometric propagates now this, now that: {found} (in the model's forward)",
+        hint="Let it call the same layers in the same order, in training and in evaluation; or write it with sagann's layers.",
     )
 
 

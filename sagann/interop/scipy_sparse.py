@@ -50,17 +50,14 @@ def from_scipy(
     """
     if not hasattr(adjacency, "tocoo"):
         raise InputError(
-            "argument has the wrong type",
-            value=f"a {type(adjacency).__name__}, expected a sparse matrix of SciPy",
-            where="from_scipy, adjacency",
-            fix="Pass scipy.sparse.csr_array(adjacency).",
+            f"argument has the wrong type: a {type(adjacency).__name__}, expected a sparse matrix of SciPy (in "
+            "from_scipy, adjacency)",
+            hint="Pass scipy.sparse.csr_array(adjacency).",
         )
     if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
         raise InputError(
-            "adjacency matrix is not square",
-            value=f"{list(adjacency.shape)}",
-            where="from_scipy",
-            fix="Give one row and one column per vertex.",
+            f"adjacency matrix is not square: {list(adjacency.shape)} (in from_scipy)",
+            hint="Give one row and one column per vertex.",
         )
     coo, num_vertices = adjacency.tocoo(), adjacency.shape[0]
     src, dst = (np.ascontiguousarray(ids, dtype=np.int64) for ids in (coo.row, coo.col))
@@ -71,8 +68,8 @@ def from_scipy(
     ends = iter([EdgeChunk(src=src, dst=dst, file="adjacency")])
     if labels is not None and np.asarray(labels).dtype.kind == "f":
         expected = "integers [N], or 0 and 1 [N, C]"
-        fix = "Number the classes from 0; use -1 for an unknown label. For a regression, pass targets."
-        raise wrong_form(np.asarray(labels), expected, where="from_scipy, labels", fix=fix)
+        hint = "Number the classes from 0; use -1 for an unknown label. For a regression, pass targets."
+        raise wrong_form(np.asarray(labels), expected, where="from_scipy, labels", hint=hint)
     return graph_of(
         ImportSource(
             name=name,
@@ -100,9 +97,7 @@ def _features(features: Any) -> Rows | CsrRows:
 def _numbers(values: Array, what: str) -> Rows:
     if values.dtype.kind not in "fiub":
         raise InputError(
-            "values are not real numbers",
-            value=f"{values.dtype} {list(values.shape)}",
-            where=f"from_scipy, {what}",
-            fix="Convert the values; for complex numbers, pass the real part, the imaginary part, or the modulus.",
+            f"values are not real numbers: {values.dtype} {list(values.shape)} (in from_scipy, {what})",
+            hint="Convert the values; for complex numbers, pass the real part, the imaginary part, or the modulus.",
         )
     return array_rows(values, f"from_scipy, {what}", "float32")

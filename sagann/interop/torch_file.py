@@ -28,7 +28,7 @@ from sagann.storage.regular_file import UNREADABLE, reading
 
 _ALLOWED = Lock()
 "Held while the list of allowed classes, one of the whole process, is ours."
-_FIX = "The file is damaged, truncated, or was not written by torch.save; fetch or make it again."
+_HINT = "The file is damaged, truncated, or was not written by torch.save; fetch or make it again."
 _AGAIN = "If you trust it, load it with PyTorch, and save it again with torch.save(data.to_dict(), FILE)."
 
 
@@ -58,7 +58,7 @@ def read_torch_file(
     """
     path = os.fspath(path)
     forbidden: list[str] = []
-    with reading(path, what="file of PyTorch", fix=_FIX):
+    with reading(path, what="file of PyTorch", hint=_HINT):
         if not zipfile.is_zipfile(path):
             raise ValueError(f"no zip archive, as PyTorch 1.6 and later write. {_AGAIN}")
         _require_checksums(path)
@@ -67,12 +67,10 @@ def read_torch_file(
             if not forbidden:
                 return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     known = [(name, text) for name in forbidden for start, text in advice.items() if name.startswith(start)]
-    name, fix = known[0] if known else (forbidden[0], _AGAIN)
+    name, hint = known[0] if known else (forbidden[0], _AGAIN)
     raise DatasetError(
-        "the file names a class or function that is not read",
-        value=shown(name),
-        where=path,
-        fix=f"To load it could run any code. {fix}",
+        f"the file names a class or function that is not read: {shown(name)} (in {path})",
+        hint=f"To load it could run any code. {hint}",
     )
 
 

@@ -38,10 +38,7 @@ def check_dialect(name: str) -> None:
     """Refuse a name that no dialect has."""
     if name not in DIALECTS:
         raise InputError(
-            "no such dialect of kernels",
-            value=repr(name),
-            where="dialect",
-            fix=f"Choose one of {', '.join(DIALECTS)}.",
+            f"no such dialect of kernels: {name!r} (in dialect)", hint=f"Choose one of {', '.join(DIALECTS)}."
         )
 
 
@@ -59,10 +56,9 @@ def dialect_for(device_type: str, name: str = "auto") -> Dialect:
     if name in _MEMORY and device_type != _MEMORY[name][1] and not (name == "gpu" and is_interpreted):
         memory, needed = _MEMORY[name]
         raise InputError(
-            f"the kernels of dialect '{name}' read {memory} alone",
-            value=f"edges on a device of type '{device_type}'",
-            where="dialect",
-            fix=f"Choose 'auto', or move topology and features with .to('{needed}').",
+            f"the kernels of dialect '{name}' read {memory} alone: edges on a device of type '{device_type}' "
+            "(in dialect)",
+            hint=f"Choose 'auto', or move topology and features with .to('{needed}').",
         )
     if name == "gpu" and not has_triton:
         raise MissingDependencyError("triton", extra="cuda", feature="dialect 'gpu'")

@@ -56,9 +56,7 @@ class _Refusal(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         raise InputError(
-            "a gradient of a gradient was asked for",
-            value="create_graph = True",
-            where="a compiled layer or a streamed model",
-            fix="Call the layer or model itself, not streamed, inside "
+            "a gradient of a gradient was asked for: create_graph = True (in a compiled layer or a streamed model)",
+            hint="Call the layer or model itself, not streamed, inside "
             "`with sagann.saga.using_engine(sagann.saga.NaiveEngine()):`.",
         )

@@ -221,10 +221,9 @@ def concat_slots(topology: Topology, max_degree: int) -> Tensor:
     if len(degrees) and int(degrees.max()) > max_degree:
         vertex = int(degrees.argmax())
         raise InputError(
-            "too many in-edges for the concat accumulator",
-            value=f"{int(degrees[vertex])}, max_degree is {max_degree}",
-            where=f"destination vertex {vertex}",
-            fix="Raise max_degree, or keep at most that many in-edges per vertex.",
+            f"too many in-edges for the concat accumulator: {int(degrees[vertex])}, max_degree is {max_degree} "
+            f"(in destination vertex {vertex})",
+            hint="Raise max_degree, or keep at most that many in-edges per vertex.",
         )
     # In-edges of a destination take its first slots, so slots ascend as edges do.
     taken = torch.arange(max_degree, device=topology.device) < degrees.unsqueeze(1)

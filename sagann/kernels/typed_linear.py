@@ -39,17 +39,15 @@ def typed_linear(x: Tensor, types: Tensor, weight: Tensor) -> Tensor:
     """
     if x.ndim != 2 or types.shape != x.shape[:1] or weight.ndim != 3 or weight.shape[1] != x.shape[1]:
         raise InputError(
-            "the shapes of a typed linear map do not fit",
-            value=f"x {list(x.shape)}, types {list(types.shape)}, weight {list(weight.shape)}",
-            where="typed_linear",
-            fix="Pass x [rows, F], types [rows] and weight [T, F, F'].",
+            f"the shapes of a typed linear map do not fit: x {list(x.shape)}, types {list(types.shape)}, "
+            f"weight {list(weight.shape)} (in typed_linear)",
+            hint="Pass x [rows, F], types [rows] and weight [T, F, F'].",
         )
     if types.dtype not in _INTEGERS:
         raise InputError(
-            "types of a typed linear map are not integers",
-            value=f"{types.dtype}, expected torch.int64 or a narrower integer",
-            where="typed_linear",
-            fix="Convert them with .to(torch.int64).",
+            f"types of a typed linear map are not integers: {types.dtype}, expected torch.int64 or a narrower "
+            "integer (in typed_linear)",
+            hint="Convert them with .to(torch.int64).",
         )
     return _typed_linear(x, types, weight)
 

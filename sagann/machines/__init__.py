@@ -23,9 +23,7 @@ def published_machine(name: str) -> Machine:
     """
     if name not in NAMES:
         raise InputError(
-            "there is no published machine of that name",
-            value=f"'{name}'",
-            where="sagann.machines",
-            fix=f"Name one of {', '.join(NAMES)}.",
+            f"there is no published machine of that name: '{name}' (in sagann.machines)",
+            hint=f"Name one of {', '.join(NAMES)}.",
         )
     return Machine.from_toml((files(__name__) / f"{name}.toml").read_text(), where=f"sagann/machines/{name}.toml")

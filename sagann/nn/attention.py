@@ -28,7 +28,7 @@ class _Attention(SagaLayer):
 
     def __init__(self, head_dim: int, *, num_heads: int, concat: bool, attention_dropout: float) -> None:
         super().__init__()
-        require_counts(self, of="heads", fix="Leave num_heads out for one head.", num_heads=num_heads)
+        require_counts(self, of="heads", hint="Leave num_heads out for one head.", num_heads=num_heads)
         self.num_heads, self.head_dim, self.concat = num_heads, head_dim, concat
         self.attention_dropout = attention_dropout
 
@@ -236,17 +236,14 @@ def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str
     """
     if layer.accumulator != "softmax":
         raise LayerError(
-            "only softmax weighs messages by attention",
-            value=f"accumulator = {layer.accumulator!r}",
-            where=f"layer {type(layer).__name__}",
-            fix="Ask a layer whose accumulator is 'softmax', such as GAT.",
+            f"only softmax weighs messages by attention: accumulator = {layer.accumulator!r} (in layer "
+            f"{type(layer).__name__})",
+            hint="Ask a layer whose accumulator is 'softmax', such as GAT.",
         )
     if any(is_sparse(each) for each in named(x).values()):
         raise InputError(
-            "attention weights are computed of dense rows",
-            value="x is sparse",
-            where=f"layer {type(layer).__name__}",
-            fix="Pass x.to_dense().",
+            f"attention weights are computed of dense rows: x is sparse (in layer {type(layer).__name__})",
+            hint="Pass x.to_dense().",
         )
     found = []
     with torch.no_grad():

@@ -57,7 +57,7 @@ class GraphModel(OnVertices):
 
 def pooled_by(text: str, *, where: str) -> str | tuple[str, ...]:
     """The accumulators that a text such as 'mean' or 'mean,max' names, checked; ``where`` is the argument, for errors."""
-    require_type(text, str, where=where, fix="Name an accumulator, or several as 'mean,max'.")
+    require_type(text, str, where=where, hint="Name an accumulator, or several as 'mean,max'.")
     names = tuple(name.strip() for name in text.split(","))
     how = names[0] if len(names) == 1 else names
     check_pool(how, where=where)

@@ -27,21 +27,20 @@ def require_widths(layer: nn.Module, **widths: object) -> None:
         kind = type(layer).__name__
         right = ", ".join(_OF_GRAPH.get(each, "64") for each in widths)
         raise InputError(
-            "the width of a layer is not a number of columns",
-            value=f"{name} = {shown(value)}, expected an integer of at least 0",
-            where=kind,
-            fix=f"Pass every width, as {kind}({right}): a layer makes its parameters when it is made, and finds out no width "
+            f"the width of a layer is not a number of columns: {name} = {shown(value)}, expected an integer of "
+            f"at least 0 (in {kind})",
+            hint=f"Pass every width, as {kind}({right}): a layer makes its parameters when it is made, and finds out no width "
             "later, as PyG's -1 does. Sources and destinations have one width.",
         )
 
 
-def require_counts(layer: nn.Module, *, of: str, fix: str, **counts: object) -> None:
+def require_counts(layer: nn.Module, *, of: str, hint: str, **counts: object) -> None:
     """Refuse numbers of heads or of relations that are no integers of at least 1.
 
     Args:
         layer: the layer that is being made.
         of: what is counted, for errors.
-        fix: the advice of errors.
+        hint: the advice of errors.
         counts: values by the names of the constructor's arguments.
     Raises:
         InputError: a count is refused.
@@ -49,8 +48,7 @@ def require_counts(layer: nn.Module, *, of: str, fix: str, **counts: object) -> 
     for name, value in counts.items():
         if not isinstance(value, Integral) or int(value) < 1:
             raise InputError(
-                f"the layer needs {of}",
-                value=f"{name} = {shown(value)}, expected an integer of at least 1",
-                where=type(layer).__name__,
-                fix=fix,
+                f"the layer needs {of}: {name} = {shown(value)}, expected an integer of at least 1 (in "
+                f"{type(layer).__name__})",
+                hint=hint,
             )

@@ -81,9 +81,7 @@ def decoder_of(name: str, graph: Graph) -> str:
         return "distmult" if graph.num_edge_types else "dot"
     if name == "distmult" and not graph.num_edge_types:
         raise InputError(
-            "links have no types to tell apart",
-            value=f"decoder = '{name}'",
-            where=f"graph '{graph.name}'",
-            fix="Use decoder = 'dot' or 'mlp', or give the edges types.",
+            f"links have no types to tell apart: decoder = '{name}' (in graph '{graph.name}')",
+            hint="Use decoder = 'dot' or 'mlp', or give the edges types.",
         )
     return name

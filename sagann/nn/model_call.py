@@ -40,20 +40,20 @@ def check_call(model: nn.Module, arguments: tuple[str, ...], *, where: str) -> N
     """
     forward = model.forward
     if getattr(forward, "__func__", None) is nn.Module.forward or not callable(forward):
-        raise InputError(
-            "the model has no function forward",
-            value=f"{type(model).__name__} defines none"
+        found = (
+            f"{type(model).__name__} defines none"
             if callable(forward)
-            else f"it is of type {type(forward).__name__}",
-            where=where,
-            fix=f"Define forward(self, {', '.join(arguments)}), which returns the outputs.",
+            else f"it is of type {type(forward).__name__}"
+        )
+        raise InputError(
+            f"the model has no function forward: {found} (in {where})",
+            hint=f"Define forward(self, {', '.join(arguments)}), which returns the outputs.",
         )
     if is_written_for_pyg(model):
         raise InputError(
-            "a model of PyTorch Geometric is part of another one",
-            value=f"{type(model).__name__} is called as model({', '.join(arguments)})",
-            where=where,
-            fix="Pass sagann.interop.from_pyg_model(model, graph) instead of the model.",
+            f"a model of PyTorch Geometric is part of another one: {type(model).__name__} is called as "
+            f"model({', '.join(arguments)}) (in {where})",
+            hint="Pass sagann.interop.from_pyg_model(model, graph) instead of the model.",
         )
     _check_arguments(forward, "forward", arguments, called="model", where=where)
 
@@ -89,18 +89,15 @@ def _check_arguments(
     names = list(signature.parameters)
     if len(names) > 1 and names[1] in EDGES:
         raise InputError(
-            "the model takes edges, and has no layer of PyTorch Geometric that they could be passed to",
-            value=f"{name}({', '.join(names)}) takes {names[1]}, and is called as {called}{call}",
-            where=where,
-            fix=f"Write its layers as sagann.SagaLayer, or take those of sagann.nn, and define forward(self, {', '.join(arguments)}): "
+            "the model takes edges, and has no layer of PyTorch Geometric that they could be passed to: "
+            f"{name}({', '.join(names)}) takes {names[1]}, and is called as {called}{call} (in {where})",
+            hint=f"Write its layers as sagann.SagaLayer, or take those of sagann.nn, and define forward(self, {', '.join(arguments)}): "
             "'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
         )
     try:
         signature.bind(*arguments)
     except TypeError as error:
         raise InputError(
-            f"the model cannot be called as {called}{call}",
-            value=f"{name}{signature}: {error}",
-            where=where,
-            fix=f"Let {name} take {call}, in this order, and nothing else without a default.",
+            f"the model cannot be called as {called}{call}: {name}{signature}: {error} (in {where})",
+            hint=f"Let {name} take {call}, in this order, and nothing else without a default.",
         ) from error

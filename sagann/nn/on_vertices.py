@@ -20,7 +20,7 @@ class OnVertices(nn.Module):
     def __init__(self, gnn: nn.Module) -> None:
         super().__init__()
         where = f"{type(self).__name__}.gnn"
-        require_type(gnn, nn.Module, where=where, fix="Pass a module that is called as gnn(hops, x).")
+        require_type(gnn, nn.Module, where=where, hint="Pass a module that is called as gnn(hops, x).")
         check_call(gnn, VERTICES, where=f"{where}, a {type(gnn).__name__}")
         self.gnn = gnn
 

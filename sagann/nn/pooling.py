@@ -68,32 +68,28 @@ _layer = cache(_Pooling)
 
 def check_pool(how: str | tuple[str, ...], *, where: str) -> None:
     """Refuse what is no accumulator that can pool; ``where`` is the argument, for errors."""
-    require_type(how, (str, tuple), where=where, fix="Name an accumulator, or several in a tuple.")
+    require_type(how, (str, tuple), where=where, hint="Name an accumulator, or several in a tuple.")
     if how in ("softmax", "concat"):
         raise LayerError(
-            "an accumulator that cannot pool",
-            value=f"'{how}' does not reduce one value of each vertex",
-            where=where,
-            fix="Choose sum, mean, max, min, var, std or mul; weight rows by a score of each before a sum.",
+            f"an accumulator that cannot pool: '{how}' does not reduce one value of each vertex (in {where})",
+            hint="Choose sum, mean, max, min, var, std or mul; weight rows by a score of each before a sum.",
         )
     check_accumulator(how, None, where)
 
 
 def _check(rows: Tensor, graph_ptr: Tensor) -> None:
     for name, tensor in (("rows", rows), ("graph_ptr", graph_ptr)):
-        require_type(tensor, Tensor, where=f"{_WHERE}, {name}", fix="Pass pool(rows, batch.graph_ptr, 'mean').")
+        require_type(tensor, Tensor, where=f"{_WHERE}, {name}", hint="Pass pool(rows, batch.graph_ptr, 'mean').")
     if rows.ndim < 2 or rows.layout != torch.strided:
-        fix = "Pass a row for each vertex: rows.unsqueeze(1) for a number each."
-        raise wrong_form(rows, "a dense tensor [num_vertices, F]", where=f"{_WHERE}, rows", fix=fix)
+        hint = "Pass a row for each vertex: rows.unsqueeze(1) for a number each."
+        raise wrong_form(rows, "a dense tensor [num_vertices, F]", where=f"{_WHERE}, rows", hint=hint)
     where = f"{_WHERE}, graph_ptr"
     if graph_ptr.dtype != torch.int64 or graph_ptr.ndim != 1 or len(graph_ptr) == 0:
-        fix = "Pass batch.graph_ptr. Of a graph number for each vertex, sorted, graph_ptr is the cumulative sum of the counts, after a 0."
-        raise wrong_form(graph_ptr, "torch.int64 [num_graphs + 1]", where=where, fix=fix)
+        hint = "Pass batch.graph_ptr. Of a graph number for each vertex, sorted, graph_ptr is the cumulative sum of the counts, after a 0."
+        raise wrong_form(graph_ptr, "torch.int64 [num_graphs + 1]", where=where, hint=hint)
     if graph_ptr.device != rows.device:
         raise InputError(
-            "rows and offsets are on different devices",
-            value=f"{rows.device} and {graph_ptr.device}",
-            where=_WHERE,
-            fix="Move both with .to(device).",
+            f"rows and offsets are on different devices: {rows.device} and {graph_ptr.device} (in {_WHERE})",
+            hint="Move both with .to(device).",
         )
     check_offsets(graph_ptr, len(rows), "graph offsets", where=where)

@@ -42,10 +42,8 @@ class Propagation(SagaLayer):
         super().__init__()
         if not 0 <= teleport <= 1:
             raise InputError(
-                "a share out of range",
-                value=f"teleport = {teleport}, expected a number from 0 to 1",
-                where="Propagation",
-                fix="Change teleport; 0.1 is usual.",
+                f"a share out of range: teleport = {teleport}, expected a number from 0 to 1 (in Propagation)",
+                hint="Change teleport; 0.1 is usual.",
             )
         self.teleport = teleport
 

@@ -42,7 +42,7 @@ class GGNN(SagaLayer):
     def __init__(self, dim: int, num_edge_types: int) -> None:
         super().__init__()
         require_widths(self, dim=dim)
-        require_counts(self, of="edge types", fix=_ALIKE, num_edge_types=num_edge_types)
+        require_counts(self, of="edge types", hint=_ALIKE, num_edge_types=num_edge_types)
         self.maps = _maps(num_edge_types, dim, dim)
         self.gru = nn.GRUCell(dim, dim)
 
@@ -84,7 +84,7 @@ class RGCN(SagaLayer):
     def __init__(self, in_dim: int, out_dim: int, num_relations: int) -> None:
         super().__init__()
         require_widths(self, in_dim=in_dim, out_dim=out_dim)
-        require_counts(self, of="edge types", fix=_ALIKE, num_relations=num_relations)
+        require_counts(self, of="edge types", hint=_ALIKE, num_relations=num_relations)
         self.maps = _maps(num_relations, in_dim, out_dim)
         self.own = glorot_linear(in_dim, out_dim)
 

@@ -47,10 +47,9 @@ class EmbeddingEncoder(nn.Module):
         """The learned rows; ``x`` must be None, or of width 0."""
         if x is not None and x.shape[1]:
             raise InputError(
-                "a model with an embedding per vertex takes no features",
-                value=f"features {list(x.shape)}",
-                where="EmbeddingEncoder",
-                fix="Train with encoder = 'linear' or 'none' where the graph has features.",
+                f"a model with an embedding per vertex takes no features: features {list(x.shape)} (in "
+                "EmbeddingEncoder)",
+                hint="Train with encoder = 'linear' or 'none' where the graph has features.",
             )
         return self.rows
 
@@ -114,10 +113,9 @@ class GNN(nn.Module):
         kinds = {type(layer).prepare for layer in self.layers if isinstance(layer, SagaLayer)}
         if len(kinds) > 1:
             raise InputError(
-                "the layers want the graph prepared in different ways",
-                value=", ".join(sorted({type(layer).__name__ for layer in self.layers})),
-                where="GNN.prepare",
-                fix="Derive a class from GNN and say in its prepare(graph) what the graph needs.",
+                "the layers want the graph prepared in different ways: "
+                f"{', '.join(sorted({type(layer).__name__ for layer in self.layers}))} (in GNN.prepare)",
+                hint="Derive a class from GNN and say in its prepare(graph) what the graph needs.",
             )
         for prepare in kinds:
             graph = prepare(graph)
@@ -129,27 +127,23 @@ class GNN(nn.Module):
         is_own_forward = type(self).forward is GNN.forward
         if is_own_forward and isinstance(first, SagaLayer) and first.maps_features(graph.topology, features):
             return graph
-        fix = "Put an encoder before it (encoder = 'linear'), or begin its functions with a linear map."
-        return replace(graph, features=made_dense(features, f"{type(first).__name__}, the first layer,", fix))
+        hint = "Put an encoder before it (encoder = 'linear'), or begin its functions with a linear map."
+        return replace(graph, features=made_dense(features, f"{type(first).__name__}, the first layer,", hint))
 
     def forward(self, hops: Sequence[Topology], x: Tensor | None) -> Tensor:
-        fix = "Pass graph.hops(model.num_hops)."
-        require_type(hops, Sequence, where="GNN.forward", fix=fix)
+        hint = "Pass graph.hops(model.num_hops)."
+        require_type(hops, Sequence, where="GNN.forward", hint=hint)
         if len(hops) != self.num_hops:
             raise InputError(
-                "hops and layers differ in number",
-                value=f"{len(hops)} hops, {self.num_hops} layers",
-                where="GNN.forward",
-                fix=fix,
+                f"hops and layers differ in number: {len(hops)} hops, {self.num_hops} layers (in GNN.forward)",
+                hint=hint,
             )
         if self.encoder is not None:
             x = self._activated(self.encoder(x))
         if x is None:
             raise InputError(
-                "the model needs vertex features",
-                value="features are None",
-                where="GNN.forward",
-                fix="Give the graph features, or the model an EmbeddingEncoder (encoder = 'embedding').",
+                "the model needs vertex features: features are None (in GNN.forward)",
+                hint="Give the graph features, or the model an EmbeddingEncoder (encoder = 'embedding').",
             )
         for hop, topology in enumerate(hops):
             if hop:

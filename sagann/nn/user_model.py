@@ -29,19 +29,15 @@ def require_named(model: str, *, where: str, error: type[InputError]) -> None:
     """Refuse a model in a Python file that only another file (``where``) names: building the model would execute it."""
     if class_in_file(model) is not None:
         raise error(
-            "a model in a Python file is executed only where it is named again",
-            value=f"'{model}'",
-            where=where,
-            fix=f"If you trust that file, add --model {shlex.quote(model)}; in Python, pass model={model!r}.",
+            f"a model in a Python file is executed only where it is named again: '{model}' (in {where})",
+            hint=f"If you trust that file, add --model {shlex.quote(model)}; in Python, pass model={model!r}.",
         )
 
 
 def load_class(path: Path, class_name: str) -> type[nn.Module]:
     """Import a class of a user's file. A missing or failing file, or a class that is no ``nn.Module``, is an InputError."""
     if not path.is_file():
-        raise InputError(
-            "model file not found", value=f"'{path}'", where=f"model '{path}:{class_name}'", fix="Check the path."
-        )
+        raise InputError(f"model file not found: '{path}' (in model '{path}:{class_name}')", hint="Check the path.")
     name = f"sagann_user_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -57,10 +53,8 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
             raise
         # A file that calls sys.exit, or raises any other exception, has not been loaded.
         raise InputError(
-            "model file failed to run",
-            value=in_one_line(error),
-            where=f"'{path}'",
-            fix="Run it with python to see the whole error.",
+            f"model file failed to run: {in_one_line(error)} (in '{path}')",
+            hint="Run it with python to see the whole error.",
         ) from error
     modules = {
         name: value
@@ -69,10 +63,9 @@ def load_class(path: Path, class_name: str) -> type[nn.Module]:
     }
     if class_name not in modules:
         raise InputError(
-            "no such model in the file",
-            value=f"'{class_name}'; modules there: {', '.join(modules) or 'none'}",
-            where=f"'{path}'",
-            fix="Name a class derived from sagann.SagaLayer or torch.nn.Module.",
+            f"no such model in the file: '{class_name}'; modules there: {', '.join(modules) or 'none'} (in "
+            f"'{path}')",
+            hint="Name a class derived from sagann.SagaLayer or torch.nn.Module.",
         )
     return modules[class_name]
 
@@ -135,10 +128,8 @@ def layer_from_class(
         signature.bind(in_dim, out_dim, **options)
     except TypeError as error:
         raise InputError(
-            "the layer cannot be stacked",
-            value=f"{cls.__name__}{signature}: {error}",
-            where=f"class {cls.__name__}",
-            fix="Give its __init__ the parameters (in_dim, out_dim), and others by --model-option or with a default.",
+            f"the layer cannot be stacked: {cls.__name__}{signature}: {error} (in class {cls.__name__})",
+            hint="Give its __init__ the parameters (in_dim, out_dim), and others by --model-option or with a default.",
         ) from error
     return cls(in_dim, out_dim, **options)
 
@@ -155,10 +146,9 @@ def module_from_class(
         signature.bind(**given)
     except TypeError as error:
         raise InputError(
-            "the model wants arguments that are not offered",
-            value=f"{error}; offered: {', '.join(offered)}",
-            where=f"class {cls.__name__}",
-            fix="Give them by --model-option NAME=VALUE or model_options, give them a default, or use the names offered.",
+            f"the model wants arguments that are not offered: {error}; offered: {', '.join(offered)} (in class "
+            f"{cls.__name__})",
+            hint="Give them by --model-option NAME=VALUE or model_options, give them a default, or use the names offered.",
         ) from error
     return cls(**given)
 

@@ -41,10 +41,8 @@ def check_names(config: ModelConfig) -> None:
     is_own = class_in_file(config.model) is not None
     if not is_own and config.model not in MODELS:
         raise InputError(
-            "unknown model",
-            value=f"{shown(config.model)}, expected one of {', '.join(MODELS)}",
-            where="ModelConfig.model",
-            fix=f"{did_you_mean(config.model, MODELS)}Choose one of these, or name your own as path/to/file.py:ClassName.",
+            f"unknown model: {shown(config.model)}, expected one of {', '.join(MODELS)} (in ModelConfig.model)",
+            hint=f"{did_you_mean(config.model, MODELS)}Choose one of these, or name your own as path/to/file.py:ClassName.",
         )
     # As a run gives them back. Those of a class of one's own are checked with the class.
     given: dict[str, Any] = json.loads(json.dumps(config.model_options))
@@ -56,10 +54,8 @@ def check_names(config: ModelConfig) -> None:
         refuse(config, ["layer_norm"], "batch_norm is set: a layer has one norm", "leave batch_norm out")
     if config.model in ATTENTION and config.hidden % config.heads:
         raise InputError(
-            "the heads do not divide the width",
-            value=f"hidden {config.hidden}, heads {config.heads}",
-            where=config.model,
-            fix=f"Use hidden = {config.hidden // config.heads * config.heads or config.heads} or other heads.",
+            f"the heads do not divide the width: hidden {config.hidden}, heads {config.heads} (in {config.model})",
+            hint=f"Use hidden = {config.hidden // config.heads * config.heads or config.heads} or other heads.",
         )
 
 
@@ -70,15 +66,14 @@ def _take_option(config: ModelConfig, name: str, value: Any) -> None:
     where = "ModelConfig.model_options"
     if name not in known:
         raise InputError(
-            f"{config.model} has no such option", value=shown(name), where=where, fix=closest(name, known)
+            f"{config.model} has no such option: {shown(name)} (in {where})", hint=closest(name, known)
         )
     before, value = getattr(config, name), known[name].checked(value)
     if before not in (known[name].default, value):
         raise InputError(
-            "an option of the model is given twice",
-            value=f"{name} = {shown(before)}, and {shown(value)} in model_options",
-            where=where,
-            fix="Leave one of them out.",
+            f"an option of the model is given twice: {name} = {shown(before)}, and {shown(value)} in "
+            f"model_options (in {where})",
+            hint="Leave one of them out.",
         )
     object.__setattr__(config, name, value)
 
@@ -101,10 +96,8 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
     num_outputs = answers.num_outputs
     if num_outputs < 1:
         raise InputError(
-            "the graph has no classes to learn, and no targets",
-            value=answers_of(graph),
-            where=f"graph '{graph.name}'",
-            fix="Give the graph labels and num_classes, or targets.",
+            f"the graph has no classes to learn, and no targets: {answers_of(graph)} (in graph '{graph.name}')",
+            hint="Give the graph labels and num_classes, or targets.",
         )
     build = MODELS.get(config.model, _build_users)
     if answers.unit != "graph":
@@ -269,10 +262,8 @@ def _encoder(config: ModelConfig, graph: Graph) -> tuple[nn.Module | None, int]:
         kind = "none" if graph.num_features else "embedding"
     if kind != "embedding" and not graph.num_features:
         raise InputError(
-            "vertices have no features",
-            value=f"encoder = '{kind}'",
-            where=f"graph '{graph.name}'",
-            fix="Use encoder = 'embedding', or give the graph features.",
+            f"vertices have no features: encoder = '{kind}' (in graph '{graph.name}')",
+            hint="Use encoder = 'embedding', or give the graph features.",
         )
     if kind == "none":
         return None, graph.num_features
@@ -280,10 +271,9 @@ def _encoder(config: ModelConfig, graph: Graph) -> tuple[nn.Module | None, int]:
         return LinearEncoder(graph.num_features, config.hidden), config.hidden
     if graph.num_features:
         raise InputError(
-            "an embedding per vertex leaves the features unused",
-            value=f"{graph.num_features} features",
-            where=f"graph '{graph.name}'",
-            fix="Use encoder = 'linear' or 'none', or drop the features.",
+            f"an embedding per vertex leaves the features unused: {graph.num_features} features (in graph "
+            f"'{graph.name}')",
+            hint="Use encoder = 'linear' or 'none', or drop the features.",
         )
     return EmbeddingEncoder(graph.num_vertices, config.hidden), config.hidden
 

@@ -51,10 +51,9 @@ def balanced_bounds(costs: PartCosts, speeds: Sequence[float]) -> tuple[int, ...
     rates = np.asarray(speeds, dtype=np.float64)
     if len(rates) == 0 or not (np.isfinite(rates) & (rates > 0)).all():
         raise InputError(
-            "vertices cannot be cut for these workers",
-            value=f"speeds {list(speeds)}, at least one, each a positive number",
-            where="balanced_bounds",
-            fix="Pass a positive speed for every worker, 1.0 where nothing is known.",
+            f"vertices cannot be cut for these workers: speeds {list(speeds)}, at least one, each a positive "
+            "number (in balanced_bounds)",
+            hint="Pass a positive speed for every worker, 1.0 where nothing is known.",
         )
     return tuple(_balanced(costs.sums, costs.weights, rates).tolist())
 

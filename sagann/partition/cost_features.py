@@ -136,10 +136,9 @@ def _checked_widths(row_bytes: Iterable[int]) -> tuple[int, ...]:
         require_integer(width, "bytes", where="count_cost_features, row_bytes")
     if not widths or min(widths) == 0:
         raise InputError(
-            "row accesses need the bytes of a row",
-            value=f"{sorted(widths)}, at least one width, each of at least 1 byte",
-            where="count_cost_features, row_bytes",
-            fix="Pass the bytes of a source's row, for example 4 times the number of float32 features.",
+            f"row accesses need the bytes of a row: {sorted(widths)}, at least one width, each of at least 1 "
+            "byte (in count_cost_features, row_bytes)",
+            hint="Pass the bytes of a source's row, for example 4 times the number of float32 features.",
         )
     return tuple(sorted(widths))
 

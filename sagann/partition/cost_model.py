@@ -74,17 +74,15 @@ class Measurement:
         """Refuse numbers that no measurement has."""
         if self.worker < 0 or not (isfinite(self.seconds) and self.seconds > 0):
             raise InputError(
-                "no measurement of an operation",
-                value=f"{self.seconds} seconds on worker {self.worker}, expected positive seconds and an index",
-                where=f"Measurement of {self.kind!r}",
-                fix="Leave out operations that did not run.",
+                f"no measurement of an operation: {self.seconds} seconds on worker {self.worker}, expected "
+                f"positive seconds and an index (in Measurement of {self.kind!r})",
+                hint="Leave out operations that did not run.",
             )
         if len(self.features) != _NUM_FEATURES or not all(isfinite(x) and x >= 0 for x in self.features):
             raise InputError(
-                "a part has other features",
-                value=f"{list(self.features)}, expected {_NUM_FEATURES} numbers of at least 0",
-                where=f"Measurement of {self.kind!r}",
-                fix="Pass what CostFeatures.of_part returns.",
+                f"a part has other features: {list(self.features)}, expected {_NUM_FEATURES} numbers of at "
+                f"least 0 (in Measurement of {self.kind!r})",
+                hint="Pass what CostFeatures.of_part returns.",
             )
 
 
@@ -167,10 +165,9 @@ class CostModel:
         """Refuse a factor that is out of range."""
         if not 0 < self.forgetting <= 1:
             raise InputError(
-                "factor of forgetting out of range",
-                value=f"{self.forgetting}, expected more than 0 and at most 1",
-                where="CostModel.forgetting",
-                fix="Pass 0.8, or 1 to forget nothing that is predicted well.",
+                f"factor of forgetting out of range: {self.forgetting}, expected more than 0 and at most 1 (in "
+                "CostModel.forgetting)",
+                hint="Pass 0.8, or 1 to forget nothing that is predicted well.",
             )
 
     def updated(self, measurements: Iterable[Measurement]) -> CostModel:

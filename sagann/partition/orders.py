@@ -82,10 +82,8 @@ def metis_order(topology: Topology, *, num_parts: int, seed: int) -> Tensor:
     """
     if num_parts < 1:
         raise InputError(
-            "a graph cannot be cut into that few parts",
-            value=f"{num_parts}, at least 1",
-            where="metis_order",
-            fix="Pass a positive number of parts.",
+            f"a graph cannot be cut into that few parts: {num_parts}, at least 1 (in metis_order)",
+            hint="Pass a positive number of parts.",
         )
     try:
         import pymetis

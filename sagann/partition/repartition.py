@@ -67,18 +67,16 @@ class MoveCosts:
         numbers = (self.vertex_bytes, self.edge_bytes, self.horizon_epochs, self.fixed_s)
         if not all(number >= 0 for number in numbers) or not self.bytes_per_s > 0:
             raise InputError(
-                "costs of a move out of range",
-                value=f"{self.vertex_bytes} bytes per vertex, {self.edge_bytes} per edge, {self.bytes_per_s} bytes per second, "
-                f"{self.horizon_epochs} epochs, {self.fixed_s} s; the rate must be positive, and nothing negative",
-                where="MoveCosts",
-                fix="Pass the bytes of a vertex and of an edge, the measured rate, and the number of epochs left.",
+                f"costs of a move out of range: {self.vertex_bytes} bytes per vertex, {self.edge_bytes} per "
+                f"edge, {self.bytes_per_s} bytes per second, {self.horizon_epochs} epochs, {self.fixed_s} s; "
+                "the rate must be positive, and nothing negative (in MoveCosts)",
+                hint="Pass the bytes of a vertex and of an edge, the measured rate, and the number of epochs left.",
             )
         if not 0 <= self.least_gain < 1:
             raise InputError(
-                "least gain of a move out of range",
-                value=f"{self.least_gain}, expected at least 0 and less than 1",
-                where="MoveCosts.least_gain",
-                fix="Pass a share, for example 0.02.",
+                f"least gain of a move out of range: {self.least_gain}, expected at least 0 and less than 1 "
+                "(in MoveCosts.least_gain)",
+                hint="Pass a share, for example 0.02.",
             )
 
 
@@ -207,8 +205,7 @@ def _require_bounds(bounds: Sequence[int], num_vertices: int) -> None:
     ascend = all(first <= stop for first, stop in pairwise(bounds))
     if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != num_vertices or not ascend:
         raise InputError(
-            "bounds of other parts",
-            value=f"{list(bounds)}, expected ids that do not decrease, from 0 to {num_vertices}",
-            where="decide_repartition, bounds",
-            fix="Pass the bounds by which the vertices of this graph were cut.",
+            f"bounds of other parts: {list(bounds)}, expected ids that do not decrease, from 0 to "
+            f"{num_vertices} (in decide_repartition, bounds)",
+            hint="Pass the bounds by which the vertices of this graph were cut.",
         )

@@ -184,15 +184,13 @@ def _check(topology: Topology, bounds: tuple[int, ...]) -> None:
     ascending = all(first <= last for first, last in pairwise(bounds))
     if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != topology.num_src or not ascending:
         raise InputError(
-            "intervals do not cut the vertices",
-            value=f"bounds {bounds[:4]}{'...' if len(bounds) > 4 else ''}, {topology.num_src} vertices",
-            where="ChunkGrid",
-            fix="Pass ascending bounds from 0 to the number of vertices, as equal_vertices gives them.",
+            f"intervals do not cut the vertices: bounds {bounds[:4]}{'...' if len(bounds) > 4 else ''}, "
+            f"{topology.num_src} vertices (in ChunkGrid)",
+            hint="Pass ascending bounds from 0 to the number of vertices, as equal_vertices gives them.",
         )
     if topology.num_dst not in bounds:
         raise InputError(
-            "an interval has destinations and other sources",
-            value=f"{topology.num_src} sources, {topology.num_dst} destinations, which is no bound",
-            where="ChunkGrid",
-            fix="Pass the topology of a whole graph, or bounds that separate the destinations from the other sources.",
+            f"an interval has destinations and other sources: {topology.num_src} sources, {topology.num_dst} "
+            "destinations, which is no bound (in ChunkGrid)",
+            hint="Pass the topology of a whole graph, or bounds that separate the destinations from the other sources.",
         )

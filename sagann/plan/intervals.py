@@ -83,8 +83,6 @@ def sizes(bounds: tuple[int, ...]) -> list[int]:
 def _check_count(count: int) -> None:
     if count < 1:
         raise InputError(
-            "vertices cannot be cut into that few intervals",
-            value=f"{count}, at least 1",
-            where="intervals",
-            fix="Pass a positive number.",
+            f"vertices cannot be cut into that few intervals: {count}, at least 1 (in intervals)",
+            hint="Pass a positive number.",
         )

@@ -162,34 +162,29 @@ Add it: of the processor; `sagann machine --out FILE` writes a whole one.
             given = tomllib.loads(text)
         except ValueError as error:
             raise InputError(
-                "a machine is not TOML", value=str(error), where=where, fix=f"Mend that line; {_ANEW}"
+                f"a machine is not TOML: {error} (in {where})", hint=f"Mend that line; {_ANEW}"
             ) from error
         tables = {name: given.pop(name, {}) for name in _TABLES}
         names = list(UNITS)
         if unknown := [name for name in given if name not in names]:
             raise InputError(
-                "a machine has no such field",
-                value=f"'{unknown[0]}'{_and_more(unknown)}",
-                where=where,
-                fix=f"Remove or rename it; the fields are {', '.join([*names, *_TABLES])}.",
+                f"a machine has no such field: '{unknown[0]}'{_and_more(unknown)} (in {where})",
+                hint=f"Remove or rename it; the fields are {', '.join([*names, *_TABLES])}.",
             )
         missing = [name for name in names if name not in given and name not in _OF_DEVICES]
         if isinstance(tables["disks"], dict) and DISK not in tables["disks"]:
             missing.append(f"disks.{DISK}")
         if missing:
             raise InputError(
-                "a machine lacks a field",
-                value=f"'{missing[0]}' is missing{_and_more(missing)}",
-                where=where,
-                fix=f"Add it: {UNITS.get(missing[0], 'a table of rates')}; {_ANEW}",
+                f"a machine lacks a field: '{missing[0]}' is missing{_and_more(missing)} (in {where})",
+                hint=f"Add it: {UNITS.get(missing[0], 'a table of rates')}; {_ANEW}",
             )
         rates = {name: _rate(name, value, where) for name, value in given.items()}
         if len(_OF_DEVICES & rates.keys()) == 1:
             raise InputError(
-                "a machine states copies to a device or from it alone",
-                value=", ".join(_OF_DEVICES & rates.keys()),
-                where=where,
-                fix="State host_to_device_bytes and device_to_host_bytes both, or neither.",
+                "a machine states copies to a device or from it alone: "
+                f"{', '.join(_OF_DEVICES & rates.keys())} (in {where})",
+                hint="State host_to_device_bytes and device_to_host_bytes both, or neither.",
             )
         return cls(**rates, **_Tables(tables, where).read())
 
@@ -288,12 +283,12 @@ def _rate(name: str, value: Any, where: str) -> Any:
     return int(value)
 
 
-def _positive(name: str, value: object, where: str, fix: str = "Write a positive number.") -> float:
+def _positive(name: str, value: object, where: str, hint: str = "Write a positive number.") -> float:
     # Written so that NaN fails too.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
-        raise _refused(name, value, "is not a positive number", where, fix)
+        raise _refused(name, value, "is not a positive number", where, hint)
     return float(value)
 
 
-def _refused(name: str, value: object, what: str, where: str, fix: str) -> InputError:
-    return InputError(f"{name} of a machine {what}", value=shown(value, 60), where=where, fix=fix)
+def _refused(name: str, value: object, what: str, where: str, hint: str) -> InputError:
+    return InputError(f"{name} of a machine {what}: {shown(value, 60)} (in {where})", hint=hint)

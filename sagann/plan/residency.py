@@ -35,6 +35,7 @@ class BudgetError(InputError):
     "Bytes that the step needs."
     offered_bytes: int = 0
     "A budget, in bytes, with which epochs are not much slower than with a larger one; 0 where it is unknown."
+    _where: str = ""
 
     @classmethod
     def _of(
@@ -42,21 +43,20 @@ class BudgetError(InputError):
     ) -> BudgetError:
         # An offer is made where every number of intervals was tried. Without one, the caller has stated the number.
         if not offered_bytes:
-            fix = f"Raise the budget (budget_bytes) to {with_exact(needed_bytes)} or more, or cut into {otherwise} (num_intervals)."
+            hint = f"Raise the budget (budget_bytes) to {with_exact(needed_bytes)} or more, or cut into {otherwise} (num_intervals)."
         elif offered_bytes <= needed_bytes:
-            fix = f"Raise the budget (--memory, budget_bytes) to {with_exact(needed_bytes)} or more."
+            hint = f"Raise the budget (--memory, budget_bytes) to {with_exact(needed_bytes)} or more."
         else:
-            fix = (
+            hint = (
                 f"Raise the budget (--memory, budget_bytes) to {with_exact(offered_bytes)} or more. The least that is accepted is "
                 f"{with_exact(needed_bytes)}, with more intervals and slower epochs."
             )
         error = cls(
-            "the memory budget cannot be met",
-            value=f"{with_exact(budget_bytes)}, at least {with_exact(needed_bytes)} are needed: {why}",
-            where=where,
-            fix=fix,
+            f"the memory budget cannot be met: {with_exact(budget_bytes)}, at least {with_exact(needed_bytes)} "
+            f"are needed: {why} (in {where})",
+            hint=hint,
         )
-        error.needed_bytes, error.offered_bytes = needed_bytes, offered_bytes
+        error.needed_bytes, error.offered_bytes, error._where = needed_bytes, offered_bytes, where
         return error
 
     @classmethod
@@ -91,7 +91,7 @@ class BudgetError(InputError):
             self.needed_bytes + plan_bytes,
             f"{format_bytes(plan_bytes)} for the objects of the plan, and the others for its largest step",
             offered_bytes=self.offered_bytes,
-            where=self.where,
+            where=self._where,
             otherwise="fewer intervals",
         )
 

@@ -308,10 +308,9 @@ class _Simulation:
         link = self.machine.links.get(move.occupies)
         if link is None and move.kind in ("send", "all-reduce"):
             raise InputError(
-                "a plan occupies a link that the machine has not",
-                value=f"'{move.occupies}', and the links are {', '.join(self.machine.links) or 'none'}",
-                where=self.machine.name,
-                fix=f'Add [links."{move.occupies}"] with bytes_per_s to the machine\'s file.',
+                f"a plan occupies a link that the machine has not: '{move.occupies}', and the links are "
+                f"{', '.join(self.machine.links) or 'none'} (in {self.machine.name})",
+                hint=f'Add [links."{move.occupies}"] with bytes_per_s to the machine\'s file.',
             )
         if link is not None:
             seconds = link.latency_s + move.num_bytes / link.bytes_per_s

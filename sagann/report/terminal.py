@@ -40,10 +40,8 @@ class Terminal:
             raise
         except OSError as error:
             raise InputError(
-                "the result cannot be shown",
-                value=error.strerror or str(error),
-                where="standard output",
-                fix="Send it to a place with room. Files that the command writes are complete.",
+                f"the result cannot be shown: {error.strerror or str(error)} (in standard output)",
+                hint="Send it to a place with room. Files that the command writes are complete.",
             ) from error
 
     def say(self, text: str) -> None:

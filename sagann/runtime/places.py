@@ -22,8 +22,8 @@ def device_named(
     """
 
     def refused(why: str) -> InputError:
-        fix = f"Pass {instead}, or install a CUDA build of torch and its driver, and pass 'cuda' or 'cuda:N'."
-        return InputError("no such device", value=f"{str(device)!r}; {why}", where=where, fix=fix)
+        hint = f"Pass {instead}, or install a CUDA build of torch and its driver, and pass 'cuda' or 'cuda:N'."
+        return InputError(f"no such device: {str(device)!r}; {why} (in {where})", hint=hint)
 
     try:
         found = torch.device(device)
@@ -50,10 +50,8 @@ def require_on_host(device: torch.device, what: str) -> None:
     """Refuse a part of a streamed graph, with a name for the error, that lies on a device."""
     if device.type != "cpu":
         raise InputError(
-            "a graph that is streamed must lie on the host",
-            value=f"its {what} are on {device}",
-            where="stream",
-            fix="Leave the graph on the CPU and pass device='cuda'; blocks of it are copied as they are needed.",
+            f"a graph that is streamed must lie on the host: its {what} are on {device} (in stream)",
+            hint="Leave the graph on the CPU and pass device='cuda'; blocks of it are copied as they are needed.",
         )
 
 
@@ -68,8 +66,7 @@ def require_places(model: nn.Module, hops: Sequence[Topology], device: torch.dev
         # The capture of the model refuses tensors without memory or values.
         if tensor.device.type in ("cpu", "cuda") and tensor.device != device:
             raise InputError(
-                "a model that is streamed must lie where it computes",
-                value=f"its parameter '{name}' is on {tensor.device}, the device is {device}",
-                where=type(model).__name__,
-                fix=f"Move it with .to('{device}') before its optimizer is made, or pass another device.",
+                f"a model that is streamed must lie where it computes: its parameter '{name}' is on "
+                f"{tensor.device}, the device is {device} (in {type(model).__name__})",
+                hint=f"Move it with .to('{device}') before its optimizer is made, or pass another device.",
             )

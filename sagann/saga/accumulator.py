@@ -27,20 +27,16 @@ def check_accumulator(accumulator: object, max_degree: int | None, where: str) -
     messages = list(accumulator.values()) if isinstance(accumulator, Mapping) else [accumulator]
     if isinstance(accumulator, Mapping) and not (messages and all(isinstance(name, str) for name in accumulator)):
         raise LayerError(
-            "accumulators of several messages need names",
-            value=f"{accumulator!r}",
-            where=where,
-            fix="Name each message: accumulator = {'total': 'sum', 'top': 'max'}; apply_edge returns a dict with these keys.",
+            f"accumulators of several messages need names: {accumulator!r} (in {where})",
+            hint="Name each message: accumulator = {'total': 'sum', 'top': 'max'}; apply_edge returns a dict with these keys.",
         )
     for each in messages:
         _check_message(each, max_degree, where)
     sized = [each for each in messages if isinstance(each, str) and ACCUMULATORS[each].is_sized]
     if sized and len(messages) > 1:
         raise LayerError(
-            "accumulators that cannot be combined",
-            value=f"{', '.join(sized)} among {len(messages)} messages",
-            where=where,
-            fix="Gather it in a layer of its own.",
+            f"accumulators that cannot be combined: {', '.join(sized)} among {len(messages)} messages (in {where})",
+            hint="Gather it in a layer of its own.",
         )
 
 
@@ -50,35 +46,32 @@ def _check_message(accumulator: object, max_degree: int | None, where: str) -> N
         if not isinstance(name, str) or name not in ACCUMULATORS:
             shown = repr(name) if isinstance(name, str) else f"a {type(name).__name__}"
             if isinstance(name, list):
-                shown, fix = f"the list {name!r}", f"Write a tuple: accumulator = {tuple(name)!r}."
+                shown, hint = f"the list {name!r}", f"Write a tuple: accumulator = {tuple(name)!r}."
             else:
-                fix = (
+                hint = (
                     "Choose one of these; user-defined accumulators are not accepted, because their derivative "
                     "through the graph could be neither fused nor streamed. Put your own function in apply_edge."
                 )
             raise LayerError(
-                "unknown accumulator",
-                value=f"{shown}, expected one of {', '.join(ACCUMULATORS)}, or a tuple of several",
-                where=where,
-                fix=fix,
+                f"unknown accumulator: {shown}, expected one of {', '.join(ACCUMULATORS)}, or a tuple of "
+                f"several (in {where})",
+                hint=hint,
             )
     form = gathering(names)
     alone = [
         each.name for each in form.accumulators if each.reduction.num_values > 1 or each.reduction.rows != "row"
     ]
     if not form.is_one and (alone or len(set(names)) < len(names)):
+        found = f"{', '.join(alone)} among {len(names)}" if alone else f"{', '.join(names)}, one of them twice"
         raise LayerError(
-            "accumulators that cannot be combined",
-            value=f"{', '.join(alone)} among {len(names)}" if alone else f"{', '.join(names)}, one of them twice",
-            where=where,
-            fix="Combine different accumulators that take one message, or give each its own message by a dict.",
+            f"accumulators that cannot be combined: {found} (in {where})",
+            hint="Combine different accumulators that take one message, or give each its own message by a dict.",
         )
     if form.is_sized and (not isinstance(max_degree, int) or max_degree < 1):
         raise LayerError(
-            f"the {accumulator} accumulator needs a stated width",
-            value=f"max_degree = {max_degree!r}, expected a positive int",
-            where=where,
-            fix="Set max_degree to the largest in-degree.",
+            f"the {accumulator} accumulator needs a stated width: max_degree = {max_degree!r}, expected a "
+            f"positive int (in {where})",
+            hint="Set max_degree to the largest in-degree.",
         )
 
 
@@ -105,10 +98,9 @@ def values_of(accumulator: Accumulators, output: object, num_edges: int, where: 
     if not isinstance(output, Mapping) or set(output) != set(accumulator):
         found = ", ".join(map(repr, output)) if isinstance(output, Mapping) else _form(output)
         raise LayerError(
-            "apply_edge must return a message for each accumulator",
-            value=f"{found}, expected a dict with {', '.join(map(repr, accumulator))}",
-            where=where,
-            fix="Return a dict that has the names of the layer's accumulators.",
+            f"apply_edge must return a message for each accumulator: {found}, expected a dict with "
+            f"{', '.join(map(repr, accumulator))} (in {where})",
+            hint="Return a dict that has the names of the layer's accumulators.",
         )
     return [
         value
@@ -133,10 +125,9 @@ def _values_of_message(accumulator: Names, output: object, num_edges: int, where
     rows = _edge_rows(output, num_edges, where)
     if not form.is_one and rows.ndim < 2:
         raise LayerError(
-            "several accumulators need rows of features",
-            value=f"{_form(rows)}, expected [{num_edges}, ..., F]",
-            where=where,
-            fix="Return a tensor with a dimension of features, along which the results are concatenated.",
+            f"several accumulators need rows of features: {_form(rows)}, expected [{num_edges}, ..., F] (in "
+            f"{where})",
+            hint="Return a tensor with a dimension of features, along which the results are concatenated.",
         )
     return [rows]
 
@@ -145,10 +136,9 @@ def _edge_rows(output: object, num_edges: int, where: str) -> Tensor:
     if isinstance(output, Tensor) and output.ndim >= 1 and output.shape[0] == num_edges:
         return output
     raise LayerError(
-        "apply_edge must return one row per edge",
-        value=f"{_form(output)}, expected a tensor [{num_edges}, ...]",
-        where=where,
-        fix="Return a tensor whose dimension 0 is the edges; (score, value) pairs need accumulator = 'softmax'.",
+        f"apply_edge must return one row per edge: {_form(output)}, expected a tensor [{num_edges}, ...] (in "
+        f"{where})",
+        hint="Return a tensor whose dimension 0 is the edges; (score, value) pairs need accumulator = 'softmax'.",
     )
 
 
@@ -161,11 +151,10 @@ def _score_and_value(output: object, num_edges: int, where: str) -> tuple[Tensor
                 return score, value
         output = f"({_form(score)}, {_form(value)})"
     raise LayerError(
-        "apply_edge must return (score, value) for the softmax accumulator",
-        value=f"{_form(output)}, expected score [{num_edges}] with value [{num_edges}, F], "
-        f"or score [{num_edges}, H] with value [{num_edges}, H, D]",
-        where=where,
-        fix="Return a tuple of two tensors of these shapes.",
+        f"apply_edge must return (score, value) for the softmax accumulator: {_form(output)}, expected score "
+        f"[{num_edges}] with value [{num_edges}, F], or score [{num_edges}, H] with value [{num_edges}, H, D] "
+        f"(in {where})",
+        hint="Return a tuple of two tensors of these shapes.",
     )
 
 

@@ -83,10 +83,8 @@ class Edge:
         """The edge data that ``edge_data`` names [num_edges, ...]; a mapping where it names several."""
         if not self._data:
             raise LayerError(
-                "edge.data was read, but the layer names no edge data",
-                value="edge_data = None",
-                where=self._reader,
-                fix="Set the class attribute edge_data, for instance edge_data = 'weight'.",
+                f"edge.data was read, but the layer names no edge data: edge_data = None (in {self._reader})",
+                hint="Set the class attribute edge_data, for instance edge_data = 'weight'.",
             )
         return unnamed(self._data)
 
@@ -104,10 +102,9 @@ class _Scattered(Mapping[str, Tensor]):
         if name not in self._rows:
             if name not in self._scatters:
                 raise LayerError(
-                    "the layer was called without the rows that apply_edge reads",
-                    value=f"edge.{self._end}[{name!r}]; there are {', '.join(map(repr, self._scatters))}",
-                    where=self._reader,
-                    fix="Pass them by that name: layer(topology, {'x': x, ...}).",
+                    f"the layer was called without the rows that apply_edge reads: edge.{self._end}[{name!r}]; "
+                    f"there are {', '.join(map(repr, self._scatters))} (in {self._reader})",
+                    hint="Pass them by that name: layer(topology, {'x': x, ...}).",
                 )
             self._rows[name] = self._scattered(self._scatters[name])
         return self._rows[name]

@@ -78,10 +78,9 @@ def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, T
     for parameter, tensor in layer.named_parameters():
         if is_lazy(tensor):
             raise LayerError(
-                "a SAGA layer must have its parameters",
-                value=f"'{parameter}' gets its shape when the layer first runs",
-                where=name,
-                fix="State the widths.",
+                f"a SAGA layer must have its parameters: '{parameter}' gets its shape when the layer first "
+                f"runs (in {name})",
+                hint="State the widths.",
             )
     generator = torch.Generator().manual_seed(0)
     src, dst = ({key: _made_up_rows(rows, generator) for key, rows in x.items()} for _ in range(2))
@@ -103,10 +102,9 @@ def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, T
     for value in values:
         if not value.is_floating_point():
             raise LayerError(
-                "apply_edge must return floating numbers",
-                value=f"{value.dtype}, of which no sum has a gradient",
-                where=where,
-                fix="Convert what it returns: message.to(edge.src.dtype), or the vertex features where they are integers.",
+                f"apply_edge must return floating numbers: {value.dtype}, of which no sum has a gradient (in "
+                f"{where})",
+                hint="Convert what it returns: message.to(edge.src.dtype), or the vertex features where they are integers.",
             )
     form = gathering(layer.accumulator, layer.max_degree or 0)
     shapes = form.shapes([value.shape[1:] for value in values])
@@ -127,10 +125,9 @@ def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, T
     if not isinstance(output, Tensor) or output.ndim < 1 or output.shape[0] != NUM_ROWS:
         form_of = f"a tensor {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
         raise LayerError(
-            "apply_vertex must return one row per vertex",
-            value=f"{form_of} for {NUM_ROWS} vertices",
-            where=f"{name}.apply_vertex",
-            fix="Return a tensor whose dimension 0 is the vertices.",
+            f"apply_vertex must return one row per vertex: {form_of} for {NUM_ROWS} vertices (in "
+            f"{name}.apply_vertex)",
+            hint="Return a tensor whose dimension 0 is the vertices.",
         )
 
 
@@ -156,7 +153,7 @@ def _check_rows(function: Callable[..., Any], inputs: Mapping[str, Tensor], laye
 
 
 def _refusal(name: str, how: How, step: Step) -> LayerError:
-    what, value, fix = {
+    what, value, hint = {
         "branches": (
             "branches on its rows",
             f"operator {step.operator}",
@@ -175,7 +172,7 @@ def _refusal(name: str, how: How, step: Step) -> LayerError:
             "Compute a new tensor instead; sagann decides how often, and on which rows, the function runs.",
         ),
     }[how]
-    return LayerError(f"{name} {what}", value=value, where=step.line, fix=fix)
+    return LayerError(f"{name} {what}: {value} (in {step.line})", hint=hint)
 
 
 class _Recorder(TorchDispatchMode):
@@ -208,10 +205,9 @@ class _Recorder(TorchDispatchMode):
             if isinstance(error, LayerError) or (isinstance(error, SagannError) and not at_vertices):
                 raise
             raise LayerError(
-                f"{name} failed on made-up rows, which it must take as any others",
-                value=in_one_line(error),
-                where=line_of_error(error),
-                fix=self._advice(error),
+                f"{name} failed on made-up rows, which it must take as any others: {in_one_line(error)} (in "
+                f"{line_of_error(error)})",
+                hint=self._advice(error),
             ) from error
 
     def _advice(self, error: Exception) -> str:

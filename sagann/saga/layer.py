@@ -160,15 +160,14 @@ class SagaLayer(nn.Module):
                 name,
                 str,
                 where=f"{where}, edge_data",
-                fix="Name one (edge_data = 'weight'), or several in a tuple (edge_data = ('type', 'weight')).",
+                hint="Name one (edge_data = 'weight'), or several in a tuple (edge_data = ('type', 'weight')).",
             )
             if name not in topology.edge_data:
                 present = ", ".join(sorted(topology.edge_data)) or "none"
                 raise InputError(
-                    "the topology lacks the edge data that the layer reads",
-                    value=f"'{name}' is missing; present: {present}",
-                    where=where,
-                    fix=f"Leave out the prefix: edge_data = '{plain}'."
+                    f"the topology lacks the edge data that the layer reads: '{name}' is missing; present: "
+                    f"{present} (in {where})",
+                    hint=f"Leave out the prefix: edge_data = '{plain}'."
                     if (plain := name.removeprefix("edge_")) in topology.edge_data
                     else "Call graph = model.prepare(graph) first where the layer has a prepare, as GCN; else attach it with "
                     "topology.with_edge_data(...).",
@@ -191,10 +190,9 @@ def count_hops(model: nn.Module) -> int:
         return sum(isinstance(module, SagaLayer) for module in model.modules())
     if isinstance(num_hops, bool) or not isinstance(num_hops, int) or num_hops < 0:
         raise InputError(
-            "a model's num_hops is no count",
-            value=f"{num_hops!r}, expected an integer of at least 0",
-            where=f"{type(model).__name__}.num_hops",
-            fix="Set it to the number of layers that walk the graph, or leave it out.",
+            f"a model's num_hops is no count: {num_hops!r}, expected an integer of at least 0 (in "
+            f"{type(model).__name__}.num_hops)",
+            hint="Set it to the number of layers that walk the graph, or leave it out.",
         )
     return num_hops
 
@@ -203,10 +201,9 @@ def _check_names_of_rows(x: Mapping[str, Tensor], where: str) -> None:
     if x and all(isinstance(name, str) and name.isidentifier() for name in x):
         return
     raise InputError(
-        "vertex rows need names",
-        value=f"{', '.join(map(repr, x)) or 'no tensor'}, expected valid names of Python variables",
-        where=where,
-        fix="Pass tensors by name: layer(topology, {'x': x, 'pos': pos}).",
+        f"vertex rows need names: {', '.join(map(repr, x)) or 'no tensor'}, expected valid names of Python "
+        f"variables (in {where})",
+        hint="Pass tensors by name: layer(topology, {'x': x, 'pos': pos}).",
     )
 
 
@@ -214,10 +211,9 @@ def _check_names(layer: type[SagaLayer]) -> None:
     for name, here in _PYG_NAMES.items():
         if callable(getattr(layer, name, None)) and getattr(layer, here) is getattr(SagaLayer, here):
             raise LayerError(
-                "the layer has a function of PyG's, which nothing runs",
-                value=f"'{name}', and no '{here}'",
-                where=f"layer {layer.__name__}",
-                fix=f"Write it as {here}: apply_edge(edge), with edge.src for x_j and edge.dst for x_i; "
+                f"the layer has a function of PyG's, which nothing runs: '{name}', and no '{here}' (in layer "
+                f"{layer.__name__})",
+                hint=f"Write it as {here}: apply_edge(edge), with edge.src for x_j and edge.dst for x_i; "
                 "apply_vertex(vertex, accum). If it is for something else, give it another name.",
             )
 
@@ -227,22 +223,19 @@ def _check_input(topology: Topology, x: Tensor | FeatureRows, where: str) -> Non
         topology,
         Topology,
         where=where,
-        fix="Call layer(topology, x), with graph.topology, or Topology.from_coo(src=edge_index[0], dst=edge_index[1], "
+        hint="Call layer(topology, x), with graph.topology, or Topology.from_coo(src=edge_index[0], dst=edge_index[1], "
         "num_src=num_vertices); a model is called with graph.hops(model.num_hops).",
     )
     is_tensor = isinstance(x, Tensor) and x.layout == torch.strided
     if not (is_tensor or isinstance(x, FeatureRows)) or x.ndim < 2 or x.shape[0] != topology.num_given:
         form = f"{x.layout} {list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
         raise InputError(
-            "vertex features do not fit the topology",
-            value=f"{form}, expected a tensor [{topology.num_given}, F], dense or torch.sparse_csr",
-            where=where,
-            fix="Pass one row per source vertex; bring missing features in through an encoder.",
+            f"vertex features do not fit the topology: {form}, expected a tensor [{topology.num_given}, F], "
+            f"dense or torch.sparse_csr (in {where})",
+            hint="Pass one row per source vertex; bring missing features in through an encoder.",
         )
     if x.device != topology.device:
         raise InputError(
-            "features and topology are on different devices",
-            value=f"{x.device} and {topology.device}",
-            where=where,
-            fix="Move both with .to(device).",
+            f"features and topology are on different devices: {x.device} and {topology.device} (in {where})",
+            hint="Move both with .to(device).",
         )

@@ -40,10 +40,9 @@ def check_signatures(layer: SagaLayer, *names: str) -> None:
             continue
         except TypeError as error:
             raise LayerError(
-                f"{name} takes other arguments than it is given",
-                value=f"{_definition(function)}, expected {definition}: {error}",
-                where=f"layer {type(layer).__name__}",
-                fix=f"Write it as {definition}: {meaning}.",
+                f"{name} takes other arguments than it is given: {_definition(function)}, expected "
+                f"{definition}: {error} (in layer {type(layer).__name__})",
+                hint=f"Write it as {definition}: {meaning}.",
             ) from None
 
 

@@ -32,11 +32,9 @@ _ELEMENTWISE = frozenset(start + name for start in ("", "r", "i") for name in _P
 class Misfit(NamedTuple):
     """Widths that do not fit, for a message."""
 
-    what: str
-    "The failure, as a phrase: which widths do not fit."
-    value: str
-    "The operation, and the shapes that it was given."
-    fix: str
+    message: str
+    "Which widths do not fit, the operation, and the shapes that it was given."
+    hint: str
     "The remedy, as a sentence."
 
 
@@ -68,7 +66,7 @@ class Widths(TorchFunctionMode):
             if misfit is None:
                 raise
         # Outside of the clause: PyTorch's error says nothing that is not in this one.
-        raise WidthError(misfit.what, value=misfit.value, where=f"{self._where}, {users_line()}", fix=misfit.fix)
+        raise WidthError(f"{misfit.message} (in {self._where}, {users_line()})", hint=misfit.hint)
 
     def _misfit(self, func: Callable[..., Any], given: list[Any]) -> Misfit | None:
         name = getattr(func, "__name__", "")
@@ -88,50 +86,48 @@ class Widths(TorchFunctionMode):
         if width == takes:
             return None
         if w.shape[0] == width:
-            fix = "F.linear takes w as [out, in], and this one is [in, out]: write x @ w."
+            hint = "F.linear takes w as [out, in], and this one is [in, out]: write x @ w."
         else:
             out = w.shape[0]
-            fix = f"Give it rows of width {takes}, or make w [{out}, {width}], as that of nn.Linear({width}, {out}) is."
-        return self._of_map("F.linear(x, w)", x, w, takes, fix)
+            hint = f"Give it rows of width {takes}, or make w [{out}, {width}], as that of nn.Linear({width}, {out}) is."
+        return self._of_map("F.linear(x, w)", x, w, takes, hint)
 
     def _of_product(self, a: Tensor, b: Tensor) -> Misfit | None:
         inner = b.shape[0] if b.ndim == 1 else b.shape[-2]
         if a.shape[-1] == inner:
             return None
         if self._is_rows(a) and self._is_rows(b):
-            fix = "Multiply row by row, as (a * b).sum(-1) does."
-            return Misfit(
-                "rows are multiplied by rows", f"a @ b: a is {self._shown(a)}, b is {self._shown(b)}", fix
-            )
+            hint = "Multiply row by row, as (a * b).sum(-1) does."
+            return Misfit(f"rows are multiplied by rows: a @ b: a is {self._shown(a)}, b is {self._shown(b)}", hint)
         if self._is_rows(b):
             return self._of_reverse(b, a)
         width = a.shape[-1]
         if b.shape[-1] == width:
-            fix = "x @ w takes w as [in, out], and this one is [out, in]: write F.linear(x, w)."
+            hint = "x @ w takes w as [in, out], and this one is [out, in]: write F.linear(x, w)."
         else:
-            fix = f"Give it rows of width {inner}, or make w {[width, *b.shape[1:]]}."
-        return self._of_map("x @ w", a, b, inner, fix)
+            hint = f"Give it rows of width {inner}, or make w {[width, *b.shape[1:]]}."
+        return self._of_map("x @ w", a, b, inner, hint)
 
     def _of_reverse(self, x: Tensor, w: Tensor) -> Misfit:
         """``w @ x``, whose sum would run over the rows."""
         width = x.shape[-1]
         if w.shape[0] == width:
-            fix = "Write x @ w."
+            hint = "Write x @ w."
         elif w.shape[-1] == width:
-            fix = "Write F.linear(x, w)."
+            hint = "Write F.linear(x, w)."
         else:
-            fix = f"Write x @ w with w [{width}, out], or F.linear(x, w) with w [out, {width}]."
+            hint = f"Write x @ w with w [{width}, out], or F.linear(x, w) with w [out, {width}]."
         return Misfit(
-            f"rows of width {width} stand on the wrong side of a product",
+            f"rows of width {width} stand on the wrong side of a product: "
             f"w @ x: w is {self._shown(w)}, x is {self._shown(x)}, and the sum would run over the rows",
-            fix,
+            hint,
         )
 
-    def _of_map(self, operation: str, x: Tensor, w: Tensor, takes: int, fix: str) -> Misfit:
+    def _of_map(self, operation: str, x: Tensor, w: Tensor, takes: int, hint: str) -> Misfit:
         return Misfit(
-            f"rows of width {x.shape[-1]} meet a linear map of width {takes}",
+            f"rows of width {x.shape[-1]} meet a linear map of width {takes}: "
             f"{operation}: x is {self._shown(x)}, w is {self._shown(w)}",
-            fix,
+            hint,
         )
 
     def _of_cell(self, cell: str, x: Tensor, hidden: Any, *weights: Tensor) -> Misfit | None:
@@ -140,7 +136,7 @@ class Widths(TorchFunctionMode):
             width, takes = each.shape[-1], weight.shape[-1]
             if width != takes:
                 return Misfit(
-                    f"rows of width {width} meet a cell that takes {takes}",
+                    f"rows of width {width} meet a cell that takes {takes}: "
                     f"nn.{cell}: the {what} is {self._shown(each)}, its weight {self._shown(weight)}",
                     f"Make its width {takes}, or the cell for {width}.",
                 )
@@ -151,7 +147,7 @@ class Widths(TorchFunctionMode):
         if widths[0] == widths[1] or 1 in widths:
             return None
         return Misfit(
-            f"rows of width {widths[0]} meet rows of width {widths[1]}",
+            f"rows of width {widths[0]} meet rows of width {widths[1]}: "
             f"operator {name.strip('_')}: one is {self._shown(a)}, the other {self._shown(b)}",
             "Give both the same width, or one of them width 1.",
         )

@@ -24,10 +24,10 @@ MOST_DRAWN = 2**28
 
 def require_ids(ids: Tensor, count: int | None = None, *, where: str, unit: Unit = "vertex") -> None:
     """Refuse what is not a tensor of ids of vertices, or of another unit, int64 [n]."""
-    require_type(ids, Tensor, where=where, fix="Convert the ids with torch.as_tensor.")
+    require_type(ids, Tensor, where=where, hint="Convert the ids with torch.as_tensor.")
     if ids.dtype != torch.int64 or ids.ndim != 1:
-        fix = "Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask."
-        raise wrong_form(ids, "torch.int64 [n]", where=where, fix=fix)
+        hint = "Pass ids with .to(torch.int64), or mask.nonzero().squeeze(1) for a mask."
+        raise wrong_form(ids, "torch.int64 [n]", where=where, hint=hint)
     check_ids(ids, count, unit, where=numbered(where, "position"), units=UNITS[unit])
 
 
@@ -38,17 +38,16 @@ def require_distinct(seeds: Tensor, count: int | None = None, *, where: str, uni
     repeated = in_order[1:][in_order[1:] == in_order[:-1]]
     if len(repeated):
         raise InputError(
-            f"{'seed' if unit == 'vertex' else unit} repeated",
-            value=f"{int(repeated[0])} stands more than once",
-            where=where,
-            fix="Pass every id once, with ids.unique() for example.",
+            f"{'seed' if unit == 'vertex' else unit} repeated: {int(repeated[0])} stands more than once (in "
+            f"{where})",
+            hint="Pass every id once, with ids.unique() for example.",
         )
 
 
 def require_some(seeds: Tensor) -> None:
     """Refuse a batch without a seed."""
     if len(seeds) == 0:
-        raise InputError("batch is empty", value="0 seeds, at least 1 is needed", where="seeds", fix="Pass seeds.")
+        raise InputError("batch is empty: 0 seeds, at least 1 is needed (in seeds)", hint="Pass seeds.")
 
 
 def require_counters(epoch: int, batch: int, *, where: str) -> None:
@@ -61,30 +60,27 @@ def require_drawable(num_picks: int, num_dst: int, fanout: int, *, where: str) -
     """Refuse a hop that picks more than :data:`MOST_DRAWN` edges with replacement."""
     if num_picks > MOST_DRAWN:
         raise InputError(
-            "a hop picks too many edges with replacement",
-            value=f"{num_picks:,} for {num_dst:,} destinations of {fanout:,} each, at most {MOST_DRAWN:,} are allowed",
-            where=where,
-            fix="Lower the fanouts or the number of seeds, or pick without replacement.",
+            f"a hop picks too many edges with replacement: {num_picks:,} for {num_dst:,} destinations of "
+            f"{fanout:,} each, at most {MOST_DRAWN:,} are allowed (in {where})",
+            hint="Lower the fanouts or the number of seeds, or pick without replacement.",
         )
 
 
 def require_square(topology: Topology, *, where: str) -> None:
     """Refuse what is not a topology in memory of the processor, whose sources are its destinations; a LayerError where its edges were overwritten."""
-    fix = "Pass a topology: that of a graph is graph.topology."
-    require_type(topology, Topology, where=where, fix=fix)
+    hint = "Pass a topology: that of a graph is graph.topology."
+    require_type(topology, Topology, where=where, hint=hint)
     if topology.device.type != "cpu":
         raise InputError(
-            "edges are not in the processor's memory",
-            value=f"they are on a device of type '{topology.device.type}'",
-            where=where,
-            fix="Move the topology with .to('cpu').",
+            f"edges are not in the processor's memory: they are on a device of type '{topology.device.type}' "
+            f"(in {where})",
+            hint="Move the topology with .to('cpu').",
         )
     if topology.num_src != topology.num_dst:
         raise InputError(
-            "sources and destinations differ",
-            value=f"{topology.num_src} sources, {topology.num_dst} destinations",
-            where=where,
-            fix="Pass the topology of a whole graph, whose vertices are both.",
+            f"sources and destinations differ: {topology.num_src} sources, {topology.num_dst} destinations (in "
+            f"{where})",
+            hint="Pass the topology of a whole graph, whose vertices are both.",
         )
     topology.require_unwritten()
 
@@ -93,12 +89,12 @@ def as_ids(ids: Tensor | Sequence[int] | np.ndarray[Any, Any], *, where: str) ->
     """Ids or a mask as a tensor; a list, a tuple or a NumPy array is copied, and its integers become int64. What is in it is not checked."""
     if isinstance(ids, Tensor):
         return ids
-    fix = "Pass ids as a tensor, a list or a NumPy array."
-    require_type(ids, (Tensor, list, tuple, np.ndarray), where=where, fix=fix)
+    hint = "Pass ids as a tensor, a list or a NumPy array."
+    require_type(ids, (Tensor, list, tuple, np.ndarray), where=where, hint=hint)
     try:
         found = torch.tensor(ids) if len(ids) else torch.empty(0, dtype=torch.int64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError("these are no ids", value=in_one_line(error), where=where, fix=fix) from error
+        raise InputError(f"these are no ids: {in_one_line(error)} (in {where})", hint=hint) from error
     is_integer = not (found.dtype == torch.bool or found.is_floating_point() or found.is_complex())
     return found.to(torch.int64) if is_integer else found
 
@@ -113,19 +109,18 @@ def require_fanouts(
         replace: edges are picked with replacement, so that a destination gives as many as its fanout, however few it has.
         where: names the argument in errors.
     """
-    fix = "Pass a list of a number of edges for each hop, or -1 for all edges."
-    require_type(fanouts, (list, tuple), where=where, fix=fix)
+    hint = "Pass a list of a number of edges for each hop, or -1 for all edges."
+    require_type(fanouts, (list, tuple), where=where, hint=hint)
     allowed = RANGES["replacing_fanout" if replace else "fanout"]
     found = [int(fanout) if isinstance(fanout, np.integer) else fanout for fanout in fanouts]
     for hop, fanout in enumerate(found):
-        require_type(fanout, int, where=f"{where}, hop {hop}", fix=fix)
+        require_type(fanout, int, where=f"{where}, hop {hop}", hint=hint)
         if fanout != -1 and fanout not in allowed:
             raise InputError(
-                "fanout out of range",
-                value=f"{shown(fanout)}, expected {allowed}, or -1 for all edges{', where edges are picked with replacement' if replace else ''}",
-                where=f"{where}, hop {hop}",
-                fix=fix,
+                f"fanout out of range: {shown(fanout)}, expected {allowed}, or -1 for all "
+                f"edges{', where edges are picked with replacement' if replace else ''} (in {where}, hop {hop})",
+                hint=hint,
             )
     if not found:
-        raise InputError("there are no hops", value="0 fanouts, at least 1 is needed", where=where, fix=fix)
+        raise InputError(f"there are no hops: 0 fanouts, at least 1 is needed (in {where})", hint=hint)
     return tuple(found)

@@ -43,7 +43,7 @@ def seed_batches(
     require_distinct(seeds, where="seed_batches, seeds")
     require_integer(batch_size, "batch_size", where="seed_batches, batch_size")
     require_integer(epoch, "epoch", where="seed_batches, epoch")
-    require_type(seed, int, where="seed_batches, seed", fix="Pass a whole number.")
+    require_type(seed, int, where="seed_batches, seed", hint="Pass a whole number.")
     return cut_seeds(seeds, batch_size, shuffle=shuffle, seed=seed, epoch=epoch, drop_last=drop_last)
 
 

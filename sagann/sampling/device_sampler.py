@@ -83,8 +83,8 @@ class DeviceSampler:
     def __init__(self, edges: DeviceEdges, fanouts: Sequence[int], *, replace: bool = False, seed: int = 0) -> None:
         if find_spec("triton") is None:
             raise MissingDependencyError("triton", extra="cuda", feature="sampling on a CUDA device")
-        require_type(replace, bool, where="DeviceSampler.replace", fix="Pass True or False.")
-        require_type(seed, int, where="DeviceSampler.seed", fix="Pass a whole number.")
+        require_type(replace, bool, where="DeviceSampler.replace", hint="Pass True or False.")
+        require_type(seed, int, where="DeviceSampler.seed", hint="Pass a whole number.")
         # Imported here: it needs Triton.
         self._picks = import_module("sagann.kernels.edge_picks")
         self.edges, self.replace, self.seed = edges, replace, seed
@@ -93,10 +93,9 @@ class DeviceSampler:
         for hop, fanout in enumerate(self.fanouts):
             if not replace and fanout > most:
                 raise InputError(
-                    "fanout is too large for sampling on a device",
-                    value=f"{fanout}, at most {most} are picked without replacement",
-                    where=f"fanouts, hop {hop}",
-                    fix="Pass -1 for all edges, lower the fanout, or let the processor sample.",
+                    f"fanout is too large for sampling on a device: {fanout}, at most {most} are picked "
+                    f"without replacement (in fanouts, hop {hop})",
+                    hint="Pass -1 for all edges, lower the fanout, or let the processor sample.",
                 )
 
     def sample(self, seeds: Tensor | Sequence[int], *, epoch: int = 0, batch: int = 0) -> Sampled:

@@ -70,12 +70,12 @@ def hold_out_links(
         (True, 50, ('train', 'val', 'test'))
     """
     require_type(
-        graph, Graph, where="hold_out_links, graph", fix="Open it with sagann.load_graph, or make a sagann.Graph."
+        graph, Graph, where="hold_out_links, graph", hint="Open it with sagann.load_graph, or make a sagann.Graph."
     )
     require_square(graph.topology, where="hold_out_links, graph.topology")
     for name, share in (("train", train), ("val", val)):
         require_type(
-            share, (int, float), where=f"hold_out_links, {name}", fix="Pass a share, as 0.85.", optional=True
+            share, (int, float), where=f"hold_out_links, {name}", hint="Pass a share, as 0.85.", optional=True
         )
     require_integer(negatives, "drawn_negatives", where="hold_out_links, negatives")
     require_integer(most, "measured", where="hold_out_links, most")
@@ -132,10 +132,9 @@ def _parts(
     wrong = first_true((stated != 0) & (stated != 1) & (stated != 2)) if stated.ndim == 1 else 0
     if wrong is not None:
         raise InputError(
-            "split of an edge is not 0, 1 or 2",
-            value=f"{stated[wrong].tolist()} of edge {wrong}",
-            where=f"edge data '{SPLIT_OF_EDGES}' of graph '{graph.name}'",
-            fix="Write 0 for edges to learn, 1 to validate, 2 to test on; or draw a split: train=0.85 (--split edges:0.85,0.05).",
+            f"split of an edge is not 0, 1 or 2: {stated[wrong].tolist()} of edge {wrong} (in edge data "
+            f"'{SPLIT_OF_EDGES}' of graph '{graph.name}')",
+            hint="Write 0 for edges to learn, 1 to validate, 2 to test on; or draw a split: train=0.85 (--split edges:0.85,0.05).",
         )
     return {name: keep_edges(whole, stated == number, with_ids=True) for number, name in enumerate(SPLIT_NAMES)}
 
@@ -158,5 +157,5 @@ def _drawn(edges: Tensor, most: int, generator: torch.Generator) -> Tensor:
     return edges[torch.randperm(len(edges), generator=generator)[:most].sort().values]
 
 
-def _refused(graph: Graph, what: str, value: str, fix: str) -> InputError:
-    return InputError(what, value=value, where=f"graph '{graph.name}'", fix=fix)
+def _refused(graph: Graph, what: str, value: str, hint: str) -> InputError:
+    return InputError(f"{what}: {value} (in graph '{graph.name}')", hint=hint)

@@ -114,9 +114,9 @@ class LinkSampler:
         require_square(topology, where="LinkSampler.topology")
         require_integer(negatives, "negatives", where="LinkSampler.negatives")
         require_choice(how, get_args(Negatives), what="unknown way to draw negative links", where="LinkSampler.how")
-        require_type(avoid_edges, bool, where="LinkSampler.avoid_edges", fix="Pass True or False.")
-        require_type(undirected, bool, where="LinkSampler.undirected", fix="Pass True or False.")
-        require_type(seed, int, where="LinkSampler.seed", fix="Pass a whole number.")
+        require_type(avoid_edges, bool, where="LinkSampler.avoid_edges", hint="Pass True or False.")
+        require_type(undirected, bool, where="LinkSampler.undirected", hint="Pass True or False.")
+        require_type(seed, int, where="LinkSampler.seed", hint="Pass a whole number.")
         self.topology = topology
         # Sorted now, not by several threads at once.
         _ordered_edges(topology)
@@ -144,10 +144,9 @@ class LinkSampler:
             require_integer(number, name, where=f"LinkSampler.sample, {name}")
         if len(src) != len(dst):
             raise InputError(
-                "links have different numbers of sources and destinations",
-                value=f"{len(src)} and {len(dst)}",
-                where="LinkSampler.sample",
-                fix="Pass one source and one destination for each link.",
+                f"links have different numbers of sources and destinations: {len(src)} and {len(dst)} (in "
+                "LinkSampler.sample)",
+                hint="Pass one source and one destination for each link.",
             )
         src, dst = src.cpu(), dst.cpu()
         negative = self.negatives_of(src, epoch=epoch, batch=batch)
@@ -216,15 +215,15 @@ def negative_destinations(
     require_square(topology, where=f"{where}, topology")
     require_ids(src, topology.num_dst, where=f"{where}, src")
     require_integer(negatives, "negatives", where=f"{where}, negatives")
-    require_type(seed, int, where=f"{where}, seed", fix="Pass a whole number.")
+    require_type(seed, int, where=f"{where}, seed", hint="Pass a whole number.")
     require_integer(first, "num_edges", where=f"{where}, first")
-    require_type(undirected, bool, where=f"{where}, undirected", fix="Pass True or False.")
+    require_type(undirected, bool, where=f"{where}, undirected", hint="Pass True or False.")
     destinations, failed = found_destinations(
         topology, src, negatives, seed=seed, first=first, avoids=1 + undirected, stops=True
     )
     if len(failed):
-        fix = "The source is joined to nearly all vertices; leave this link out."
-        raise _not_found(f"{where}, link {first + int(failed[0])}", fix)
+        hint = "The source is joined to nearly all vertices; leave this link out."
+        raise _not_found(f"{where}, link {first + int(failed[0])}", hint)
     return destinations
 
 
@@ -286,12 +285,11 @@ def _draw_into(
     return _draw(*edges, key, first, draws_sources, avoids, *drawn)
 
 
-def _not_found(where: str, fix: str, *, avoids_edges: bool = True) -> InputError:
+def _not_found(where: str, hint: str, *, avoids_edges: bool = True) -> InputError:
     return InputError(
-        "no negative link found",
-        value=f"{MOST_DRAWS} links drawn, each of them {'an edge or ' if avoids_edges else ''}a self-loop",
-        where=where,
-        fix=fix,
+        f"no negative link found: {MOST_DRAWS} links drawn, each of them "
+        f"{'an edge or ' if avoids_edges else ''}a self-loop (in {where})",
+        hint=hint,
     )
 
 

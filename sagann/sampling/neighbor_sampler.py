@@ -93,8 +93,8 @@ class NeighborSampler:
         seed: int = 0,
     ) -> None:
         require_square(topology, where="NeighborSampler.topology")
-        require_type(replace, bool, where="NeighborSampler.replace", fix="Pass True or False.")
-        require_type(seed, int, where="NeighborSampler.seed", fix="Pass a whole number.")
+        require_type(replace, bool, where="NeighborSampler.replace", hint="Pass True or False.")
+        require_type(seed, int, where="NeighborSampler.seed", hint="Pass a whole number.")
         self.topology = topology
         self.fanouts = require_fanouts(fanouts, replace=replace, where="fanouts")
         self.replace = replace
@@ -132,10 +132,8 @@ class NeighborSampler:
         repeated, table = numbering.number_seeds(seeds.contiguous().numpy(), ids, table, num_vertices)
         if repeated >= 0:
             raise InputError(
-                "seed repeated",
-                value=f"{int(seeds[repeated])} stands a second time at position {repeated}",
-                where="seeds",
-                fix="Pass every seed once; unique() also gives the position of each seed in the result.",
+                f"seed repeated: {int(seeds[repeated])} stands a second time at position {repeated} (in seeds)",
+                hint="Pass every seed once; unique() also gives the position of each seed in the result.",
             )
         num_ids, blocks = len(seeds), []
         for hop, fanout in enumerate(self.fanouts):
@@ -226,25 +224,25 @@ def _rows_at(edge_ids: Array, rows: Tensor) -> Tensor:
 
 def _checked_weights(topology: Topology, name: str) -> Tensor:
     """Edge data by which edges can be picked."""
-    require_type(name, str, where="NeighborSampler.weights", fix="Pass the name of edge data.")
+    require_type(name, str, where="NeighborSampler.weights", hint="Pass the name of edge data.")
     where = f"edge data '{name}'"
     if name not in topology.edge_data:
         raise InputError(
-            "the topology has no edge data of that name",
-            value=f"'{name}', there are {', '.join(sorted(topology.edge_data)) or 'none'}",
-            where="NeighborSampler.weights",
-            fix="Add weights with topology.with_edge_data(NAME=...), or name others.",
+            f"the topology has no edge data of that name: '{name}', there are "
+            f"{', '.join(sorted(topology.edge_data)) or 'none'} (in NeighborSampler.weights)",
+            hint="Add weights with topology.with_edge_data(NAME=...), or name others.",
         )
     weights = topology.edge_data[name]
     if weights.dtype not in (torch.float32, torch.float64) or weights.ndim != 1:
-        expected, fix = "torch.float32 or torch.float64 [num_edges]", "Convert the weights with .to(torch.float32)."
-        raise wrong_form(weights, expected, where=where, fix=fix)
+        expected, hint = (
+            "torch.float32 or torch.float64 [num_edges]",
+            "Convert the weights with .to(torch.float32).",
+        )
+        raise wrong_form(weights, expected, where=where, hint=hint)
     if weights.requires_grad:
         raise InputError(
-            "weights that learn do not pick edges",
-            value="they require a gradient, and are read once",
-            where=where,
-            fix="Pick by a copy of another name, made by .detach().clone().",
+            f"weights that learn do not pick edges: they require a gradient, and are read once (in {where})",
+            hint="Pick by a copy of another name, made by .detach().clone().",
         )
     for part in slices(len(weights)):
         # Written so that NaN is found too.
@@ -252,9 +250,8 @@ def _checked_weights(topology: Topology, name: str) -> Tensor:
         if wrong.any():
             at = part.start + int(wrong.nonzero()[0])
             raise InputError(
-                "weight of an edge out of range",
-                value=f"{float(weights[at]):g}, expected a number from 0 to {LARGEST_WEIGHT:g}",
-                where=f"{where}, edge {at}",
-                fix="Replace negative, NaN and infinite weights; 0 leaves an edge out.",
+                f"weight of an edge out of range: {float(weights[at]):g}, expected a number from 0 to "
+                f"{LARGEST_WEIGHT:g} (in {where}, edge {at})",
+                hint="Replace negative, NaN and infinite weights; 0 leaves an edge out.",
             )
     return weights

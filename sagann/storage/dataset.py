@@ -164,10 +164,8 @@ def _folder(path: str | os.PathLike[str]) -> Path:
     recover(Path(os.path.realpath(folder)))
     if not folder.is_dir():
         raise DatasetError(
-            "dataset not found",
-            value="there is no such folder",
-            where=str(folder),
-            fix="Check the path, or make a dataset with 'sagann data import' or save_graph.",
+            f"dataset not found: there is no such folder (in {folder})",
+            hint="Check the path, or make a dataset with 'sagann data import' or save_graph.",
         )
     return folder
 
@@ -181,10 +179,9 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
     for name, rows in topology.edge_data.items():
         if not SAFE_NAME.fullmatch(name):
             raise InputError(
-                "name of edge data cannot be stored",
-                value=f"'{name}', expected up to 64 letters, digits and underscores",
-                where=f"graph '{graph.name}'",
-                fix="Rename the edge data.",
+                f"name of edge data cannot be stored: '{name}', expected up to 64 letters, digits and "
+                f"underscores (in graph '{graph.name}')",
+                hint="Rename the edge data.",
             )
         tensors[f"edge_{name}"] = rows
     if is_sparse(features):
@@ -201,10 +198,9 @@ def tensors_of(graph: Graph) -> dict[str, Tensor]:
     for name, tensor in present.items():
         if tensor.layout != torch.strided or dtype_name(tensor.dtype) not in DTYPE_NAMES:
             raise InputError(
-                "array cannot be stored",
-                value=f"{tensor.dtype}, {tensor.layout}, expected a dense array of {', '.join(sorted(DTYPE_NAMES))}",
-                where=f"{name} of graph '{graph.name}'",
-                fix="Convert the array; sparse features must be torch.sparse_csr.",
+                f"array cannot be stored: {tensor.dtype}, {tensor.layout}, expected a dense array of "
+                f"{', '.join(sorted(DTYPE_NAMES))} (in {name} of graph '{graph.name}')",
+                hint="Convert the array; sparse features must be torch.sparse_csr.",
             )
     return present
 

@@ -122,10 +122,8 @@ def _edge_files(source: PathLike | Sequence[PathLike], *, kind: str | None = Non
         paths = [Path(source)]
     if not paths:
         raise DatasetError(
-            "no edge files found",
-            value=f"no file that ends in {', '.join(_SUFFIXES[kind])}",
-            where=str(source),
-            fix="Name the edge files instead of the folder.",
+            f"no edge files found: no file that ends in {', '.join(_SUFFIXES[kind])} (in {source})",
+            hint="Name the edge files instead of the folder.",
         )
     return paths
 
@@ -153,10 +151,9 @@ def _refuse_vertex_files(files: Sequence[Path], given: Mapping[str, PathLike | N
         same = [path for path in files if file is not None and os.path.realpath(path) == os.path.realpath(file)]
         if same:
             raise DatasetError(
-                f"a file of vertex {what} stands among those of edges",
-                value="its rows would be read as edges",
-                where=str(same[0]),
-                fix="Move the file to another folder, or name each edge file.",
+                f"a file of vertex {what} stands among those of edges: its rows would be read as edges (in "
+                f"{same[0]})",
+                hint="Move the file to another folder, or name each edge file.",
             )
 
 
@@ -201,10 +198,9 @@ class _Tables:
                 num_edges += len(chunk.src)
         if num_edges == 0 and not may_be_empty:
             raise DatasetError(
-                "edge list has no edges",
-                value=f"no row after the names {', '.join(self.tables[0].names[:5])!r:.80}",
-                where=str(self.tables[0].path),
-                fix="Check how the file was made, and that it is plain text in UTF-8; for a graph without edges state "
+                f"edge list has no edges: no row after the names {', '.join(self.tables[0].names[:5])!r:.80} "
+                f"(in {self.tables[0].path})",
+                hint="Check how the file was made, and that it is plain text in UTF-8; for a graph without edges state "
                 "num_vertices (--num-vertices).",
             )
 
@@ -214,10 +210,9 @@ class _Tables:
         names += [column_name(table, column) for column in (form.weight, form.edge_type) if column is not None]
         if names[0] == names[1]:
             raise DatasetError(
-                "source and destination are the same column",
-                value=f"{names[0]!r}; there are {', '.join(repr(name) for name in table.names[:20])}",
-                where=str(table.path),
-                fix="Name both columns: src and dst of EdgeListFormat (--src and --dst).",
+                f"source and destination are the same column: {names[0]!r}; there are "
+                f"{', '.join(repr(name) for name in table.names[:20])} (in {table.path})",
+                hint="Name both columns: src and dst of EdgeListFormat (--src and --dst).",
             )
         return names
 
@@ -230,10 +225,8 @@ class _Tables:
             expected, path = first_of.setdefault(table.has_names, (found, table.path))
             if found != expected:
                 raise DatasetError(
-                    "edge files differ in their columns",
-                    value=f"{found}, in {path.name} {expected}",
-                    where=str(table.path),
-                    fix="Remove files without edges from the folder; give all edge files the same columns, or name the columns "
+                    f"edge files differ in their columns: {found}, in {path.name} {expected} (in {table.path})",
+                    hint="Remove files without edges from the folder; give all edge files the same columns, or name the columns "
                     "by src and dst (--src and --dst).",
                 )
 

@@ -112,10 +112,8 @@ class _Stream:
 
     def _uneven(self, problem: str) -> DatasetError:
         return DatasetError(
-            "edges and edge data differ in number",
-            value=f"data '{self._name}' {problem}",
-            where=self._file,
-            fix="Provide one row for each edge; a file may be truncated, or of another dataset.",
+            f"edges and edge data differ in number: data '{self._name}' {problem} (in {self._file})",
+            hint="Provide one row for each edge; a file may be truncated, or of another dataset.",
         )
 
 

@@ -43,18 +43,15 @@ def new_folder(path: str | os.PathLike[str], *, overwrite: bool) -> Iterator[Pat
             partial.put_in_place()
     except Timeout as error:
         raise DatasetError(
-            "another process is writing the dataset",
-            value=f"it holds {error.lock_file}",
-            where=str(path),
-            fix="Wait for it, stop it, or choose another name.",
+            f"another process is writing the dataset: it holds {error.lock_file} (in {path})",
+            hint="Wait for it, stop it, or choose another name.",
         ) from error
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise DatasetError(
-            "disk is full" if full else "a file cannot be read or written",
-            value=error.strerror or str(error),
-            where=str(error.filename or path),
-            fix="Free some space; nothing was left behind."
+            f"{'disk is full' if full else 'a file cannot be read or written'}: {error.strerror or str(error)} "
+            f"(in {error.filename or path})",
+            hint="Free some space; nothing was left behind."
             if full
             else "Check that the file exists, and its permissions.",
         ) from error
@@ -118,25 +115,20 @@ def is_dataset(folder: Path) -> bool:
 def _check_target(path: Path, *, overwrite: bool) -> None:
     if not path.parent.is_dir():
         raise DatasetError(
-            "folder to write into does not exist",
-            value=str(path.parent),
-            where=str(path),
-            fix="Make it first, or choose another place.",
+            f"folder to write into does not exist: {path.parent} (in {path})",
+            hint="Make it first, or choose another place.",
         )
     if not path.exists():
         return
     replaceable = is_dataset(path)
     if replaceable and not overwrite:
         raise DatasetError(
-            "a dataset stands there already",
-            value="overwriting was not asked for",
-            where=str(path),
-            fix="Choose another name, or pass overwrite=True (--overwrite) to replace it.",
+            f"a dataset stands there already: overwriting was not asked for (in {path})",
+            hint="Choose another name, or pass overwrite=True (--overwrite) to replace it.",
         )
     if not replaceable and not (path.is_dir() and not any(path.iterdir())):
         raise DatasetError(
-            "what stands there is not a dataset of sagann",
-            value=f"a {'folder' if path.is_dir() else 'file'} without a {MANIFEST_FILE} of sagann",
-            where=str(path),
-            fix="Choose another name; sagann replaces its own datasets only.",
+            f"what stands there is not a dataset of sagann: a {'folder' if path.is_dir() else 'file'} without "
+            f"a {MANIFEST_FILE} of sagann (in {path})",
+            hint="Choose another name; sagann replaces its own datasets only.",
         )

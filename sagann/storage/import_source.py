@@ -68,17 +68,14 @@ class ImportOptions:
     def __post_init__(self) -> None:
         if self.memory_bytes < LEAST_MEMORY_BYTES:
             raise InputError(
-                "working memory is too small",
-                value=f"{self.memory_bytes} bytes, at least {LEAST_MEMORY_BYTES} are needed",
-                where="ImportOptions.memory_bytes",
-                fix="Allow 256 MiB, or more for a faster import.",
+                f"working memory is too small: {self.memory_bytes} bytes, at least {LEAST_MEMORY_BYTES} are "
+                "needed (in ImportOptions.memory_bytes)",
+                hint="Allow 256 MiB, or more for a faster import.",
             )
         if self.name is not None and not is_unicode(self.name):
             raise InputError(
-                "name cannot be written in UTF-8",
-                value=f"{self.name!r:.80}",
-                where="ImportOptions.name",
-                fix="Give a name of ordinary characters.",
+                f"name cannot be written in UTF-8: {self.name!r:.80} (in ImportOptions.name)",
+                hint="Give a name of ordinary characters.",
             )
         for what in ("num_vertices", "num_classes"):
             if getattr(self, what) is not None:
@@ -151,5 +148,4 @@ def naming(source: ImportSource) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        where = f"{source.description}, {error.where}"
-        raise DatasetError(error.what, value=error.value, where=where, fix=error.fix) from error
+        raise DatasetError(f"{source.description}: {error.message}", hint=error.hint) from error

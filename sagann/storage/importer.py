@@ -90,10 +90,9 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
                 # A graph drops names that do not fit.
                 if getattr(graph, names) != getattr(source, names):
                     raise DatasetError(
-                        "names do not fit",
-                        value=f"{len(getattr(source, names))} {names}, but {count} is {getattr(graph, count)}",
-                        where=f"graph '{graph.name}'",
-                        fix="Give as many names, or none.",
+                        f"names do not fit: {len(getattr(source, names))} {names}, but {count} is "
+                        f"{getattr(graph, count)} (in graph '{graph.name}')",
+                        hint="Give as many names, or none.",
                     )
             manifest = manifest_of(graph, arrays)
             write_manifest(folder, replace(manifest, edges=treatment, source=source.description))
@@ -123,7 +122,7 @@ def graph_of(source: ImportSource) -> Graph:
     require_memory(
         num_vertices * _VERTEX_BYTES,
         where=f"{source.description}, {num_vertices} vertices",
-        fix="Check the number of vertices, or import the source: 'sagann data import' needs little memory.",
+        hint="Check the number of vertices, or import the source: 'sagann data import' needs little memory.",
     )
     with naming(source):
         topology = Topology.from_coo(
@@ -216,7 +215,7 @@ class _VertexArrays:
             if name == "features":
                 rows = as_stored(rows, source.store_as, "feature", where=where)
             elif name in ("targets", "graph_targets"):
-                rows = as_stored(rows, source.store_as, "target", where=where, fix=unknown_target(unit))
+                rows = as_stored(rows, source.store_as, "target", where=where, hint=unknown_target(unit))
             elif name in self._largest_label:
                 check_labels(rows, self._num_classes[name], where=where, error=DatasetError)
                 if rows.ndim == 1:
@@ -242,10 +241,9 @@ class _VertexArrays:
                 self._options.progress(num_rows, len(features.indptr) - 1, "vertices", f"{WRITING}features")
             if indices.num_rows != num_entries:
                 raise DatasetError(
-                    "sparse features are not a CSR matrix",
-                    value=f"{indices.num_rows} entries, the offsets end at {num_entries}",
-                    where=features.file,
-                    fix="Write the file again, with one column and one value per entry.",
+                    f"sparse features are not a CSR matrix: {indices.num_rows} entries, the offsets end at "
+                    f"{num_entries} (in {features.file})",
+                    hint="Write the file again, with one column and one value per entry.",
                 )
             for part, writer in (("indptr", indptr), ("indices", indices), ("values", values)):
                 self.arrays[f"features_{part}"] = writer.finish()
@@ -256,20 +254,17 @@ class _VertexArrays:
             self.num_vertices, self.rows_of = num_rows, file
         elif num_rows != self.num_vertices:
             raise DatasetError(
-                "number of vertices is not clear",
-                value=f"{num_rows} rows, but {self.rows_of or 'num_vertices'} says {self.num_vertices}",
-                where=file,
-                fix="Provide one row for each vertex, or state the right number of vertices.",
+                f"number of vertices is not clear: {num_rows} rows, but {self.rows_of or 'num_vertices'} says "
+                f"{self.num_vertices} (in {file})",
+                hint="Provide one row for each vertex, or state the right number of vertices.",
             )
 
     def _agree_on_graphs(self, num_rows: int, file: str) -> None:
         if num_rows != self._num_graphs:
             says = "there is no graph_ptr" if self._num_graphs is None else f"graph_ptr says {self._num_graphs}"
             raise DatasetError(
-                "number of graphs is not clear",
-                value=f"{num_rows} rows, but {says}",
-                where=file,
-                fix="Provide graph_ptr [num_graphs + 1], and one row for each graph.",
+                f"number of graphs is not clear: {num_rows} rows, but {says} (in {file})",
+                hint="Provide graph_ptr [num_graphs + 1], and one row for each graph.",
             )
 
 
@@ -311,10 +306,8 @@ def count_by_ids(largest_id: int, num_edges: int, where: str) -> int:
     """Number of vertices: one more than the largest id. Refuse ids that do not count from 0, such as hashes."""
     if largest_id + 1 > _MOST_VERTICES_PER_EDGE * num_edges + 2**20:
         raise DatasetError(
-            "vertex ids are not numbered from 0",
-            value=f"the largest is {largest_id}, with {num_edges} edges",
-            where=where,
-            fix="Number the vertices from 0 without gaps (pandas.factorize does), or state num_vertices "
+            f"vertex ids are not numbered from 0: the largest is {largest_id}, with {num_edges} edges (in {where})",
+            hint="Number the vertices from 0 without gaps (pandas.factorize does), or state num_vertices "
             "(--num-vertices) if there are so many.",
         )
     return largest_id + 1
@@ -327,10 +320,9 @@ def count_types(source: ImportSource, largest_type: int) -> int:
     found, stated = largest_type + 1, source.num_edge_types
     if stated is not None and found > stated:
         raise DatasetError(
-            "edge type out of range",
-            value=f"{largest_type}, but there are {stated} types, numbered from 0",
-            where=source.name,
-            fix="State the right number of edge types.",
+            f"edge type out of range: {largest_type}, but there are {stated} types, numbered from 0 (in "
+            f"{source.name})",
+            hint="State the right number of edge types.",
         )
     return found if stated is None else stated
 
@@ -362,9 +354,7 @@ def _check_space(folder: Path, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(folder).free
     if needed_bytes > free_bytes:
         raise DatasetError(
-            "disk is too small for this import",
-            value=f"about {needed_bytes / 2**30:.1f} GiB are needed, temporary files included, "
-            f"{free_bytes / 2**30:.1f} GiB are free",
-            where=str(folder.parent),
-            fix="Free some space, or choose another disk; nothing was left behind.",
+            f"disk is too small for this import: about {needed_bytes / 2**30:.1f} GiB are needed, temporary "
+            f"files included, {free_bytes / 2**30:.1f} GiB are free (in {folder.parent})",
+            hint="Free some space, or choose another disk; nothing was left behind.",
         )

@@ -29,7 +29,7 @@ def load_graph(source: str | os.PathLike[str], *, verify: bool = True) -> Graph:
         DatasetError: there is no graph of that name, or the file or folder is no graph.
         InputError: ``source`` is no path.
     """
-    require_type(source, (str, os.PathLike), where="load_graph", fix="Pass a path or a name.")
+    require_type(source, (str, os.PathLike), where="load_graph", hint="Pass a path or a name.")
     path = Path(source)
     if path.is_dir():
         return open_graph(path, verify=verify)
@@ -37,18 +37,15 @@ def load_graph(source: str | os.PathLike[str], *, verify: bool = True) -> Graph:
         if path.suffix == ".npz":
             return read_npz(path)
         raise DatasetError(
-            "file cannot be opened as a graph",
-            value=f"its name ends in '{path.suffix}', expected a dataset folder or an .npz file",
-            where=str(path),
-            fix="Convert it with 'sagann data import'.",
+            f"file cannot be opened as a graph: its name ends in '{path.suffix}', expected a dataset folder or "
+            f"an .npz file (in {path})",
+            hint="Convert it with 'sagann data import'.",
         )
     if str(source) in EMBEDDED:
         return embedded_graph(str(source))
     raise DatasetError(
-        "graph not found",
-        value="no file, folder or embedded graph of that name",
-        where=f"'{source}'",
-        fix=f"{did_you_mean(path.name, _names_beside(path))}Give a folder made by 'sagann data import', an .npz file, or one of: {', '.join(EMBEDDED)}.",
+        f"graph not found: no file, folder or embedded graph of that name (in '{source}')",
+        hint=f"{did_you_mean(path.name, _names_beside(path))}Give a folder made by 'sagann data import', an .npz file, or one of: {', '.join(EMBEDDED)}.",
     )
 
 

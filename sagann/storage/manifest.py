@@ -103,10 +103,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, after all arrays are written and synced; refuse arrays that contradict the other fields."""
     if problem := _contradiction(manifest):
         raise InputError(
-            "graph cannot be stored",
-            value=problem,
-            where=f"graph '{manifest.name}'",
-            fix="Correct the named array or count; the fields of Graph say what each array must be.",
+            f"graph cannot be stored: {problem} (in graph '{manifest.name}')",
+            hint="Correct the named array or count; the fields of Graph say what each array must be.",
         )
     body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     for name, spec in manifest.arrays.items():
@@ -136,10 +134,8 @@ def _read_body(folder: Path) -> dict[str, Any]:
             text = file.read(_MANIFEST_LIMIT_BYTES)
     except OSError as error:
         raise DatasetError(
-            "not a dataset of sagann",
-            value=f"{MANIFEST_FILE}: {error.strerror or error}",
-            where=str(folder),
-            fix="Give a folder made by 'sagann data import' or save_graph.",
+            f"not a dataset of sagann: {MANIFEST_FILE}: {error.strerror or error} (in {folder})",
+            hint="Give a folder made by 'sagann data import' or save_graph.",
         ) from error
     try:
         body = json.loads(text)
@@ -149,10 +145,9 @@ def _read_body(folder: Path) -> dict[str, Any]:
         raise _refused(path, f"it does not say format '{FORMAT}'")
     if body.get("version") != VERSION:
         raise DatasetError(
-            "dataset has another version of the format",
-            value=f"version {body.get('version')!r}, this sagann reads version {VERSION}",
-            where=str(path),
-            fix="Install the sagann that wrote it, or import the dataset again.",
+            f"dataset has another version of the format: version {body.get('version')!r}, this sagann reads "
+            f"version {VERSION} (in {path})",
+            hint="Install the sagann that wrote it, or import the dataset again.",
         )
     found = body.pop("manifest_crc32", None)
     if found != _self_checksum(body):
@@ -167,10 +162,8 @@ def _self_checksum(body: Mapping[str, Any]) -> int:
 
 def _refused(path: Path, problem: str) -> DatasetError:
     return DatasetError(
-        "manifest cannot be used",
-        value=problem,
-        where=str(path),
-        fix="Import the dataset again; a manifest is not meant to be edited by hand.",
+        f"manifest cannot be used: {problem} (in {path})",
+        hint="Import the dataset again; a manifest is not meant to be edited by hand.",
     )
 
 

@@ -89,8 +89,7 @@ def _refuse_overflow(sums: Array, src: Array, dst: Array) -> None:
     if beyond.any():
         at = int(beyond.argmax())
         raise DatasetError(
-            "weights of a multi-edge add up to too much",
-            value=f"{src[at]} -> {dst[at]}, beyond {np.finfo(sums.dtype).max:.3g}, the largest {sums.dtype}",
-            where="edge weights",
-            fix="Scale the weights, or import without merging multi-edges.",
+            f"weights of a multi-edge add up to too much: {src[at]} -> {dst[at]}, beyond "
+            f"{np.finfo(sums.dtype).max:.3g}, the largest {sums.dtype} (in edge weights)",
+            hint="Scale the weights, or import without merging multi-edges.",
         )

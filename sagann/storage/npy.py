@@ -227,10 +227,9 @@ class ArrayMap:
             found = crc32(block, found)
         if found != self.spec.crc32[part]:
             raise DatasetError(
-                "array file is damaged",
-                value=f"CRC-32 {found:08x}, but {self.spec.crc32[part]:08x} was written, in the 64 MiB of data from byte {first}",
-                where=str(self.path),
-                fix="Copy the dataset again from an undamaged copy, or import it again.",
+                f"array file is damaged: CRC-32 {found:08x}, but {self.spec.crc32[part]:08x} was written, in "
+                f"the 64 MiB of data from byte {first} (in {self.path})",
+                hint="Copy the dataset again from an undamaged copy, or import it again.",
             )
 
 
@@ -272,10 +271,8 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
                 finalize(stored, _MAPS.pop, begin).atexit = False
     except OSError as error:
         raise DatasetError(
-            "array file cannot be read",
-            value=error.strerror or str(error),
-            where=str(path),
-            fix="Import the dataset again.",
+            f"array file cannot be read: {error.strerror or str(error)} (in {path})",
+            hint="Import the dataset again.",
         ) from error
     tensor = torch.from_numpy(stored)
     return tensor.view(torch.bfloat16) if spec.dtype == "bfloat16" else tensor
@@ -284,10 +281,8 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
 def cut_short(path: str | os.PathLike[str], value: str) -> DatasetError:
     """The error of an array file that has lost its end since it was opened."""
     return DatasetError(
-        "array file has become shorter",
-        value=value,
-        where=str(path),
-        fix="Leave a dataset alone while a run reads it; import it again.",
+        f"array file has become shorter: {value} (in {path})",
+        hint="Leave a dataset alone while a run reads it; import it again.",
     )
 
 
@@ -298,4 +293,4 @@ def _unlike_manifest(path: Path, spec: ArraySpec, size_bytes: int, *, same_heade
         what, value = "array file is too long", f"{size_bytes} bytes, expected {spec.file_bytes}"
     else:
         what, value = "array file is not the one that was written", f"its header is not {spec.dtype} {spec.shape}"
-    return DatasetError(what, value=value, where=str(path), fix="Import the dataset again.")
+    return DatasetError(f"{what}: {value} (in {path})", hint="Import the dataset again.")

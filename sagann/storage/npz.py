@@ -18,7 +18,7 @@ from sagann.ranges import require_shape
 from sagann.storage.regular_file import reading
 from sagann.storage.rows import CHUNK_BYTES, Array, RowChunk, Rows
 
-_FIX = "The file is damaged, truncated, or not an .npz archive; fetch or make it again."
+_HINT = "The file is damaged, truncated, or not an .npz archive; fetch or make it again."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        with reading(self.path, what="archive", fix=_FIX), ExitStack() as files_open:
+        with reading(self.path, what="archive", hint=_HINT), ExitStack() as files_open:
             # A ZipFile that opens its file itself keeps it open for readers of rows that stopped midway.
             self._zip = zipfile.ZipFile(files_open.enter_context(self.path.open("rb")))
             files = [info.filename for info in self._zip.infolist() if info.filename.endswith(".npy")]
@@ -109,7 +109,7 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
     @contextmanager
     def _opened(self, name: str) -> Iterator[Any]:
         with (
-            reading(self.path, what=f"array '{name}'", fix=_FIX),
+            reading(self.path, what=f"array '{name}'", hint=_HINT),
             self._zip.open(self.members[name].file) as stream,
         ):
             yield stream
@@ -127,10 +127,9 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
             shape, fortran, dtype = read(stream)
             if dtype.hasobject:
                 raise DatasetError(
-                    "archive holds pickled objects",
-                    value=f"array '{file.removesuffix('.npy')}' has dtype {dtype}",
-                    where=str(self.path),
-                    fix="Unpickling a file may run any code, so sagann never does; save plain numeric arrays instead.",
+                    f"archive holds pickled objects: array '{file.removesuffix('.npy')}' has dtype {dtype} (in "
+                    f"{self.path})",
+                    hint="Unpickling a file may run any code, so sagann never does; save plain numeric arrays instead.",
                 )
             offset = stream.tell()
             require_shape(shape, dtype.itemsize)

@@ -50,7 +50,7 @@ _READ = {
     *(f"{of}{split}_mask" for of in ("", "graph_") for split in SPLIT_NAMES),
 }
 "The arrays that are read, where they are there."
-_FIX = "Save the arrays in the form that docs/data.md describes."
+_HINT = "Save the arrays in the form that docs/data.md describes."
 
 
 def read_npz(path: str | os.PathLike[str]) -> Graph:
@@ -154,10 +154,8 @@ def describe_npz(path: Path) -> dict[str, Any]:
         }
     except (OSError, ValueError, TypeError) as error:
         raise DatasetError(
-            "description of an archive cannot be used",
-            value=str(error),
-            where=str(described),
-            fix="Correct the file, or remove it to take the archive as it is.",
+            f"description of an archive cannot be used: {error} (in {described})",
+            hint="Correct the file, or remove it to take the archive as it is.",
         ) from error
 
 
@@ -184,7 +182,7 @@ def npz_edges(archive: NpzArchive, data: dict[str, Rows]) -> Edges:
     member = archive.members["edge_index"]
     if len(member.shape) != 2 or member.shape[0] != 2 or member.dtype.kind not in "iu":
         where = f"{archive.path}, array 'edge_index'"
-        raise wrong_form(member, "integers [2, E]", where=where, fix=_FIX, error=DatasetError)
+        raise wrong_form(member, "integers [2, E]", where=where, hint=_HINT, error=DatasetError)
     return Edges(ends=_ends(archive), num_edges=member.shape[1], data=data)
 
 
@@ -228,18 +226,15 @@ def _features(archive: NpzArchive) -> Rows | CsrRows | None:
     file = f"{archive.path}, features"
     if len(shape) != 2 or shape[0] != len(indptr) - 1 or shape[1] not in RANGES["num_features"]:
         raise DatasetError(
-            "offsets and shape of sparse features differ",
-            value=f"features_shape is {shape}, but there are offsets for {len(indptr) - 1} rows; the number of columns is "
-            f"{RANGES['num_features']}",
-            where=file,
-            fix=_FIX,
+            f"offsets and shape of sparse features differ: features_shape is {shape}, but there are offsets "
+            f"for {len(indptr) - 1} rows; the number of columns is {RANGES['num_features']} (in {file})",
+            hint=_HINT,
         )
     if columns.shape != values.shape:
         raise DatasetError(
-            "columns and values of sparse features differ in number",
-            value=f"{columns.shape[0]} columns and {values.shape[0]} values",
-            where=file,
-            fix=_FIX,
+            f"columns and values of sparse features differ in number: {columns.shape[0]} columns and "
+            f"{values.shape[0]} values (in {file})",
+            hint=_HINT,
         )
     what = "offsets of sparse features"
     check_offsets(torch.from_numpy(indptr), columns.shape[0], what, where=file, error=DatasetError)
@@ -254,19 +249,18 @@ def _refuse_foreign(archive: NpzArchive) -> None:
     """Refuse an archive that is no graph."""
     edge_index = archive.members.get("edge_index")
     if edge_index is None or len(edge_index.shape) != 2 or edge_index.shape[0] != 2:
-        raise DatasetError(
-            "archive has no edges",
-            value=f"no array 'edge_index' [2, E]; it holds {', '.join(sorted(archive.members)) or 'nothing'}"
+        found = (
+            f"no array 'edge_index' [2, E]; it holds {', '.join(sorted(archive.members)) or 'nothing'}"
             if edge_index is None
-            else f"edge_index has the shape {list(edge_index.shape)}, expected [2, E]",
-            where=str(archive.path),
-            fix="Save the edges as edge_index, first row sources, second row destinations.",
+            else f"edge_index has the shape {list(edge_index.shape)}, expected [2, E]"
+        )
+        raise DatasetError(
+            f"archive has no edges: {found} (in {archive.path})",
+            hint="Save the edges as edge_index, first row sources, second row destinations.",
         )
     missing = [part for part in _FEATURE_PARTS if part not in archive.members]
     if 0 < len(missing) < len(_FEATURE_PARTS):
         raise DatasetError(
-            "sparse features are not complete",
-            value=f"missing {', '.join(missing)}",
-            where=str(archive.path),
-            fix="Save all four arrays, or none.",
+            f"sparse features are not complete: missing {', '.join(missing)} (in {archive.path})",
+            hint="Save all four arrays, or none.",
         )

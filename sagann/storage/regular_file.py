@@ -35,10 +35,9 @@ def require_file(path: str | os.PathLike[str]) -> None:
     """Refuse a folder, or a pipe, which can be read only once; a missing file is left to the function that opens it."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise DatasetError(
-            "not a file",
-            value=f"{'a folder' if os.path.isdir(path) else 'a pipe or a device'}, a file is needed",
-            where=str(path),
-            fix="Name a file; save the output of a pipe to a file first.",
+            f"not a file: {'a folder' if os.path.isdir(path) else 'a pipe or a device'}, a file is needed (in "
+            f"{path})",
+            hint="Name a file; save the output of a pipe to a file first.",
         )
 
 
@@ -47,7 +46,7 @@ def reading(
     path: str | os.PathLike[str],
     *more: type[Exception],
     what: str = "file",
-    fix: str = "The file is damaged, truncated, or of another format; fetch or make it again.",
+    hint: str = "The file is damaged, truncated, or of another format; fetch or make it again.",
 ) -> Iterator[None]:
     """Turn errors of readers, and of the classes ``more``, into DatasetErrors that name the file. ``what`` is the subject of the message."""
     require_file(path)
@@ -56,8 +55,6 @@ def reading(
     except InputError:
         raise
     except FileNotFoundError as error:
-        raise DatasetError(
-            "file not found", value="there is no such file", where=str(path), fix="Check the path."
-        ) from error
+        raise DatasetError(f"file not found: there is no such file (in {path})", hint="Check the path.") from error
     except (*UNREADABLE, *more) as error:
-        raise DatasetError(f"{what} cannot be read", value=first_line(error), where=str(path), fix=fix) from error
+        raise DatasetError(f"{what} cannot be read: {first_line(error)} (in {path})", hint=hint) from error

@@ -95,15 +95,15 @@ def open_rows(path: str | os.PathLike[str]) -> Rows:
 
 def map_array(path: str | os.PathLike[str]) -> Array:
     """Map an ``.npy`` file into memory; never unpickles."""
-    fix = "Save a plain numeric array with numpy.save; pickled objects are never loaded."
-    with reading(path, fix=fix):
+    hint = "Save a plain numeric array with numpy.save; pickled objects are never loaded."
+    with reading(path, hint=hint):
         array: Array = np.lib.format.open_memmap(path, mode="r")
         return array
 
 
 def _refused(rows: Rows, expected: str) -> Exception:
-    fix = "Save the array in the form that docs/data.md describes."
-    return wrong_form(rows, expected, where=rows.file, fix=fix, error=DatasetError)
+    hint = "Save the array in the form that docs/data.md describes."
+    return wrong_form(rows, expected, where=rows.file, hint=hint, error=DatasetError)
 
 
 def as_features(rows: Rows) -> Rows:
@@ -147,10 +147,8 @@ def _classes(values: Array, where: Where) -> Array:
     at = first_true(wrong)
     if at is not None:
         raise DatasetError(
-            "label is not an integer",
-            value=f"{values[at]} {problem}",
-            where=where(at),
-            fix="Number the classes from 0; NaN and -1 stand for unknown. Values to predict in a regression are 'targets'.",
+            f"label is not an integer: {values[at]} {problem} (in {where(at)})",
+            hint="Number the classes from 0; NaN and -1 stand for unknown. Values to predict in a regression are 'targets'.",
         )
     return found.astype(np.int64)
 
@@ -184,7 +182,7 @@ def masks_of(split_ids: Mapping[str, Sequence[Rows]], num_vertices: int) -> dict
     require_memory(
         num_vertices * len(split_ids),
         where=f"{len(split_ids)} splits of {num_vertices} vertices",
-        fix="Check the number of vertices that the source states.",
+        hint="Check the number of vertices that the source states.",
     )
     masks: dict[str, Rows] = {}
     for name, sources in split_ids.items():
@@ -208,7 +206,7 @@ def in_order_of_ids(chunks: Iterable[RowChunk], file: str) -> Iterator[Array]:
         if held or (chunk.ids is not None and (chunk.ids != np.arange(num_rows, num_rows + len(chunk.ids))).any()):
             held.append(chunk)
             # They are joined before they are taken in order.
-            require_memory(sum(each.rows.nbytes for each in held), where=file, fix="Sort the rows by id.")
+            require_memory(sum(each.rows.nbytes for each in held), where=file, hint="Sort the rows by id.")
         else:
             num_rows += len(chunk.rows)
             yield chunk.rows
@@ -220,20 +218,20 @@ def in_order_of_ids(chunks: Iterable[RowChunk], file: str) -> Iterator[Array]:
             found, expected = ids[order[at]], num_rows + at
             problem = f"stands where {expected} is missing" if found > expected else "stands twice"
             raise DatasetError(
-                "ids of rows are not those of the vertices",
-                value=f"{found} {'is negative' if found < 0 else problem}; there are {num_rows + len(ids)} rows",
-                where=f"{file}, row {held[0].first_row + order[at]}",
-                fix="Give each vertex one row, with its id from 0 as in the edges; an unknown label is -1.",
+                f"ids of rows are not those of the vertices: {found} "
+                f"{'is negative' if found < 0 else problem}; there are {num_rows + len(ids)} rows (in {file}, "
+                f"row {held[0].first_row + order[at]})",
+                hint="Give each vertex one row, with its id from 0 as in the edges; an unknown label is -1.",
             )
         rows = np.concatenate([chunk.rows for chunk in held])
         for part in np.array_split(order, len(held)):
             yield rows[part]
 
 
-def as_stored(rows: Array, dtype: str, what: str, *, where: Where, fix: str = NOT_A_NUMBER) -> Array:
+def as_stored(rows: Array, dtype: str, what: str, *, where: Where, hint: str = NOT_A_NUMBER) -> Array:
     """Cast rows to the dtype in which they are stored; refuse values that are not finite, or too large for it.
 
-    ``what`` is the subject of the error's text, ``fix`` its advice.
+    ``what`` is the subject of the error's text, ``hint`` its advice.
     """
     with np.errstate(over="ignore"):
         stored = rows.astype(dtype, copy=False)
@@ -244,5 +242,5 @@ def as_stored(rows: Array, dtype: str, what: str, *, where: Where, fix: str = NO
             column = first_true(wrong[at].reshape(-1)) or 0
             is_finite = np.isfinite(rows[at].reshape(-1)[column])
             limit = f", beyond {dtype}, which ends at {np.finfo(stored.dtype).max:.3g}" if is_finite else ""
-            raise not_finite(rows[at], column, what, where=where(at), limit=limit, fix=fix, error=DatasetError)
+            raise not_finite(rows[at], column, what, where=where(at), limit=limit, hint=hint, error=DatasetError)
     return stored

@@ -42,7 +42,7 @@ _BLOCK_BYTES = 2**22
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
 _BAD_ROW = re.compile(r"(?:column #(\d+): )?Row #(\d+): (.*)")
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
-_FIX = (
+_HINT = (
     "Vertex ids, types and labels are integers from 0; replace names by numbers, with pandas.factorize for example. "
     "Of an edge list, src, dst, weight and edge_type (--src, ...) choose other columns."
 )
@@ -77,10 +77,8 @@ class Table(ABC):
         """``has_names`` says whether the file itself names its columns."""
         if doubles := [repr(name) for name, count in Counter(names).items() if count > 1]:
             raise DatasetError(
-                "columns share a name",
-                value=", ".join(sorted(doubles)[:20]),
-                where=str(path),
-                fix="Rename one of them, or say that the file has no header.",
+                f"columns share a name: {', '.join(sorted(doubles)[:20])} (in {path})",
+                hint="Rename one of them, or say that the file has no header.",
             )
 
     @abstractmethod
@@ -117,7 +115,7 @@ class Table(ABC):
 
     def bad_row(self, row: int, problem: str) -> DatasetError:
         """The error of a row that cannot be used."""
-        return DatasetError("row cannot be used", value=problem, where=f"{self.path}, row {row}", fix=_FIX)
+        return DatasetError(f"row cannot be used: {problem} (in {self.path}, row {row})", hint=_HINT)
 
 
 class CsvTable(Table):
@@ -133,7 +131,7 @@ class CsvTable(Table):
         self.path, self._separator = Path(path), separator
         if len(separator) != 1:
             raise DatasetError(
-                "separator is not one character", value=repr(separator), where=str(path), fix="Pass ',' or '\\t'."
+                f"separator is not one character: {separator!r} (in {path})", hint="Pass ',' or '\\t'."
             )
         with reading(self.path):
             first, begin, end, row = self._first_row()
@@ -143,19 +141,15 @@ class CsvTable(Table):
             numbers = [bool(_NUMBER.fullmatch(field.strip())) for field in first]
             if any(numbers) and not all(numbers):
                 raise DatasetError(
-                    "the first row is neither names nor numbers",
-                    value=separator.join(first)[:80],
-                    where=f"{path}, row 1",
-                    fix="Give every column a name, or none; of an edge list, header (--header, --no-header) says whether there are names.",
+                    f"the first row is neither names nor numbers: {separator.join(first)[:80]} (in {path}, row 1)",
+                    hint="Give every column a name, or none; of an edge list, header (--header, --no-header) says whether there are names.",
                 )
             header = not all(numbers)
         names = [name.strip() for name in first] if header else [f"column {i}" for i in range(len(first))]
         if wrong := [name for name in names if not is_unicode(name)]:
             raise DatasetError(
-                "a name of a column is not UTF-8",
-                value=ascii(wrong[0])[:80],
-                where=f"{path}, row {row}",
-                fix="Save the file as UTF-8, in an editor or with iconv.",
+                f"a name of a column is not UTF-8: {ascii(wrong[0])[:80]} (in {path}, row {row})",
+                hint="Save the file as UTF-8, in an editor or with iconv.",
             )
         # Arrow gets the bytes from the first row of values on.
         self._begin = end if header else begin
@@ -215,10 +209,8 @@ class CsvTable(Table):
             while line := file.readline(_BLOCK_BYTES):
                 if len(line) == _BLOCK_BYTES:
                     raise DatasetError(
-                        "a line is too long",
-                        value=f"at least {_BLOCK_BYTES} characters",
-                        where=str(self.path),
-                        fix="Check how the file was made; write one row in a line.",
+                        f"a line is too long: at least {_BLOCK_BYTES} characters (in {self.path})",
+                        hint="Check how the file was made; write one row in a line.",
                     )
                 bare, end = line.removeprefix("\ufeff").strip(), begin + len(line.encode(errors="surrogateescape"))
                 if bare and not bare.startswith("#"):
@@ -229,9 +221,7 @@ class CsvTable(Table):
                         row,
                     )
                 begin, row = end, row + bool(bare)
-        raise DatasetError(
-            "file is empty", value="there is no row in it", where=str(self.path), fix="Check how it was made."
-        )
+        raise DatasetError(f"file is empty: there is no row in it (in {self.path})", hint="Check how it was made.")
 
     def _refuse_gaps(self) -> None:
         """Refuse an empty line of a single column: the rows after it would move up."""
@@ -263,10 +253,9 @@ class ParquetTable(Table):
         super().__init__(Path(path), names, has_names=True, first_row=0)
         if not names:
             raise DatasetError(
-                "table has no columns",
-                value=f"{self._num_rows} rows, and {', '.join(self._schema.names) or 'nothing'} in them",
-                where=str(path),
-                fix="Write the values as columns with names.",
+                f"table has no columns: {self._num_rows} rows, and "
+                f"{', '.join(self._schema.names) or 'nothing'} in them (in {path})",
+                hint="Write the values as columns with names.",
             )
 
     def estimate_rows(self) -> int:
@@ -278,10 +267,9 @@ class ParquetTable(Table):
             kind = self._schema.field(name).type
             if not (pa.types.is_integer(kind) or (dtype != "int64" and pa.types.is_floating(kind))):
                 raise DatasetError(
-                    "column has the wrong type",
-                    value=f"{quoted(name)} is {kind}, expected {'integers' if dtype == 'int64' else 'numbers'}",
-                    where=str(self.path),
-                    fix=_FIX,
+                    f"column has the wrong type: {quoted(name)} is {kind}, expected "
+                    f"{'integers' if dtype == 'int64' else 'numbers'} (in {self.path})",
+                    hint=_HINT,
                 )
         # A buffered stream, so that a row group larger than memory is not read at once.
         with pq.ParquetFile(self.path, buffer_size=2**20, pre_buffer=False) as file:
@@ -340,10 +328,9 @@ def end_columns(table: Table, given: Sequence[Column | None] = (None, None)) -> 
 
 def _unclear(table: Table, problem: str) -> DatasetError:
     return DatasetError(
-        "it is not clear what the columns are",
-        value=f"{problem}; there are {', '.join(map(quoted, table.names[:20]))}",
-        where=str(table.path),
-        fix="Rename the columns; of an edge list, src and dst (--src and --dst) name them.",
+        f"it is not clear what the columns are: {problem}; there are "
+        f"{', '.join(map(quoted, table.names[:20]))} (in {table.path})",
+        hint="Rename the columns; of an edge list, src and dst (--src and --dst) name them.",
     )
 
 
@@ -355,10 +342,9 @@ def column_name(table: Table, column: Column) -> str:
     if 0 <= position < len(table.names):
         return require_named(table, table.names[position])
     raise DatasetError(
-        "column not found",
-        value=f"no column {column!r}; there are {', '.join(map(quoted, table.names[:20]))}",
-        where=str(table.path),
-        fix=f"{did_you_mean(column, table.names)}Choose a column by name or by position from 0; check the separator.",
+        f"column not found: no column {column!r}; there are {', '.join(map(quoted, table.names[:20]))} (in "
+        f"{table.path})",
+        hint=f"{did_you_mean(column, table.names)}Choose a column by name or by position from 0; check the separator.",
     )
 
 
@@ -367,9 +353,7 @@ def require_named(table: Table, column: str) -> str:
     if column:
         return column
     raise DatasetError(
-        "a column has no name",
-        value=", ".join(repr(name) for name in table.names[:20]),
-        where=str(table.path),
-        fix="If the column is an index, write the file without it (pandas: to_csv(..., index=False)), or choose columns by "
+        f"a column has no name: {', '.join(repr(name) for name in table.names[:20])} (in {table.path})",
+        hint="If the column is an index, write the file without it (pandas: to_csv(..., index=False)), or choose columns by "
         "their names; else name the column.",
     )

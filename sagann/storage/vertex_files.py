@@ -83,10 +83,8 @@ def _table_of_numbers(path: PathLike, separator: str | None) -> Table:
         require_named(table, name)
     if table.may_be_numbered:
         raise DatasetError(
-            "the first row may be data or names",
-            value=f"0, 1, ..., {len(table.names) - 1}",
-            where=f"{path}, row 1",
-            fix="If the row numbers the columns, take it out of the file (pandas: to_csv(..., header=False)); if it has "
+            f"the first row may be data or names: 0, 1, ..., {len(table.names) - 1} (in {path}, row 1)",
+            hint="If the row numbers the columns, take it out of the file (pandas: to_csv(..., header=False)); if it has "
             "the numbers of the first vertex, give the columns names.",
         )
     return table

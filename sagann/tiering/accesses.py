@@ -75,18 +75,14 @@ def access_curve(score: Tensor, counts: Tensor) -> Tensor:
     """
     if score.shape != counts.shape:
         raise InputError(
-            "scores and counts differ in number",
-            value=f"{list(score.shape)} and {list(counts.shape)}",
-            where="access_curve",
-            fix="Pass one score and one count for each vertex.",
+            f"scores and counts differ in number: {list(score.shape)} and {list(counts.shape)} (in access_curve)",
+            hint="Pass one score and one count for each vertex.",
         )
     total = int(counts.sum())
     if total == 0:
         raise InputError(
-            "no row was read",
-            value=f"0 reads of {len(counts)} rows",
-            where="access_curve, counts",
-            fix="Count the reads of at least one batch.",
+            f"no row was read: 0 reads of {len(counts)} rows (in access_curve, counts)",
+            hint="Count the reads of at least one batch.",
         )
     curve = torch.zeros(len(counts) + 1, dtype=torch.float64)
     torch.cumsum(counts[hottest(score)], 0, dtype=torch.float64, out=curve[1:])

@@ -81,10 +81,8 @@ def place_hot_rows(
     """
     if not 0.0 <= replicated <= 1.0:
         raise InputError(
-            "part out of range",
-            value=f"{replicated}, expected 0.0 to 1.0",
-            where="replicated",
-            fix="Give the part of each device's hot rows that all linked devices hold.",
+            f"part out of range: {replicated}, expected 0.0 to 1.0 (in replicated)",
+            hint="Give the part of each device's hot rows that all linked devices hold.",
         )
     groups: list[list[int]] = []
     for device in range(len(num_slots)):

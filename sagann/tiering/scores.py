@@ -93,10 +93,8 @@ def labelled_vertices(graph: Graph) -> Tensor:
     train = graph.splits.get("train")
     if graph.labels is None and graph.targets is None and train is None:
         raise InputError(
-            "no vertex is labelled",
-            value="neither a split 'train' nor labels nor targets",
-            where=f"graph '{graph.name}'",
-            fix="Take the score 'rpr' or 'degree', which need no labels, or name the vertices: a split 'train', or 'sagann data score --split all'.",
+            f"no vertex is labelled: neither a split 'train' nor labels nor targets (in graph '{graph.name}')",
+            hint="Take the score 'rpr' or 'degree', which need no labels, or name the vertices: a split 'train', or 'sagann data score --split all'.",
         )
     if train is None:
         train = torch.ones(graph.num_vertices, dtype=torch.bool)
@@ -254,21 +252,18 @@ def hottest(score: Tensor, count: int | None = None) -> Tensor:
         >>> hottest(torch.tensor([0.1, 0.4, 0.2, 0.4]), 3).tolist()
         [1, 3, 2]
     """
-    require_type(score, Tensor, where="hottest, score", fix="Convert it with torch.as_tensor.")
+    require_type(score, Tensor, where="hottest, score", hint="Convert it with torch.as_tensor.")
     if score.ndim != 1 or bool(score.isnan().any()):
         raise InputError(
-            "a score is not a number for every vertex",
-            value=f"{score.dtype} {list(score.shape)}, {int(score.isnan().sum())} of NaN",
-            where="hottest, score",
-            fix="Pass one number for each vertex.",
+            f"a score is not a number for every vertex: {score.dtype} {list(score.shape)}, "
+            f"{int(score.isnan().sum())} of NaN (in hottest, score)",
+            hint="Pass one number for each vertex.",
         )
     count = len(score) if count is None else count
     if not 0 <= count <= len(score):
         raise InputError(
-            "there are fewer vertices",
-            value=f"{count}, expected 0 to {len(score)}",
-            where="hottest, count",
-            fix="Ask for no more vertices than there are.",
+            f"there are fewer vertices: {count}, expected 0 to {len(score)} (in hottest, count)",
+            hint="Ask for no more vertices than there are.",
         )
     return torch.sort(score, descending=True, stable=True).indices[:count]
 
@@ -285,28 +280,24 @@ def _uniform(num_vertices: int) -> Tensor:
 
 def count_labelled(labelled: Tensor, num_vertices: int, *, where: str) -> int:
     """Number of labelled vertices; refuse an argument (``where``) that is no mask of at least one vertex."""
-    fix = "Pass a mask, such as graph.splits['train']."
-    require_type(labelled, Tensor, where=where, fix=fix)
+    hint = "Pass a mask, such as graph.splits['train']."
+    require_type(labelled, Tensor, where=where, hint=hint)
     if labelled.dtype != torch.bool or tuple(labelled.shape) != (num_vertices,):
-        raise wrong_form(labelled, f"torch.bool [{num_vertices}]", where=where, fix=fix)
+        raise wrong_form(labelled, f"torch.bool [{num_vertices}]", where=where, hint=hint)
     count = int(labelled.sum())
     if count == 0:
         raise InputError(
-            "no vertex is labelled",
-            value=f"0 of {num_vertices} vertices",
-            where=where,
-            fix="Mark the vertices that batches start from.",
+            f"no vertex is labelled: 0 of {num_vertices} vertices (in {where})",
+            hint="Mark the vertices that batches start from.",
         )
     return count
 
 
 def _require_damping(damping: object, *, where: str) -> None:
-    require_type(damping, (int, float), where=where, fix="Pass a number.")
+    require_type(damping, (int, float), where=where, hint="Pass a number.")
     assert isinstance(damping, (int, float))
     if not 0 <= damping < 1:
         raise InputError(
-            "damping is out of range",
-            value=f"{damping:g}, expected at least 0 and below 1",
-            where=where,
-            fix="Correct the number, or leave it out.",
+            f"damping is out of range: {damping:g}, expected at least 0 and below 1 (in {where})",
+            hint="Correct the number, or leave it out.",
         )

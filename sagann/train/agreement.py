@@ -42,17 +42,15 @@ def require_divisible(config: TrainConfig, device: torch.device, *, balance: str
     """Refuse what several workers, whose parts are balanced by a policy, cannot train yet."""
     if config.task == LINK_TASK:
         raise InputError(
-            "links are learned by one worker",
-            value=f"task is '{LINK_TASK}', and there are several workers",
-            where="TrainConfig.task",
-            fix="Leave workers out (--workers 1). Mini-batches take little memory: --sample 10,10.",
+            f"links are learned by one worker: task is '{LINK_TASK}', and there are several workers (in "
+            "TrainConfig.task)",
+            hint="Leave workers out (--workers 1). Mini-batches take little memory: --sample 10,10.",
         )
     if balance == "cost" and config.memory is not None:
         raise InputError(
-            "vertices do not move between workers that stream",
-            value=f"balance is 'cost', memory is {config.memory!r}",
-            where="TrainConfig.memory",
-            fix="Balance by edges or vertices (--balance edges), or leave memory out.",
+            f"vertices do not move between workers that stream: balance is 'cost', memory is {config.memory!r} "
+            "(in TrainConfig.memory)",
+            hint="Balance by edges or vertices (--balance edges), or leave memory out.",
         )
     require_processors(device, config.memory)
     why = "several workers train, which take the whole graph and write no profile"
@@ -63,10 +61,8 @@ def require_processors(device: torch.device, memory: str | None) -> None:
     """Refuse workers that stream within a budget ``memory`` on another device than the processor."""
     if device.type != "cpu" and memory is not None:
         raise InputError(
-            "workers that stream compute on processors",
-            value=f"device is '{device}', memory is {memory!r}",
-            where="memory",
-            fix="Use processors (--device cpu), or no budget.",
+            f"workers that stream compute on processors: device is '{device}', memory is {memory!r} (in memory)",
+            hint="Use processors (--device cpu), or no budget.",
         )
 
 
@@ -141,10 +137,9 @@ def require_same(workers: Workers, values: Mapping[str, Any]) -> None:
     for rank, theirs in enumerate(found):
         for name, first, other in differences(found[0], theirs):
             raise InputError(
-                "the workers disagree",
-                value=f"{name} is {first} at worker 0, and {other} at worker {rank}",
-                where=f"worker {workers.rank} of {workers.size}",
-                fix="Start every worker with the same versions, data, model and options.",
+                f"the workers disagree: {name} is {first} at worker 0, and {other} at worker {rank} (in worker "
+                f"{workers.rank} of {workers.size})",
+                hint="Start every worker with the same versions, data, model and options.",
             )
 
 

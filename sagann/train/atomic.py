@@ -70,15 +70,13 @@ def file_digest(path: Path) -> str:
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Turn an OSError inside the block into a CheckpointError in four parts."""
+    """Turn an OSError inside the block into a CheckpointError."""
     try:
         yield
     except OSError as error:
         raise CheckpointError(
-            "the run folder cannot be written",
-            value=error.strerror or str(error),
-            where=str(error.filename or folder),
-            fix="Free some space or mend the permissions, then resume; files written before are whole.",
+            f"the run folder cannot be written: {error.strerror or str(error)} (in {error.filename or folder})",
+            hint="Free some space or mend the permissions, then resume; files written before are whole.",
         ) from error
 
 

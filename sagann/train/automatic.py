@@ -92,10 +92,7 @@ def automatic_budget(
         needed_bytes = dense_bytes(model, graph, trains=trains)
     except (InputError, LayerError) as error:
         if _least_bytes(model, graph) > epoch_bytes:
-            say(
-                f"The run may need more memory than there is: {free}. It cannot be streamed: "
-                f"{error.what}: {error.value}. {error.fix}"
-            )
+            say(f"The run may need more memory than there is: {free}. It cannot be streamed: {error}")
         return None
     if known is None and needed_bytes <= epoch_bytes:
         return None

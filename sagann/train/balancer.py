@@ -149,10 +149,9 @@ class Balancer:
             for name in ("bounds", "operations"):
                 if theirs[name] != told[0][name]:
                     raise InputError(
-                        "the workers disagree",
-                        value=f"{name} are {told[0][name]} at worker 0, and {theirs[name]} at worker {rank}",
-                        where=f"worker {workers.rank} of {workers.size}",
-                        fix="Start every worker with the same versions, data, model and options.",
+                        f"the workers disagree: {name} are {told[0][name]} at worker 0, and {theirs[name]} at "
+                        f"worker {rank} (in worker {workers.rank} of {workers.size})",
+                        hint="Start every worker with the same versions, data, model and options.",
                     )
         return told
 

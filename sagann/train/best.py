@@ -26,17 +26,15 @@ def resolve_monitor(config: TrainConfig, contract: Contract, splits: Mapping[str
     split, _, metric = config.monitor.partition("/")
     if metric not in KINDS[contract.kind].metrics:
         raise InputError(
-            "the monitored metric is of another task",
-            value=f"'{config.monitor}', the task {contract.task} has {', '.join(KINDS[contract.kind].metrics)}",
-            where="TrainConfig.monitor",
-            fix="Monitor one of these.",
+            f"the monitored metric is of another task: '{config.monitor}', the task {contract.task} has "
+            f"{', '.join(KINDS[contract.kind].metrics)} (in TrainConfig.monitor)",
+            hint="Monitor one of these.",
         )
     if split not in present:
         raise InputError(
-            "the monitored split is not there",
-            value=f"'{config.monitor}', the graph has the splits {', '.join(present) or 'none'}",
-            where="TrainConfig.monitor",
-            fix="Monitor 'train/...', or add the split to the graph.",
+            f"the monitored split is not there: '{config.monitor}', the graph has the splits "
+            f"{', '.join(present) or 'none'} (in TrainConfig.monitor)",
+            hint="Monitor 'train/...', or add the split to the graph.",
         )
     return config.monitor
 
@@ -71,10 +69,9 @@ class BestTracker:
         value = found.get(self.metric)
         if value is None:
             raise InputError(
-                "the monitored metric is undefined",
-                value=f"'{self.monitor}' has no value; there are {', '.join(found) or 'none'}",
-                where="TrainConfig.monitor",
-                fix="Monitor another metric; ROC-AUC needs a class with positive and negative vertices in the split, and R2 a target "
+                f"the monitored metric is undefined: '{self.monitor}' has no value; there are "
+                f"{', '.join(found) or 'none'} (in TrainConfig.monitor)",
+                hint="Monitor another metric; ROC-AUC needs a class with positive and negative vertices in the split, and R2 a target "
                 "that varies there.",
             )
         return value

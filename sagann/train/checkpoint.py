@@ -99,10 +99,7 @@ class CheckpointFolder:
         except (OSError, ValueError) as error:
             what = "" if type(error) is ValueError else f"{type(error).__name__}: "
             raise CheckpointError(
-                "checkpoint is damaged",
-                value=f"{what}{error}",
-                where=str(path),
-                fix="Remove this file to silence the message.",
+                f"checkpoint is damaged: {what}{error} (in {path})", hint="Remove this file to silence the message."
             ) from error
         return Checkpoint(position=position, state=state)
 
@@ -125,17 +122,14 @@ class CheckpointFolder:
         anew = "Start the run anew: fit(overwrite=True), or another folder."
         if last is not None:
             raise CheckpointError(
-                "every checkpoint is damaged",
-                value=f"{len(tried)} tried; the last: {last.value}",
-                where=str(self.path),
-                fix=anew,
+                f"every checkpoint is damaged: {len(tried)} tried (in {self.path}); the last: {last.message}",
+                hint=anew,
             )
         if earlier := sorted(filter(_EARLIER.fullmatch, self._names())):
             raise CheckpointError(
-                "the checkpoints are of an earlier format",
-                value=f"{earlier[-1]} is a folder, expected {earlier[-1]}.pt",
-                where=str(self.path),
-                fix=anew,
+                f"the checkpoints are of an earlier format: {earlier[-1]} is a folder, expected "
+                f"{earlier[-1]}.pt (in {self.path})",
+                hint=anew,
             )
         return None
 

@@ -73,8 +73,8 @@ def _check_monitor(config: TrainConfig) -> None:
 
 
 def _unknown(what: str, value: object, known: Collection[str], otherwise: str = "") -> InputError:
-    where, fix = f"TrainConfig.{what}", closest(value, known) + otherwise
-    return InputError(f"unknown {what}", value=shown(value), where=where, fix=fix)
+    where, hint = f"TrainConfig.{what}", closest(value, known) + otherwise
+    return InputError(f"unknown {what}: {shown(value)} (in {where})", hint=hint)
 
 
 def _class_of_torch(module: Any, base: type, name: str, what: str) -> type:

@@ -164,9 +164,9 @@ class Contract:
                 )
             return
         if answers.labels is None:
-            fix = "Attach labels, or use predict, which needs none."
+            hint = "Attach labels, or use predict, which needs none."
             field = f"{answers.prefix}labels"
-            raise _unfit(graph, f"the graph has no {field}", f"{field} are None", fix)
+            raise _unfit(graph, f"the graph has no {field}", f"{field} are None", hint)
         is_multi_label = self.kind == "multi-label"
         if answers.multi_label != is_multi_label or answers.num_classes != self.num_outputs:
             raise _unfit(
@@ -187,10 +187,10 @@ class Contract:
                 return logits
             found += "" if is_placed else f" on {logits.device}"
         raise LayerError(
-            f"the model must return one row {'' if columns == 'target' else 'of logits '}per {self.unit}, with a column per {columns}",
-            value=f"{found}, expected a dense tensor of 16- to 64-bit floats {expected} on {device}",
-            where=f"model {model}",
-            fix=f"Let the last layer return such a tensor, with {self.num_outputs} columns.",
+            f"the model must return one row {'' if columns == 'target' else 'of logits '}per {self.unit}, with "
+            f"a column per {columns}: {found}, expected a dense tensor of 16- to 64-bit floats {expected} on "
+            f"{device} (in model {model})",
+            hint=f"Let the last layer return such a tensor, with {self.num_outputs} columns.",
         )
 
 
@@ -198,16 +198,14 @@ def require_names(names: Sequence[object], num_classes: int, *, where: str) -> t
     """The names of the classes as texts; refuse another number of names than of classes, or none."""
     if names and len(names) != num_classes:
         raise InputError(
-            "classes and their names differ in number",
-            value=f"{len(names)} names, {num_classes} classes",
-            where=where,
-            fix="Pass one name per class, or none.",
+            f"classes and their names differ in number: {len(names)} names, {num_classes} classes (in {where})",
+            hint="Pass one name per class, or none.",
         )
     return tuple(str(name) for name in names)
 
 
-def _unfit(graph: Graph, what: str, value: str, fix: str) -> InputError:
-    return InputError(what, value=value, where=f"graph '{graph.name}'", fix=fix)
+def _unfit(graph: Graph, what: str, value: str, hint: str) -> InputError:
+    return InputError(f"{what}: {value} (in graph '{graph.name}')", hint=hint)
 
 
 def _classes(count: int, multi_label: bool) -> str:

@@ -51,30 +51,27 @@ class GraphPredictor(Predictor):
         name = class_of(model).__name__
         if not reads_graphs(model):
             raise InputError(
-                "the model gives vertices rows, and graphs none",
-                value="its forward does not take graph_ptr",
-                where=f"model {name}",
-                fix=f"Pass sagann.nn.GraphModel(model, width, {contract.num_outputs}), or let forward take (hops, x, graph_ptr) and pool with "
+                "the model gives vertices rows, and graphs none: its forward does not take graph_ptr (in model "
+                f"{name})",
+                hint=f"Pass sagann.nn.GraphModel(model, width, {contract.num_outputs}), or let forward take (hops, x, graph_ptr) and pool with "
                 "sagann.nn.pool.",
             )
         super().__init__(model, contract, **options)
         if self.streaming is not None or self.workers is not None:
             option = "memory (--memory)" if self.workers is None else "workers (--workers)"
+            found = "a memory budget" if self.workers is None else f"{self.workers.size} workers"
             raise InputError(
-                "a model of whole graphs is neither streamed nor divided among workers",
-                value="a memory budget" if self.workers is None else f"{self.workers.size} workers",
-                where=f"model {name}",
-                fix=f"Leave {option} out: the graphs are computed in batches, of which one is in memory at a time.",
+                f"a model of whole graphs is neither streamed nor divided among workers: {found} (in model {name})",
+                hint=f"Leave {option} out: the graphs are computed in batches, of which one is in memory at a time.",
             )
 
     def _prepare(self, graph: Graph) -> PreparedGraph:
         prepared = self._prepared_by_model(graph)
         if prepared.num_graphs != graph.num_graphs:
             raise LayerError(
-                "prepare must keep the graphs",
-                value=f"{prepared.num_graphs} graphs, {graph.num_graphs} were passed",
-                where=f"{class_of(self.model).__name__}.prepare",
-                fix="Return the same graphs, with graph_ptr; their edges and features may be others.",
+                f"prepare must keep the graphs: {prepared.num_graphs} graphs, {graph.num_graphs} were passed "
+                f"(in {class_of(self.model).__name__}.prepare)",
+                hint="Return the same graphs, with graph_ptr; their edges and features may be others.",
             )
         # Batches are cut on the host, and moved to the device.
         return PreparedGraph(graph=prepared.to("cpu"))

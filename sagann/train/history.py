@@ -85,12 +85,12 @@ class History(Sequence[dict[str, Any]]):
         rows = list(self)
         if not rows:
             raise InputError(
-                "there is nothing to draw", value="no epoch has ended", where="History.plot", fix="Call fit first."
+                "there is nothing to draw: no epoch has ended (in History.plot)", hint="Call fit first."
             )
         is_axes = hasattr(target, "twinx")
         if not is_axes:
-            fix = "Pass a path of a PNG file, or axes, as those of plt.subplots()."
-            require_type(target, (str, os.PathLike), where="History.plot", fix=fix, optional=True)
+            hint = "Pass a path of a PNG file, or axes, as those of plt.subplots()."
+            require_type(target, (str, os.PathLike), where="History.plot", hint=hint, optional=True)
         axes = target if is_axes else new_figure(7, 4, feature="a picture of a history").subplots()
         _draw(axes, rows)
         if target is not None and not is_axes:

@@ -286,16 +286,13 @@ def _require_shareable(model: nn.Module, prepared: PreparedGraph) -> None:
     """Refuse what trainers cannot compute apart: means over a mini-batch, and edge data that learn."""
     for name, norm in batch_norms_over_rows(model).items():
         raise LayerError(
-            "a model that is trained by several trainers must treat vertices independently between its layers",
-            value=f"the {type(norm).__name__} '{name}' computes a mean over all of them",
-            where=type(model).__name__,
-            fix="Use LayerNorm instead of BatchNorm.",
+            "a model that is trained by several trainers must treat vertices independently between its layers: "
+            f"the {type(norm).__name__} '{name}' computes a mean over all of them (in {type(model).__name__})",
+            hint="Use LayerNorm instead of BatchNorm.",
         )
     for name, rows in prepared.graph.topology.edge_data.items():
         if rows.requires_grad:
             raise InputError(
-                "edge data that learn are not shared out",
-                value=f"'{name}' has a gradient",
-                where="TrainConfig.devices",
-                fix="Train in this process alone, without devices.",
+                f"edge data that learn are not shared out: '{name}' has a gradient (in TrainConfig.devices)",
+                hint="Train in this process alone, without devices.",
             )

@@ -115,10 +115,8 @@ def check_same(saved: Mapping[str, Any], current: Mapping[str, Any], *, where: s
     """Refuse to continue a run with another identity; the CheckpointError names the first difference."""
     for name, before, now in differences(saved, current):
         raise CheckpointError(
-            "the run was started differently",
-            value=f"{name} was {before}, is {now}",
-            where=where,
-            fix=f"Resume with the same model, graph, engine and options (only {', '.join(FREE_OPTIONS)} may change), "
+            f"the run was started differently: {name} was {before}, is {now} (in {where})",
+            hint=f"Resume with the same model, graph, engine and options (only {', '.join(FREE_OPTIONS)} may change), "
             "or start a new run in another folder.",
         )
 

@@ -39,10 +39,8 @@ class LastInput(nn.Module):
             self.model(hops, x, *more)
         if engine.x is None:
             raise LayerError(
-                "embed needs a SAGA layer",
-                value="the model ran no SagaLayer",
-                where=f"model {type(self.model).__name__}",
-                fix="Write the model's layers as subclasses of sagann.SagaLayer; an embedding is the last one's input.",
+                f"embed needs a SAGA layer: the model ran no SagaLayer (in model {type(self.model).__name__})",
+                hint="Write the model's layers as subclasses of sagann.SagaLayer; an embedding is the last one's input.",
             )
         dense = [rows.dense() if isinstance(rows, FeatureRows) else rows for rows in engine.x.values()]
         return dense[0] if len(dense) == 1 else torch.cat([rows.flatten(1) for rows in dense], -1)

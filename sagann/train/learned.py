@@ -88,11 +88,10 @@ def learned_costs(run_dir: str | os.PathLike[str]) -> Learned:
     checkpoint = folder.checkpoints.newest(on_damaged=lambda text: None)
     state = None if checkpoint is None else checkpoint.state.get("balance")
     if state is None or not state["operations"]:
+        found = "no checkpoint" if checkpoint is None else f"none in the checkpoint of {checkpoint.position}"
         raise CheckpointError(
-            "the run has learned no cost model",
-            value="no checkpoint" if checkpoint is None else f"none in the checkpoint of {checkpoint.position}",
-            where=str(folder.path),
-            fix="Name a run of several workers that trained some epochs with --balance cost.",
+            f"the run has learned no cost model: {found} (in {folder.path})",
+            hint="Name a run of several workers that trained some epochs with --balance cost.",
         )
     operations, model = read_learned(state)
     return Learned(model=model, operations=operations, device=device)

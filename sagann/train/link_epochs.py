@@ -89,7 +89,7 @@ def _require_room(num_positive: int, negatives: int) -> None:
     require_memory(
         num_positive * (1 + negatives) * _LINK_BYTES,
         where=f"a step of {num_positive} links, with {negatives} negative ones each",
-        fix="Lower negatives (--negatives), or the number of links in a step (--batch-size).",
+        hint="Lower negatives (--negatives), or the number of links in a step (--batch-size).",
     )
 
 

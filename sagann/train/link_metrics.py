@@ -63,8 +63,8 @@ def rank_metrics(ranks: Tensor, *, hits: Sequence[int] = HITS) -> Metrics:
         >>> rank_metrics(torch.tensor([1.0, 4.0]), hits=[1, 10])
         {'mrr': 0.625, 'hits_1': 0.5, 'hits_10': 1.0}
     """
-    require_type(ranks, Tensor, where="rank_metrics, ranks", fix="Pass what link_ranks or filtered_ranks returns.")
-    require_type(hits, Sequence, where="hits", fix="Pass a list of values of K.")
+    require_type(ranks, Tensor, where="rank_metrics, ranks", hint="Pass what link_ranks or filtered_ranks returns.")
+    require_type(hits, Sequence, where="hits", hint="Pass a list of values of K.")
     for most in hits:
         require_integer(most, "hits", where="hits")
     if ranks.numel() == 0:
@@ -131,10 +131,9 @@ def filtered_ranks(
     _require_scores(scores, "[num_triples, num_vertices]", 2, where="scores")
     if scores.shape[1] != known.num_src:
         raise InputError(
-            "candidates and vertices differ in number",
-            value=f"{scores.shape[1]} scores of a triple, {known.num_src} vertices",
-            where="scores",
-            fix="Pass a score for every vertex.",
+            f"candidates and vertices differ in number: {scores.shape[1]} scores of a triple, {known.num_src} "
+            "vertices (in scores)",
+            hint="Pass a score for every vertex.",
         )
     for name, ids in (("head", head), ("tail", tail), ("relation", relation)):
         if ids is not None:
@@ -175,10 +174,9 @@ def _known_candidates(
 def _types_of(known: Topology) -> Tensor:
     if "type" not in known.edge_data:
         raise InputError(
-            "the known triples have no relations",
-            value=f"edge data: {', '.join(sorted(known.edge_data)) or 'none'}",
-            where="known",
-            fix="Add the relation of each edge as edge data 'type', or leave relation=None.",
+            f"the known triples have no relations: edge data: {', '.join(sorted(known.edge_data)) or 'none'} "
+            "(in known)",
+            hint="Add the relation of each edge as edge data 'type', or leave relation=None.",
         )
     return known.edge_data["type"]
 
@@ -197,24 +195,20 @@ def _above(scores: Tensor, of_true: Tensor) -> Tensor:
 
 
 def _require_scores(scores: Tensor, form: str, num_dims: int, *, where: str) -> None:
-    require_type(scores, Tensor, where=where, fix="Pass a tensor of scores.")
+    require_type(scores, Tensor, where=where, hint="Pass a tensor of scores.")
     if scores.ndim != num_dims:
-        raise wrong_form(scores, form, where=where, fix="Pass a score for each link.")
+        raise wrong_form(scores, form, where=where, hint="Pass a score for each link.")
     wrong = scores.isnan()
     if wrong.any():
         raise InputError(
-            "score is not a number",
-            value="NaN",
-            where=f"{where}, row {int(wrong.nonzero()[0, 0])}",
-            fix="Look for a loss that is not finite. A candidate to leave out may have the score -inf.",
+            f"score is not a number: NaN (in {where}, row {int(wrong.nonzero()[0, 0])})",
+            hint="Look for a loss that is not finite. A candidate to leave out may have the score -inf.",
         )
 
 
 def _require_rows(count: int, num_links: int, *, where: str) -> None:
     if count != num_links:
         raise InputError(
-            "rows and links differ in number",
-            value=f"{count} rows, {num_links} links",
-            where=where,
-            fix="Pass a row for each link.",
+            f"rows and links differ in number: {count} rows, {num_links} links (in {where})",
+            hint="Pass a row for each link.",
         )

@@ -44,13 +44,15 @@ class LinkPredictor(Predictor):
         check_score(model, where=f"model {class_of(model).__name__}")
         is_streamed = self.streaming is not None and self.streaming.trains
         if is_streamed or self.workers is not None:
-            raise InputError(
-                "a model of links is neither streamed in training nor divided among workers",
-                value=f"{self.workers.size} workers"
+            found = (
+                f"{self.workers.size} workers"
                 if self.workers is not None
-                else "a memory budget for the whole graph",
-                where=f"model {class_of(model).__name__}",
-                fix="Train it on mini-batches, which take little memory: --sample 10,10.",
+                else "a memory budget for the whole graph"
+            )
+            raise InputError(
+                f"a model of links is neither streamed in training nor divided among workers: {found} (in "
+                f"model {class_of(model).__name__})",
+                hint="Train it on mini-batches, which take little memory: --sample 10,10.",
             )
 
     def _prepare(self, graph: Graph) -> PreparedGraph:
@@ -78,10 +80,9 @@ class LinkPredictor(Predictor):
                 scores = self._scores_side_by_side(rows, src, dst, types)
                 if not bool(scores.isfinite().all()):
                     raise InputError(
-                        "a score is not finite",
-                        value=f"{int((~scores.isfinite()).sum())} of {scores.numel()} scores",
-                        where=f"model {class_of(self.model).__name__}",
-                        fix="Look for features far larger than in training; a model that diverged wants a lower lr.",
+                        f"a score is not finite: {int((~scores.isfinite()).sum())} of {scores.numel()} scores "
+                        f"(in model {class_of(self.model).__name__})",
+                        hint="Look for features far larger than in training; a model that diverged wants a lower lr.",
                     )
                 if found is None:
                     # A model's own scores may have another dtype than its rows.
@@ -107,10 +108,9 @@ class LinkPredictor(Predictor):
         alone = self.scores(rows, ids[:1], ids.flip(0)[:1], None if types is None else types[:1])[0]
         if not torch.allclose(together, alone, rtol=1e-3, atol=1e-5, equal_nan=True):
             raise LayerError(
-                "score must treat links independently",
-                value=f"the score of a link is {float(together):g} beside {len(ids) - 1} others, and {float(alone):g} alone",
-                where=f"{class_of(self.model).__name__}.score",
-                fix="Reduce over feature dimensions only (dim=-1).",
+                f"score must treat links independently: the score of a link is {float(together):g} beside "
+                f"{len(ids) - 1} others, and {float(alone):g} alone (in {class_of(self.model).__name__}.score)",
+                hint="Reduce over feature dimensions only (dim=-1).",
             )
 
     def loss_of_links(self, prepared: PreparedGraph, src: Tensor, dst: Tensor, types: Tensor | None) -> Tensor:
@@ -174,10 +174,9 @@ class LinkPredictor(Predictor):
         ):
             return scores
         raise LayerError(
-            "score must give a logit for each link",
-            value=f"{form_of(scores)}, expected a dense tensor of floats [{count}] on {rows.device}",
-            where=f"{class_of(self.model).__name__}.score",
-            fix="Let score(src, dst, types) return a dense tensor of one number for each pair of rows.",
+            f"score must give a logit for each link: {form_of(scores)}, expected a dense tensor of floats "
+            f"[{count}] on {rows.device} (in {class_of(self.model).__name__}.score)",
+            hint="Let score(src, dst, types) return a dense tensor of one number for each pair of rows.",
         )
 
     def forward_batch(self, batch: MiniBatch) -> Tensor:
@@ -199,10 +198,9 @@ class LinkPredictor(Predictor):
         ):
             return rows
         raise LayerError(
-            "the model must return one row per vertex, of any width",
-            value=f"{form_of(rows)}, expected a dense tensor of 16- to 64-bit floats [{count}, F] on {device}",
-            where=f"model {class_of(self.model).__name__}",
-            fix="Let the last layer return such a tensor. Two rows are scored by their product, or by a method score(src, dst, types).",
+            f"the model must return one row per vertex, of any width: {form_of(rows)}, expected a dense tensor "
+            f"of 16- to 64-bit floats [{count}, F] on {device} (in model {class_of(self.model).__name__})",
+            hint="Let the last layer return such a tensor. Two rows are scored by their product, or by a method score(src, dst, types).",
         )
 
     def predict(
@@ -225,10 +223,8 @@ class LinkPredictor(Predictor):
         """
         if links is None:
             raise InputError(
-                "there are no pairs of vertices to score",
-                value="links is None",
-                where="predict",
-                fix="Pass links=(src, dst), or with edge types (src, dst, types); embed gives the rows of all vertices.",
+                "there are no pairs of vertices to score: links is None (in predict)",
+                hint="Pass links=(src, dst), or with edge types (src, dst, types); embed gives the rows of all vertices.",
             )
         prepared = self._prepared(graph)
         src, dst, types = self._checked_links(links, prepared.graph)
@@ -238,17 +234,17 @@ class LinkPredictor(Predictor):
 
     def _checked_links(self, links: tuple[Tensor, ...], graph: Graph) -> tuple[Tensor, Tensor, Tensor | None]:
         wanted = 3 if self.contract.num_edge_types else 2
-        fix = "Pass links=(src, dst), or with edge types (src, dst, types)."
-        require_type(links, (tuple, list, Tensor), where="predict.links", fix=fix)
+        hint = "Pass links=(src, dst), or with edge types (src, dst, types)."
+        require_type(links, (tuple, list, Tensor), where="predict.links", hint=hint)
         links = tuple(links)
         for number, ids in enumerate(links):
             require_ids(ids, where=f"predict.links[{number}]")
         if len(links) != wanted or len({len(ids) for ids in links}) != 1:
             raise InputError(
-                "pairs of vertices have another form",
-                value=f"{len(links)} arrays of {', '.join(str(len(ids)) for ids in links)} ids, expected {wanted} of the same length",
-                where="predict.links",
-                fix=fix,
+                f"pairs of vertices have another form: {len(links)} arrays of "
+                f"{', '.join(str(len(ids)) for ids in links)} ids, expected {wanted} of the same length (in "
+                "predict.links)",
+                hint=hint,
             )
         for number, ids in enumerate(links):
             where = numbered(f"predict.links[{number}]", "pair")

@@ -109,10 +109,9 @@ class Loss:
         ):
             return losses
         raise InputError(
-            "a loss function must give the loss of each vertex",
-            value=f"{form_of(losses)} for {len(outputs)} vertices, expected floats [{len(outputs)}], or [{len(outputs)}, ...]",
-            where=f"loss {self.name}",
-            fix="Leave out the mean over vertices: reduction='none' in torch's losses.",
+            f"a loss function must give the loss of each vertex: {form_of(losses)} for {len(outputs)} "
+            f"vertices, expected floats [{len(outputs)}], or [{len(outputs)}, ...] (in loss {self.name})",
+            hint="Leave out the mean over vertices: reduction='none' in torch's losses.",
         )
 
     def try_out(self, known: Answers, num_outputs: int, device: torch.device) -> None:
@@ -129,10 +128,9 @@ class Loss:
         losses = self._rows(self.function, outputs, answers)
         if not losses.requires_grad:
             raise InputError(
-                "a loss function cannot be differentiated",
-                value="no gradient leads from the losses to the outputs",
-                where=f"loss {self.name}",
-                fix="Compute the losses with PyTorch, without detach(), item() or NumPy.",
+                "a loss function cannot be differentiated: no gradient leads from the losses to the outputs "
+                f"(in loss {self.name})",
+                hint="Compute the losses with PyTorch, without detach(), item() or NumPy.",
             )
         for at in range(len(answers)):
             part = slice(at, at + 1)
@@ -140,10 +138,9 @@ class Loss:
             beside = losses[part].detach().mean()
             if not torch.allclose(alone, beside, rtol=1e-3, atol=1e-5, equal_nan=True):
                 raise InputError(
-                    "a loss function mixes vertices",
-                    value=f"the loss of a vertex is {float(beside):g} beside others, and {float(alone):g} alone",
-                    where=f"loss {self.name}",
-                    fix="Compute each vertex's loss from its own row, without random numbers: the vertices are not always computed together.",
+                    f"a loss function mixes vertices: the loss of a vertex is {float(beside):g} beside others, "
+                    f"and {float(alone):g} alone (in loss {self.name})",
+                    hint="Compute each vertex's loss from its own row, without random numbers: the vertices are not always computed together.",
                 )
 
 
@@ -173,8 +170,8 @@ def build_loss(
     """
     if function is not None:
         if not callable(function):
-            fix = "Name a loss as TrainConfig(loss='mae'); pass a function of outputs and answers here."
-            raise _refused("a loss cannot be called", shown(function), fix, where="Trainer.loss")
+            hint = "Name a loss as TrainConfig(loss='mae'); pass a function of outputs and answers here."
+            raise _refused("a loss cannot be called", shown(function), hint, where="Trainer.loss")
         if name is not None:
             raise _refused(
                 "two losses", f"TrainConfig.loss is '{name}', and a function is passed", "Pass one of them."
@@ -224,5 +221,5 @@ def _scaled(class_weights: str | Sequence[float], known: Answers) -> tuple[float
     return tuple(scaled.tolist())
 
 
-def _refused(what: str, value: str, fix: str, *, where: str = "TrainConfig.loss") -> InputError:
-    return InputError(what, value=value, where=where, fix=fix)
+def _refused(what: str, value: str, hint: str, *, where: str = "TrainConfig.loss") -> InputError:
+    return InputError(f"{what}: {value} (in {where})", hint=hint)

@@ -68,9 +68,9 @@ class ModelPasses:
         learned: Learned | None = None,
         for_first: bool = False,
     ) -> None:
-        require_type(model, nn.Module, where="Predictor.model", fix="Pass a torch.nn.Module.")
-        require_type(contract, Contract, where="Predictor.contract", fix="Pass Contract.of(graph).")
-        require_type(device, torch.device, where="Predictor.device", fix="Pass torch.device('cpu'), for one.")
+        require_type(model, nn.Module, where="Predictor.model", hint="Pass a torch.nn.Module.")
+        require_type(contract, Contract, where="Predictor.contract", hint="Pass Contract.of(graph).")
+        require_type(device, torch.device, where="Predictor.device", hint="Pass torch.device('cpu'), for one.")
         check_call(model, self.arguments, where=f"model {class_of(model).__name__}")
         _check_has_data(model)
         self.model = model.to(device)
@@ -170,10 +170,10 @@ class ModelPasses:
         # A model that draws random numbers in evaluation is not judged.
         if not is_close(alone) and is_close(again):
             raise LayerError(
-                "a model that is trained on mini-batches must treat vertices independently between its layers",
-                value=f"it gives a seed another row alone than beside {len(seeds) - 1} others",
-                where=f"model {class_of(self.model).__name__}",
-                fix="Leave out what depends on other vertices than neighbours, or on numbers and order of vertices, such as GraphNorm and "
+                "a model that is trained on mini-batches must treat vertices independently between its layers: "
+                f"it gives a seed another row alone than beside {len(seeds) - 1} others (in model "
+                f"{class_of(self.model).__name__})",
+                hint="Leave out what depends on other vertices than neighbours, or on numbers and order of vertices, such as GraphNorm and "
                 "torch.arange(len(x)); or train on the whole graph (without --sample and --devices).",
             )
 
@@ -237,10 +237,9 @@ class ModelPasses:
             result = model()
         if features._version != version:
             raise LayerError(
-                "the model overwrites its input",
-                value=f"the features were changed in place {features._version - version} times in one pass",
-                where=f"model {class_of(self.model).__name__}",
-                fix="Compute a new tensor (x = x * 2, not x *= 2 or x.mul_(2)), or work on x.clone(); "
+                "the model overwrites its input: the features were changed in place "
+                f"{features._version - version} times in one pass (in model {class_of(self.model).__name__})",
+                hint="Compute a new tensor (x = x * 2, not x *= 2 or x.mul_(2)), or work on x.clone(); "
                 "then load the features again.",
             )
         return result
@@ -290,8 +289,7 @@ def _check_has_data(model: nn.Module) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise InputError(
-                "the model's parameters have no values",
-                value=f"'{name}' is on the device 'meta'",
-                where=f"model {class_of(model).__name__}",
-                fix="Build the model without device='meta', or give it memory and values: model.to_empty(device='cpu').",
+                f"the model's parameters have no values: '{name}' is on the device 'meta' (in model "
+                f"{class_of(model).__name__})",
+                hint="Build the model without device='meta', or give it memory and values: model.to_empty(device='cpu').",
             )

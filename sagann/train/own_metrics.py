@@ -37,18 +37,17 @@ OwnMetrics: TypeAlias = Mapping[str, MetricFunction | GatheredMetric]
 
 def check_own_metrics(metrics: Mapping[Any, Any], *, where: str) -> None:
     """Refuse names that other metrics have or that are no words, and values that cannot be called."""
-    require_type(metrics, Mapping, where=where, fix="Pass a mapping of name to function.")
+    require_type(metrics, Mapping, where=where, hint="Pass a mapping of name to function.")
     for name, metric in metrics.items():
         if not isinstance(name, str) or not name.isidentifier() or name in METRICS:
             raise InputError(
-                "name of a metric cannot be used",
-                value=f"{name!r}, expected a word other than {', '.join(METRICS)}",
-                where=where,
-                fix="Choose another name.",
+                f"name of a metric cannot be used: {name!r}, expected a word other than {', '.join(METRICS)} "
+                f"(in {where})",
+                hint="Choose another name.",
             )
         if not callable(metric) and not isinstance(metric, GatheredMetric):
-            fix = "Pass a function of outputs and answers, or an object with reset, update and compute."
-            raise InputError("a metric cannot be called", value=f"'{name}' is {metric!r:.80}", where=where, fix=fix)
+            hint = "Pass a function of outputs and answers, or an object with reset, update and compute."
+            raise InputError(f"a metric cannot be called: '{name}' is {metric!r:.80} (in {where})", hint=hint)
 
 
 def measure_own(metrics: OwnMetrics, rows: Rows, answers: Tensor) -> Metrics:
@@ -61,10 +60,9 @@ def measure_own(metrics: OwnMetrics, rows: Rows, answers: Tensor) -> Metrics:
             value = value.item()
         if not isinstance(value, int | float):
             raise InputError(
-                "a metric must give a number",
-                value=f"{type(value).__name__} {list(value.shape) if isinstance(value, Tensor) else value!r:.80}",
-                where=f"metric '{name}'",
-                fix="Return a float, or a tensor with one element.",
+                f"a metric must give a number: {type(value).__name__} "
+                f"{list(value.shape) if isinstance(value, Tensor) else value!r:.80} (in metric '{name}')",
+                hint="Return a float, or a tensor with one element.",
             )
         if math.isfinite(value):
             found[name] = float(value)

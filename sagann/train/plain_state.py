@@ -53,8 +53,6 @@ def _plain(value: Any, name: str) -> Any:
 
 def _unsaved(value: str, name: str) -> CheckpointError:
     return CheckpointError(
-        "training state cannot be saved",
-        value=value,
-        where=name,
-        fix="Use an optimizer, scheduler and model whose state_dict holds tensors, numbers, strings and plain containers of these.",
+        f"training state cannot be saved: {value} (in {name})",
+        hint="Use an optimizer, scheduler and model whose state_dict holds tensors, numbers, strings and plain containers of these.",
     )

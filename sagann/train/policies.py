@@ -94,10 +94,9 @@ def require_maker(given: object, what: str, argument: str) -> None:
         return
     name = given if isinstance(given, str) else type(given).__name__
     raise InputError(
-        f"the Trainer makes its {what} itself",
-        value=f"a {type(given).__name__} is given, expected a function",
-        where=f"Trainer.{what}",
-        fix=f"Pass {what}=lambda {argument}: {name}({argument}, ...), or its name as TrainConfig({what}='{name}', ...).",
+        f"the Trainer makes its {what} itself: a {type(given).__name__} is given, expected a function (in "
+        f"Trainer.{what})",
+        hint=f"Pass {what}=lambda {argument}: {name}({argument}, ...), or its name as TrainConfig({what}='{name}', ...).",
     )
 
 
@@ -105,10 +104,8 @@ def build_optimizer(config: TrainConfig, groups: list[ParamGroup]) -> torch.opti
     """Make the optimizer that ``config`` names. No groups, or a refusal of torch, is an InputError."""
     if not groups:
         raise InputError(
-            "the model has nothing to train",
-            value="0 parameters that require a gradient",
-            where="Trainer.model",
-            fix="Give the model parameters, or set requires_grad on them.",
+            "the model has nothing to train: 0 parameters that require a gradient (in Trainer.model)",
+            hint="Give the model parameters, or set requires_grad on them.",
         )
     kind = getattr(torch.optim, config.optimizer)
     if "weight_decay" not in inspect.signature(kind).parameters:
@@ -138,10 +135,9 @@ def build_scheduler(config: TrainConfig, optimizer: torch.optim.Optimizer, *, ma
     length = getattr(scheduler, "total_steps", None)
     if isinstance(scheduler, torch.optim.lr_scheduler.OneCycleLR) and length is not None and length < config.epochs:
         raise InputError(
-            "the schedule ends before training",
-            value=f"{length} steps, {config.epochs} epochs",
-            where="TrainConfig.scheduler_options",
-            fix=f"Set total_steps to at least {config.epochs}, or train for fewer epochs.",
+            f"the schedule ends before training: {length} steps, {config.epochs} epochs (in "
+            "TrainConfig.scheduler_options)",
+            hint=f"Set total_steps to at least {config.epochs}, or train for fewer epochs.",
         )
     return scheduler
 
@@ -190,18 +186,16 @@ def check_rates(scheduler: LRScheduler | None, optimizer: torch.optim.Optimizer)
         lr = float(group["lr"])
         if not 0 <= lr <= _LARGEST_LR:
             raise InputError(
-                "the scheduler leaves the range of learning rates",
-                value=f"{lr:g} after {scheduler.last_epoch} steps, expected 0 to {_LARGEST_LR:.3g}",
-                where=f"TrainConfig.scheduler_options of {type(scheduler).__name__}",
-                fix="Correct its options; a factor (gamma) is between 0 and 1, a period at least 1.",
+                f"the scheduler leaves the range of learning rates: {lr:g} after {scheduler.last_epoch} steps, "
+                f"expected 0 to {_LARGEST_LR:.3g} (in TrainConfig.scheduler_options of "
+                f"{type(scheduler).__name__})",
+                hint="Correct its options; a factor (gamma) is between 0 and 1, a period at least 1.",
             )
 
 
 def torch_refuses(what: str, name: str, error: Exception) -> InputError:
     """The error of an 'optimizer' or 'scheduler' of the class ``name``, for an error that torch raised."""
     return InputError(
-        f"torch refuses the {what}",
-        value=f"{name}: {error or type(error).__name__}",
-        where=f"TrainConfig.{what}_options",
-        fix=f"Correct its options; the documentation of {name} lists their types and ranges.",
+        f"torch refuses the {what}: {name}: {error or type(error).__name__} (in TrainConfig.{what}_options)",
+        hint=f"Correct its options; the documentation of {name} lists their types and ranges.",
     )

@@ -128,18 +128,15 @@ class Predictor(ModelPasses):
         _require_graph(graph)
         if links is not None:
             raise InputError(
-                "only a model of links scores pairs of vertices",
-                value=f"links are passed, the task is {self.contract.task}",
-                where="predict",
-                fix="Leave links out.",
+                "only a model of links scores pairs of vertices: links are passed, the task is "
+                f"{self.contract.task} (in predict)",
+                hint="Leave links out.",
             )
         task = self.contract.kind
         if probabilities and task == "regression":
             raise InputError(
-                "a regression has no probabilities",
-                value="probabilities=True",
-                where="predict",
-                fix="Leave it out: the predictions are values.",
+                "a regression has no probabilities: probabilities=True (in predict)",
+                hint="Leave it out: the predictions are values.",
             )
         logits = self._finite_logits(self._prepared(graph))
         if task == "regression":
@@ -191,10 +188,9 @@ class Predictor(ModelPasses):
         wrong = torch.cat([~rows.isfinite().all(dim=1) for rows in logits.split(step)])
         if wrong.any():
             raise InputError(
-                "the model's output is not finite",
-                value=f"{self.contract.unit} {int(wrong.nonzero()[0])} and {int(wrong.sum()) - 1} more",
-                where=f"graph '{prepared.graph.name}'",
-                fix="Look for features far larger than in training; a model that diverged wants a lower lr.",
+                f"the model's output is not finite: {self.contract.unit} {int(wrong.nonzero()[0])} and "
+                f"{int(wrong.sum()) - 1} more (in graph '{prepared.graph.name}')",
+                hint="Look for features far larger than in training; a model that diverged wants a lower lr.",
             )
         return logits
 
@@ -206,7 +202,7 @@ def _divided(
     # Imported here: most runs have no workers, and it loads torch.distributed.
     from sagann.runtime.workers import worker_part
 
-    require_features(prepared, "workers", fix="Use one worker, or give the graph features.")
+    require_features(prepared, "workers", hint="Use one worker, or give the graph features.")
     bounds = None if learned is None else learned.cut(prepared.topology, workers)
     part = worker_part(prepared, workers, opened=opened, device=device, bounds=bounds)
     return PreparedGraph(graph=replace(prepared, topology=opened.topology, features=opened.features), part=part)
@@ -218,5 +214,5 @@ def graph_of(graph: Graph | PreparedGraph) -> Graph:
 
 
 def _require_graph(graph: object) -> None:
-    fix = "Open it with sagann.load_graph, or make a sagann.Graph."
-    require_type(graph, (Graph, PreparedGraph), where="the graph of a prediction", fix=fix)
+    hint = "Open it with sagann.load_graph, or make a sagann.Graph."
+    require_type(graph, (Graph, PreparedGraph), where="the graph of a prediction", hint=hint)

@@ -48,16 +48,14 @@ def prepared_by(model: nn.Module, graph: Graph) -> Graph:
     prepared = graph if prepare is None else prepare(graph)
     if not isinstance(prepared, Graph):
         raise LayerError(
-            "prepare must return a graph",
-            value=f"a {type(prepared).__name__}",
-            where=f"{type(model).__name__}.prepare",
-            fix="Return the prepared sagann.graph.Graph.",
+            f"prepare must return a graph: a {type(prepared).__name__} (in {type(model).__name__}.prepare)",
+            hint="Return the prepared sagann.graph.Graph.",
         )
     features = prepared.features
     if not is_sparse(features) or takes_sparse_features(model):
         return prepared
-    fix = "Set takes_sparse_features = True in its class if it hands them to SAGA layers or LinearEncoder."
-    return replace(prepared, features=made_dense(features, f"The model {type(model).__name__}", fix))
+    hint = "Set takes_sparse_features = True in its class if it hands them to SAGA layers or LinearEncoder."
+    return replace(prepared, features=made_dense(features, f"The model {type(model).__name__}", hint))
 
 
 def takes_sparse_features(model: nn.Module) -> bool:
@@ -85,10 +83,9 @@ def features_as(graph: Graph, dtype: torch.dtype) -> Graph:
         cast[part] = rows
     if infinite:
         raise InputError(
-            "a feature is too large for the numbers that the model computes in",
-            value=f"{features.dtype} features, {dtype} ends at {torch.finfo(dtype).max:.3g}",
-            where=f"graph '{graph.name}'",
-            fix="Scale the features, for instance to mean 0 and deviation 1.",
+            f"a feature is too large for the numbers that the model computes in: {features.dtype} features, "
+            f"{dtype} ends at {torch.finfo(dtype).max:.3g} (in graph '{graph.name}')",
+            hint="Scale the features, for instance to mean 0 and deviation 1.",
         )
     if is_sparse(features):
         # .to() would check the offsets and ids again.

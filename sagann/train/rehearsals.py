@@ -27,10 +27,9 @@ def foretell(parts: RunParts) -> SampledForecast:
     """See :meth:`sagann.train.Trainer.foretell`."""
     if parts.config.sample is None or parts.learns_links:
         raise InputError(
-            "only epochs of mini-batches of vertices are foretold",
-            value="links are learned" if parts.learns_links else "sample is None",
-            where="Trainer.foretell",
-            fix="Set TrainConfig.sample. `sagann plan --memory` foretells epochs of the whole graph.",
+            "only epochs of mini-batches of vertices are foretold: "
+            f"{'links are learned' if parts.learns_links else 'sample is None'} (in Trainer.foretell)",
+            hint="Set TrainConfig.sample. `sagann plan --memory` foretells epochs of the whole graph.",
         )
     with _copied(parts) as predictor:
         source = RehearsedEpochs(predictor, parts.prepared, parts.config, kept=parts.take_tiers())
@@ -46,10 +45,9 @@ def rehearse_trainers(parts: RunParts, *, longest_s: float | None = None) -> Reh
     config = parts.config
     if config.sample is None or config.devices is None:
         raise InputError(
-            "only trainers that share mini-batches are rehearsed",
-            value=f"sample is {config.sample}, devices is {config.devices}",
-            where="Trainer.rehearse_trainers",
-            fix="Set TrainConfig.sample and TrainConfig.devices.",
+            f"only trainers that share mini-batches are rehearsed: sample is {config.sample}, devices is "
+            f"{config.devices} (in Trainer.rehearse_trainers)",
+            hint="Set TrainConfig.sample and TrainConfig.devices.",
         )
     with _copied(parts) as predictor:
         source = RehearsedTrainers(predictor, parts.prepared, config, model_config=parts.model_config)

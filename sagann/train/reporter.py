@@ -127,10 +127,8 @@ def values_of(records: Sequence[EpochRecord], name: str) -> list[Any]:
     names = dict.fromkeys(each for row in rows for each in row)
     if name not in names:
         raise InputError(
-            "no epoch has a value of that name",
-            value=shown(name),
-            where="history",
-            fix=closest(name, names) if names else "Call fit first: no epoch has ended.",
+            f"no epoch has a value of that name: {shown(name)} (in history)",
+            hint=closest(name, names) if names else "Call fit first: no epoch has ended.",
         )
     return [row.get(name) for row in rows]
 

@@ -67,7 +67,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> Run:
     Raises:
         CheckpointError: ``run_dir`` is no run folder, or its run.json or metrics.json is damaged.
     """
-    require_type(run_dir, (str, os.PathLike), where="run_dir", fix="Pass the folder that a training run wrote.")
+    require_type(run_dir, (str, os.PathLike), where="run_dir", hint="Pass the folder that a training run wrote.")
     folder = RunFolder(Path(run_dir))
     found, metrics = folder.read_run(), folder.read_summary()
     try:
@@ -139,11 +139,13 @@ def load_run(
         model,
         (str, nn.Module),
         where="load_run.model",
-        fix="Pass a module, or 'path/to/file.py:ClassName'.",
+        hint="Pass a module, or 'path/to/file.py:ClassName'.",
         optional=True,
     )
-    require_type(memory, str, where="load_run.memory", fix="Pass a size such as '2GiB'.", optional=True)
-    require_type(spill, (str, os.PathLike), where="load_run.spill", fix="Pass the path of a folder.", optional=True)
+    require_type(memory, str, where="load_run.memory", hint="Pass a size such as '2GiB'.", optional=True)
+    require_type(
+        spill, (str, os.PathLike), where="load_run.spill", hint="Pass the path of a folder.", optional=True
+    )
     if memory is not None:
         parse_bytes(memory, where="load_run.memory")
     run = read_run(run_dir)
@@ -175,10 +177,9 @@ def load_run(
     model.eval()
     if run.loss.is_known and loss is not None:
         raise InputError(
-            "a run with a loss by name takes no other one",
-            value=f"the run has the loss '{run.loss.name}', and loss= is given",
-            where="load_run.loss",
-            fix="Leave loss out.",
+            f"a run with a loss by name takes no other one: the run has the loss '{run.loss.name}', and loss= "
+            "is given (in load_run.loss)",
+            hint="Leave loss out.",
         )
     mean_loss = run.loss if run.loss.is_known else replace(run.loss, function=loss)
     learned = None
@@ -208,12 +209,10 @@ def _with_weights(run: Run, model: nn.Module | str | None) -> nn.Module:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
+        found = " ".join(str(error).split("\n\t")[:2])
         raise CheckpointError(
-            "the weights are of another model",
-            # Of all differences, the first one.
-            value=" ".join(str(error).split("\n\t")[:2]),
-            where=str(run.path),
-            fix="Pass the model that the run was trained with: load_run(..., model=...) takes a module that you have built.",
+            f"the weights are of another model: {found} (in {run.path})",
+            hint="Pass the model that the run was trained with: load_run(..., model=...) takes a module that you have built.",
         ) from error
     return model
 
@@ -225,12 +224,12 @@ def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:
         named = None if reference is None else class_in_file(reference)
         if reference is not None and named is not None and named[1] == run.model:
             return ModelConfig(model=reference)
+        found = f"it was a {run.model} of the user's own" + (
+            "" if reference is None else f", not {shown(reference)}"
+        )
         raise InputError(
-            "the run's model cannot be built from its folder",
-            value=f"it was a {run.model} of the user's own"
-            + ("" if reference is None else f", not {shown(reference)}"),
-            where=str(run.path),
-            fix=f"Name its file and class (--model FILE.py:{run.model}), or pass load_run(..., model=...) with a module of that class.",
+            f"the run's model cannot be built from its folder: {found} (in {run.path})",
+            hint=f"Name its file and class (--model FILE.py:{run.model}), or pass load_run(..., model=...) with a module of that class.",
         )
     if reference is None:
         require_named(config.model, where=str(run.path), error=CheckpointError)
@@ -239,9 +238,7 @@ def _confirmed_config(run: Run, reference: str | None) -> ModelConfig:
     own, named = class_in_file(config.model), class_in_file(reference)
     if own is None or named is None or named[1] != own[1]:
         raise CheckpointError(
-            "the run was trained with another model",
-            value=f"'{reference}', the run's is '{config.model}'",
-            where=str(run.path),
-            fix="Name the model that the run was trained with.",
+            f"the run was trained with another model: '{reference}', the run's is '{config.model}' (in {run.path})",
+            hint="Name the model that the run was trained with.",
         )
     return replace(config, model=reference)

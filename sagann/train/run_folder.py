@@ -84,10 +84,8 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
-                "the run folder cannot be made",
-                value=f"{type(error).__name__}: {error.strerror}",
-                where=str(self.path),
-                fix="Choose a folder that you may write to.",
+                f"the run folder cannot be made: {type(error).__name__}: {error.strerror} (in {self.path})",
+                hint="Choose a folder that you may write to.",
             ) from error
         self._refuse_links()
         with (self.path / LOCK_FILE).open("ab") as file:
@@ -95,10 +93,8 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise InputError(
-                    "the run folder is in use",
-                    value="another process is training into it",
-                    where=str(self.path),
-                    fix="Wait for it, stop it, or choose another folder.",
+                    f"the run folder is in use: another process is training into it (in {self.path})",
+                    hint="Wait for it, stop it, or choose another folder.",
                 ) from error
             if not self.foreign:
                 remove_leftovers(self.path, WRITTEN_ASIDE)
@@ -113,10 +109,9 @@ class RunFolder:
             path = self.path / name
             if path.is_symlink():
                 raise InputError(
-                    "the run folder has a link in it, which a run would write to",
-                    value=f"'{name}' leads to {shown(os.readlink(path))}",
-                    where=str(self.path),
-                    fix="Put the file or folder itself in its place; the run folder as a whole may be a link.",
+                    f"the run folder has a link in it, which a run would write to: '{name}' leads to "
+                    f"{shown(os.readlink(path))} (in {self.path})",
+                    hint="Put the file or folder itself in its place; the run folder as a whole may be a link.",
                 )
 
     @property
@@ -178,18 +173,14 @@ class RunFolder:
             found = json.loads(path.read_bytes())
         except (OSError, ValueError) as error:
             raise CheckpointError(
-                "not a run folder",
-                value=f"run.json cannot be read: {in_one_line(error)}",
-                where=str(self.path),
-                fix="Pass the folder that a training run wrote (--out).",
+                f"not a run folder: run.json cannot be read: {in_one_line(error)} (in {self.path})",
+                hint="Pass the folder that a training run wrote (--out).",
             ) from error
         version = found.get("format") if isinstance(found, dict) else None
         if version != FORMAT:
             raise CheckpointError(
-                "run folder of another version",
-                value=f"format {version!r}, expected {FORMAT}",
-                where=str(path),
-                fix="Open it with the version of sagann that wrote it.",
+                f"run folder of another version: format {version!r}, expected {FORMAT} (in {path})",
+                hint="Open it with the version of sagann that wrote it.",
             )
         missing = [name for name in _DESCRIPTION if not isinstance(found.get(name), dict)]
         if missing:
@@ -202,10 +193,8 @@ class RunFolder:
     def damaged_description(self, value: str) -> CheckpointError:
         """The error of a run.json that cannot be understood."""
         return CheckpointError(
-            "run.json is damaged",
-            value=value,
-            where=str(self.path / RUN_FILE),
-            fix="Restore the file, or train again: --overwrite, or fit(overwrite=True).",
+            f"run.json is damaged: {value} (in {self.path / RUN_FILE})",
+            hint="Restore the file, or train again: --overwrite, or fit(overwrite=True).",
         )
 
     def append(self, record: EpochRecord) -> None:
@@ -242,10 +231,8 @@ class RunFolder:
 
     def _lost_history(self, value: str) -> CheckpointError:
         return CheckpointError(
-            "metrics.jsonl does not reach the checkpoint",
-            value=value,
-            where=str(self._history),
-            fix="Restore the file, or start the run anew: fit(overwrite=True).",
+            f"metrics.jsonl does not reach the checkpoint: {value} (in {self._history})",
+            hint="Restore the file, or start the run anew: fit(overwrite=True).",
         )
 
     def count_history(self) -> int:
@@ -305,17 +292,15 @@ class RunFolder:
         checkpoint = self.checkpoints.newest(on_damaged=lambda text: None)
         if checkpoint is None:
             raise CheckpointError(
-                "the run has no weights yet",
-                value="neither model.safetensors nor a checkpoint",
-                where=str(self.path),
-                fix="Wait for its first checkpoint, or resume it.",
+                f"the run has no weights yet: neither model.safetensors nor a checkpoint (in {self.path})",
+                hint="Wait for its first checkpoint, or resume it.",
             )
         best: dict[str, Any] | None = checkpoint.state["best"]["weights"]
         return checkpoint.state["model"] if best is None else best
 
     def _damaged_result(self, path: Path, value: str) -> CheckpointError:
         return CheckpointError(
-            f"{path.name} is damaged", value=value, where=str(path), fix="Resume the run to write it anew."
+            f"{path.name} is damaged: {value} (in {path})", hint="Resume the run to write it anew."
         )
 
 

@@ -176,10 +176,9 @@ class TrainSession:
             loss = step.loss()
             if not loss.requires_grad:
                 raise LayerError(
-                    "the model's output cannot be differentiated",
-                    value="no gradient leads from it to the parameters",
-                    where=where,
-                    fix="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
+                    "the model's output cannot be differentiated: no gradient leads from it to the parameters "
+                    f"(in {where})",
+                    hint="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
                 )
             loss.backward()
             step.complete_gradients()
@@ -188,18 +187,16 @@ class TrainSession:
             self._check_finite(value, f"training loss of epoch {epoch}")
         except RuntimeError as error:
             if "deterministic" in str(error):
+                found = str(error).split("\n")[0]
                 raise InputError(
-                    "an operator of the model is not reproducible",
-                    value=str(error).split("\n")[0],
-                    where="TrainConfig.deterministic",
-                    fix="Replace the operator, or set deterministic = false and accept runs that differ in the last bits.",
+                    f"an operator of the model is not reproducible: {found} (in TrainConfig.deterministic)",
+                    hint="Replace the operator, or set deterministic = false and accept runs that differ in the last bits.",
                 ) from error
             if "modified by an inplace operation" in str(error):
                 raise LayerError(
-                    "the model cannot be differentiated: it overwrites a value that its gradient needs",
-                    value=str(error).partition(":")[2].partition(";")[0].strip(),
-                    where=where,
-                    fix="Write y = y + 1 instead of y.add_(1) or y += 1.",
+                    "the model cannot be differentiated: it overwrites a value that its gradient needs: "
+                    f"{str(error).partition(':')[2].partition(';')[0].strip()} (in {where})",
+                    hint="Write y = y + 1 instead of y.add_(1) or y += 1.",
                 ) from error
             raise
         if self.config.clip_norm is not None:
@@ -234,16 +231,14 @@ class TrainSession:
             return
         config = self.config
         clip = "" if config.clip_norm is not None else ", or clip gradients (clip_norm = 1)"
-        fix = f"Lower lr (try {config.lr / 10:g}){clip}; large feature values want normalising first."
+        hint = f"Lower lr (try {config.lr / 10:g}){clip}; large feature values want normalising first."
         for group in self.optimizer.param_groups:
             dtypes, eps = {parameter.dtype for parameter in group["params"]}, group.get("eps")
             if isinstance(eps, float) and (lost := [each for each in dtypes if not torch.tensor(eps, dtype=each)]):
-                fix = f"eps of the optimizer, {eps:g}, is 0 in {lost[0]}: set eps to 1e-4 in optimizer_options, or train in torch.bfloat16."
+                hint = f"eps of the optimizer, {eps:g}, is 0 in {lost[0]}: set eps to 1e-4 in optimizer_options, or train in torch.bfloat16."
         raise InputError(
-            "training diverged",
-            value=f"the {what} is {value}",
-            where=f"optimizer {config.optimizer} with lr {config.lr:g}",
-            fix=fix,
+            f"training diverged: the {what} is {value} (in optimizer {config.optimizer} with lr {config.lr:g})",
+            hint=hint,
         )
 
     def checkpoint(self, *, run: str, history_bytes: int) -> Checkpoint:

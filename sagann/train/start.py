@@ -27,10 +27,9 @@ def start_run(folder: RunFolder, description: Mapping[str, Any], *, overwrite: b
         require_no_work(folder)
     if folder.foreign:
         raise InputError(
-            "the run folder holds something else than a run",
-            value=f"{', '.join(folder.foreign)}, which no run has made",
-            where=str(folder.path),
-            fix="Choose another folder, or move them away.",
+            f"the run folder holds something else than a run: {', '.join(folder.foreign)}, which no run has "
+            f"made (in {folder.path})",
+            hint="Choose another folder, or move them away.",
         )
     folder.clear()
     folder.write_run(description)
@@ -41,10 +40,8 @@ def require_no_work(folder: RunFolder) -> None:
     """Refuse a folder with a run that has trained an epoch."""
     if folder.has_work:
         raise InputError(
-            "the run folder holds a run",
-            value="neither resume nor overwrite was asked for",
-            where=str(folder.path),
-            fix="Continue it with --resume, or fit(resume=True), replace it with --overwrite, or fit(overwrite=True), or "
+            f"the run folder holds a run: neither resume nor overwrite was asked for (in {folder.path})",
+            hint="Continue it with --resume, or fit(resume=True), replace it with --overwrite, or fit(overwrite=True), or "
             "choose another folder.",
         )
 
@@ -98,17 +95,13 @@ def _require_of_run(checkpoint: Checkpoint, run: str, *, epochs: int, where: str
     where = f"checkpoint of {position} in {where}"
     if checkpoint.state["run"] != run:
         raise CheckpointError(
-            "the checkpoint belongs to another run",
-            value="its identity differs from run.json's",
-            where=where,
-            fix="Remove it from the folder.",
+            f"the checkpoint belongs to another run: its identity differs from run.json's (in {where})",
+            hint="Remove it from the folder.",
         )
     if position > Position(epochs):
         raise CheckpointError(
-            "the run is past its last epoch",
-            value=f"{position}, epochs is {epochs}",
-            where=where,
-            fix=f"Set epochs to at least {position.epoch + (position.batch > 0)}.",
+            f"the run is past its last epoch: {position}, epochs is {epochs} (in {where})",
+            hint=f"Set epochs to at least {position.epoch + (position.batch > 0)}.",
         )
 
 
@@ -121,5 +114,5 @@ def _nothing_left(session: TrainSession) -> str:
 
 
 def _lost(what: str, value: str, where: str) -> CheckpointError:
-    fix = "Restore the lost files, or start anew: --overwrite, or fit(overwrite=True)."
-    return CheckpointError(f"the run has lost its {what}", value=value, where=where, fix=fix)
+    hint = "Restore the lost files, or start anew: --overwrite, or fit(overwrite=True)."
+    return CheckpointError(f"the run has lost its {what}: {value} (in {where})", hint=hint)

@@ -104,21 +104,19 @@ class Streaming:
         except BudgetError as error:
             if self.is_half:
                 raise InputError(
-                    "the memory budget cannot be met",
-                    value=f"an evaluation has half of it, {format_bytes(self.memory_bytes)}, and needs at least "
-                    f"{format_bytes(error.needed_bytes)}",
-                    where=f"graph '{graph.name}'",
-                    fix="Raise the budget (--memory, TrainConfig.memory), which the training step needs too: with "
+                    "the memory budget cannot be met: an evaluation has half of it, "
+                    f"{format_bytes(self.memory_bytes)}, and needs at least {format_bytes(error.needed_bytes)} "
+                    f"(in graph '{graph.name}')",
+                    hint="Raise the budget (--memory, TrainConfig.memory), which the training step needs too: with "
                     f"{with_exact(2 * max(error.needed_bytes, error.offered_bytes))}, evaluations are not many times slower.",
                 ) from error
             if not self.is_automatic:
                 raise
             raise InputError(
-                "the run does not fit memory, not even streamed",
-                value=f"{'an epoch' if trains else 'an evaluation'} needs at least "
-                f"{format_bytes(error.needed_bytes)}, {format_bytes(self.memory_bytes)} are left for it",
-                where=f"graph '{graph.name}'",
-                fix="Free memory, use a smaller model or a machine with more memory; where you know better, set the "
+                f"the run does not fit memory, not even streamed: {'an epoch' if trains else 'an evaluation'} "
+                f"needs at least {format_bytes(error.needed_bytes)}, {format_bytes(self.memory_bytes)} are "
+                f"left for it (in graph '{graph.name}')",
+                hint="Free memory, use a smaller model or a machine with more memory; where you know better, set the "
                 "budget by --memory (TrainConfig.memory).",
             ) from error
 
@@ -160,11 +158,10 @@ class Streaming:
             sharing = f" by the {len(on_disk)} workers on this disk" if len(on_disk) > 1 else ""
         if free_bytes < needed_bytes:
             raise SpillError(
-                "too little room to spill blocks",
-                value=f"{with_exact(free_bytes)} are free, {with_exact(needed_bytes)} are needed{sharing}; the results of an evaluation are "
-                f"{with_exact(result_bytes)}",
-                where=f"'{self.spill}'",
-                fix="Free some, spill to another disk, or raise the memory budget.",
+                f"too little room to spill blocks: {with_exact(free_bytes)} are free, "
+                f"{with_exact(needed_bytes)} are needed{sharing}; the results of an evaluation are "
+                f"{with_exact(result_bytes)} (in '{self.spill}')",
+                hint="Free some, spill to another disk, or raise the memory budget.",
             )
 
     def warn(self, say: Callable[[str], None]) -> None:

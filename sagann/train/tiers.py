@@ -54,10 +54,8 @@ def stated_hot_bytes(features: Features | None, config: TrainConfig) -> int:
         return 0
     if is_sparse(features):
         raise InputError(
-            "sparse features have no tiers",
-            value=f"hot is '{config.hot}', but rows differ in size",
-            where="TrainConfig.hot",
-            fix="Leave hot out: sparse features are used in memory.",
+            f"sparse features have no tiers: hot is '{config.hot}', but rows differ in size (in TrainConfig.hot)",
+            hint="Leave hot out: sparse features are used in memory.",
         )
     return hot_tier_bytes(features, config.hot, cache=config.cache)
 
@@ -93,11 +91,10 @@ def plan_tiers(
     half_bytes = budget_bytes // 2
     if hot_bytes > half_bytes:
         raise InputError(
-            "the hot tier is larger than its half of the memory budget",
-            value=f"hot '{config.hot}' takes {format_bytes(hot_bytes)} with its tables, half of the budget is "
-            f"{format_bytes(half_bytes)}",
-            where="TrainConfig.hot",
-            fix="Leave hot out for as much as the budget has room for, or raise the budget (--memory) to "
+            f"the hot tier is larger than its half of the memory budget: hot '{config.hot}' takes "
+            f"{format_bytes(hot_bytes)} with its tables, half of the budget is {format_bytes(half_bytes)} (in "
+            "TrainConfig.hot)",
+            hint="Leave hot out for as much as the budget has room for, or raise the budget (--memory) to "
             f"{with_exact(2 * hot_bytes)} or more.",
         )
     batches = measure()
@@ -245,12 +242,11 @@ def _queue(batches: BatchMemory, room_bytes: int, ahead: int, *, hot_bytes: int 
     hot = f", and a hot tier {format_bytes(hot_bytes)}" if hot_bytes else ""
     offer = f"; {with_exact(offered_bytes)} have room for {ahead} batches ahead as well" if ahead else ""
     error = BudgetError(
-        "the memory budget cannot be met",
-        value=f"{with_exact(room_bytes)}, at least {with_exact(needed_bytes)} are needed: a training step without batches ahead takes "
-        f"{format_bytes(batches.needed_bytes(0))} with its mini-batch of {format_bytes(batches.batch_bytes)} and the tables of "
-        f"threads{hot}",
-        where="TrainConfig.memory",
-        fix=f"Raise the budget (--memory) to {with_exact(needed_bytes)} or more, or lower batch_size or the fanouts{offer}.",
+        f"the memory budget cannot be met: {with_exact(room_bytes)}, at least {with_exact(needed_bytes)} are "
+        f"needed: a training step without batches ahead takes {format_bytes(batches.needed_bytes(0))} with its "
+        f"mini-batch of {format_bytes(batches.batch_bytes)} and the tables of threads{hot} (in "
+        "TrainConfig.memory)",
+        hint=f"Raise the budget (--memory) to {with_exact(needed_bytes)} or more, or lower batch_size or the fanouts{offer}.",
     )
     error.needed_bytes, error.offered_bytes = needed_bytes, offered_bytes
     raise error

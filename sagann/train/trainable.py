@@ -16,14 +16,13 @@ from sagann.saga.layer import count_hops
 from sagann.train.metrics import present_splits
 
 
-def require_features(graph: Graph, what: str, *, fix: str) -> None:
+def require_features(graph: Graph, what: str, *, hint: str) -> None:
     """Refuse a graph without features. ``what`` is what needs them, in the plural, for the error."""
     if graph.num_features == 0:
         raise InputError(
-            f"{what} need features",
-            value="vertices have none, and a model with a row for each vertex of its own reads all rows at once",
-            where=f"graph '{graph.name}'",
-            fix=fix,
+            f"{what} need features: vertices have none, and a model with a row for each vertex of its own "
+            f"reads all rows at once (in graph '{graph.name}')",
+            hint=hint,
         )
 
 
@@ -31,17 +30,16 @@ def require_one_graph(model: nn.Module, graph: Graph) -> None:
     """Refuse several graphs for a model that takes ``batch``, where it does not run on all of them at once."""
     if graph.num_graphs > 1 and getattr(model, "reads_batch", False):
         raise InputError(
-            "a model of PyTorch Geometric that takes batch runs on all graphs at once",
-            value=f"{graph.num_graphs} graphs, by mini-batches, workers or intervals",
-            where=f"graph '{graph.name}'",
-            fix="Train it in memory: without --sample, --workers and --memory.",
+            f"a model of PyTorch Geometric that takes batch runs on all graphs at once: {graph.num_graphs} "
+            f"graphs, by mini-batches, workers or intervals (in graph '{graph.name}')",
+            hint="Train it in memory: without --sample, --workers and --memory.",
         )
 
 
 def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> None:
     """Refuse a graph without features, and a model that does not walk such blocks, or as many."""
     require_features(
-        graph, "mini-batches", fix="Train on the whole graph (--sample none), or give the graph features."
+        graph, "mini-batches", hint="Train on the whole graph (--sample none), or give the graph features."
     )
     require_one_graph(model, graph)
     for module in model.modules():
@@ -50,10 +48,9 @@ def check_sampled(model: nn.Module, graph: Graph, fanouts: Sequence[int]) -> Non
     num_hops = count_hops(model)
     if len(fanouts) != num_hops:
         raise InputError(
-            "fanouts and hops of the model differ in number",
-            value=f"{len(fanouts)} fanouts, the model walks {num_hops} hops",
-            where="TrainConfig.sample",
-            fix=f"Name {num_hops} fanouts, as --sample {','.join(['10'] * num_hops)}."
+            f"fanouts and hops of the model differ in number: {len(fanouts)} fanouts, the model walks "
+            f"{num_hops} hops (in TrainConfig.sample)",
+            hint=f"Name {num_hops} fanouts, as --sample {','.join(['10'] * num_hops)}."
             if num_hops
             else "Train it on the whole graph; it reads no edge.",
         )
@@ -64,23 +61,19 @@ def check_trainable(graph: Graph) -> None:
     where, answers = f"graph '{graph.name}'", graph.answers
     if answers.targets is None and (answers.labels is None or answers.num_classes < 1):
         raise InputError(
-            "the graph has nothing to learn",
-            value=answers_of(graph),
-            where=where,
-            fix="Give the graph labels and num_classes, or targets.",
+            f"the graph has nothing to learn: {answers_of(graph)} (in {where})",
+            hint="Give the graph labels and num_classes, or targets.",
         )
     if answers.unit == "link":
         _check_links(graph)
         return
     if answers.unit == "graph":
-        fix = "Train on answers of vertices, or give the graph features."
-        require_features(graph, "batches of graphs", fix=fix)
+        hint = "Train on answers of vertices, or give the graph features."
+        require_features(graph, "batches of graphs", hint=hint)
     if "train" not in answers.splits:
         raise InputError(
-            f"no {answers.unit} to train on",
-            value=f"the split 'train' of {answers.units} is missing",
-            where=where,
-            fix=f"Draw one with sagann.graph.{SPLITTERS[answers.unit]}, or pass a bool mask 'train' of {answers.units} with a known answer among "
+            f"no {answers.unit} to train on: the split 'train' of {answers.units} is missing (in {where})",
+            hint=f"Draw one with sagann.graph.{SPLITTERS[answers.unit]}, or pass a bool mask 'train' of {answers.units} with a known answer among "
             f"{answers.prefix}splits.",
         )
 
@@ -91,17 +84,14 @@ def _check_links(graph: Graph) -> None:
     topology, where = graph.topology, f"graph '{graph.name}'"
     if not bool((topology.indices != topology.edge_dst()).any()):
         raise InputError(
-            "no link to learn",
-            value=f"{graph.num_edges} edges, each from a vertex to itself",
-            where=where,
-            fix="Hold fewer edges out, or take a graph with more of them.",
+            f"no link to learn: {graph.num_edges} edges, each from a vertex to itself (in {where})",
+            hint="Hold fewer edges out, or take a graph with more of them.",
         )
     if not present_splits(graph.links.splits).keys() & {"train", "val"}:
         raise InputError(
-            "no link to choose a model by",
-            value=f"measured links of {', '.join(graph.links.splits) or 'no split'}",
-            where=where,
-            fix="Give the measured links a split 'val', as sagann.sampling.hold_out_links does.",
+            f"no link to choose a model by: measured links of {', '.join(graph.links.splits) or 'no split'} "
+            f"(in {where})",
+            hint="Give the measured links a split 'val', as sagann.sampling.hold_out_links does.",
         )
 
 
@@ -141,8 +131,6 @@ def copy_of_model(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
     except (TypeError, RuntimeError) as error:
         raise InputError(
-            "the model cannot be copied",
-            value=first_line(error),
-            where=f"model {type(model).__name__}",
-            fix="Make it work with copy.deepcopy: keep locks, files and results with a gradient out of its attributes.",
+            f"the model cannot be copied: {first_line(error)} (in model {type(model).__name__})",
+            hint="Make it work with copy.deepcopy: keep locks, files and results with a gradient out of its attributes.",
         ) from error

@@ -120,14 +120,14 @@ class Trainer:
         validate: bool = True,
         workers: Workers | None = None,
     ) -> None:
-        fix = "Pass a module, or ModelConfig(model=...) for a model of the zoo."
-        require_type(model, (nn.Module, ModelConfig), where="Trainer.model", fix=fix)
-        fix = "Open it with sagann.load_graph, or make a sagann.Graph."
-        require_type(graph, Graph, where="Trainer.graph", fix=fix)
-        require_type(config, TrainConfig, where="Trainer.config", fix="Pass TrainConfig(...).", optional=True)
-        require_type(run_dir, (str, os.PathLike), where="Trainer.run_dir", fix="Pass a path.", optional=True)
-        require_type(source, str, where="Trainer.source", fix="Pass a name of the data.", optional=True)
-        require_type(progress, bool, where="Trainer.progress", fix="Pass True or False.")
+        hint = "Pass a module, or ModelConfig(model=...) for a model of the zoo."
+        require_type(model, (nn.Module, ModelConfig), where="Trainer.model", hint=hint)
+        hint = "Open it with sagann.load_graph, or make a sagann.Graph."
+        require_type(graph, Graph, where="Trainer.graph", hint=hint)
+        require_type(config, TrainConfig, where="Trainer.config", hint="Pass TrainConfig(...).", optional=True)
+        require_type(run_dir, (str, os.PathLike), where="Trainer.run_dir", hint="Pass a path.", optional=True)
+        require_type(source, str, where="Trainer.source", hint="Pass a name of the data.", optional=True)
+        require_type(progress, bool, where="Trainer.progress", hint="Pass True or False.")
         require_maker(optimizer, "optimizer", "groups")
         require_maker(scheduler, "scheduler", "optimizer")
         self._is_first = workers is None or workers.is_first
@@ -357,10 +357,8 @@ class Trainer:
             return RunFolder(self.run_dir, keep_checkpoints=self.config.keep_checkpoints)
         if resume:
             raise CheckpointError(
-                "nothing to resume",
-                value="the Trainer has no run folder",
-                where="Trainer.run_dir",
-                fix="Pass run_dir, when the run is started and when it is resumed.",
+                "nothing to resume: the Trainer has no run folder (in Trainer.run_dir)",
+                hint="Pass run_dir, when the run is started and when it is resumed.",
             )
         if self.config.tensorboard:
             self._say("TensorBoard events are not written: the Trainer has no run folder.")

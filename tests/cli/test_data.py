@@ -35,7 +35,7 @@ def test_nothing_there(invoke: Invoke, command: str, name: str) -> None:
     outcome = invoke("data", command, name)
     assert outcome.code == 2, outcome.err
     assert outcome.err.startswith("Error: ")
-    assert "  fix: " in outcome.err
+    assert "  hint: " in outcome.err
 
 
 def test_the_order_says_which_row_became_which(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_bad_place_for_the_order_is_refused_first(
     outcome = invoke("data", "reorder", tmp_path / "data", tmp_path / "g", "--by", "random", "--save-order", target)
     assert outcome.code == 2
     assert message in outcome.err
-    assert f"  in:  --save-order {target}" in outcome.err
+    assert f"(in --save-order {target})" in outcome.err
     assert not (tmp_path / "g").exists()
     assert (tmp_path / "precious.npy").read_text() == "precious"
     assert invoke("data", "check", tmp_path / "data").code == 0

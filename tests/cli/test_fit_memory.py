@@ -61,7 +61,7 @@ def test_the_output_of_a_streamed_run_lies_in_files(graph: Graph) -> None:
 def test_where_memory_is_unknown_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Memory(total_bytes=None, available_bytes=None, limit_bytes=None, limit_used_bytes=None)
     monkeypatch.setattr("sagann.free_space.memory", lambda: found)
-    require_memory(2**70, where="everything", fix="")
+    require_memory(2**70, where="everything", hint="")
 
 
 LOGITS = 4 * 1000 * 3

@@ -137,7 +137,7 @@ def test_a_cable_that_is_pulled_ends_both_workers_in_time(
     for rank, (code, out, err) in enumerate(said):
         assert (code, out) == (2, ""), err
         assert f"Error: worker {1 - rank} is gone: no answer within {TIMEOUT_S} s while " in err
-        assert f"in:  worker {rank} of 2" in err
+        assert f"(in worker {rank} of 2" in err
         assert "continue with --resume. A worker that is only slow wants a longer --worker-timeout." in err
         assert "Traceback" not in err
     assert not os.listdir(spill)
@@ -191,7 +191,7 @@ def test_a_worker_that_is_lost_on_one_host_ends_that_of_the_other(
     assert (code, out) == (2, ""), err
     why = f"no answer within {TIMEOUT_S} s" if fault == "stopped" else "its connection was lost"
     assert f"Error: worker 1 is gone: {why}" in err
-    assert "in:  worker 0 of 2" in err
+    assert "(in worker 0 of 2" in err
     assert "continue with --resume" in err
     assert "Traceback" not in err
     if fault == "stopped":

@@ -134,7 +134,7 @@ def test_shared_memory_that_is_full_is_named(tmp_path: Path, size: str, where: s
         out, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out) == (2, "")
     assert re.search(r"Error: the memory that processes share is full: .* wanted, [\d.]+ KiB free in /dev/shm", err)
-    assert "in:  trainer 'accelerator0'" in err
+    assert "(in trainer 'accelerator0'" in err
     assert where in err
     assert "Traceback" not in err
 

@@ -275,10 +275,10 @@ def test_a_worker_that_the_launcher_has_ended_is_not_named(tmp_path: Path, monke
     with pytest.raises(WorkerError, match="worker 1 of 2 has failed: exit code 7") as failed:
         launched({0: ended_by_us, 1: silent}, tmp_path, monkeypatch)
     # Memory is a reason for SIGKILL alone.
-    assert failed.value.fix == "Start again."
+    assert failed.value.hint == "Start again."
 
 
-@pytest.mark.parametrize("error", [WorkerError("", value="", where="", fix=""), OSError(), ValueError()])
+@pytest.mark.parametrize("error", [WorkerError(":  (in )", hint=""), OSError(), ValueError()])
 def test_an_error_names_the_worker_that_says_it(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     workers = nullcontext(Workers(rank=1, size=2))
     monkeypatch.setattr("sagann.runtime.workers.join_workers", lambda **options: workers)

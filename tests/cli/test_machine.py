@@ -117,14 +117,13 @@ def test_nothing_is_written_into_a_dataset(invoke: Invoke, probed: list[Path], b
     assert probed == []
 
 
-def test_a_missing_disk_is_said_in_four_parts(invoke: Invoke, tmp_path: Path) -> None:
+def test_a_missing_disk_is_said_in_two_parts(invoke: Invoke, tmp_path: Path) -> None:
     outcome = invoke("machine", "--disk", tmp_path / "none", "--out", tmp_path / "machine.toml")
     assert outcome.code == 2
     _, *lines = outcome.err.splitlines()
     assert lines == [
-        f"Error: the disk cannot be measured: {os.strerror(2)}",
-        f"  in:  '{tmp_path / 'none'}'",
-        "  fix: Name a folder that exists, on a disk with room, and that you may write to.",
+        f"Error: the disk cannot be measured: {os.strerror(2)} (in '{tmp_path / 'none'}')",
+        "  hint: Name a folder that exists, on a disk with room, and that you may write to.",
     ]
     assert outcome.out == ""
     assert list(tmp_path.iterdir()) == []

@@ -231,21 +231,21 @@ def test_wrong_use_exits_2(invoke: Invoke, arguments: list[str], message: str) -
         ("train demo --deterministic false", "or --no-", "train demo --no-deterministic"),
         ("train", "--data demo", "train --data demo"),
         # Values.
-        ("train demo --loss ce", "--loss fix: Did you mean 'cross_entropy'?", "train demo --loss cross_entropy"),
+        ("train demo --loss ce", "--loss) hint: Did you mean 'cross_entropy'?", "train demo --loss cross_entropy"),
         (
             "train demo --monitor val_acc",
-            "--monitor fix: Did you mean 'val/accuracy'?",
+            "--monitor) hint: Did you mean 'val/accuracy'?",
             "train demo --monitor val/accuracy",
         ),
-        ("train demo --model GraphSAGE", "--model fix: Did you mean 'sage'?", "train demo --model sage"),
-        ("train demo --model sageconv", "--model fix: Did you mean 'sage'?", "train demo --model sage"),
-        ("train demo --device gpu", "--device fix: Did you mean 'cuda'?", "train demo --device cuda"),
-        ("train demo --lr 0", "in: --lr fix: Set lr to a finite number above 0", "train demo --lr 0.1"),
-        ("train demo --lr=-1", "in: --lr fix: Set lr to a finite number above 0", "train demo --lr 0.1"),
-        ("train demo --dropout 50", "--dropout fix: Set dropout to a number from 0 to", "train demo --dropout 0.5"),
+        ("train demo --model GraphSAGE", "--model) hint: Did you mean 'sage'?", "train demo --model sage"),
+        ("train demo --model sageconv", "--model) hint: Did you mean 'sage'?", "train demo --model sage"),
+        ("train demo --device gpu", "--device) hint: Did you mean 'cuda'?", "train demo --device cuda"),
+        ("train demo --lr 0", "(in --lr) hint: Set lr to a finite number above 0", "train demo --lr 0.1"),
+        ("train demo --lr=-1", "(in --lr) hint: Set lr to a finite number above 0", "train demo --lr 0.1"),
+        ("train demo --dropout 50", "--dropout) hint: Set dropout to a number from 0 to", "train demo --dropout 0.5"),
         (
             "train demo --memory 300",
-            "--memory fix: Write a number and a unit, as 300MiB.",
+            "--memory) hint: Write a number and a unit, as 300MiB.",
             "train demo --memory 300MiB",
         ),
         ("train demo --memory 2g", "as 2GiB.", "train demo --memory 2GiB"),
@@ -257,7 +257,7 @@ def test_wrong_use_exits_2(invoke: Invoke, arguments: list[str], message: str) -
         ),
         ("train demo --sample '5 5'", "with commas between them", "train demo --sample 5,5"),
         ("train demo --weights balanced", "classes are class_weights", "train demo --class-weights balanced"),
-        ("train demo --encoder lin", "in: --encoder fix: Did you mean 'linear'?", "train demo --encoder linear"),
+        ("train demo --encoder lin", "(in --encoder) hint: Did you mean 'linear'?", "train demo --encoder linear"),
         # Other commands.
         ("fit demo", "Did you mean 'train'?", "train demo"),
         ("info demo", "Did you mean 'data info'?", "data info demo"),
@@ -283,14 +283,14 @@ def test_wrong_use_exits_2(invoke: Invoke, arguments: list[str], message: str) -
         ("data import edges.csv made --memory 300", "as 300MiB", "data import edges.csv made --memory 300MiB"),
         (
             "data import edges.csv made --memory 1KiB",
-            "--memory fix: Allow 256 MiB",
+            "--memory) hint: Allow 256 MiB",
             "data import edges.csv made --memory 256MiB",
         ),
         ("test RUN", "Did you mean 'evaluate'?", "evaluate RUN"),
         ("evaluate RUN --split test", "or leave --split out", "evaluate RUN"),
         (
             "evaluate RUN --memory 300",
-            "--memory fix: Write a number and a unit, as 300MiB.",
+            "--memory) hint: Write a number and a unit, as 300MiB.",
             "evaluate RUN --memory 300MiB",
         ),
         ("predict RUN -o p.csv", "options: --out)", "predict RUN --out p.csv"),
@@ -328,7 +328,7 @@ def test_a_value_of_a_file_is_refused_by_its_key(invoke: Invoke, tmp_path: Path)
     file.write_text("[train]\nlr = -1.0\n")
     assert "run.toml, train.lr\n" in invoke("train", "demo", "--config", file).err
     file.write_text("[train]\nhidden = 64\n")
-    assert "fix: Put it under [model]." in invoke("train", "demo", "--config", file).err
+    assert "hint: Put it under [model]." in invoke("train", "demo", "--config", file).err
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_every_setting_is_written_out() -> None:
 def test_refusals_name_file_and_key(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         read_tables(write(tmp_path / "run.toml", content))
-    assert "run.toml" in caught.value.where
+    assert "run.toml" in caught.value.message
 
 
 @pytest.mark.parametrize(

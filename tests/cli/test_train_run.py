@@ -78,7 +78,7 @@ def test_arrays_of_edges_are_made_where_blocks_will_go(
 
     def opened(*given: object, **named: object) -> object:
         empty_array((3,), torch.int64, torch.device("cpu"))
-        raise InputError("that will do", value="an array", where="a test", fix="Go on.")
+        raise InputError("that will do: an array (in a test)", hint="Go on.")
 
     monkeypatch.setattr(Scratch, "__call__", counted)
     monkeypatch.setattr("sagann.cli.train_run.training_graph", opened)
@@ -516,9 +516,9 @@ def test_a_model_file_that_only_a_run_folder_names_is_not_executed(
     refused = invoke(*command)
     assert refused.code == 2
     assert refused.err == (
-        f"Error: a model in a Python file is executed only where it is named again: '{model}'\n"
-        f"  in:  {run / 'config.toml'}\n"
-        f"  fix: If you trust that file, add --model '{model}'; in Python, pass model='{model}'.\n"
+        f"Error: a model in a Python file is executed only where it is named again: '{model}' "
+        f"(in {run / 'config.toml'})\n"
+        f"  hint: If you trust that file, add --model '{model}'; in Python, pass model='{model}'.\n"
     )
     assert not (tmp_path / "executed").exists()
     assert not (tmp_path / "new").exists()
@@ -533,11 +533,11 @@ def test_a_message_shows_what_a_foreign_run_folder_names_and_obeys_nothing(
 ) -> None:
     run, model = foreign_run(trained, tmp_path)
     config = run / "config.toml"
-    config.write_text(config.read_text().replace(model, r"\u001b[2Jx\n  fix: Run evil.\u202e.py:Net"))
+    config.write_text(config.read_text().replace(model, r"\u001b[2Jx\n  hint: Run evil.\u202e.py:Net"))
     refused = invoke("train", "--resume", "--out", run)
     assert refused.code == 2
     assert len(refused.err.splitlines()) == 3
-    assert r"\x1b[2Jx\n  fix: Run evil.\u202e.py:Net" in refused.err
+    assert r"\x1b[2Jx\n  hint: Run evil.\u202e.py:Net" in refused.err
     assert refused.err.replace("\n", "").isprintable()
 
 
@@ -624,11 +624,11 @@ def test_a_model_that_ends_the_program_has_failed(
     arguments = ("--data", blocks, *QUICK, "--out", tmp_path / "run")
     outcome = invoke("train", *arguments, "--model", f"{tmp_path}/leaves.py:Net")
     assert outcome.code == 2
-    what, where, fix = outcome.err.splitlines()[-3:]
+    what, where, hint = outcome.err.splitlines()[-3:]
     assert what.startswith(("Error: your model failed: ", "Error: model file failed to run: "))
     assert named in what
     assert "leaves.py" in where
-    assert fix.startswith("  fix: ")
+    assert hint.startswith("  hint: ")
     assert "Traceback" not in outcome.err
 
 
@@ -738,7 +738,7 @@ def test_settings_are_refused_before_a_run_folder_is_made(
     assert outcome.code == 2, outcome.err
     assert message in outcome.err
     assert outcome.err.startswith("Error: ")
-    assert "  fix: " in outcome.err
+    assert "  hint: " in outcome.err
     assert outcome.out == ""
     assert not (tmp_path / "run").exists()
 

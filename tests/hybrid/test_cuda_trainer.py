@@ -118,7 +118,7 @@ def test_errors_of_pytorch_name_trainer_and_iteration_and_others_stay() -> None:
         TrainerError, match=r"trainer 'cuda:0' has failed while propagating epoch 0, batch 0.*Tried"
     ):
         train(trainer, shares_of(20)[0])
-    raised[0] = LayerError("no such layer", value="0", where="here", fix="Write one.")
+    raised[0] = LayerError("no such layer: 0 (in here)", hint="Write one.")
     with pytest.raises(LayerError, match="no such layer"):
         train(trainer, shares_of(20)[0])
 

@@ -119,9 +119,8 @@ def test_a_python_file_that_only_a_file_names_is_refused() -> None:
     require_named("gcn", where="run", error=CheckpointError)
     with pytest.raises(CheckpointError) as refused:
         require_named("/some where/evil.py:Net", where="config.toml", error=CheckpointError)
-    assert refused.value.value == "'/some where/evil.py:Net'"
-    assert refused.value.where == "config.toml"
-    assert "--model '/some where/evil.py:Net'" in refused.value.fix
+    assert refused.value.message.endswith("named again: '/some where/evil.py:Net' (in config.toml)")
+    assert "--model '/some where/evil.py:Net'" in refused.value.hint
 
 
 OPTIONAL = """

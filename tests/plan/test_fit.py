@@ -62,8 +62,8 @@ def test_a_budget_that_is_offered_leads_to_few_intervals(tmp_path: Path, *, on_d
     with pytest.raises(BudgetError) as refused:
         stream(model, graph, budget_bytes=50, spill=spill)
     error = refused.value
-    assert f"at least {with_exact(error.needed_bytes)} are needed" in error.value
-    assert error.fix == (
+    assert f"at least {with_exact(error.needed_bytes)} are needed" in error.message
+    assert error.hint == (
         f"Raise the budget (--memory, budget_bytes) to {with_exact(error.offered_bytes)} or more. The least that is accepted is "
         f"{with_exact(error.needed_bytes)}, with more intervals and slower epochs."
     )

@@ -49,7 +49,7 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
 ) -> None:
     with pytest.raises(InputError, match=r"\(in TrainConfig\.") as caught:
         TrainConfig(**mistake)
-    assert hint in caught.value.fix
+    assert hint in caught.value.hint
     TrainConfig(**mended)
 
 
@@ -170,7 +170,7 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
 def test_bad_options_are_refused_by_name(options, message):
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         TrainConfig(**options)
-    assert caught.value.fix.endswith(".") or "Known" in caught.value.fix
+    assert caught.value.hint.endswith(".") or "Known" in caught.value.hint
 
 
 def test_a_loss_has_one_name():

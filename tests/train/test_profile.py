@@ -37,7 +37,7 @@ def test_a_plan_that_cannot_be_timed_leaves_the_measured_epoch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*given: object) -> None:
-        raise InputError("no rates", value="none", where="machine", fix="Probe it.")
+        raise InputError("no rates: none (in machine)", hint="Probe it.")
 
     monkeypatch.setattr(profile, "probe", refuse)
     monkeypatch.setattr(profile, "can_draw", lambda: False)

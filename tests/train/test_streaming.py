@@ -181,7 +181,7 @@ def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkey
         SpillError, match=r"0 bytes are free, .* are needed; the results of an evaluation are 7\.0 KiB"
     ) as caught:
         trainer.fit()
-    found = re.search(r"(\d+) bytes\) are needed", caught.value.value)
+    found = re.search(r"(\d+) bytes\) are needed", caught.value.message)
     assert found is not None
     free_bytes[0] = int(found[1])
     assert trainer.fit().epochs == 1
@@ -215,10 +215,10 @@ def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.Monke
         free_bytes[0] = 1
         with pytest.raises(SpillError) as caught:
             streaming.require_room(evaluation, torch.device("cpu"), **given)
-        found = re.search(r"\((\d+) bytes\) are needed", caught.value.value)
+        found = re.search(r"\((\d+) bytes\) are needed", caught.value.message)
         assert found is not None
         is_shared = "workers" in given
-        assert ("by the 2 workers on this disk" in caught.value.value) == is_shared
+        assert ("by the 2 workers on this disk" in caught.value.message) == is_shared
         # The other worker has found one byte less.
         free_bytes[0] = int(found[1]) + is_shared
         streaming.require_room(evaluation, torch.device("cpu"), **given)

@@ -390,8 +390,10 @@ def test_what_the_trainer_makes_itself_is_not_taken_ready_made(what, argument):
     made = torch.optim.Adam(model.parameters())
     made = made if what == "optimizer" else torch.optim.lr_scheduler.ExponentialLR(made, 0.9)
     name = type(made).__name__
-    fix = rf"Pass {what}=lambda {argument}: {name}\({argument}, \.\.\.\), or its name as TrainConfig"
-    with pytest.raises(InputError, match=rf"a {name} is given, expected a function \(in Trainer\.{what}\)\. {fix}"):
+    hint = rf"Pass {what}=lambda {argument}: {name}\({argument}, \.\.\.\), or its name as TrainConfig"
+    with pytest.raises(
+        InputError, match=rf"a {name} is given, expected a function \(in Trainer\.{what}\)\. {hint}"
+    ):
         Trainer(model, community_graph(), **{what: made})
 
 

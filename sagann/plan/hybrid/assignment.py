@@ -29,10 +29,9 @@ class Threads:
     def __post_init__(self) -> None:
         if min(self.sample, self.load, self.train) < 1:
             raise InputError(
-                "a task of the processor has no thread",
-                value=f"{self.sample} sample, {self.load} load, {self.train} train",
-                where="Threads",
-                fix="Give every task at least one thread.",
+                f"a task of the processor has no thread: {self.sample} sample, {self.load} load, {self.train} "
+                "train (in Threads)",
+                hint="Give every task at least one thread.",
             )
 
     @property
@@ -62,18 +61,16 @@ class Assignment:
 
     def __post_init__(self) -> None:
         if HOST not in self.seeds or len(self.seeds) < 2 or min(self.seeds.values()) < 0 or not self.total:
+            found = ", ".join(f"{name} {count}" for name, count in self.seeds.items()) or "no trainer"
             raise InputError(
-                "seeds cannot be shared out so",
-                value=", ".join(f"{name} {count}" for name, count in self.seeds.items()) or "no trainer",
-                where="Assignment.seeds",
-                fix=f"Name '{HOST}' and at least one accelerator, with numbers of at least 0 that are not all 0.",
+                f"seeds cannot be shared out so: {found} (in Assignment.seeds)",
+                hint=f"Name '{HOST}' and at least one accelerator, with numbers of at least 0 that are not all 0.",
             )
         if self.host_sampled is not None and not 0 <= self.host_sampled <= self.total:
             raise InputError(
-                "the processor cannot sample so many seeds",
-                value=f"{self.host_sampled} of {self.total}",
-                where="Assignment.host_sampled",
-                fix="Give a number from 0 to the number of seeds.",
+                f"the processor cannot sample so many seeds: {self.host_sampled} of {self.total} (in "
+                "Assignment.host_sampled)",
+                hint="Give a number from 0 to the number of seeds.",
             )
 
     @property

@@ -71,10 +71,9 @@ def log_normal_law(*, num_vertices: int, mean: float, top_share: float, symmetri
     """
     if not (num_vertices >= 1 and 0 < mean < math.inf and _TOP < top_share < 1):
         raise InputError(
-            "a degree law has impossible figures",
-            value=f"{num_vertices} vertices, mean degree {mean:g}, {top_share:.0%} of the edges at a hundredth of the vertices",
-            where="log_normal_law",
-            fix="Give at least one vertex, a mean above 0, and a part above 1% and below 100%.",
+            f"a degree law has impossible figures: {num_vertices} vertices, mean degree {mean:g}, "
+            f"{top_share:.0%} of the edges at a hundredth of the vertices (in log_normal_law)",
+            hint="Give at least one vertex, a mean above 0, and a part above 1% and below 100%.",
         )
     normal = NormalDist()
     deviation = normal.inv_cdf(1 - _TOP) + normal.inv_cdf(top_share)

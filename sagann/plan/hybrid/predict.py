@@ -194,8 +194,7 @@ def require_accelerators(machine: Machine, names: tuple[str, ...]) -> None:
         if name not in machine.devices or f"{name}.copy_in" not in machine.links:
             known = [each for each in machine.devices if f"{each}.copy_in" in machine.links]
             raise InputError(
-                "machine lacks an accelerator",
-                value=f"'{name}', and there are {', '.join(known) or 'none'}",
-                where=machine.name,
-                fix=f'Add [devices.{name}] with its rates and [links."{name}.copy_in"] with bytes_per_s to the machine\'s file.',
+                f"machine lacks an accelerator: '{name}', and there are {', '.join(known) or 'none'} (in "
+                f"{machine.name})",
+                hint=f'Add [devices.{name}] with its rates and [links."{name}.copy_in"] with bytes_per_s to the machine\'s file.',
             )

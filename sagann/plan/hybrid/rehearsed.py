@@ -90,10 +90,8 @@ class RehearsedJob:
         most = max(each.seeds for each in next(iter(self.shares.values())))
         if assignment.total > most:
             raise InputError(
-                "more seeds than were rehearsed",
-                value=f"{assignment.total}, rehearsed {most:g}",
-                where="RehearsedJob.work",
-                fix="Rehearse with the batch size of the run.",
+                f"more seeds than were rehearsed: {assignment.total}, rehearsed {most:g} (in RehearsedJob.work)",
+                hint="Rehearse with the batch size of the run.",
             )
         train_s = {name: max(each.train_s, _LEAST_S) for name, each in found.items()}
         if HOST in train_s:

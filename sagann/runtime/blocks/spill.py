@@ -45,10 +45,9 @@ def require_room(folder: Path, needed_bytes: int) -> None:
         free = shutil.disk_usage(nearest_folder(folder)).free
     if free < needed_bytes:
         raise SpillError(
-            "too little room to spill",
-            value=f"{with_exact(free)} are free, {with_exact(needed_bytes)} are needed",
-            where=f"'{folder}'",
-            fix="Free some room, spill to another disk, or raise the memory budget.",
+            f"too little room to spill: {with_exact(free)} are free, {with_exact(needed_bytes)} are needed (in "
+            f"'{folder}')",
+            hint="Free some room, spill to another disk, or raise the memory budget.",
         )
 
 
@@ -71,10 +70,8 @@ def _failing(what: str, folder: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         number = error.errno if isinstance(error, OSError) else None
         raise SpillError(
-            f"a spill folder {what}",
-            value=os.strerror(number) if number else str(error),
-            where=f"'{folder}'",
-            fix="Spill to a writable folder on a sound disk with room; start again, from the last checkpoint if there is one.",
+            f"a spill folder {what}: {os.strerror(number) if number else str(error)} (in '{folder}')",
+            hint="Spill to a writable folder on a sound disk with room; start again, from the last checkpoint if there is one.",
         ) from error
 
 

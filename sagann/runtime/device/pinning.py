@@ -117,11 +117,10 @@ def _registered(memory: Tensor, driver: PinDriver, piece_bytes: int) -> _Registr
             codes = _unregister(addresses, driver)
             left = f"; unpinning earlier pieces failed with errors {', '.join(map(str, codes))}" if codes else ""
             raise PinningError(
-                "host memory cannot be pinned",
-                value=f"piece {number + 1} of {len(pieces)}, {format_bytes(end - begin)} of {format_bytes(len(memory))}: "
-                f"{refused}{left}",
-                where="pinning in pieces",
-                fix="Raise the limit of locked memory (ulimit -l), or free memory.",
+                f"host memory cannot be pinned: piece {number + 1} of {len(pieces)}, "
+                f"{format_bytes(end - begin)} of {format_bytes(len(memory))}: {refused}{left} (in pinning in "
+                "pieces)",
+                hint="Raise the limit of locked memory (ulimit -l), or free memory.",
             )
     return _Registration(memory, addresses, driver)
 

@@ -100,10 +100,9 @@ class Streams:
             with suppress(RuntimeError):
                 torch.zeros(1, device=self.device)
             raise InputError(
-                "host memory cannot be pinned",
-                value=f"{num_bytes} bytes, CUDA's error {code}",
-                where=f"streaming to {self.device}",
-                fix="Spill to a disk (spill=, --spill), raise the limit of locked memory (ulimit -l), or free memory.",
+                f"host memory cannot be pinned: {num_bytes} bytes, CUDA's error {code} (in streaming to "
+                f"{self.device})",
+                hint="Spill to a disk (spill=, --spill), raise the limit of locked memory (ulimit -l), or free memory.",
             )
         finalize(array, _unpin, memory, address).atexit = False
         return torch.from_numpy(array)

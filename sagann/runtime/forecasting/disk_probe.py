@@ -55,20 +55,17 @@ def disk_rates(folder: Path) -> DiskRates:
             return _measured(file.fileno(), num_bytes)
     except OSError as error:
         raise InputError(
-            "the disk cannot be measured",
-            value=error.strerror or str(error),
-            where=f"'{folder}'",
-            fix="Name a folder that exists, on a disk with room, and that you may write to.",
+            f"the disk cannot be measured: {error.strerror or str(error)} (in '{folder}')",
+            hint="Name a folder that exists, on a disk with room, and that you may write to.",
         ) from error
 
 
 def _file_bytes(free_bytes: int, folder: Path) -> int:
     if free_bytes < LEAST_BYTES:
         raise InputError(
-            "too little room to measure the disk",
-            value=f"{with_exact(free_bytes)} are free, {with_exact(LEAST_BYTES)} are needed",
-            where=f"'{folder}'",
-            fix="Free some, or name a folder on another disk.",
+            f"too little room to measure the disk: {with_exact(free_bytes)} are free, "
+            f"{with_exact(LEAST_BYTES)} are needed (in '{folder}')",
+            hint="Free some, or name a folder on another disk.",
         )
     # A nearly full disk is slow for every process that writes to it.
     wanted = min(FILE_BYTES, max(LEAST_BYTES, free_bytes // 2))

@@ -66,8 +66,8 @@ class GraphBatches:
         drop_last: bool = False,
         ahead: int | None = None,
     ) -> None:
-        fix = "Open it with sagann.load_graph, or make a sagann.Graph."
-        require_type(graph, Graph, where="GraphBatches.graph", fix=fix)
+        hint = "Open it with sagann.load_graph, or make a sagann.Graph."
+        require_type(graph, Graph, where="GraphBatches.graph", hint=hint)
         _require_graphs(graph)
         require_no_gradient(graph.features, where="GraphBatches.graph, features")
         if ahead is None:
@@ -75,7 +75,7 @@ class GraphBatches:
         for name, value in (("batch_size", batch_size), ("ahead", ahead), ("seed", seed)):
             require_integer(value, name, where=f"GraphBatches.{name}")
         for name, flag in (("shuffle", shuffle), ("drop_last", drop_last)):
-            require_type(flag, bool, where=f"GraphBatches.{name}", fix="Pass True or False.")
+            require_type(flag, bool, where=f"GraphBatches.{name}", hint="Pass True or False.")
         self.graph = graph
         self.batch_size = batch_size
         self.graphs = (
@@ -90,10 +90,10 @@ class GraphBatches:
         self._next_epoch = 0
         if not len(self):
             raise InputError(
-                "an epoch has no batch",
-                value=f"{len(self.graphs)} graphs, batch_size {batch_size}",
-                where=_WHERE,
-                fix="Leave drop_last out, or lower batch_size." if len(self.graphs) else "Pass at least one graph.",
+                f"an epoch has no batch: {len(self.graphs)} graphs, batch_size {batch_size} (in {_WHERE})",
+                hint="Leave drop_last out, or lower batch_size."
+                if len(self.graphs)
+                else "Pass at least one graph.",
             )
 
     def __len__(self) -> int:
@@ -127,10 +127,8 @@ class GraphBatches:
         require_integer(first, "batch", where="GraphBatches.batches, first")
         if first > len(self):
             raise InputError(
-                "the epoch has fewer batches",
-                value=f"first is {first}, there are {len(self)}",
-                where="GraphBatches.batches",
-                fix="Start with a batch of the epoch, or with the next epoch.",
+                f"the epoch has fewer batches: first is {first}, there are {len(self)} (in GraphBatches.batches)",
+                hint="Start with a batch of the epoch, or with the next epoch.",
             )
         graphs = self.graphs_of(epoch)
         stage = Stage(name="load", work=lambda number: self.load(graphs[number]), size_of=_size_of)
@@ -171,16 +169,13 @@ def _require_graphs(graph: Graph) -> None:
     where = f"graph '{graph.name}'"
     if graph.graph_ptr is None:
         raise InputError(
-            "there are no graphs to make batches of",
-            value="one graph, without graph_ptr",
-            where=where,
-            fix="Pass several graphs in one, with graph_ptr; batches of one graph's vertices are made by sagann.MiniBatches.",
+            f"there are no graphs to make batches of: one graph, without graph_ptr (in {where})",
+            hint="Pass several graphs in one, with graph_ptr; batches of one graph's vertices are made by sagann.MiniBatches.",
         )
     if graph.topology.device.type != "cpu":
         raise InputError(
-            "graphs are not in the processor's memory",
-            value=f"they are on a device of type '{graph.topology.device.type}'",
-            where=where,
-            fix="Make batches of graph.to('cpu'), and move each with batch.to(device).",
+            "graphs are not in the processor's memory: they are on a device of type "
+            f"'{graph.topology.device.type}' (in {where})",
+            hint="Make batches of graph.to('cpu'), and move each with batch.to(device).",
         )
     validate_graphs(graph)

@@ -118,7 +118,7 @@ class MiniBatches:
         sample_on: SampleOn = "cpu",
     ) -> None:
         require_type(
-            graph, Graph, where="MiniBatches.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph."
+            graph, Graph, where="MiniBatches.graph", hint="Open it with sagann.load_graph, or make a sagann.Graph."
         )
         require_no_gradient(graph.features, where="MiniBatches.graph, features")
         self.device = device_named(device, where="MiniBatches.device")
@@ -127,7 +127,7 @@ class MiniBatches:
         for name, value in (("batch_size", batch_size), ("threads", threads), ("ahead", ahead)):
             require_integer(value, name, where=f"MiniBatches.{name}")
         for name, flag in (("shuffle", shuffle), ("drop_last", drop_last)):
-            require_type(flag, bool, where=f"MiniBatches.{name}", fix="Pass True or False.")
+            require_type(flag, bool, where=f"MiniBatches.{name}", hint="Pass True or False.")
         self.graph = graph
         self.batch_size = batch_size
         self.neighbor_sampler = NeighborSampler(
@@ -156,10 +156,8 @@ class MiniBatches:
         "Queues and pinned memory of batches that are copied to a device."
         if not len(self):
             raise InputError(
-                "an epoch has no batch",
-                value=f"{len(self.seeds)} seeds, batch_size {batch_size}",
-                where="MiniBatches.seeds",
-                fix="Leave drop_last out, or lower batch_size." if len(self.seeds) else "Pass at least one seed.",
+                f"an epoch has no batch: {len(self.seeds)} seeds, batch_size {batch_size} (in MiniBatches.seeds)",
+                hint="Leave drop_last out, or lower batch_size." if len(self.seeds) else "Pass at least one seed.",
             )
 
     def __len__(self) -> int:
@@ -193,10 +191,8 @@ class MiniBatches:
         require_integer(first, "batch", where="MiniBatches.batches, first")
         if first > len(self):
             raise InputError(
-                "the epoch has fewer batches",
-                value=f"first is {first}, there are {len(self)}",
-                where="MiniBatches.batches",
-                fix="Start with a batch of the epoch, or with the next epoch.",
+                f"the epoch has fewer batches: first is {first}, there are {len(self)} (in MiniBatches.batches)",
+                hint="Start with a batch of the epoch, or with the next epoch.",
             )
         making, item = self.stages(epoch), f"epoch {epoch}, batch"
         numbers = range(first, len(self))
@@ -363,17 +359,16 @@ def chosen(answers: Answers, wanted: str | Tensor | Sequence[int], *, where: str
     if isinstance(wanted, str):
         if wanted not in answers.splits:
             raise InputError(
-                f"the {answers.units} have no such split",
-                value=f"'{wanted}', there are {', '.join(answers.splits) or 'none'}",
-                where=where,
-                fix=f"Name a split of the {answers.units}, or pass a mask or ids; random_split and random_graph_split make splits.",
+                f"the {answers.units} have no such split: '{wanted}', there are "
+                f"{', '.join(answers.splits) or 'none'} (in {where})",
+                hint=f"Name a split of the {answers.units}, or pass a mask or ids; random_split and random_graph_split make splits.",
             )
         return answers.known(answers.splits[wanted])
     wanted = as_ids(wanted, where=where)
     if wanted.dtype == torch.bool:
         if wanted.shape != (answers.count,):
             expected = f"torch.bool [{answers.count}]"
-            raise wrong_form(wanted, expected, where=where, fix=f"Pass a mask with a value for each {unit}.")
+            raise wrong_form(wanted, expected, where=where, hint=f"Pass a mask with a value for each {unit}.")
         return wanted.nonzero().squeeze(1)
     require_distinct(wanted, answers.count, where=where, unit=unit)
     return wanted
@@ -393,9 +388,8 @@ def _size_of_batch(batch: MiniBatch) -> Size:
 def not_numbered(kind: str) -> InputError:
     """The error of batches of a class that are asked for one by its number."""
     return InputError(
-        "batches are not rows of a data set",
-        value="a batch was asked for by its number, as torch.utils.data.DataLoader does",
-        where=kind,
-        fix=f"Leave the DataLoader out, and write `for batch in batches: ...`: {kind} makes the batches of a new epoch each time, ahead of the "
+        "batches are not rows of a data set: a batch was asked for by its number, as "
+        f"torch.utils.data.DataLoader does (in {kind})",
+        hint=f"Leave the DataLoader out, and write `for batch in batches: ...`: {kind} makes the batches of a new epoch each time, ahead of the "
         "loop, on threads of its own (threads=, ahead=).",
     )

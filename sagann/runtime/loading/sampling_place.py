@@ -36,43 +36,34 @@ def device_sampler_of(
         InputError: no device samples so, or a graph's edges are not those of ``topology``.
         MissingDependencyError: Triton is not installed.
     """
-    where, fix = "MiniBatches.sample_on", "Leave sample_on out, and the processor samples."
-    require_type(sample_on, (str, DeviceTopology), where=where, fix='Pass "cpu", "device" or a DeviceTopology.')
+    where, hint = "MiniBatches.sample_on", "Leave sample_on out, and the processor samples."
+    require_type(sample_on, (str, DeviceTopology), where=where, hint='Pass "cpu", "device" or a DeviceTopology.')
     if sample_on == "cpu":
         return None
     if isinstance(sample_on, str):
         if sample_on not in PLACES:
             raise InputError(
-                "nothing of that name samples",
-                value=f"'{sample_on}'",
-                where=where,
-                fix=f"Choose one of {', '.join(PLACES)}.",
+                f"nothing of that name samples: '{sample_on}' (in {where})",
+                hint=f"Choose one of {', '.join(PLACES)}.",
             )
         if device.type == "cpu":
             raise InputError(
-                "there is no device that could sample",
-                value="batches go to 'cpu'",
-                where=where,
-                fix="Pass device='cuda', or leave sample_on out: the processor samples.",
+                f"there is no device that could sample: batches go to 'cpu' (in {where})",
+                hint="Pass device='cuda', or leave sample_on out: the processor samples.",
             )
     if weights is not None:
-        raise InputError(
-            "a device does not pick edges by weight", value=f"weights='{weights}'", where=where, fix=fix
-        )
+        raise InputError(f"a device does not pick edges by weight: weights='{weights}' (in {where})", hint=hint)
     if isinstance(sample_on, DeviceTopology):
         if sample_on.device != device:
             raise InputError(
-                "edges are read by another device",
-                value=f"batches go to '{device}', the edges to '{sample_on.device}'",
-                where=where,
-                fix=f"Pass device='{sample_on.device}', or a DeviceTopology of that device.",
+                f"edges are read by another device: batches go to '{device}', the edges to "
+                f"'{sample_on.device}' (in {where})",
+                hint=f"Pass device='{sample_on.device}', or a DeviceTopology of that device.",
             )
         if sample_on.topology is not topology:
             raise InputError(
-                "edges are those of another graph",
-                value=f"{sample_on.topology}, the graph has {topology}",
-                where=where,
-                fix="Make the DeviceTopology of graph.topology, after model.prepare(graph).",
+                f"edges are those of another graph: {sample_on.topology}, the graph has {topology} (in {where})",
+                hint="Make the DeviceTopology of graph.topology, after model.prepare(graph).",
             )
         edges = sample_on
     else:

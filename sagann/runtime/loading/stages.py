@@ -270,16 +270,14 @@ class Stages:
         where = f"stage '{at[0]}'" if at else "the threads that load ahead"
         if self.broken is not None:
             raise StalledError(
-                f"{self.named(self.taken)} will not become ready",
-                value=f"a thread has ended by {in_one_line(self.broken)}",
-                where=where,
-                fix="Load on the calling thread, with ahead=0, to see where.",
+                f"{self.named(self.taken)} will not become ready: a thread has ended by "
+                f"{in_one_line(self.broken)} (in {where})",
+                hint="Load on the calling thread, with ahead=0, to see where.",
             ) from self.broken
         raise StalledError(
-            f"{self.named(self.taken)} is not ready",
-            value=f"{waited_s:.0f} s waited, {most_wait_s:.0f} s are the limit",
-            where=where,
-            fix="See whether the disk or the network that the data lie on answers.",
+            f"{self.named(self.taken)} is not ready: {waited_s:.0f} s waited, {most_wait_s:.0f} s are the "
+            f"limit (in {where})",
+            hint="See whether the disk or the network that the data lie on answers.",
         )
 
     def signal(self) -> None:
@@ -302,10 +300,9 @@ class Stages:
                 self.is_stalled = True
                 (position, stage), _ = min(self.working.items(), key=lambda item: item[1])
                 raise StalledError(
-                    "a thread does not end",
-                    value=f"it has worked on {self.named(position)} for more than {most_wait_s:.0f} s",
-                    where=f"stage '{self.stages[stage].name}'",
-                    fix="See whether the disk or the network that the data lie on answers.",
+                    f"a thread does not end: it has worked on {self.named(position)} for more than "
+                    f"{most_wait_s:.0f} s (in stage '{self.stages[stage].name}')",
+                    hint="See whether the disk or the network that the data lie on answers.",
                 )
 
 

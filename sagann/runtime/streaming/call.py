@@ -26,17 +26,16 @@ class DeviceMemoryError(SagannError, torch.OutOfMemoryError):
     """A device that has less memory than the budget, even after the budget was lowered."""
 
     @classmethod
-    def after(cls, budget_bytes: int, error: BaseException, fix: str) -> DeviceMemoryError:
+    def after(cls, budget_bytes: int, error: BaseException, hint: str) -> DeviceMemoryError:
         return cls(
-            "the device ran out of memory in a streamed epoch",
-            value=f"with a budget of {with_exact(budget_bytes)}; {first_line(error)}",
-            where="StreamedModel",
-            fix=fix,
+            f"the device ran out of memory in a streamed epoch: with a budget of {with_exact(budget_bytes)}; "
+            f"{first_line(error)} (in StreamedModel)",
+            hint=hint,
         )
 
 
 def warn_of_less(before_bytes: int, now_bytes: int, num_intervals: int, error: BaseException) -> None:
-    """Warn that an epoch starts again with less memory, in the four parts of an error."""
+    """Warn that an epoch starts again with less memory."""
     warnings.warn(
         f"the device ran out of memory in a streamed epoch: the budget was {with_exact(before_bytes)}, and is "
         f"{with_exact(now_bytes)} from now on, in {num_intervals} intervals; {first_line(error)} (in StreamedModel). The epoch begins "

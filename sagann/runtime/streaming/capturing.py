@@ -44,19 +44,16 @@ def captured(
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise LayerError(
-                "a model that is streamed must have its parameters",
-                value=f"'{name}' gets its shape when the model first runs",
-                where=type(model).__name__,
-                fix="Run the model once on a small graph with the same features, or state the widths.",
+                f"a model that is streamed must have its parameters: '{name}' gets its shape when the model "
+                f"first runs (in {type(model).__name__})",
+                hint="Run the model once on a small graph with the same features, or state the widths.",
             )
     for topology in hops:
         for name, data in topology.edge_data.items():
             if data.requires_grad:
                 raise InputError(
-                    "edge data gets no gradient in a streamed model",
-                    value=f"'{name}' requires one",
-                    where="stream",
-                    fix="Detach it, or run the model in memory.",
+                    f"edge data gets no gradient in a streamed model: '{name}' requires one (in stream)",
+                    hint="Detach it, or run the model in memory.",
                 )
     program = _traced(model, hops, x, options or CompilerOptions(), x_is_constant)
     require_types(program, hops)
@@ -67,10 +64,8 @@ def captured(
                 "its accumulator is concat" if is_concat else f"its edges are no fused pass: {gather.edges.why_not}"
             )
             raise LayerError(
-                "a layer cannot be streamed",
-                value=why,
-                where=f"gather {number} of {type(model).__name__}",
-                fix="Use operators that fuse, and another accumulator than concat.",
+                f"a layer cannot be streamed: {why} (in gather {number} of {type(model).__name__})",
+                hint="Use operators that fuse, and another accumulator than concat.",
             )
     return program
 

@@ -111,10 +111,8 @@ def loss_of_rows(loss_of: LossOf, rows: Tensor, vertices: slice) -> Tensor:
         if "leaf Variable that requires grad is being used in an in-place operation" not in str(error):
             raise
         raise InputError(
-            "loss_of changes the rows that it is given in place",
-            value=first_line(error),
-            where="StreamedModel.loss",
-            fix="Compute a new tensor (z = z * 2, not z *= 2 or z.mul_(2)), or work on z.clone().",
+            f"loss_of changes the rows that it is given in place: {first_line(error)} (in StreamedModel.loss)",
+            hint="Compute a new tensor (z = z * 2, not z *= 2 or z.mul_(2)), or work on z.clone().",
         ) from error
     _check_loss(loss, rows)
     return loss
@@ -124,10 +122,9 @@ def _check_loss(loss: object, rows: Tensor) -> None:
     if not isinstance(loss, Tensor) or loss.ndim or not loss.is_floating_point():
         found = f"{loss.dtype} {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise InputError(
-            "the loss of an interval is no scalar",
-            value=f"{found}, expected a floating tensor of shape []",
-            where="StreamedModel.loss",
-            fix="Return the sum of the vertices' losses.",
+            f"the loss of an interval is no scalar: {found}, expected a floating tensor of shape [] (in "
+            "StreamedModel.loss)",
+            hint="Return the sum of the vertices' losses.",
         )
     pending, seen = [loss.grad_fn], set[Node]()
     while pending:
@@ -137,9 +134,8 @@ def _check_loss(loss: object, rows: Tensor) -> None:
         seen.add(node)
         if hasattr(node, "variable") and node.variable is not rows:
             raise InputError(
-                "the loss of an interval depends on a tensor that is trained, besides the model's result",
-                value=f"a leaf of shape {tuple(node.variable.shape)}",
-                where="StreamedModel.loss",
-                fix="Add terms of parameters to what loss() returns, or call the model and compute the loss of its result.",
+                "the loss of an interval depends on a tensor that is trained, besides the model's result: a "
+                f"leaf of shape {tuple(node.variable.shape)} (in StreamedModel.loss)",
+                hint="Add terms of parameters to what loss() returns, or call the model and compute the loss of its result.",
             )
         pending += [parent for parent, _ in node.next_functions]

@@ -113,10 +113,9 @@ class Executor:
         """Run the rest of the plan, once: its blocks are not kept."""
         if self._is_done:
             raise InputError(
-                "a backward of a streamed model ran twice",
-                value="retain_graph = True, or gradients of several losses",
-                where="StreamedModel",
-                fix="Add the losses up before the backward, or call the model again.",
+                "a backward of a streamed model ran twice: retain_graph = True, or gradients of several losses "
+                "(in StreamedModel)",
+                hint="Add the losses up before the backward, or call the model again.",
             )
         self._is_done = True
         self._run_until("")
@@ -262,10 +261,9 @@ class Executor:
     def _require_gradient(self, tape: Tape) -> None:
         if self.epoch.trains and not tape.leads_from(self.program.output):
             raise LayerError(
-                "the model's output cannot be differentiated",
-                value="no gradient leads from it to what is trained",
-                where="StreamedModel",
-                fix="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
+                "the model's output cannot be differentiated: no gradient leads from it to what is trained (in "
+                "StreamedModel)",
+                hint="Leave out detach(), torch.no_grad() and whatever else cuts the gradient between parameters and output.",
             )
 
     def _give_back(

@@ -12,12 +12,12 @@ from sagann.graph.rows import is_sparse
 from sagann.graph.versions import version_of
 from sagann.runtime.places import require_on_host
 
-_FIX = "Pass features with a row for every vertex of the graph that the model is streamed over."
+_HINT = "Pass features with a row for every vertex of the graph that the model is streamed over."
 
 
 def check_features(x: Features, num_vertices: int, device: torch.device) -> None:
     """Refuse features with another number of rows, a layout that is not streamed, or on a device."""
-    require_type(x, (Tensor, FeatureStore), where="StreamedModel.x", fix=_FIX)
+    require_type(x, (Tensor, FeatureStore), where="StreamedModel.x", hint=_HINT)
     if isinstance(x, Tensor):
         require_on_host(x.device, "features")
         is_read = x.layout == torch.strided or (is_sparse(x) and device.type == "cpu" and not x.requires_grad)
@@ -29,10 +29,9 @@ def check_features(x: Features, num_vertices: int, device: torch.device) -> None
             return
         value = f"{[x.num_rows, *x.row_shape]} of a {type(x).__name__}"
     raise InputError(
-        "vertex features do not fit the graph",
-        value=f"{value}, expected rows of {num_vertices} vertices, dense or (on the CPU, without a gradient) torch.sparse_csr",
-        where="StreamedModel.x",
-        fix=_FIX,
+        f"vertex features do not fit the graph: {value}, expected rows of {num_vertices} vertices, dense or "
+        "(on the CPU, without a gradient) torch.sparse_csr (in StreamedModel.x)",
+        hint=_HINT,
     )
 
 

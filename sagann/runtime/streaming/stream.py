@@ -87,14 +87,14 @@ def stream(
         >>> torch.allclose(z, model(graph.hops(2), graph.features), atol=1e-4)
         True
     """
-    require_type(model, nn.Module, where="stream.model", fix="Pass a torch.nn.Module.")
-    require_type(graph, Graph, where="stream.graph", fix="Open it with sagann.load_graph, or make a sagann.Graph.")
-    require_type(budget_bytes, int, where="stream.budget_bytes", fix="Pass an integer, as 2 << 30.")
+    require_type(model, nn.Module, where="stream.model", hint="Pass a torch.nn.Module.")
+    require_type(graph, Graph, where="stream.graph", hint="Open it with sagann.load_graph, or make a sagann.Graph.")
+    require_type(budget_bytes, int, where="stream.budget_bytes", hint="Pass an integer, as 2 << 30.")
     require_choice(cut, get_args(Cut), what="unknown way to cut a graph", where="stream.cut")
     require_order(order)
     require_choice(select, get_args(Select), what="unknown policy of picking rows", where="stream.select")
-    require_type(spill, (str, os.PathLike), where="stream.spill", fix="Pass a path.", optional=True)
-    require_type(num_intervals, int, where="stream.num_intervals", fix="Pass an integer.", optional=True)
+    require_type(spill, (str, os.PathLike), where="stream.spill", hint="Pass a path.", optional=True)
+    require_type(num_intervals, int, where="stream.num_intervals", hint="Pass an integer.", optional=True)
     backend = backend_of(device_named(device))
     hops, program = _captured_on(model, graph, backend.device, trains=trains)
     spill = None if spill is None else Path(spill)
@@ -115,10 +115,9 @@ def stream(
         bounds = cutter(program, hops[0], cut)(num_intervals)
     else:
         raise InputError(
-            "the number of intervals is out of range",
-            value=f"{num_intervals}, expected 1 to {MOST_INTERVALS}",
-            where="stream.num_intervals",
-            fix="Pass a number in the range, or leave it out to get one that fits the budget.",
+            f"the number of intervals is out of range: {num_intervals}, expected 1 to {MOST_INTERVALS} (in "
+            "stream.num_intervals)",
+            hint="Pass a number in the range, or leave it out to get one that fits the budget.",
         )
     streamed = StreamedModel(
         model,
@@ -285,11 +284,10 @@ def _features_of(graph: Walked) -> Features:
     if features is None or (
         isinstance(features, Tensor) and features.layout not in (torch.strided, torch.sparse_csr)
     ):
+        found = "there are none" if features is None else f"they are {features.layout}"
         raise InputError(
-            "a graph that is streamed needs features",
-            value="there are none" if features is None else f"they are {features.layout}",
-            where="stream",
-            fix="Give the graph features [num_vertices, F], dense or torch.sparse_csr.",
+            f"a graph that is streamed needs features: {found} (in stream)",
+            hint="Give the graph features [num_vertices, F], dense or torch.sparse_csr.",
         )
     return features
 
@@ -300,18 +298,14 @@ def _captured_on(
     features = _features_of(graph)
     if is_sparse(features) and device.type != "cpu":
         raise InputError(
-            "sparse features are streamed on the CPU alone",
-            value=f"the model is on {device}",
-            where="stream",
-            fix="Stream it on the CPU (--device cpu), or make the features dense.",
+            f"sparse features are streamed on the CPU alone: the model is on {device} (in stream)",
+            hint="Stream it on the CPU (--device cpu), or make the features dense.",
         )
     hops = list(graph.hops(count_hops(model)))
     if not hops:
         raise InputError(
-            "a model without a SAGA layer cannot be streamed",
-            value="it walks no hop",
-            where=type(model).__name__,
-            fix="Train it by batches of rows; it needs no graph.",
+            f"a model without a SAGA layer cannot be streamed: it walks no hop (in {type(model).__name__})",
+            hint="Train it by batches of rows; it needs no graph.",
         )
     if isinstance(features, Tensor):
         require_on_host(features.device, "features")

@@ -215,10 +215,8 @@ class StreamedModel(nn.Module):
         trains = torch.is_grad_enabled() and (needs_gradient(x) or bool(trained))
         if trains and not self.trains:
             raise InputError(
-                "the model is streamed to be evaluated only",
-                value="gradients are recorded",
-                where="StreamedModel",
-                fix="Call it within torch.no_grad(), or stream it with trains=True.",
+                "the model is streamed to be evaluated only: gradients are recorded (in StreamedModel)",
+                hint="Call it within torch.no_grad(), or stream it with trains=True.",
             )
         # Rows that come from a file, or are computed, take room; rows of a tensor in memory are read where they lie.
         is_read = self._same_memory and not isinstance(self._store_of(x), TensorRows)
@@ -272,10 +270,9 @@ class StreamedModel(nn.Module):
         check_features(x, self._part.num_vertices, self._backend.device)
         if torch.is_autocast_enabled(self._backend.device.type):
             raise InputError(
-                "a streamed model does not run under autocast",
-                value="its backward computes again what its forward did, outside of it",
-                where="StreamedModel",
-                fix="Call it outside of autocast, or convert model and features: model.bfloat16(), x.bfloat16().",
+                "a streamed model does not run under autocast: its backward computes again what its forward "
+                "did, outside of it (in StreamedModel)",
+                hint="Call it outside of autocast, or convert model and features: model.bfloat16(), x.bfloat16().",
             )
 
     def _run(self, x: Features, loss_of: LossOf | None) -> Tensor:
@@ -329,8 +326,8 @@ class StreamedModel(nn.Module):
     def _shrink(self, error: BaseException, x: Features, *, folded: bool, keeps_intervals: bool) -> None:
         """Plan with half the memory, once; cut the graph anew where that takes more intervals."""
         if self._has_shrunk:
-            fix = f"Lower the budget below {with_exact(self.budget_bytes)}, or end what else takes the device's memory."
-            raise DeviceMemoryError.after(self.budget_bytes, error, fix) from error
+            hint = f"Lower the budget below {with_exact(self.budget_bytes)}, or end what else takes the device's memory."
+            raise DeviceMemoryError.after(self.budget_bytes, error, hint) from error
         self._has_shrunk = True
         # To halve a budget that is not used up would change nothing.
         before = min(self.budget_bytes, self.plan(x, folded=folded).plan.peak_bytes)
@@ -347,10 +344,10 @@ class StreamedModel(nn.Module):
                 self._cut_finer(x)
                 self._require_fit(x, folded)
         except BudgetError as unmet:
-            fix = f"At least {with_exact(unmet.needed_bytes)} must be free" + (
+            hint = f"At least {with_exact(unmet.needed_bytes)} must be free" + (
                 ", as random numbers in its backward do not let the graph be cut anew." if keeps_intervals else "."
             )
-            raise DeviceMemoryError.after(before, error, fix) from error
+            raise DeviceMemoryError.after(before, error, hint) from error
         warn_of_less(before, self.budget_bytes, len(self.bounds) - 1, error)
 
     def _require_fit(self, x: Features, folded: bool) -> None:
@@ -451,10 +448,8 @@ class StreamedModel(nn.Module):
 
     def __reduce__(self) -> NoReturn:
         raise InputError(
-            "a streamed model cannot be copied",
-            value="it has threads, and files of its own",
-            where="StreamedModel",
-            fix="Copy or save its .model, and stream that again.",
+            "a streamed model cannot be copied: it has threads, and files of its own (in StreamedModel)",
+            hint="Copy or save its .model, and stream that again.",
         )
 
     def _new_host(self) -> Host:
@@ -463,10 +458,8 @@ class StreamedModel(nn.Module):
     def _captured(self, x: Features) -> ModelProgram:
         if has_hooks(self.model.modules()):
             raise LayerError(
-                "a model that is streamed cannot have hooks",
-                value="a module has one",
-                where=type(self.model).__name__,
-                fix="Remove it: the model's own forward does not run.",
+                f"a model that is streamed cannot have hooks: a module has one (in {type(self.model).__name__})",
+                hint="Remove it: the model's own forward does not run.",
             )
         like = like_on(x, self._backend.device)
         return captured(self.model, self.hops, like, self.options, x_is_constant=are_constant(x))

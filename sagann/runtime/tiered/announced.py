@@ -56,10 +56,9 @@ class Announced:
         self._leave_out_dropped(self._ahead)
         if len(self._undecided) == MOST_BATCHES:
             raise InputError(
-                "too many batches are announced",
-                value=f"{MOST_BATCHES} wait for rows_of, which is the limit",
-                where="TieredFeatures.announce",
-                fix="Ask for the rows of earlier batches first, or drop their announcements.",
+                f"too many batches are announced: {MOST_BATCHES} wait for rows_of, which is the limit (in "
+                "TieredFeatures.announce)",
+                hint="Ask for the rows of earlier batches first, or drop their announcements.",
             )
         self._ahead.announce(ids)
         self._undecided.append(ref(made, self._note_dropped))
@@ -70,12 +69,10 @@ class Announced:
         if not isinstance(announcement, Announcement) or announcement.by is not self:
             is_given = isinstance(announcement, Announcement) and announcement.by is None
             raise InputError(
-                "batch does not wait for its rows",
-                value="the rows of the announcement were given before"
-                if is_given
-                else "no announcement of this store",
-                where="TieredFeatures.rows_of, announcement",
-                fix="Pass what announce(ids) returns, and each announcement once.",
+                "batch does not wait for its rows: "
+                f"{'the rows of the announcement were given before' if is_given else 'no announcement of this store'} "
+                "(in TieredFeatures.rows_of, announcement)",
+                hint="Pass what announce(ids) returns, and each announcement once.",
             )
         announcement.by = None
         return announcement.ids

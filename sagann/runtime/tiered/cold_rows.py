@@ -60,10 +60,8 @@ class FileRows:
             return read_scattered(self._file, self._offset, ids, target, places, self._cut_short)
         except OSError as error:
             raise DatasetError(
-                "features cannot be read",
-                value=error.strerror or str(error),
-                where=self._path,
-                fix="Check the disk, and copy the file to another one.",
+                f"features cannot be read: {error.strerror or str(error)} (in {self._path})",
+                hint="Check the disk, and copy the file to another one.",
             ) from error
 
     def read_once(self, ids: Array, target: Array, places: Array) -> Reads:

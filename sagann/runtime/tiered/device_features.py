@@ -255,9 +255,9 @@ class DeviceFeatures:
                 self._pinned = pin_in_pieces(rows.view(-1), self._devices)
             except PinningError as error:
                 warnings.warn(
-                    f"The features cannot be read in place by {self._devices.device(0)}: {error.what}: {error.value}. Rows that are "
+                    f"The features cannot be read in place by {self._devices.device(0)}: {error.message}. Rows that are "
                     "not hot are gathered by the processor and copied through a pinned staging buffer instead, which takes the "
-                    f"processor's time and memory bandwidth. {error.fix}",
+                    f"processor's time and memory bandwidth. {error.hint}",
                     RuntimeWarning,
                     stacklevel=3,
                 )
@@ -296,8 +296,7 @@ def require_same_device(store: DeviceFeatures, device: torch.device, where: str)
     """Refuse batches that go to another device than the store's rows."""
     if store.device != device:
         raise InputError(
-            "features are read by another device",
-            value=f"batches go to '{device}', the rows to '{store.device}'",
-            where=where,
-            fix=f"Pass device='{store.device}', or a store of that device.",
+            f"features are read by another device: batches go to '{device}', the rows to '{store.device}' (in "
+            f"{where})",
+            hint=f"Pass device='{store.device}', or a store of that device.",
         )

@@ -56,10 +56,9 @@ class DeviceTopology:
         for name, array in arrays.items():
             if array.requires_grad:
                 raise InputError(
-                    f"{name} learn, and a device that samples has no gradients for them",
-                    value="requires_grad is set",
-                    where="DeviceTopology, topology",
-                    fix="Let the processor sample (sample_on='cpu'), or detach the edge data.",
+                    f"{name} learn, and a device that samples has no gradients for them: requires_grad is set "
+                    "(in DeviceTopology, topology)",
+                    hint="Let the processor sample (sample_on='cpu'), or detach the edge data.",
                 )
         left_bytes = self._budget_bytes(memory, sum(array.nbytes for array in arrays.values()))
         self.device_bytes = 0
@@ -124,7 +123,7 @@ class DeviceTopology:
         room.require(
             min(budget_bytes, num_bytes),
             where=f"{_WHERE}={shown(memory)}",
-            fix="Give the topology fewer bytes: what finds no room is read in place.",
+            hint="Give the topology fewer bytes: what finds no room is read in place.",
         )
         return budget_bytes
 
@@ -136,10 +135,9 @@ class DeviceTopology:
             self._pinned.append(pin_in_pieces(rows.view(-1), self._devices))
         except PinningError as error:
             raise InputError(
-                f"{name} of the topology cannot be read in place by {self.device}",
-                value=f"{format_bytes(rows.nbytes)}: {error.what}: {error.value}",
-                where="DeviceTopology",
-                fix=f"{error.fix} Or give the topology more of the device's memory, or let the processor sample (sample_on='cpu').",
+                f"{name} of the topology cannot be read in place by {self.device}: "
+                f"{format_bytes(rows.nbytes)}: {error.message}",
+                hint=f"{error.hint} Or give the topology more of the device's memory, or let the processor sample (sample_on='cpu').",
             ) from error
         return rows
 

@@ -17,7 +17,7 @@ or "0.1", or "auto"."""
 
 AUTO_SHARE = 2
 '"auto" takes the free memory divided by this number. The rest is for what the training step and the loader need.'
-_WHERE, _FIX = "hot", 'Give a size as 2GiB, a part of the rows as 10% or 0.1, or "auto".'
+_WHERE, _HINT = "hot", 'Give a size as 2GiB, a part of the rows as 10% or 0.1, or "auto".'
 _PERCENT = re.compile(r"([-+]?\d{1,18}(?:\.\d{1,18})?)\s*%")
 _PART = re.compile(r"0|\d?\.\d{1,18}")
 
@@ -45,22 +45,20 @@ def hot_rows(
     if isinstance(found, float):
         slots = int(found * num_rows)
         needed_bytes = slots * row_bytes + state_bytes(slots)
-        room.require(needed_bytes, where=f"{_WHERE}={shown(hot)}", fix="Choose a smaller hot tier.")
+        room.require(needed_bytes, where=f"{_WHERE}={shown(hot)}", hint="Choose a smaller hot tier.")
         return slots
     if room.total_bytes is not None and found > room.total_bytes:
         raise InputError(
-            f"hot tier is larger than {room.name}",
-            value=f"{format_bytes(found)}, there are {format_bytes(room.total_bytes)} in all",
-            where=f"{_WHERE}={shown(hot)}",
-            fix="Choose a smaller hot tier, or 100% for all rows.",
+            f"hot tier is larger than {room.name}: {format_bytes(found)}, there are "
+            f"{format_bytes(room.total_bytes)} in all (in {_WHERE}={shown(hot)})",
+            hint="Choose a smaller hot tier, or 100% for all rows.",
         )
     empty_bytes = state_bytes(0)
     if found < empty_bytes:
         raise InputError(
-            "hot tier is smaller than its tables",
-            value=f"{format_bytes(found)}, but tables of {num_rows} rows take {format_bytes(empty_bytes)}",
-            where=f"{_WHERE}={shown(hot)}",
-            fix="Give the hot tier more bytes, or none by 0%.",
+            f"hot tier is smaller than its tables: {format_bytes(found)}, but tables of {num_rows} rows take "
+            f"{format_bytes(empty_bytes)} (in {_WHERE}={shown(hot)})",
+            hint="Give the hot tier more bytes, or none by 0%.",
         )
     most = 1 << 20
     slot_bytes = row_bytes + (state_bytes(most) - empty_bytes) / most
@@ -69,7 +67,7 @@ def hot_rows(
     while slots and slots * row_bytes + state_bytes(slots) > found:
         slots -= 1
     room.require(
-        slots * row_bytes + state_bytes(slots), where=f"{_WHERE}={shown(hot)}", fix="Choose a smaller hot tier."
+        slots * row_bytes + state_bytes(slots), where=f"{_WHERE}={shown(hot)}", hint="Choose a smaller hot tier."
     )
     return slots
 
@@ -80,7 +78,7 @@ def parse_hot(hot: HotSize, *, where: str = _WHERE) -> int | float | None:
     Raises:
         InputError: the size is not understood, or out of range.
     """
-    require_type(hot, (int, float, str), where=where, fix=_FIX)
+    require_type(hot, (int, float, str), where=where, hint=_HINT)
     if isinstance(hot, str):
         if hot.strip() == "auto":
             return None
@@ -91,7 +89,7 @@ def parse_hot(hot: HotSize, *, where: str = _WHERE) -> int | float | None:
         try:
             return parse_bytes(hot, where=where)
         except InputError as error:
-            raise InputError(error.what, value=error.value, where=where, fix=_FIX) from error
+            raise InputError(error.message, hint=_HINT) from error
     if isinstance(hot, float):
         return _part(hot, hot, where)
     require_integer(hot, "bytes", where=where)
@@ -101,7 +99,7 @@ def parse_hot(hot: HotSize, *, where: str = _WHERE) -> int | float | None:
 def _part(part: float, hot: float | str, where: str) -> float:
     if not 0.0 <= part <= 1.0:
         raise InputError(
-            "part out of range", value=f"{shown(hot)}, expected 0.0 to 1.0, or 0% to 100%", where=where, fix=_FIX
+            f"part out of range: {shown(hot)}, expected 0.0 to 1.0, or 0% to 100% (in {where})", hint=_HINT
         )
     return part
 
@@ -109,9 +107,7 @@ def _part(part: float, hot: float | str, where: str) -> float:
 def _free_bytes(room: Room) -> int:
     if room.free_bytes is None:
         raise InputError(
-            "free memory is unknown",
-            value="this system does not tell it",
-            where=f"{_WHERE}='auto'",
-            fix='Pass a size, as "2GiB" or "10%".',
+            f"free memory is unknown: this system does not tell it (in {_WHERE}='auto')",
+            hint='Pass a size, as "2GiB" or "10%".',
         )
     return room.free_bytes

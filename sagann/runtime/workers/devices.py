@@ -52,24 +52,20 @@ def device_of_worker(name: str, *, local_rank: int, num_local: int) -> torch.dev
         return device_named(name, where=_WHERE)
     if index and num_local > 1:
         raise InputError(
-            "a CUDA device computes for one worker",
-            value=f"device is '{name}', and the machine has {num_local} workers",
-            where=_WHERE,
-            fix="Name no number: with --device cuda, worker i of a machine computes on cuda:i.",
+            f"a CUDA device computes for one worker: device is '{name}', and the machine has {num_local} "
+            f"workers (in {_WHERE})",
+            hint="Name no number: with --device cuda, worker i of a machine computes on cuda:i.",
         )
     if num_local > count:
         raise InputError(
-            "there are fewer CUDA devices than workers",
-            value=f"PyTorch sees {count}, and the machine has {num_local} workers",
-            where=_WHERE,
-            fix=f"Start at most {count} workers on this machine, or train on processors (--device cpu).",
+            f"there are fewer CUDA devices than workers: PyTorch sees {count}, and the machine has {num_local} "
+            f"workers (in {_WHERE})",
+            hint=f"Start at most {count} workers on this machine, or train on processors (--device cpu).",
         )
     device = device_named(name if index else f"cuda:{local_rank}", where=_WHERE)
     if not dist.is_nccl_available():
         raise InputError(
-            "workers on CUDA devices talk by NCCL",
-            value=f"torch {torch.__version__} is built without NCCL",
-            where=_WHERE,
-            fix="Install a CUDA build of torch for Linux, or train on processors (--device cpu).",
+            f"workers on CUDA devices talk by NCCL: torch {torch.__version__} is built without NCCL (in {_WHERE})",
+            hint="Install a CUDA build of torch for Linux, or train on processors (--device cpu).",
         )
     return device

@@ -158,11 +158,10 @@ class Workers:
 
     def _gone(self, peers: Sequence[int], why: str, hint: str = "") -> WorkerError:
         ranks = ", ".join(map(str, peers))
+        said = f"worker {ranks} is gone" if len(peers) == 1 else f"one of the workers {ranks} is gone"
         return WorkerError(
-            f"worker {ranks} is gone" if len(peers) == 1 else f"one of the workers {ranks} is gone",
-            value=why,
-            where=f"worker {self.rank} of {self.size}",
-            fix=f"Look for the first error of that worker, and start again; in training, continue with --resume.{hint}",
+            f"{said}: {why} (in worker {self.rank} of {self.size})",
+            hint=f"Look for the first error of that worker, and start again; in training, continue with --resume.{hint}",
         )
 
     def add_up(self, tensor: Tensor, doing: str, *, timeout_s: float | None = None) -> Tensor:
@@ -262,10 +261,8 @@ class Workers:
         for rank, text in enumerate(texts):
             if text:
                 raise InputError(
-                    f"worker {rank} has failed while {doing}",
-                    value=text,
-                    where=f"worker {self.rank} of {self.size}",
-                    fix=f"Do what the error of worker {rank} says.",
+                    f"worker {rank} has failed while {doing}: {text} (in worker {self.rank} of {self.size})",
+                    hint=f"Do what the error of worker {rank} says.",
                 )
 
     def any(self, flag: bool, doing: str, *, timeout_s: float | None = None) -> bool:
@@ -342,10 +339,9 @@ class Workers:
             self._carriers[device.type] = connected_devices(device, timeout_s=max(self.timeout_s, TIMEOUT_S))
         except (RuntimeError, ValueError) as error:
             raise WorkerError(
-                "the devices of the workers do not find each other",
-                value=first_line(error),
-                where=f"worker {self.rank} of {self.size}, {device}",
-                fix="NCCL_DEBUG=INFO says more, and NCCL_SOCKET_IFNAME names the network's interface.",
+                f"the devices of the workers do not find each other: {first_line(error)} (in worker "
+                f"{self.rank} of {self.size}, {device})",
+                hint="NCCL_DEBUG=INFO says more, and NCCL_SOCKET_IFNAME names the network's interface.",
             ) from error
         if self.balance == "cost":
             # For the stream that computes: the whole device would wait for what travels too, and for ever if a worker is gone.
@@ -403,10 +399,8 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
     """
     if not torchrun.is_worker():
         raise InputError(
-            "there are no workers to join",
-            value="RANK is not set, or WORLD_SIZE is not above 1",
-            where="join_workers",
-            fix="Start the program with torchrun --nproc-per-node=2 program.py.",
+            "there are no workers to join: RANK is not set, or WORLD_SIZE is not above 1 (in join_workers)",
+            hint="Start the program with torchrun --nproc-per-node=2 program.py.",
         )
     require_wait(timeout_s, "join_workers.timeout_s")
     rank, size = torchrun.rank(), torchrun.num_workers()
@@ -423,10 +417,9 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
         raise
     except (RuntimeError, ValueError) as error:
         raise WorkerError(
-            "the workers do not find each other",
-            value=first_line(error),
-            where=f"worker {rank} of {size}, rendezvous at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}",
-            fix="Check the address that torchrun was given, the firewall, and GLOO_SOCKET_IFNAME.",
+            f"the workers do not find each other: {first_line(error)} (in worker {rank} of {size}, rendezvous "
+            f"at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')})",
+            hint="Check the address that torchrun was given, the firewall, and GLOO_SOCKET_IFNAME.",
         ) from error
     workers = Workers(rank=rank, size=size, timeout_s=timeout_s, balance=balance)
     try:

@@ -76,10 +76,9 @@ class _Patience:
         while missing := [rank for key, rank in keys.items() if not store.check([key])]:
             if time.monotonic() > self._ends_s:
                 raise WorkerError(
-                    "the workers do not find each other",
-                    value=f"worker {missing[0]} has not come within {self._timeout_s:g} s",
-                    where=f"worker {self._rank} of {self._size}",
-                    fix="Look for the first error of that worker, and check that it was started.",
+                    f"the workers do not find each other: worker {missing[0]} has not come within "
+                    f"{self._timeout_s:g} s (in worker {self._rank} of {self._size})",
+                    hint="Look for the first error of that worker, and check that it was started.",
                 )
             meanwhile()
             time.sleep(_POLL_S)

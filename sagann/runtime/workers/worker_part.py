@@ -159,10 +159,9 @@ def _require_constant(graph: Graph) -> None:
     for name, rows in {"features": graph.features, **graph.topology.edge_data}.items():
         if isinstance(rows, Tensor) and rows.requires_grad:
             raise InputError(
-                "features and edge data that learn are not divided among workers",
-                value=f"'{name}' requires a gradient",
-                where=f"graph '{graph.name}'",
-                fix="Train in one process, or detach it, and keep what learns among the model's parameters.",
+                f"features and edge data that learn are not divided among workers: '{name}' requires a "
+                f"gradient (in graph '{graph.name}')",
+                hint="Train in one process, or detach it, and keep what learns among the model's parameters.",
             )
 
 

@@ -144,7 +144,7 @@ def test_the_second_time_is_an_error(
         epoch(streamed, prepared[2], folded=True)
     assert isinstance(caught.value, DeviceMemoryError)
     assert f"with a budget of {with_exact(streamed.budget_bytes)}; CUDA out of memory." in str(caught.value)
-    assert f"Lower the budget below {with_exact(streamed.budget_bytes)}" in caught.value.fix
+    assert f"Lower the budget below {with_exact(streamed.budget_bytes)}" in caught.value.hint
 
 
 def test_where_less_cannot_be_met_the_error_says_what_is_needed(
