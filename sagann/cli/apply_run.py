@@ -37,7 +37,7 @@ from sagann.report.terminal import Terminal
 from sagann.storage.load import EMBEDDED
 from sagann.torchrun import is_worker
 from sagann.train import Predictor, load_run, read_run
-from sagann.train.agreement import require_agreement, require_processors, require_same
+from sagann.train.agreement import require_agreement, require_same
 from sagann.train.identity import graph_difference
 from sagann.train.preparation import PreparedGraph
 from sagann.train.run_folder import CONFIG_FILE, RUN_FILE, RunFolder
@@ -218,10 +218,8 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
             _use(opening, run_dir, shared, use, workers)
         return 0
     # What any worker would refuse is refused here, once.
-    memory = opening.memory or read_run(run_dir).train_config.memory
-    name = name_for_workers(opening.device, num_local=num_workers, is_streamed=memory is not None)
+    name = name_for_workers(opening.device, num_local=num_workers)
     device = device_of_worker(name, local_rank=0, num_local=num_workers)
-    require_processors(device, memory)
     if said := left_alone(opening.device, device):
         shared.terminal().say(said)
     _opened(replace(opening, device="cpu"), run_dir, shared)

@@ -101,12 +101,9 @@ def _device_of_worker(settings: RunConfig, *, local_rank: int, num_local: int) -
     # Imported here: most runs have one worker.
     from sagann.runtime.workers.devices import device_of_worker, name_for_workers
 
-    name = name_for_workers(
-        settings.train.device, num_local=num_local, is_streamed=settings.train.memory is not None
-    )
-    device = device_of_worker(name, local_rank=local_rank, num_local=num_local)
-    require_divisible(settings.train, device, balance=settings.balance)
-    return device
+    require_divisible(settings.train, balance=settings.balance)
+    name = name_for_workers(settings.train.device, num_local=num_local)
+    return device_of_worker(name, local_rank=local_rank, num_local=num_local)
 
 
 def _told(result: TrainResult, settings: RunConfig, run_dir: Path, terminal: Terminal) -> int:

@@ -51,7 +51,7 @@ def pick_rows(tensor: Tensor, rows: Tensor, into: Tensor) -> Tensor:
     the pages of these rows are read.
     """
     if not tensor.is_contiguous() or tensor.device.type != "cpu":
-        return torch.index_select(tensor.detach(), 0, rows.long(), out=into)
+        return torch.index_select(tensor.detach(), 0, rows.to(tensor.device, torch.int64), out=into)
     if into.numel():
         # PyTorch would copy with other threads, which are computing. NumPy checks no index in mode "clip".
         np.take(as_bytes(tensor), rows.numpy(), axis=0, out=as_bytes(into), mode="clip")

@@ -38,7 +38,7 @@ _OF_MACHINE = ("threads",)
 "Versions that may differ between workers: every worker adds the same gradients."
 
 
-def require_divisible(config: TrainConfig, device: torch.device, *, balance: str) -> None:
+def require_divisible(config: TrainConfig, *, balance: str) -> None:
     """Refuse what several workers, whose parts are balanced by a policy, cannot train yet."""
     if config.task == LINK_TASK:
         raise InputError(
@@ -52,21 +52,11 @@ def require_divisible(config: TrainConfig, device: torch.device, *, balance: str
             "(in TrainConfig.memory)",
             hint="Balance by edges or vertices (--balance edges), or leave memory out.",
         )
-    require_processors(device, config.memory)
     why = "several workers train, which take the whole graph and write no profile"
     refuse(config, ["sample", "profile"], why, "train with one worker")
 
 
-def require_processors(device: torch.device, memory: str | None) -> None:
-    """Refuse workers that stream within a budget ``memory`` on another device than the processor."""
-    if device.type != "cpu" and memory is not None:
-        raise InputError(
-            f"workers that stream compute on processors: device is '{device}', memory is {memory!r} (in memory)",
-            hint="Use processors (--device cpu), or no budget.",
-        )
-
-
-def device_together(name: str, workers: Workers, *, is_streamed: bool) -> torch.device:
+def device_together(name: str, workers: Workers) -> torch.device:
     """The device that this worker computes on, connected with the others' devices. All workers call this at the same time.
 
     Where 'auto' is a processor on one machine, it is on all.
@@ -74,7 +64,6 @@ def device_together(name: str, workers: Workers, *, is_streamed: bool) -> torch.
     Args:
         name: 'cpu', 'cuda', 'cuda:N' or 'auto', as the configuration has it.
         workers: all workers.
-        is_streamed: whether the workers stream within a memory budget.
     Raises:
         InputError: a worker has no device of that name of its own, or workers have devices of several types.
     """
@@ -83,7 +72,7 @@ def device_together(name: str, workers: Workers, *, is_streamed: bool) -> torch.
     from sagann.runtime.workers.group import START_TIMEOUT_S
 
     num_local = torchrun.num_local_workers()
-    chosen = name_for_workers(name, num_local=num_local, is_streamed=is_streamed)
+    chosen = name_for_workers(name, num_local=num_local)
     doing = "choosing a device"
     # The first worker may be checking a large graph.
     if workers.any(name == "auto" and chosen == "cpu", doing, timeout_s=START_TIMEOUT_S) and name == "auto":

@@ -78,7 +78,7 @@ def assemble(
     if config.tensorboard and find_spec("tensorboard") is None:
         raise MissingDependencyError("tensorboard", extra="tensorboard", feature="TrainConfig.tensorboard")
     named = "cpu" if config.devices else config.device
-    device = resolve_device(named) if workers is None else _device_of_worker(named, workers, config, say)
+    device = resolve_device(named) if workers is None else _device_of_worker(named, workers, say)
     with seeded(config.seed, device):
         mean_loss = build_loss(
             contract.kind, answers, name=config.loss, class_weights=config.class_weights, function=loss
@@ -119,18 +119,18 @@ def assemble(
         say=say,
     )
     if workers is not None:
-        require_divisible(config, device, balance=workers.balance)
+        require_divisible(config, balance=workers.balance)
         require_agreement(workers, config, graph, predictor, model_config)
     parts.prepare()
     return parts
 
 
-def _device_of_worker(name: str, workers: Workers, config: TrainConfig, say: Callable[[str], None]) -> torch.device:
+def _device_of_worker(name: str, workers: Workers, say: Callable[[str], None]) -> torch.device:
     """The device of this worker, which the workers choose together; why they leave CUDA devices alone is said."""
     # Imported here: most runs have no workers, and it loads torch.distributed.
     from sagann.runtime.workers.devices import left_alone
 
-    device = device_together(name, workers, is_streamed=config.memory is not None)
+    device = device_together(name, workers)
     if said := left_alone(name, device):
         say(said)
     return device

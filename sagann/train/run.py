@@ -160,10 +160,9 @@ def load_run(
         where = resolve_device(device)
     else:
         # Imported here: most runs have no workers.
-        from sagann.train.agreement import device_together, require_processors
+        from sagann.train.agreement import device_together
 
-        where = device_together(device, workers, is_streamed=config.memory is not None)
-        require_processors(where, config.memory)
+        where = device_together(device, workers)
     # An automatic budget comes from the host's free memory, for one process.
     automatic_bytes = run.automatic_bytes if where.type == "cpu" and workers is None else None
     streaming = Streaming.of(config, None, device=where, automatic_bytes=automatic_bytes, trains=False)

@@ -96,7 +96,13 @@ class Streaming:
         try:
             if part is not None:
                 return stream_part(
-                    model, part, part.blocks, budget_bytes=self.memory_bytes, spill=self.spill, trains=trains
+                    model,
+                    part,
+                    part.blocks,
+                    budget_bytes=self.memory_bytes,
+                    spill=self.spill,
+                    trains=trains,
+                    device=device,
                 )
             return stream(
                 model, graph, budget_bytes=self.memory_bytes, spill=self.spill, trains=trains, device=device

@@ -176,38 +176,26 @@ def test_what_cannot_be_done_is_refused_before_workers_start(
     assert message in ended.err
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--workers", 3), "PyTorch sees 2, and the machine has 3 workers"),
-        (("--workers", 2, "--memory", "3MiB"), "workers that stream compute on processors: device is 'cuda:0'"),
-    ],
-)
 def test_what_devices_cannot_do_is_refused_before_workers_start(
-    trained: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, options: tuple[object, ...], message: str
+    trained: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr("sagann.cli.launch.launch_workers", lambda *_, **__: pytest.fail("workers were started"))
-    ended = invoke("evaluate", "--run", trained, "--device", "cuda", *options)
+    ended = invoke("evaluate", "--run", trained, "--device", "cuda", "--workers", 3)
     assert ended.code == 2
-    assert message in " ".join(ended.err.split())
+    assert "PyTorch sees 2, and the machine has 3 workers" in ended.err
 
 
-@pytest.mark.parametrize("options", [("--workers", 3), ("--workers", 2, "--memory", "3MiB")])
 def test_workers_that_can_have_no_devices_start_on_processors(
-    trained: Path,
-    blocks: Path,
-    tmp_path: Path,
-    invoke: Invoke,
-    monkeypatch: pytest.MonkeyPatch,
-    options: tuple[object, ...],
+    trained: Path, blocks: Path, tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr("sagann.cli.launch.launch_workers", lambda *_, **__: 0)
+    options = ("--workers", 3)
     ended = invoke("evaluate", "--run", trained, *options)
     assert ended.code == 0, ended.err
     assert "The workers compute on processors" in ended.err

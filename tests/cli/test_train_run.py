@@ -672,10 +672,6 @@ def test_a_trained_model_that_ends_the_program_has_failed(
             ["--workers", "3"],
             "there are fewer CUDA devices than workers: PyTorch sees 2, and the machine has 3 workers",
         ),
-        (
-            ["--workers", "2", "--memory", "1MiB"],
-            "workers that stream compute on processors: device is 'cuda:0', memory is '1MiB'",
-        ),
         (["--workers", "2", "--device", "cuda:1"], "a CUDA device computes for one worker: device is 'cuda:1'"),
     ],
 )

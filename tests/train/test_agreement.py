@@ -63,7 +63,7 @@ class Patient(ThreadedWorkers):
 
 def test_workers_wait_long_for_the_first_one_which_may_check_a_large_graph() -> None:
     def work(workers: Patient) -> list[float | None]:
-        assert device_together("cpu", workers, is_streamed=False) == CPU
+        assert device_together("cpu", workers) == CPU
         return workers.waits_s
 
     for waits_s in in_threads(work, 2, Patient):
@@ -137,18 +137,17 @@ def test_arrays_of_a_dataset_are_told_apart_without_reading_them(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("options", "device", "message"),
+    ("options", "message"),
     [
-        ({"sample": (5, 5)}, CPU, r"sample is refused: \(5, 5\), expected None"),
-        ({"memory": "2GiB", "profile": True}, CPU, "profile is refused: True, expected False"),
-        ({"memory": "2GiB"}, torch.device("cuda", 0), "device is 'cuda:0', memory is '2GiB'"),
+        ({"sample": (5, 5)}, r"sample is refused: \(5, 5\), expected None"),
+        ({"memory": "2GiB", "profile": True}, "profile is refused: True, expected False"),
     ],
 )
-def test_what_workers_cannot_do_is_refused(options: dict[str, object], device: torch.device, message: str) -> None:
+def test_what_workers_cannot_do_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        require_divisible(replace(CONFIG, **options), device, balance="edges")
+        require_divisible(replace(CONFIG, **options), balance="edges")
 
 
 def test_workers_that_stream_do_not_move_vertices() -> None:
     with pytest.raises(InputError, match=r"balance is 'cost', memory is '2GiB'"):
-        require_divisible(replace(CONFIG, memory="2GiB"), CPU, balance="cost")
+        require_divisible(replace(CONFIG, memory="2GiB"), balance="cost")

@@ -93,9 +93,9 @@ class RamHost:
 
 
 def picked(tensors: Mapping[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
-    """Copies of some rows of each tensor, in pooled memory."""
+    """Copies of some rows of each tensor, where it lies; on the CPU in pooled memory."""
     return {
-        name: pick_rows(tensor, rows, empty((len(rows), *tensor.shape[1:]), tensor.dtype))
+        name: pick_rows(tensor, rows, empty((len(rows), *tensor.shape[1:]), tensor.dtype, tensor.device))
         for name, tensor in tensors.items()
     }
 

@@ -81,7 +81,8 @@ class HaloSteps:
         for block in step.reads:
             if block.kind == "returned":
                 # A worker asks for a row once, so each addition has one summand per row.
-                total.index_add_(0, self._exchange.sent_rows(self._part, block), self._resident[block])
+                rows = self._exchange.sent_rows(self._part, block)
+                total.index_add_(0, rows.to(total.device), self._resident[block])
         self._resident[at] = total
 
 

@@ -185,16 +185,18 @@ def stream_part(
     spill: str | os.PathLike[str] | None = None,
     trains: bool = True,
     num_intervals: int | None = None,
+    device: torch.device | str = "cpu",
 ) -> StreamedModel:
     """Make a model run over a worker's part of a graph inside a memory budget; arguments and errors are those of :func:`stream`.
 
-    All workers do so, each with a budget and a number of intervals of its own, and call the model at the same time.
+    All workers do so, each with a budget and a number of intervals of its own, and call the model at the same time. The halo's rows
+    travel between blocks on the hosts.
 
     Args:
         part: the worker's part.
         exchange: sends and receives rows of the halo.
     """
-    backend = backend_of(torch.device("cpu"))
+    backend = backend_of(device_named(device))
     hops, program = _captured_on(model, part, backend.device, trains=trains)
     if num_intervals is None:
         intervals = fitted_intervals(
@@ -203,6 +205,7 @@ def stream_part(
             budget_bytes,
             gradients=Gradients(program),
             trains=trains,
+            grain=backend.grain,
             same_memory=backend.shares_memory(on_disk=spill is not None),
             cut_part=exchange.cut,
         )

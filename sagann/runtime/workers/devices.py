@@ -9,25 +9,21 @@ from sagann.errors import InputError
 from sagann.runtime.places import device_named, num_cuda_devices
 
 _WHERE = "TrainConfig.device"
-AUTO_ON_PROCESSORS = (
-    "The workers compute on processors: device 'auto' takes CUDA devices only where every worker has one of its own, PyTorch has NCCL, and no "
-    "memory budget is set."
-)
+AUTO_ON_PROCESSORS = "The workers compute on processors: device 'auto' takes CUDA devices only where every worker has one of its own, and PyTorch has NCCL."
 "What :func:`name_for_workers` does where there are CUDA devices that it leaves alone."
 
 
-def name_for_workers(name: str, *, num_local: int, is_streamed: bool) -> str:
+def name_for_workers(name: str, *, num_local: int) -> str:
     """The name of a device, where 'auto' is 'cuda' if the workers of this machine can compute on CUDA devices, else 'cpu'.
 
     Args:
         name: 'cpu', 'cuda', 'cuda:N' or 'auto'.
         num_local: number of workers on the machine.
-        is_streamed: whether the workers stream within a memory budget, which they do on processors alone.
     """
     if name != "auto":
         return name
     can_have_devices = num_local <= num_cuda_devices() and dist.is_nccl_available()
-    return "cuda" if can_have_devices and not is_streamed else "cpu"
+    return "cuda" if can_have_devices else "cpu"
 
 
 def left_alone(name: str, device: torch.device) -> str | None:

@@ -16,7 +16,6 @@ from sagann import torchrun
 from sagann.errors import InputError, WorkerError
 from sagann.runtime.workers import Workers, carriers, group
 from sagann.runtime.workers.devices import AUTO_ON_PROCESSORS, device_of_worker, name_for_workers
-from sagann.train import TrainConfig
 from sagann.train.agreement import device_together
 from sagann.train.assembly import _device_of_worker
 from tests.runtime.workers.threads import in_threads
@@ -86,25 +85,17 @@ def test_a_machine_without_devices_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("two_devices")
 @pytest.mark.parametrize(
-    ("name", "num_local", "is_streamed", "expected"),
-    [
-        ("auto", 2, False, "cuda"),
-        ("auto", 3, False, "cpu"),
-        ("auto", 2, True, "cpu"),
-        ("cuda", 3, True, "cuda"),
-        ("cpu", 1, False, "cpu"),
-    ],
+    ("name", "num_local", "expected"),
+    [("auto", 2, "cuda"), ("auto", 3, "cpu"), ("cuda", 3, "cuda"), ("cpu", 1, "cpu")],
 )
-def test_auto_takes_devices_that_the_workers_can_compute_on(
-    name: str, num_local: int, is_streamed: bool, expected: str
-) -> None:
-    assert name_for_workers(name, num_local=num_local, is_streamed=is_streamed) == expected
+def test_auto_takes_devices_that_the_workers_can_compute_on(name: str, num_local: int, expected: str) -> None:
+    assert name_for_workers(name, num_local=num_local) == expected
 
 
 @pytest.mark.usefixtures("two_devices")
 def test_auto_takes_no_devices_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
-    assert name_for_workers("auto", num_local=2, is_streamed=False) == "cpu"
+    assert name_for_workers("auto", num_local=2) == "cpu"
 
 
 @pytest.mark.usefixtures("two_devices")
@@ -115,7 +106,7 @@ def test_where_one_machine_has_too_few_devices_auto_is_processors_on_all(monkeyp
 
     def chosen(workers: Workers) -> torch.device:
         here.num_local = 3 if workers.rank else 2
-        return device_together("auto", workers, is_streamed=False)
+        return device_together("auto", workers)
 
     assert in_threads(chosen, 2) == [torch.device("cpu")] * 2
 
@@ -127,7 +118,7 @@ def test_why_auto_leaves_devices_alone_is_said(monkeypatch: pytest.MonkeyPatch) 
 
     def said(workers: Workers) -> list[str]:
         found: list[str] = []
-        device = _device_of_worker("auto", workers, TrainConfig(), found.append)
+        device = _device_of_worker("auto", workers, found.append)
         assert device == torch.device("cpu")
         return found
 
@@ -136,14 +127,11 @@ def test_why_auto_leaves_devices_alone_is_said(monkeypatch: pytest.MonkeyPatch) 
 
 def test_workers_choose_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert (
-        in_threads(lambda workers: device_together("auto", workers, is_streamed=False), 2)
-        == [torch.device("cpu")] * 2
-    )
+    assert in_threads(lambda workers: device_together("auto", workers), 2) == [torch.device("cpu")] * 2
 
     def said(workers: Workers) -> str:
         with pytest.raises(InputError) as caught:
-            device_together("cuda" if workers.rank else "cpu", workers, is_streamed=False)
+            device_together("cuda" if workers.rank else "cpu", workers)
         return str(caught.value)
 
     first, second = in_threads(said, 2)
@@ -159,7 +147,7 @@ def test_workers_compute_on_devices_of_one_type(monkeypatch: pytest.MonkeyPatch)
 
     def said(workers: Workers) -> str:
         with pytest.raises(InputError) as caught:
-            device_together("cpu" if workers.rank else "cuda", workers, is_streamed=False)
+            device_together("cpu" if workers.rank else "cuda", workers)
         return str(caught.value)
 
     for text in in_threads(said, 2):
