@@ -14,6 +14,7 @@ from sagann.plan.steps import Block, Step
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.backend import DeviceBackend
+from sagann.runtime.device.parcels import tensors_of
 from sagann.runtime.workers import Workers
 from sagann.train.epoch_source import WholeGraph
 from sagann.train.streaming import Streaming
@@ -22,7 +23,7 @@ from tests.runtime.workers.epochs import Numbers, trained
 from tests.runtime.workers.streamed_driver import budget_of, cases, in_double, prepared_by
 from tests.runtime.workers.threads import in_threads
 from tests.threads import left_threads
-from tests.tolerances import assert_close
+from tests.tolerances import assert_close, largest
 
 CASES = {name: (build, graph) for name, build, graph in cases()}
 
@@ -43,9 +44,12 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[LateStreams]:
 
     def loaded(sources: Sources, block: Block) -> Any:
         content = load(sources, block)
-        tensors = content.values() if isinstance(content, dict) else vars(content).values()
+        if block.kind == "edges":
+            tensors = [content.indptr, content.indices, *content.edge_data.values()]
+        else:
+            tensors = tensors_of(content)
         for each in found:
-            each.host += [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+            each.host += tensors
         return content
 
     monkeypatch.setattr("sagann.runtime.streaming.stream.backend_of", backend)
@@ -55,7 +59,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[LateStreams]:
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-@pytest.mark.parametrize("name", ["extremes", "jumping", "batch norms"])
+@pytest.mark.parametrize("name", ["extremes", "jumping", "batch norms of edges"])
 def test_numbers_are_those_of_one_process(
     devices: list[LateStreams], name: str, on_disk: bool, tmp_path: Path
 ) -> None:
@@ -78,6 +82,7 @@ def test_numbers_are_those_of_one_process(
     for found in in_threads(numbers, 2):
         assert found.keys() == alone.keys()
         for key, value in found.items():
-            assert_close(value, alone[key])
+            # Gradients that a BatchNorm takes away are 0 but for rounding.
+            assert_close(value, alone[key], scale=max(1.0, largest(alone[key])))
     assert all(copied > 0 for each in devices[-2:] for copied in each.copied.values())
     assert not left_threads()
