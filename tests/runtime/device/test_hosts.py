@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.host import RamHost
-from sagann.runtime.device.hosts import StagedHost
+from sagann.runtime.device.hosts import PinnedHost, StagedHost
 from sagann.runtime.device.pinned import PinnedPool
 from tests.runtime.device.late_streams import LateStreams
 
@@ -60,6 +60,21 @@ def test_what_was_received_last_comes_back() -> None:
         host.receive(block(2), {"": piece(7), "more": piece(8)[:5]})
     assert [float(host.get(block(number))[""][-1]) for number in range(4)] == [0, 1, 7, 3]
     assert host.pick(block(2), torch.tensor([0, 4]))["more"].tolist() == [8, 8]
+    host.close()
+
+
+@pytest.mark.parametrize("is_pinned", [True, False])
+def test_rows_are_read_once_the_block_has_come(is_pinned: bool) -> None:
+    streams = LateStreams()
+    pool = PinnedPool(streams)
+    host = PinnedHost(streams, pool) if is_pinned else StagedHost(RamHost(), streams, pool)
+    streams.wait("store", streams.mark("compute"))
+    with streams.on("store"):
+        host.receive(block(0), {"": piece(3)})
+    # As a thread does that sends them to another worker.
+    rows = torch.empty(4)
+    host.get_rows(block(0), slice(2, 6), rows)
+    assert rows.tolist() == [3] * 4
     host.close()
 
 
