@@ -1,4 +1,4 @@
-"""Pages that the site makes of other files: those of the repository's root, and a page for every public name.
+"""Pages that the site makes of other files: those of the repository's root, a page for every public name, and tables of options.
 
 The reference has a page for each name in ``__all__`` of sagann and of its packages, so none can be forgotten. mkdocs
 calls the functions whose names begin with ``on_``.
@@ -15,11 +15,14 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import sagann
+from sagann.config import SETTINGS
 
 ROOT = Path(__file__).parents[1]
 FOLDER = "reference"
 COPIED = {"index.md": "README.md", "security.md": "SECURITY.md", "changelog.md": "CHANGELOG.md"}
 "Pages of the site, and the files of the repository's root that they are made of."
+OPTIONS = "<!-- options -->"
+"Where a page has the tables of options."
 
 
 def public_names() -> dict[str, list[str]]:
@@ -69,9 +72,20 @@ def linked(text: str) -> str:
     return text
 
 
+def option_tables() -> str:
+    """A table for each group of the options of ``sagann train``, from the fields of the configurations."""
+    rows: dict[str, list[str]] = {}
+    for option in SETTINGS.values():
+        value = f" {option.metavar}".rstrip()
+        row = f"| `{option.flag}{value}` | {option.default_text} | {option.help} |"
+        rows.setdefault(option.panel, []).append(row)
+    head = "| option | default | meaning |\n|---|---|---|\n"
+    return "\n\n".join(f"### {panel}\n\n{head}" + "\n".join(found) for panel, found in rows.items())
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Change the links of a page of docs/."""
-    return linked(markdown)
+    """Change the links of a page of docs/, and put the options where it wants them."""
+    return linked(markdown).replace(OPTIONS, option_tables())
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

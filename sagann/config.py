@@ -13,13 +13,13 @@ from typing import Annotated, Any
 
 from sagann.byte_size import parse_bytes
 from sagann.options import (
+    ADVANCED,
     FREE,
     Arguments,
     Metavar,
     Needs,
     Option,
     Panel,
-    ReadBy,
     Values,
     Weights,
     above,
@@ -36,9 +36,9 @@ from sagann.ranges import MOST_WAIT_S
 from sagann.registry import default
 from sagann.toml_text import format_toml
 
-_TASK, _OPTIMISATION, _BATCHES = Panel("Task and loss"), Panel("Optimisation"), Panel("Mini-batches")
-_LINKS, _TRAINERS, _WORKERS = Panel("Links"), Panel("Several trainers"), Panel("Workers")
-_EVALUATION = Panel("Evaluation and early stopping")
+_RESOURCES, _BATCHES, _EVALUATION = Panel("Devices and memory"), Panel("Mini-batches"), Panel("Evaluation")
+# Among the options of every command.
+_RUN = Panel("Options")
 
 # An epoch of a thousand layers takes minutes on any graph. The sizes of wider tensors do not fit 64 bits. Threads are started all at once.
 _LAYERS, _COUNTS = integers(1, 1000), integers(1, 2**63 - 1)
@@ -60,6 +60,8 @@ _LOSSES, _OPTIMIZERS, _SCHEDULERS = (
 _ENDS = Values(
     ("best", "last").__contains__, "'best' or 'last' (weights of classes are class_weights)", "best|last"
 )
+_SCORES, _CACHES = one_of("degree", "rpr", "wrpr", "vip"), one_of("static", "s3-fifo", "look-ahead")
+_TRAINERS = Metavar("auto|host:N,cuda:N,accelerator:N,...")
 _TASKS = Metavar("[graph-]classification|multi-label|regression, or link-prediction")
 _SET_SAMPLE = "set sample (--sample 25,10)"
 _SCHEDULED, _SAMPLED = Needs(("scheduler",), "--scheduler StepLR"), Needs(("sample",), "--sample 25,10")
@@ -67,7 +69,8 @@ _TIERED, _SHARED = Needs(("hot", "memory"), "--hot 10%"), Needs(("devices",), "-
 _SEEDS, _GRAPHS = 1024, 64
 OF_GRAPHS, LINK_TASK = "graph-", "link-prediction"
 "What the name of a task on whole graphs begins with, and the task on pairs of vertices: whether an edge joins them."
-_ATTENTION = ReadBy(("gat", "gatv2", "transformer"))
+ATTENTION = ("gat", "gatv2", "transformer")
+"Models of the zoo with attention heads."
 
 
 def class_in_file(reference: str) -> tuple[Path, str] | None:
@@ -95,7 +98,7 @@ class DataConfig:
     "Typed graphs: give every edge a reverse of a type of its own."
     normalise_features: bool = False
     "Divide each vertex's features by their sum."
-    verify: bool = True
+    verify: Annotated[bool, ADVANCED] = True
     "Compare the checksums of the dataset's files with their content, which tells a flipped bit."
 
     def __post_init__(self) -> None:
@@ -121,34 +124,24 @@ class ModelConfig:
     "Width of the layers between the first and the last; for gat, gatv2 and transformer, width of all heads together."
     dropout: Annotated[float, _PROBABILITIES] = 0.5
     "Probability of dropping an input of a layer."
-    layer_norm: bool = False
-    "Put a LayerNorm after every layer but the last."
-    batch_norm: bool = False
-    """Put a BatchNorm after every layer but the last. While it is trained its means are over all vertices, or over those of a mini-batch.
-    Devices that train together cannot have it."""
+    norm: Annotated[str | None, one_of("batch", "layer")] = None
+    """Norm after every layer but the last: 'batch' (BatchNorm) or 'layer' (LayerNorm). While a BatchNorm is trained, its means are over all vertices,
+    or over those of a mini-batch; devices that train together cannot have it."""
     encoder: Annotated[str, one_of("auto", "none", "linear", "embedding")] = "auto"
     """Module before the first layer: 'none'; 'linear' (dense or sparse features to ``hidden``); 'embedding' (a learned row per vertex); 'auto'
     (embedding without features, linear for ggnn, else none). appnp and sgc have maps of their own, and read neither it nor the norms."""
-    heads: Annotated[int, _WIDTHS, _ATTENTION] = 8
+    heads: Annotated[int, _WIDTHS] = 8
     "For gat, gatv2 and transformer: number of heads of all layers but the last."
-    out_heads: Annotated[int, _WIDTHS, _ATTENTION] = 1
-    "For gat, gatv2 and transformer: number of heads of the last layer, which are averaged."
-    attention_dropout: Annotated[float, _PROBABILITIES, _ATTENTION] = 0.0
-    "For gat, gatv2 and transformer: probability of dropping an attention coefficient."
-    negative_slope: Annotated[float, ReadBy(("gat", "gatv2"))] = 0.2
-    "For gat and gatv2: slope of the LeakyReLU of the scores below 0."
-    teleport: Annotated[float, _PROBABILITIES, ReadBy(("appnp",))] = 0.1
-    "For appnp: share of a vertex's first row in its row after every hop."
-    linear_shortcut: Annotated[bool, ReadBy(("residual-gcn",))] = False
-    "For residual-gcn: learn the shortcut even where the identity would fit."
     pool: Annotated[str, Metavar("NAME,NAME,...")] = "mean"
     """Where whole graphs are learned: how the rows of a graph's vertices become one row of the graph: 'mean', 'sum', 'max', 'min', 'var', 'std',
     'mul', or several as 'mean,max', side by side. Two linear maps make the outputs of a graph of it."""
-    decoder: Annotated[str, _LINKS, one_of("auto", "dot", "distmult", "mlp")] = "auto"
+    decoder: Annotated[str, one_of("auto", "dot", "distmult", "mlp")] = "auto"
     """Where links are learned: the score of two vertices' rows: 'dot', their product; 'distmult', which weighs its columns by the type of the
     link; 'mlp', two linear maps of it; 'auto' (distmult where edges have types, else dot). A model with a score of its own has no decoder."""
     model_options: Arguments = field(default_factory=dict, hash=False)
-    "Arguments of the constructor of your own layer or model. For a model of the zoo, any of its options by name."
+    """Further arguments of the model: of gat, gatv2 and transformer out_heads (number of heads of the last layer, which are averaged, 1) and
+    attention_dropout (0), of gat and gatv2 negative_slope (0.2), of appnp teleport (0.1), of residual-gcn linear_shortcut (false); of your own layer
+    or model those of its constructor."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -167,21 +160,17 @@ class ModelConfig:
             'heads = 4 has no effect on gcn: gat, gatv2, transformer read it.'
         """
         said = []
-        for name, option in options_of(ModelConfig).items():
-            value, read_by = getattr(self, name), option.mark(ReadBy)
-            if value == option.default:
-                continue
-            if read_by and self.model not in read_by.models:
-                hint = f"{', '.join(read_by.models)} read it"
-                if class_in_file(self.model):
-                    hint = f"options of your own model are given by --model-option {name}=VALUE, or model_options"
-                said.append(f"{name} = {value} has no effect on {self.model}: {hint}.")
-            elif name == "pool" and not of_graphs:
-                said.append(f"pool = {value} has no effect here: it is read where whole graphs are learned.")
+        if self.heads != options_of(ModelConfig)["heads"].default and self.model not in ATTENTION:
+            hint = f"{', '.join(ATTENTION)} read it"
+            if class_in_file(self.model):
+                hint = "options of your own model are given by --model-option heads=VALUE, or model_options"
+            said.append(f"heads = {self.heads} has no effect on {self.model}: {hint}.")
+        if self.pool != "mean" and not of_graphs:
+            said.append(f"pool = {self.pool} has no effect here: it is read where whole graphs are learned.")
         return " ".join(said)
 
 
-@options("train", "Device, checkpoints, logs")
+@options("train", "Training")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
     """How to train: length, optimizer, scheduler, early stopping, checkpoints.
@@ -193,40 +182,41 @@ class TrainConfig:
         0.1
     """
 
-    epochs: Annotated[int, _OPTIMISATION, _COUNTS, FREE] = 200
+    epochs: Annotated[int, _COUNTS, FREE] = 200
     "Number of passes over the training vertices, or graphs, at least 1."
-    task: Annotated[str | None, _TASK, _TASKS] = None
+    task: Annotated[str | None, _TASKS] = None
     """What the model learns: 'classification' (a class for each vertex), 'multi-label' (any number of classes) or 'regression' (numbers); about
     the graphs of several in one 'graph-classification', 'graph-multi-label' or 'graph-regression'. None is the task that the data have answers
     for; data with several kinds of answers need a name."""
-    loss: Annotated[str | None, _TASK, _LOSSES] = None
-    """What is minimised: 'cross_entropy' (classification), 'bce' (multi-label), 'mse', 'mae' or 'l1', 'huber' or 'smooth_l1' (regression). None is
-    the first one of the task."""
-    class_weights: Annotated[Weights | None, _TASK, at_least(0)] = None
+    loss: Annotated[str | None, _LOSSES] = None
+    """What is minimised: 'cross_entropy' (classification), 'bce' (multi-label), 'mse', 'mae' or 'l1', 'huber' or 'smooth_l1' (regression), 'link_bce' (links;
+    it weighs the negative ones together as much as the positive ones) or 'link_softmax' (it finds the positive link among its negatives). None is the
+    first one of the task."""
+    class_weights: Annotated[Weights | None, at_least(0)] = None
     """Weight of each class in the loss cross_entropy: 'balanced' (every class weighs the same in the loss of the training vertices), or a number
     for each class. Weights are scaled so that their mean over the training vertices is 1. None weights all vertices alike."""
-    optimizer: Annotated[str, _OPTIMISATION, _OPTIMIZERS] = "Adam"
+    optimizer: Annotated[str, _OPTIMIZERS] = "Adam"
     "Name of a class in torch.optim."
-    lr: Annotated[float, _OPTIMISATION, above(0)] = 0.01
+    lr: Annotated[float, above(0)] = 0.01
     "Learning rate, above 0."
-    weight_decay: Annotated[float | None, _OPTIMISATION, at_least(0)] = None
+    weight_decay: Annotated[float | None, at_least(0)] = None
     "L2 penalty (decoupled in AdamW), at least 0. None is 5e-4 (Kipf's GCN), or 0 for an optimizer without weight decay."
-    decay: Annotated[str, _OPTIMISATION, one_of("all", "first-layer", "matrices")] = "all"
+    decay: Annotated[str, ADVANCED, one_of("all", "first-layer", "matrices")] = "all"
     "Parameters that weight_decay is for: 'all', 'first-layer' (Kipf's GCN) or 'matrices' (no biases, no norms)."
-    optimizer_options: Annotated[Arguments, _OPTIMISATION] = field(default_factory=dict)
+    optimizer_options: Annotated[Arguments, ADVANCED] = field(default_factory=dict)
     "Further arguments of the optimizer ('momentum', 'betas', ...)."
-    scheduler: Annotated[str | None, _OPTIMISATION, _SCHEDULERS] = None
+    scheduler: Annotated[str | None, _SCHEDULERS] = None
     "Name of a class in torch.optim.lr_scheduler, stepped once per epoch; None keeps the learning rate."
-    scheduler_options: Annotated[Arguments, _OPTIMISATION, _SCHEDULED] = field(default_factory=dict)
+    scheduler_options: Annotated[Arguments, ADVANCED, _SCHEDULED] = field(default_factory=dict)
     "Arguments of the scheduler ('step_size', 'gamma', ...)."
-    clip_norm: Annotated[float | None, _OPTIMISATION, above(0)] = None
+    clip_norm: Annotated[float | None, above(0)] = None
     "Largest norm of all gradients together; larger gradients are scaled down. None does not clip."
-    seed: Annotated[int, _OPTIMISATION, integers(0, 2**63 - 1)] = 0
+    seed: Annotated[int, integers(0, 2**63 - 1)] = 0
     "Seed of all random numbers of training, and of the weights where Trainer builds the model."
-    device: Annotated[str, _DEVICES] = "auto"
+    device: Annotated[str, _RESOURCES, _DEVICES] = "auto"
     """Device that computes: 'cpu', 'cuda' or 'cuda:N'; 'auto' is cuda where there is one. With 'cuda', every worker of a machine has one of its
     own; 'auto' is the processor where one has none, or where workers stream within a memory budget."""
-    deterministic: bool = True
+    deterministic: Annotated[bool, ADVANCED] = True
     "Refuse operators that have no reproducible implementation on the device, so that the same seed gives the same bits."
     sample: Annotated[tuple[int, ...] | None, _BATCHES, _FANOUTS] = None
     """Fanouts of mini-batches: for each hop, the number of in-edges that a vertex picks; the first number is that of the hop nearest the
@@ -234,51 +224,47 @@ class TrainConfig:
     batch_size: Annotated[int | None, _BATCHES, _COUNTS] = None
     """Number of training vertices, or of links to learn, in a mini-batch, where sample is set, or of graphs in a batch, where whole graphs are
     learned; where links are learned on the whole graph, number of links in a step. None is 1024 vertices or links, 64 graphs, or all links."""
-    negatives: Annotated[int, _LINKS, integers(1, 2**16)] = 1
+    negatives: Annotated[int, _BATCHES, integers(1, 2**16)] = 1
     "Where links are learned: number of negative links that are drawn for each positive one, at least 1."
-    keep_positives: Annotated[bool, _LINKS] = False
+    keep_positives: Annotated[bool, ADVANCED, _BATCHES] = False
     "Where links are learned on mini-batches: whether messages travel along a batch's positive links and their reverses too, which gives them away."
-    sampling_threads: Annotated[int, _BATCHES, _THREADS, FREE, _SAMPLED] = 1
-    "Number of threads that sample mini-batches, and of threads that load their features. It does not change the numbers."
-    sample_on: Annotated[str, _BATCHES, one_of("cpu", "device"), FREE, _SAMPLED] = "cpu"
+    sampling_threads: Annotated[int, ADVANCED, _BATCHES, _THREADS, FREE, _SAMPLED] = 1
+    "Number of threads that sample mini-batches, and of threads that load their features (one with the cache look-ahead). It does not change the numbers."
+    sample_on: Annotated[str, ADVANCED, _BATCHES, one_of("cpu", "device"), FREE, _SAMPLED] = "cpu"
     """Who samples mini-batches: 'cpu' (the processor) or 'device' (the CUDA device that trains; edges that find no room in half of its free memory are read in
     place from the host's). It does not change the numbers."""
-    batches_ahead: Annotated[int | None, _BATCHES, integers(0, 2**13), FREE] = None
+    batches_ahead: Annotated[int | None, ADVANCED, _BATCHES, integers(0, 2**13), FREE] = None
     """Most batches that are made before the training step needs them; 0 makes each one when it is needed. None is 0 on a processor of
     one or two cores with all data in memory or in the page cache, else 4. It does not change the numbers."""
-    devices: Annotated[str | None, _TRAINERS, Metavar("auto|host:N,cuda:N,accelerator:N,..."), FREE, _SAMPLED] = (
-        None
-    )
+    devices: Annotated[str | None, _RESOURCES, _TRAINERS, FREE, _SAMPLED] = None
     """Who trains each mini-batch together, each a share of the seeds: 'host' (the processor, in this process) at most once, 'cuda:N' for a CUDA device, and
     'accelerator' for each process of its own, with their cores as 'host:2,accelerator:1'. 'auto' is the processor and all CUDA devices. None is one device."""
-    mapping: Annotated[str, _TRAINERS, one_of("cores", "model"), FREE, _SHARED] = "cores"
+    mapping: Annotated[str, ADVANCED, _RESOURCES, one_of("cores", "model"), FREE, _SHARED] = "cores"
     """How seeds and threads are shared out between the devices when a run begins: 'cores' (in proportion to their cores; a CUDA device counts as all
     cores of the processor) or 'model' (for the shortest iteration by the performance model, after a rehearsal of some seconds)."""
-    sharing: Annotated[str, _TRAINERS, one_of("joint", "hyscale", "static"), FREE, _SHARED] = "joint"
+    sharing: Annotated[str, ADVANCED, _RESOURCES, one_of("joint", "hyscale", "static"), FREE, _SHARED] = "joint"
     """How seeds and threads are shared out between the devices after each mini-batch: 'joint' (all at once, by measured speeds), 'hyscale' (the
     paper's Algorithm 1) or 'static' (as the run began)."""
-    link_rate: Annotated[float | None, _TRAINERS, above(0), Metavar("BYTES_PER_S"), FREE, _SHARED] = None
+    link_rate: Annotated[float | None, ADVANCED, _RESOURCES, above(0), Metavar("BYTES_PER_S"), FREE, _SHARED] = None
     "Bytes per second at which mini-batches are copied to an accelerator in a process of its own, above 0. None is as fast as memory is."
     hot: Annotated[str | None, _BATCHES, _SHARES, FREE, _SAMPLED] = None
     """Size of the hot tier, the memory for rows of features that mini-batches read most: a size as '2GiB', a part of the rows as '10%', or 'auto' for
     half of the free memory. Other rows are read from where they are. None is what the memory budget has room for, or no tier without a budget.
     The tier of a graph in the host's memory lies on the CUDA device that trains. It does not change the numbers."""
-    score: Annotated[str, _BATCHES, one_of("degree", "rpr", "wrpr", "vip"), FREE, _SAMPLED, _TIERED] = "vip"
+    score: Annotated[str, ADVANCED, _BATCHES, _SCORES, FREE, _SAMPLED, _TIERED] = "vip"
     """Score by which vertices are hot: 'degree', 'rpr' (reverse PageRank), 'wrpr' (the same from the training vertices) or 'vip' (the
     probability that a mini-batch reads the vertex). It does not change the numbers."""
-    cache: Annotated[str, _BATCHES, one_of("static", "s3-fifo", "look-ahead"), FREE, _SAMPLED, _TIERED] = (
-        "look-ahead"
-    )
+    cache: Annotated[str, ADVANCED, _BATCHES, _CACHES, FREE, _SAMPLED, _TIERED] = "look-ahead"
     """What the hot tier keeps: 'static' (the rows of the highest score), 's3-fifo' (rows that were read several times lately) or
     'look-ahead' (rows that the next batches_ahead mini-batches read). It does not change the numbers."""
-    memory: Annotated[str | None, _SIZES] = None
+    memory: Annotated[str | None, _RESOURCES, _SIZES] = None
     """Memory budget of an epoch's tensors of vertices and edges, as '2GiB'. The model is streamed by intervals within the budget, with the numbers
     of a dense run. With sample, evaluations are streamed within half of the budget; the hot tier and the mini-batches that are made ahead stay
     within it too. None trains with everything in memory where that fits, else within the free memory."""
-    spill: Annotated[str | None, _FOLDERS, FREE] = None
+    spill: Annotated[str | None, _RESOURCES, _FOLDERS, FREE] = None
     """Folder for blocks of a streamed model that are not in memory. The blocks lie in files without names on its disk. None is the
     run folder, or the system's for temporary files; beside a CUDA device, None is the host's memory."""
-    profile: Annotated[bool, FREE, Needs(("memory", "devices"), "--memory 2GiB")] = False
+    profile: Annotated[bool, _RUN, ADVANCED, FREE, Needs(("memory", "devices"), "--memory 2GiB")] = False
     """Write profile.json and profile.png into the run folder: the steps and copies of the last streamed epoch, as planned and as they ran, as a trace
     in Chrome's format and as a picture. With devices, profile.json has the stages, trainers and decisions of the last epoch."""
     monitor: Annotated[str | None, _EVALUATION, Metavar("SPLIT/METRIC")] = None
@@ -286,17 +272,17 @@ class TrainConfig:
     'val/accuracy' ('val/loss' for multi-label and regression, 'val/mrr' for links), or 'train/loss' where there is no val split."""
     patience: Annotated[int | None, _EVALUATION, _COUNTS, FREE] = None
     "Number of epochs without improvement of the monitored metric after which training stops; None never stops early."
-    weights: Annotated[str | None, _EVALUATION, _ENDS] = None
+    weights: Annotated[str | None, ADVANCED, _EVALUATION, _ENDS] = None
     "Weights that a run ends with: 'best' by the monitor or 'last'. None is 'best' where val is monitored, else 'last'."
     eval_every: Annotated[int, _EVALUATION, _COUNTS] = 1
     """Number of epochs from one evaluation of train and val to the next. The last epoch is always evaluated; if eval_every does not divide the
     number of epochs, only to be reported: it then sets no best epoch and steps no scheduler."""
-    checkpoint_every: Annotated[int, _COUNTS, FREE] = 10
+    checkpoint_every: Annotated[int, _RUN, _COUNTS, FREE] = 10
     """Largest number of epochs from one checkpoint to the next, if there is a run folder. Long epochs leave more checkpoints, and the
     last epoch always leaves one."""
-    keep_checkpoints: Annotated[int, _COUNTS, FREE] = 2
+    keep_checkpoints: Annotated[int, _RUN, ADVANCED, _COUNTS, FREE] = 2
     "Number of newest checkpoints to keep, at least 1."
-    tensorboard: Annotated[bool, FREE] = False
+    tensorboard: Annotated[bool, _RUN, FREE] = False
     "Write TensorBoard events into the run folder (extra 'tensorboard')."
 
     def __post_init__(self) -> None:
@@ -352,7 +338,7 @@ class TrainConfig:
         return asdict(self)
 
 
-@options("train", "Device, checkpoints, logs")
+@options("train", "Devices and memory")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     """Everything that decides a run."""
@@ -363,15 +349,15 @@ class RunConfig:
     "The model."
     train: TrainConfig
     "Length, optimizer, device, checkpoints and logs of the training."
-    engine: Annotated[str, one_of("compiled", "lean", "naive")] = "compiled"
+    engine: Annotated[str, ADVANCED, one_of("compiled", "lean", "naive")] = "compiled"
     """How layers are executed. compiled: hoisted, commuted and fused ('sagann plan' shows how); lean: the same in less
     memory and more time; naive: plain PyTorch, with a tensor per edge."""
-    workers: Annotated[int, _WORKERS, _THREADS] = 1
+    workers: Annotated[int, _THREADS] = 1
     """Number of processes on this machine that compute together, each with a part of the graph in its memory. Under torchrun, the
     number of processes that it starts counts instead."""
-    worker_timeout: Annotated[float, _WORKERS, _WAITS] = 60.0
+    worker_timeout: Annotated[float, ADVANCED, _WAITS] = 60.0
     "Seconds for which a worker waits for another one while they compute, before it ends with an error."
-    balance: Annotated[str, _WORKERS, one_of("edges", "vertices", "cost")] = "edges"
+    balance: Annotated[str, ADVANCED, one_of("edges", "vertices", "cost")] = "edges"
     """What the workers' parts have about equally much of: edges or vertices, as they are counted, or cost, the seconds that a cost model predicts from the
     epochs of the run; in training, vertices then move between workers where that pays."""
 

@@ -1,10 +1,10 @@
-"""Options that a person gives to a constructor by name: of an optimizer, of a scheduler, of a model of their own."""
+"""Options that a person gives to a constructor by name: of an optimizer, of a scheduler, of a model."""
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sagann.did_you_mean import closest
@@ -12,36 +12,45 @@ from sagann.errors import InputError, shown
 
 
 def check_options(
-    kind: type, options: Mapping[str, Any], *, taken: Collection[str], where: str, what: str, by_type: bool = True
+    kind: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    taken: Collection[str],
+    where: str,
+    what: str,
+    by_type: bool = True,
+    name: str = "",
 ) -> None:
-    """Refuse options that the constructor of a class does not take, or that have a place of their own.
+    """Refuse options that a class, or another function that makes an object, does not take, or that have a place of their own.
 
     With ``by_type``, a value has the type of the parameter, where that is bool, int, float or str by its annotation or else by its default.
 
     Args:
-        kind: the class.
+        kind: the class or function.
         options: values by name of parameter.
         taken: names of parameters that are given otherwise.
         where: where the options are given, for errors.
         what: name of the options, for errors.
         by_type: whether types are checked.
+        name: of the class, for errors, if not its own.
     Raises:
         InputError: an option is refused.
     """
+    name = name or kind.__name__
     parameters = inspect.signature(kind).parameters
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = [name for name, each in parameters.items() if each.kind in named and name not in taken]
-    for name, value in options.items():
-        if name in taken:
+    known = [key for key, each in parameters.items() if each.kind in named and key not in taken]
+    for key, value in options.items():
+        if key in taken:
             problem = f"{what} sets an argument that has an option of its own"
-            raise InputError(f"{problem}: '{name}' (in {where})", hint="Leave it out.")
-        if name in known:
+            raise InputError(f"{problem}: '{key}' (in {where})", hint="Leave it out.")
+        if key in known:
             if by_type:
-                _check_type(kind, parameters[name], value, where)
+                _check_type(name, parameters[key], value, where)
         elif not takes_any:
-            hint = closest(name, known) if known else "Leave it out: it takes none."
-            raise InputError(f"{kind.__name__} has no such option: {shown(name)} (in {where})", hint=hint)
+            hint = closest(key, known) if known else "Leave it out: it takes none."
+            raise InputError(f"{name} has no such option: {shown(key)} (in {where})", hint=hint)
 
 
 def require_options(options: object, *, where: str, what: str) -> None:
@@ -65,12 +74,12 @@ _NOUNS: dict[type, str] = {bool: "true or false", int: "an integer", float: "a n
 _KINDS = {kind.__name__: kind for kind in _NOUNS}
 
 
-def _check_type(kind: type, parameter: inspect.Parameter, value: object, where: str) -> None:
+def _check_type(name: str, parameter: inspect.Parameter, value: object, where: str) -> None:
     expected = _type_of(parameter)
     if expected is None or type(value) is expected or (expected is float and type(value) is int):
         return
     raise InputError(
-        f"option {parameter.name} of {kind.__name__} is not {_NOUNS[expected]}: {shown(value)} (in {where})",
+        f"option {parameter.name} of {name} is not {_NOUNS[expected]}: {shown(value)} (in {where})",
         hint=f"Pass {_NOUNS[expected]}.",
     )
 

@@ -10,10 +10,10 @@ LONGEST = 40
 "Most characters of a name that is compared: a person mistypes short ones, and to compare long ones takes long."
 _MOST_KNOWN = 1000
 _CALLED_ELSEWHERE = """
-batch_norm: bn norm; batch_size: bs; by: order method; checkpoint_every: save_every; clip_norm: clip grad_clip
+batch_size: bs; by: order method; checkpoint_every: save_every; clip_norm: clip grad_clip
 max_grad_norm; data: dataset; dataset: data; device: gpu gpu_id cuda cpu; epochs: num_epochs iterations; dst: to; fanouts: sample num_neighbors;
 features: x feat; hidden: hidden_dim hidden_size hidden_channels n_hid dim width; labels: y; layers: num_layers depth; lr: learning_rate;
-model: arch net gnn conv; monitor: metric; negatives: neg_ratio neg_sampling_ratio negative_sampling; no_undirected: directed; num_vertices: num_nodes;
+model: arch net gnn conv; model_options: attention_dropout linear_shortcut negative_slope out_heads teleport; monitor: metric; negatives: neg_ratio neg_sampling_ratio negative_sampling; norm: bn batch_norm layer_norm; no_undirected: directed; num_vertices: num_nodes;
 optimizer: opt; optimizer_options: momentum betas nesterov; out: o output save save_dir log_dir; overwrite: force f; patience: early_stop
 early_stopping; pool: readout; sample: fanout num_neighbors neighbors; sampling_threads: num_workers; scheduler_options: step_size gamma t_max;
 seed: random_seed random_state manual_seed; separator: sep delimiter delim; split: train_ratio val_ratio train_size; src: from; symmetrise: undirected

@@ -1,7 +1,8 @@
 """Options: the fields of a frozen dataclass, with all that is known of them in their annotations.
 
 An annotation has the type, the values that the field may have (:class:`Values`), what it has no effect without (:class:`Needs`), whether a
-resumed run may change it (:data:`FREE`), and how ``--help`` shows it (:class:`Panel`, :class:`Metavar`); the text after the field is its help.
+resumed run may change it (:data:`FREE`), and how ``--help`` shows it (:class:`Panel`, :class:`Metavar`, :data:`ADVANCED`); the text after the
+field is its help.
 Whoever checks, reads or writes options asks :func:`options_of`.
 """
 
@@ -44,12 +45,12 @@ class Metavar(str):
     """Placeholder of the value in ``--help``."""
 
 
-class Free:
-    """Type of :data:`FREE`."""
+class Mark:
+    """Type of marks without a value."""
 
 
-FREE = Free()
-"Marks an option that a resumed run may change."
+FREE, ADVANCED = Mark(), Mark()
+"Mark an option that a resumed run may change, and one that ``--help`` leaves to ``--help-all``."
 
 
 class Needs(NamedTuple):
@@ -61,12 +62,6 @@ class Needs(NamedTuple):
     def unset(self, values: Mapping[str, Any]) -> bool:
         """Whether none of the other options is set."""
         return all(values.get(name) is None for name in self.names)
-
-
-class ReadBy(NamedTuple):
-    """Marks an option that some models of the zoo read, and others do not."""
-
-    models: tuple[str, ...]
 
 
 class Values(NamedTuple):
@@ -176,7 +171,7 @@ class Option(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """The option on the command line, as '--layer-norm'; for a mapping in the singular."""
+        """The option on the command line, as '--batch-size'; for a mapping in the singular."""
         name = self.name.removesuffix("s") if self.type == Arguments else self.name
         return "--" + name.replace("_", "-")
 
@@ -185,6 +180,15 @@ class Option(NamedTuple):
         """Placeholder of the value in ``--help``; empty for a switch."""
         values = self.mark(Values)
         return self.mark(Metavar) or (values.metavar if values else "") or _TYPES[self.type].metavar
+
+    @property
+    def default_text(self) -> str:
+        """The default as the command line writes it; empty where there is none, or an empty mapping."""
+        if self.default is MISSING or self.type == Arguments:
+            return ""
+        if self.type is bool:
+            return "yes" if self.default else "no"
+        return NONE if self.default is None else str(self.default)
 
     @property
     def help(self) -> str:

@@ -14,6 +14,8 @@ pytest.importorskip("mkdocs", reason="The site's tools are not installed: pip in
 import griffe
 from mkdocs.config import load_config
 
+from sagann.config import SETTINGS
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
@@ -57,6 +59,12 @@ def test_the_front_page_links_to_pages_of_the_site(hook: ModuleType) -> None:
     assert "](quickstart.md)" in front
     assert "](security.md)" in front
     assert hook.linked("[security](../SECURITY.md)") == "[security](security.md)"
+
+
+def test_the_page_of_commands_has_every_option(hook: ModuleType) -> None:
+    page = hook.on_page_markdown((DOCS / "cli.md").read_text(), None, None, None)
+    rows = re.findall(r"^\| `(--[a-z-]+)[^`]*` \| ([^|]*) \| (.*) \|$", page, flags=re.MULTILINE)
+    assert rows == [(each.flag, each.default_text, each.help) for each in SETTINGS.values()]
 
 
 def test_every_page_leads_to_the_glossary() -> None:

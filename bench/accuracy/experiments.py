@@ -101,8 +101,9 @@ def _as_it_is(graph: Graph, _seed: int) -> Graph:
 KIPF = {"epochs": 100, "eval_every": 2, "lr": 0.01, "weight_decay": 5e-4, "decay": "first-layer"}
 VELICKOVIC = {"epochs": 100, "eval_every": 2, "lr": 0.01, "weight_decay": 5e-4}
 GCN = ModelConfig(model="gcn", hidden=16)
-GAT = ModelConfig(model="gat", hidden=64, heads=8, dropout=0.6, attention_dropout=0.6)
-GAT_PUBMED = ModelConfig(model="gat", hidden=64, heads=8, out_heads=8, dropout=0.6, attention_dropout=0.6)
+DROPPED = {"attention_dropout": 0.6}
+GAT = ModelConfig(model="gat", hidden=64, heads=8, dropout=0.6, model_options=DROPPED)
+GAT_PUBMED = ModelConfig(model="gat", hidden=64, heads=8, dropout=0.6, model_options={"out_heads": 8, **DROPPED})
 GCN_SOURCE = "Kipf and Welling, ICLR 2017, Table 2"
 GAT_SOURCE = "Velickovic et al., ICLR 2018, Table 2"
 

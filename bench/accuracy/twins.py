@@ -66,9 +66,11 @@ class Stack(nn.Module):
     def layer(self, in_dim: int, out_dim: int, hop: int) -> nn.Module:
         config, last = self.config, hop == self.config.layers - 1
         if config.model == "gat":
-            heads = config.out_heads if last else config.heads
+            options = config.model_options
+            heads = options.get("out_heads", 1) if last else config.heads
             head_dim = out_dim if last else out_dim // heads
-            return GATConv(in_dim, head_dim, heads=heads, concat=not last, dropout=config.attention_dropout)
+            dropout = options.get("attention_dropout", 0.0)
+            return GATConv(in_dim, head_dim, heads=heads, concat=not last, dropout=dropout)
         return {"gcn": GCNConv, "sage": SAGEConv, "residual-gcn": GCNConv}[config.model](in_dim, out_dim)
 
     def forward(self, x: Tensor | None, edge_index: Tensor, edge_type: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from sagann.config import SETTINGS
 from sagann.torchrun import is_worker, rank
 
 # Settings of `sagann train` by which several processes divide a graph.
-_WORKERS = tuple(setting for setting in SETTINGS.values() if setting.panel == "Workers")
+_WORKERS = tuple(SETTINGS[name] for name in ("workers", "worker_timeout", "balance"))
 OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a file that stands there.")]
 
 
@@ -71,7 +71,7 @@ def evaluate(
 ) -> int:
     """Measure a trained model on each split of its graph, or of another one.
 
-    Example: sagann evaluate --run runs/demo
+    Example: sagann evaluate runs/demo
     """
     with shared.loading():
         from sagann.cli.apply_run import use_run
@@ -101,7 +101,7 @@ def predict(
     and a column per class with its probability (.npy: a float32 matrix). Of a regression: vertex, prediction, or prediction_0,
     prediction_1, ... for several targets (.npy: a float32 array). Of links: src, dst, type and probability of each pair of --links (.npy: the probabilities).
 
-    Example: sagann predict --run runs/demo --out predictions.csv
+    Example: sagann predict runs/demo --out predictions.csv
     """
     with shared.loading():
         from sagann.cli.apply_run import use_run
@@ -120,7 +120,7 @@ def embed(
 ) -> int:
     """Write an embedding of every vertex: the input of the last layer, a float32 matrix with a row per vertex.
 
-    Example: sagann embed --run runs/demo --out embeddings.npy
+    Example: sagann embed runs/demo --out embeddings.npy
     """
     with shared.loading():
         from sagann.cli.apply_run import use_run

@@ -87,7 +87,7 @@ def _dense_bytes(config: ModelConfig, graph: Graph) -> int:
     if not is_sparse(graph.features):
         return 0
     few = subgraph(with_outputs(graph, 1), torch.arange(min(_FEW_VERTICES, graph.num_vertices)))
-    narrow = build_model(replace(config, layers=2, hidden=1, heads=1, out_heads=1), few)
+    narrow = build_model(replace(config, layers=2, hidden=1, heads=1), few)
     prepared = prepared_by(narrow, few).features
     is_dense = prepared is not None and not is_sparse(prepared)
     return graph.num_vertices * graph.num_features * _FLOAT_BYTES if is_dense else 0

@@ -13,7 +13,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -22,7 +22,7 @@ import typer
 from sagann.cli.signals import Signals
 from sagann.did_you_mean import nearest
 from sagann.errors import InputError, shown
-from sagann.options import NONE, Arguments, Option
+from sagann.options import ADVANCED, Arguments, Option
 from sagann.ranges import RANGES
 
 if TYPE_CHECKING:
@@ -168,16 +168,17 @@ def option(
     default: str | None = None,
     panel: str | None = None,
     name: str | None = None,
+    hidden: bool = False,
 ) -> Any:
     """An option with a value, for the annotation of a command's parameter.
 
-    ``default`` is the default in words, where it is not the parameter's, ``panel`` the title of the group of options, and
-    ``name`` the option with dashes, where it is not the parameter's name.
+    ``default`` is the default in words, where it is not the parameter's, ``panel`` the title of the group of options,
+    ``name`` the option with dashes, where it is not the parameter's name, and ``hidden`` whether --help leaves it to --help-all.
     """
     if default is not None:
         # Typer would put parentheses around the words.
         text = rf"{text} [dim]\[default: {default}][/dim]"
-    return typer.Option(*([name] if name else []), help=text, metavar=metavar, rich_help_panel=panel)
+    return typer.Option(*([name] if name else []), help=text, metavar=metavar, rich_help_panel=panel, hidden=hidden)
 
 
 def switch(name: str, text: str, *, panel: str | None = None, callback: Any = None) -> Any:
@@ -193,6 +194,21 @@ def _remember(context: typer.Context, parameter: typer.CallbackParam, value: Any
     return value
 
 
+def _show_all(context: typer.Context, value: bool) -> None:
+    """Show the help of a command with the parameters that --help leaves out."""
+    if value:
+        for each in context.command.params:
+            each.hidden = False  # type: ignore[attr-defined]
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HelpAllOption = Annotated[
+    bool,
+    typer.Option(
+        "--help-all", help="Show the advanced options too, and exit.", metavar="", is_eager=True, callback=_show_all
+    ),
+]
 DebugOption = Annotated[bool, switch("--debug", "Show the traceback of an error.", callback=_remember)]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress and no notes.", metavar="", callback=_remember)
@@ -218,7 +234,7 @@ def command(
 
     The function's parameter ``shared`` gets the Shared, and ``given`` the settings that were given on the command line. A
     parameter that is a dataclass stands for an option for each of its fields. ``first`` names an option whose value may also stand
-    without the option's name: ``sagann train demo``.
+    without the option's name: ``sagann train demo``. Where a setting is ADVANCED, there is --help-all.
     """
 
     def decorate(function: Callable[..., int | None]) -> Callable[..., int | None]:
@@ -235,7 +251,12 @@ def command(
                 own.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
 
         def run(
-            context: typer.Context, quiet: bool, debug: bool, threads: int | None, **arguments: Any
+            context: typer.Context,
+            quiet: bool,
+            debug: bool,
+            threads: int | None,
+            help_all: bool = False,
+            **arguments: Any,
         ) -> int | None:
             if first is not None:
                 arguments[first] = _one_of(arguments[first], arguments.pop(_FIRST), first)
@@ -269,6 +290,8 @@ def command(
             _parameter("debug", DebugOption, False),
             _parameter("threads", ThreadsOption, None),
         ]
+        if any(ADVANCED in each.marks for each in settings):
+            parameters.append(_parameter("help_all", HelpAllOption, False))
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run
@@ -279,26 +302,10 @@ def command(
 _FIRST = "first_argument"
 
 
-def refuse_given(options: Mapping[str, bool], what: str, *, beside: str, where: str, hint: str) -> None:
-    """Raise an InputError for the first of ``options`` that is given.
-
-    Args:
-        options: whether an option is given, by its name.
-        what: what is wrong about it.
-        beside: what it does not go with.
-        where: the command, or its command line.
-        hint: what to do; ``{name}`` is the option.
-    """
-    for name, is_given in options.items():
-        if is_given:
-            raise InputError(f"{what}: {name}, {beside} (in {where})", hint=hint.format(name=name))
-
-
 def _argument(name: str) -> Any:
-    """The argument that stands for an option without the option's name."""
-    return Annotated[
-        str | None, typer.Argument(help=f"The same as --{name}.", metavar=name.upper(), show_default=False)
-    ]
+    """The argument that stands for an option without the option's name; the line of usage has it."""
+    text = f"The same as --{name}."
+    return Annotated[str | None, typer.Argument(help=text, metavar=name.upper(), show_default=False, hidden=True)]
 
 
 def _one_of(option: Any, argument: str | None, name: str) -> Any:
@@ -316,12 +323,14 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
 
 
 def _annotation(setting: Option) -> Any:
-    name, default = setting.flag, setting.default
-    kind: Any = str
+    name = setting.flag
+    kind: Any = list[str] if setting.type == Arguments else str
     if setting.type is bool:
-        name, kind, default = f"{name}/--no-{name.removeprefix('--')}", bool, "yes" if default else "no"
-    elif setting.type == Arguments:
-        kind, default = list[str], MISSING
-    said = None if default is MISSING else NONE if default is None else str(default)
-    text = setting.help.replace("[", r"\[")
-    return Annotated[kind | None, option(text, setting.metavar, default=said, panel=setting.panel, name=name)]
+        name, kind = f"{name}/--no-{name.removeprefix('--')}", bool
+    said, text = setting.default_text or None, setting.help.replace("[", r"\[")
+    return Annotated[
+        kind | None,
+        option(
+            text, setting.metavar, default=said, panel=setting.panel, name=name, hidden=ADVANCED in setting.marks
+        ),
+    ]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import torch
 
-from sagann.cli.options import Given, Shared
+from sagann.cli.options import Shared
 from sagann.cli.prepare import require_vertices, training_graph
-from sagann.cli.run_settings import chosen_settings, new_engine, read_text
+from sagann.cli.run_settings import new_engine, read_text
 from sagann.config import RunConfig
 from sagann.errors import InputError
 from sagann.graph import Graph
@@ -27,7 +27,6 @@ from sagann.runtime.processor import num_cores, processor_name
 from sagann.saga.engine import using_engine
 from sagann.sampling import NeighborSampler
 from sagann.train import Trainer
-from sagann.train.run_folder import is_of_run
 
 MODELS = {"gcn": False, "sage": True}
 "Models that the performance model knows, and whether their layers put a vertex's own row beside its aggregate."
@@ -35,21 +34,18 @@ _UNCOUNTED, _BATCHES = 2, 5
 "Mini-batches that are sampled for the rate of sampling: the first ones compile and are not counted."
 
 
-def show_hybrid(
-    given: Given, file: Path | None, shared: Shared, *, devices: str, machine_file: Path | None
-) -> None:
+def show_hybrid(settings: RunConfig, shared: Shared, *, machine_file: Path | None) -> None:
     """Print what is predicted for the best split of seeds and threads: of this machine by a rehearsal, of another one by the equations."""
-    terminal = shared.terminal()
-    if machine_file is None:
-        # They are trainers of this machine: then the settings check them.
-        given = {**given, "devices": devices}
-    settings = chosen_settings(given, file, of_run=is_of_run(file))
+    terminal, devices = shared.terminal(), settings.train.devices
+    assert devices is not None
     fanouts = _checked(settings, by_equations=machine_file is not None)
-    if machine_file is None:
-        shared.add_user_file(settings.model.model)
-        described = described_here(devices)
-    else:
-        described = described_in(machine_file, devices)
+    if machine_file is not None and settings.train.link_rate is not None:
+        raise InputError(
+            "a machine that is described states the rates of its links: --link-rate, with --machine (in sagann "
+            "plan)",
+            hint="State bytes_per_s of the links in the file, or leave --machine out for this machine.",
+        )
+    described = described_here(devices) if machine_file is None else described_in(machine_file, devices)
     graph = training_graph(settings.data, task=settings.train.task, seed=settings.train.seed, say=terminal.say)
     require_vertices(graph, "--devices")
     total = min(settings.train.seeds_per_batch, int(graph.splits["train"].sum()))

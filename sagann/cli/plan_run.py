@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from sagann.byte_size import format_bytes
+from sagann.byte_size import format_bytes, parse_bytes
 from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import open_checked, require_vertices, training_graph, with_held_out, with_task
-from sagann.cli.run_settings import chosen_settings, new_engine, read_text
+from sagann.cli.prepare import open_checked, training_graph, with_held_out, with_task
+from sagann.cli.run_settings import chosen_settings, new_engine, read_text, require_nothing_of_workers
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
 from sagann.config import LINK_TASK, RunConfig
@@ -51,10 +51,72 @@ from sagann.train.streaming import Streaming
 NUM_VERTICES = 16
 
 
-def show_programs(given: Given, file: Path | None, shared: Shared, *, with_source: bool) -> None:
+_PROGRAMS, _STREAMED = "the programs of layers", "an epoch within a budget (--memory)"
+_SAMPLED, _TRAINERS, _PARTS = "mini-batches (--sample)", "several trainers (--devices)", "workers (--workers)"
+_READ_BY = {
+    "--show kernels": (_PROGRAMS,),
+    "--show steps": (_STREAMED,),
+    "--picture": (_STREAMED,),
+    "--machine": (_STREAMED, _TRAINERS),
+    "--learned": (_PARTS,),
+}
+"Plans that read an option of the command."
+
+
+def plan_run(
+    given: Given,
+    file: Path | None,
+    shared: Shared,
+    *,
+    show: str,
+    machine_file: Path | None,
+    picture: Path | None,
+    learned: Path | None,
+) -> None:
+    """Explain what ``sagann train`` would do; ``given`` are its settings on the command line, ``file`` is ``--config``."""
+    of_run = is_of_run(file)
+    settings = chosen_settings(given, file, of_run=of_run)
+    shared.add_user_file(settings.model.model)
+    plan = _plan_of(settings)
+    for name in (f"--show {show}", machine_file and "--machine", picture and "--picture", learned and "--learned"):
+        if name in _READ_BY and plan not in _READ_BY[name]:
+            raise InputError(
+                f"an option has no effect on this plan: {name}, and the plan is of {plan} (in sagann plan)",
+                hint=f"Leave {name} out, or plan {' or '.join(_READ_BY[name])}.",
+            )
+    if plan != _PARTS:
+        require_nothing_of_workers(given)
+    if plan == _PROGRAMS:
+        show_programs(settings, shared, with_source=show == "kernels")
+    elif plan == _STREAMED:
+        show_streaming(settings, shared, with_steps=show == "steps", machine_file=machine_file, picture=picture)
+    elif plan == _SAMPLED:
+        show_sampled(settings, shared)
+    elif plan == _TRAINERS:
+        # Imported here, as below: most plans are of one trainer.
+        from sagann.cli.plan_hybrid import show_hybrid
+
+        show_hybrid(settings, shared, machine_file=machine_file)
+    else:
+        from sagann.cli.plan_workers import show_workers
+
+        show_workers(settings, shared, learned=learned, run_dir=file.parent if file and of_run else None)
+
+
+def _plan_of(settings: RunConfig) -> str:
+    train = settings.train
+    if settings.workers > 1:
+        return _PARTS
+    if train.sample is not None:
+        return _SAMPLED if train.devices is None else _TRAINERS
+    return _PROGRAMS if train.memory is None else _STREAMED
+
+
+def show_programs(settings: RunConfig, shared: Shared, *, with_source: bool) -> None:
     """Print the layer programs of a model, and the source of their kernels if ``with_source``."""
     terminal = shared.terminal()
-    model, graph = _opened(_settings(given, file, shared), shared)
+    resolve_device(settings.train.device)
+    model, graph = _opened(settings, shared)
     engine = CompiledEngine()
     with using_engine(engine):
         _step(model, graph)
@@ -65,30 +127,22 @@ def show_programs(given: Given, file: Path | None, shared: Shared, *, with_sourc
 
 
 def show_streaming(
-    given: Given,
-    file: Path | None,
-    shared: Shared,
-    *,
-    budget_bytes: int,
-    with_steps: bool,
-    spill: Path | None,
-    machine_file: Path | None,
-    device_name: str,
-    picture: Path | None,
+    settings: RunConfig, shared: Shared, *, with_steps: bool, machine_file: Path | None, picture: Path | None
 ) -> None:
-    """Print the plan of an epoch within ``budget_bytes``, and its forecast."""
+    """Print the plan of an epoch within a budget, and its forecast."""
+    memory, spill = settings.train.memory, settings.train.spill
+    assert memory is not None
+    budget_bytes = parse_bytes(memory, where="--memory")
     terminal = shared.terminal()
     loaded_bytes = resident_bytes()
     # Training makes the folder on the same disk.
-    folder = nearest_folder((spill or RUNS).absolute())
+    folder = nearest_folder(Path(spill or RUNS).absolute())
     with made_by(Scratch(folder)):
-        settings = _settings(given, file, shared)
         model, opened = _opened(settings, shared)
-        require_vertices(opened, "--memory")
         graph = prepared_by(model, opened)
     if picture is not None:
         _check_picture(picture)
-    device = resolve_device(device_name)
+    device = resolve_device(settings.train.device)
     machine = None if machine_file is None else machine_in(machine_file, device)
     model = model.to(device)
     # For a CUDA device, blocks go to the host's memory unless a folder is named.
@@ -122,20 +176,13 @@ def show_streaming(
         write_picture(picture, {"planned": expected.timeline}, title=title, budget_bytes=budget_bytes)
 
 
-def show_sampled(given: Given, file: Path | None, shared: Shared, *, memory: str | None, device_name: str) -> None:
+def show_sampled(settings: RunConfig, shared: Shared) -> None:
     """Print the forecast of an epoch of mini-batches."""
-    terminal = shared.terminal()
-    settings = _settings(given, file, shared)
-    config = replace(settings.train, memory=memory or settings.train.memory, device=device_name)
-    if config.sample is None:
-        raise InputError(
-            "nothing is sampled: --sample is none (in sagann plan)",
-            hint="Leave it out, or name fanouts as --sample 25,10.",
-        )
+    terminal, config = shared.terminal(), settings.train
     streaming = Streaming.of(config, None, device=resolve_device(config.device), trains=False)
     with nullcontext() if streaming is None else streaming.large_arrays():
         graph = training_graph(settings.data, task=config.task, seed=config.seed, say=terminal.say)
-    check_memory(replace(settings, train=config), graph)
+    check_memory(settings, graph)
     terminal.say("Sampling, loading and training a few mini-batches ...")
     # The values of the graph were checked when it was opened.
     shared.load_compiler()
@@ -164,15 +211,11 @@ def machine_in(path: Path, device: torch.device) -> Machine:
     )
 
 
-def _settings(given: Given, file: Path | None, shared: Shared) -> RunConfig:
-    settings = chosen_settings(given, file, of_run=is_of_run(file))
-    shared.add_user_file(settings.model.model)
-    return settings
-
-
 def _opened(settings: RunConfig, shared: Shared) -> tuple[Any, Graph]:
     graph, say = open_checked(settings.data, keep_splits=False), shared.terminal().say
     graph = with_task(graph, settings.data, settings.train.task, say)
+    unit = graph.answers.unit
+    settings.train.require_effect(of_graphs=unit == "graph", of_links=unit == "link")
     if settings.train.task == LINK_TASK:
         graph = with_held_out(graph, settings.data.split, seed=settings.train.seed, say=say)
     shared.load_compiler()

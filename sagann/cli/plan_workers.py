@@ -5,30 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sagann.cli.options import Given, Shared
+import torch
+
+from sagann.cli.options import Shared
 from sagann.cli.prepare import open_checked, require_vertices, with_task
-from sagann.cli.run_settings import chosen_settings
+from sagann.config import RunConfig
 from sagann.errors import CheckpointError, first_line
 from sagann.graph.topology import Topology
 from sagann.nn import build_model
 from sagann.partition import RANGE_POLICIES, first_ranges, part_of, vertex_ranges
 from sagann.report.workers_text import PlannedPart, cost_model_table, parts_table, policies_text, speeds_text
+from sagann.train.agreement import require_divisible
 from sagann.train.learned import learned_costs
 from sagann.train.preparation import features_as, parameter_dtype, prepared_by
-from sagann.train.run_folder import is_of_run
 
 
-def show_workers(given: Given, file: Path | None, shared: Shared, *, learned: Path | None) -> None:
-    """Print the parts of the workers, and the cost model of the run ``learned``, or of the run that ``file`` belongs to."""
+def show_workers(settings: RunConfig, shared: Shared, *, learned: Path | None, run_dir: Path | None) -> None:
+    """Print the parts of the workers, and the cost model of the run ``learned``, or of the run in ``run_dir`` that the settings are of."""
     terminal = shared.terminal()
-    of_run = is_of_run(file)
-    settings = chosen_settings(given, file, of_run=of_run)
-    shared.add_user_file(settings.model.model)
+    require_divisible(settings.train, torch.device("cpu"), balance=settings.balance)
+    if settings.train.memory is not None:
+        terminal.say(
+            "What a worker streams is not planned: without --workers, a plan within --memory is of one process."
+        )
     costs = None if learned is None else learned_costs(learned)
-    if costs is None and of_run and settings.balance == "cost":
-        assert file is not None
+    if costs is None and run_dir is not None and settings.balance == "cost":
         try:
-            costs = learned_costs(file.parent)
+            costs = learned_costs(run_dir)
         except CheckpointError as error:
             terminal.say(f"The run gives no cost model: {first_line(error)}")
     graph = with_task(

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sagann.cli.options import refuse_given
 from sagann.config import SETTINGS, DataConfig, ModelConfig, RunConfig, TrainConfig
 from sagann.did_you_mean import closest
 from sagann.errors import InputError
@@ -140,13 +139,13 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunConfig:
 
 def require_nothing_of_workers(given: Mapping[str, Any]) -> None:
     """Refuse settings on the command line that have an effect on several workers alone."""
-    refuse_given(
-        {"--balance": "balance" in given, "--worker-timeout": "worker_timeout" in given},
-        "nothing is divided without workers",
-        beside="and there is one process",
-        where="the command line",
-        hint="Leave {name} out, or start workers (--workers 2).",
-    )
+    for name in ("balance", "worker_timeout"):
+        if name in given:
+            raise InputError(
+                f"nothing is divided without workers: {SETTINGS[name].flag}, and there is one process (in the "
+                "command line)",
+                hint=f"Leave {SETTINGS[name].flag} out, or start workers (--workers 2).",
+            )
 
 
 def absolute_path(source: str) -> str:

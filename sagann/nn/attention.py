@@ -15,7 +15,7 @@ from sagann.graph import Graph, Topology, add_self_loops
 from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import destinations
-from sagann.nn.layer_widths import require_counts, require_widths
+from sagann.nn.layer_widths import require_counts, require_share, require_widths
 from sagann.nn.layers import glorot_linear
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.edge import named, scattered
@@ -29,6 +29,7 @@ class _Attention(SagaLayer):
     def __init__(self, head_dim: int, *, num_heads: int, concat: bool, attention_dropout: float) -> None:
         super().__init__()
         require_counts(self, of="heads", hint="Leave num_heads out for one head.", num_heads=num_heads)
+        require_share(self, attention_dropout=attention_dropout)
         self.num_heads, self.head_dim, self.concat = num_heads, head_dim, concat
         self.attention_dropout = attention_dropout
 

@@ -1,4 +1,4 @@
-"""Widths of layers, and numbers of heads and relations: refused where a layer cannot make its parameters of them."""
+"""Widths of layers, numbers of heads and relations, and shares: refused where a layer can do nothing with them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def require_widths(layer: nn.Module, **widths: object) -> None:
 
 
 def require_counts(layer: nn.Module, *, of: str, hint: str, **counts: object) -> None:
-    """Refuse numbers of heads or of relations that are no integers of at least 1.
+    """Refuse numbers of heads or of relations that are no integers from 1 to 2^31 - 1.
 
     Args:
         layer: the layer that is being made.
@@ -46,9 +46,20 @@ def require_counts(layer: nn.Module, *, of: str, hint: str, **counts: object) ->
         InputError: a count is refused.
     """
     for name, value in counts.items():
-        if not isinstance(value, Integral) or int(value) < 1:
+        if not isinstance(value, Integral) or not 1 <= int(value) < 2**31:
             raise InputError(
-                f"the layer needs {of}: {name} = {shown(value)}, expected an integer of at least 1 (in "
+                f"the layer needs {of}: {name} = {shown(value)}, expected an integer from 1 to 2^31 - 1 (in "
                 f"{type(layer).__name__})",
                 hint=hint,
+            )
+
+
+def require_share(layer: nn.Module, **shares: float) -> None:
+    """Refuse arguments of a layer's constructor that are no numbers from 0 to 1."""
+    for name, value in shares.items():
+        if not 0 <= value <= 1:
+            raise InputError(
+                f"a share out of range: {name} = {value}, expected a number from 0 to 1 (in "
+                f"{type(layer).__name__})",
+                hint=f"Change {name}.",
             )

@@ -11,9 +11,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from sagann.errors import InputError
 from sagann.graph import Graph, Topology
 from sagann.kernels.row_dropout import dropout
+from sagann.nn.layer_widths import require_share
 from sagann.nn.layers import GCN
 from sagann.saga import Edge, SagaLayer
 
@@ -40,11 +40,7 @@ class Propagation(SagaLayer):
 
     def __init__(self, teleport: float = 0.0) -> None:
         super().__init__()
-        if not 0 <= teleport <= 1:
-            raise InputError(
-                f"a share out of range: teleport = {teleport}, expected a number from 0 to 1 (in Propagation)",
-                hint="Change teleport; 0.1 is usual.",
-            )
+        require_share(self, teleport=teleport)
         self.teleport = teleport
 
     def apply_edge(self, edge: Edge) -> Tensor:

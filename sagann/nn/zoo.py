@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sagann.config import ModelConfig, class_in_file
-from sagann.did_you_mean import closest, did_you_mean
+from sagann.config import ATTENTION, ModelConfig, class_in_file
+from sagann.constructor_options import check_options
+from sagann.did_you_mean import did_you_mean
 from sagann.errors import InputError, shown
 from sagann.graph import Graph, for_task
 from sagann.graph.task import answers_of, without_others
@@ -32,50 +33,31 @@ from sagann.nn.user_model import layer_from_class, load_class, module_from_class
 from sagann.options import options_of, refuse
 from sagann.saga import SagaLayer
 
-ATTENTION = MappingProxyType({"gat": GAT, "gatv2": GATv2, "transformer": TransformerConv})
-"Layers with attention heads, by the names of their models."
-
 
 def check_names(config: ModelConfig) -> None:
-    """Check the names in a ModelConfig, and what its model does not take; options of a model of the zoo become fields."""
-    is_own = class_in_file(config.model) is not None
-    if not is_own and config.model not in MODELS:
-        raise InputError(
-            f"unknown model: {shown(config.model)}, expected one of {', '.join(MODELS)} (in ModelConfig.model)",
-            hint=f"{did_you_mean(config.model, MODELS)}Choose one of these, or name your own as path/to/file.py:ClassName.",
+    """Check the names in a ModelConfig, and what its model does not take. Options of a class of one's own are checked with the class."""
+    # As a run gives them back.
+    object.__setattr__(config, "model_options", json.loads(json.dumps(config.model_options)))
+    if class_in_file(config.model) is None:
+        if config.model not in MODELS:
+            raise InputError(
+                f"unknown model: {shown(config.model)}, expected one of {', '.join(MODELS)} (in ModelConfig.model)",
+                hint=f"{did_you_mean(config.model, MODELS)}Choose one of these, or name your own as path/to/file.py:ClassName.",
+            )
+        check_options(
+            MODELS[config.model],
+            config.model_options,
+            taken=["config", "graph", *options_of(ModelConfig)],
+            where="ModelConfig.model_options",
+            what="model_options",
+            name=config.model,
         )
-    # As a run gives them back. Those of a class of one's own are checked with the class.
-    given: dict[str, Any] = json.loads(json.dumps(config.model_options))
-    for name in () if is_own else (*given,):
-        _take_option(config, name, given.pop(name))
-    object.__setattr__(config, "model_options", given)
     pooled_by(config.pool, where="ModelConfig.pool")
-    if config.batch_norm:
-        refuse(config, ["layer_norm"], "batch_norm is set: a layer has one norm", "leave batch_norm out")
     if config.model in ATTENTION and config.hidden % config.heads:
         raise InputError(
             f"the heads do not divide the width: hidden {config.hidden}, heads {config.heads} (in {config.model})",
             hint=f"Use hidden = {config.hidden // config.heads * config.heads or config.heads} or other heads.",
         )
-
-
-def _take_option(config: ModelConfig, name: str, value: Any) -> None:
-    known = {
-        each: option for each, option in options_of(ModelConfig).items() if each not in ("model", "model_options")
-    }
-    where = "ModelConfig.model_options"
-    if name not in known:
-        raise InputError(
-            f"{config.model} has no such option: {shown(name)} (in {where})", hint=closest(name, known)
-        )
-    before, value = getattr(config, name), known[name].checked(value)
-    if before not in (known[name].default, value):
-        raise InputError(
-            f"an option of the model is given twice: {name} = {shown(before)}, and {shown(value)} in "
-            f"model_options (in {where})",
-            hint="Leave one of them out.",
-        )
-    object.__setattr__(config, name, value)
 
 
 def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
@@ -99,15 +81,14 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
             f"the graph has no classes to learn, and no targets: {answers_of(graph)} (in graph '{graph.name}')",
             hint="Give the graph labels and num_classes, or targets.",
         )
-    build = MODELS.get(config.model, _build_users)
     if answers.unit != "graph":
-        return build(config, graph)
+        return _build(config, graph)
     if config.model not in MODELS and reads_graphs(_users_class(config)):
-        return build(config, with_outputs(graph, num_outputs))
-    gnn = build(config, with_outputs(graph, config.hidden))
+        return _build(config, with_outputs(graph, num_outputs))
+    gnn = _build(config, with_outputs(graph, config.hidden))
     if reads_graphs(gnn):
         # A model of PyG that shows only when it runs that it pools.
-        return build(config, with_outputs(graph, num_outputs))
+        return _build(config, with_outputs(graph, num_outputs))
     return GraphModel(
         gnn,
         config.hidden,
@@ -117,8 +98,14 @@ def build_model(config: ModelConfig, graph: Graph) -> nn.Module:
     )
 
 
+def _build(config: ModelConfig, graph: Graph) -> nn.Module:
+    if config.model not in MODELS:
+        return _build_users(config, graph)
+    return MODELS[config.model](config, graph, **config.model_options)
+
+
 def _link_model(config: ModelConfig, graph: Graph) -> nn.Module:
-    gnn = MODELS.get(config.model, _build_users)(config, with_outputs(graph, config.hidden))
+    gnn = _build(config, with_outputs(graph, config.hidden))
     if config.model not in MODELS and own_score(gnn) is not None:
         refuse(config, ["decoder"], f"{type(gnn).__name__} has a score of its own")
         return gnn
@@ -139,48 +126,78 @@ def with_outputs(graph: Graph, num_outputs: int) -> Graph:
 
 
 def _stack(
-    layer: Callable[[ModelConfig, int, int, bool], SagaLayer],
+    config: ModelConfig,
+    graph: Graph,
+    layer: Callable[[int, int, bool], SagaLayer],
     activation: Callable[[Tensor], Tensor] | None = torch.relu,
-) -> Callable[[ModelConfig, Graph], GNN]:
-    """A builder of stacks; ``layer(config, in_dim, out_dim, is_last)`` makes one layer."""
+) -> GNN:
+    """A stack; ``layer(in_dim, out_dim, is_last)`` makes one layer."""
+    encoder, in_dim = _encoder(config, graph)
+    dims = [in_dim, *[config.hidden] * (config.layers - 1), graph.num_outputs]
+    pairs = list(pairwise(dims))
+    layers = [layer(a, b, hop == len(pairs) - 1) for hop, (a, b) in enumerate(pairs)]
+    norms = _norms(config, dims[1:-1])
+    return GNN(layers, encoder=encoder, dropout=config.dropout, norms=norms, activation=activation)
 
-    def build(config: ModelConfig, graph: Graph) -> GNN:
-        encoder, in_dim = _encoder(config, graph)
-        dims = [in_dim, *[config.hidden] * (config.layers - 1), graph.num_outputs]
-        pairs = list(pairwise(dims))
-        layers = [layer(config, a, b, hop == len(pairs) - 1) for hop, (a, b) in enumerate(pairs)]
-        norms = _norms(config, dims[1:-1])
-        return GNN(layers, encoder=encoder, dropout=config.dropout, norms=norms, activation=activation)
+
+def _norms(config: ModelConfig, dims: Sequence[int]) -> list[nn.Module]:
+    if config.norm is None:
+        return []
+    return [nn.BatchNorm1d(dim) if config.norm == "batch" else nn.LayerNorm(dim) for dim in dims]
+
+
+def _plain(kind: Callable[[int, int], SagaLayer]) -> Callable[[ModelConfig, Graph], GNN]:
+    return lambda config, graph: _stack(config, graph, lambda in_dim, out_dim, _: kind(in_dim, out_dim))
+
+
+def _attention(
+    config: ModelConfig,
+    graph: Graph,
+    kind: Callable[..., SagaLayer],
+    activation: Callable[[Tensor], Tensor],
+    *,
+    out_heads: int,
+    attention_dropout: float,
+) -> GNN:
+    def layer(in_dim: int, out_dim: int, is_last: bool) -> SagaLayer:
+        heads = out_heads if is_last else config.heads
+        return kind(
+            in_dim,
+            out_dim if is_last else out_dim // heads,
+            num_heads=heads,
+            concat=not is_last,
+            attention_dropout=attention_dropout,
+        )
+
+    return _stack(config, graph, layer, activation)
+
+
+def _leaky(kind: type[GAT | GATv2]) -> Callable[..., GNN]:
+    def build(
+        config: ModelConfig,
+        graph: Graph,
+        *,
+        out_heads: int = 1,
+        attention_dropout: float = 0.0,
+        negative_slope: float = 0.2,
+    ) -> GNN:
+        sloped = partial(kind, negative_slope=negative_slope)
+        return _attention(config, graph, sloped, F.elu, out_heads=out_heads, attention_dropout=attention_dropout)
 
     return build
 
 
-def _norms(config: ModelConfig, dims: Sequence[int]) -> list[nn.Module]:
-    if config.batch_norm:
-        return [nn.BatchNorm1d(dim) for dim in dims]
-    return [nn.LayerNorm(dim) for dim in dims] if config.layer_norm else []
-
-
-def _plain(kind: Callable[[int, int], SagaLayer]) -> Callable[[ModelConfig, Graph], GNN]:
-    return _stack(lambda _config, in_dim, out_dim, _is_last: kind(in_dim, out_dim))
-
-
-def _attention(config: ModelConfig, in_dim: int, out_dim: int, is_last: bool) -> SagaLayer:
-    heads = config.out_heads if is_last else config.heads
-    # The softmax of a transformer is over products, without a LeakyReLU.
-    slope = {} if config.model == "transformer" else {"negative_slope": config.negative_slope}
-    return ATTENTION[config.model](
-        in_dim,
-        out_dim if is_last else out_dim // heads,
-        num_heads=heads,
-        concat=not is_last,
-        attention_dropout=config.attention_dropout,
-        **slope,
+def _transformer(config: ModelConfig, graph: Graph, *, out_heads: int = 1, attention_dropout: float = 0.0) -> GNN:
+    return _attention(
+        config, graph, TransformerConv, torch.relu, out_heads=out_heads, attention_dropout=attention_dropout
     )
 
 
-def _residual_gcn(config: ModelConfig, in_dim: int, out_dim: int, is_last: bool) -> ResidualGCN:
-    return ResidualGCN(in_dim, out_dim, activated=not is_last, linear_shortcut=config.linear_shortcut)
+def _residual_gcn(config: ModelConfig, graph: Graph, *, linear_shortcut: bool = False) -> GNN:
+    def layer(in_dim: int, out_dim: int, is_last: bool) -> SagaLayer:
+        return ResidualGCN(in_dim, out_dim, activated=not is_last, linear_shortcut=linear_shortcut)
+
+    return _stack(config, graph, layer, None)
 
 
 def _ggnn(config: ModelConfig, graph: Graph) -> GNN:
@@ -199,11 +216,7 @@ def _ggnn(config: ModelConfig, graph: Graph) -> GNN:
 
 def _of_graph(layer: Callable[[Graph, int, int], SagaLayer]) -> Callable[[ModelConfig, Graph], GNN]:
     """A builder of stacks of layers that depend on the graph; ``layer(graph, in_dim, out_dim)`` makes one."""
-
-    def build(config: ModelConfig, graph: Graph) -> GNN:
-        return _plain(lambda in_dim, out_dim: layer(graph, in_dim, out_dim))(config, graph)
-
-    return build
+    return lambda config, graph: _plain(partial(layer, graph))(config, graph)
 
 
 def _sgc(config: ModelConfig, graph: Graph) -> Propagated:
@@ -211,12 +224,12 @@ def _sgc(config: ModelConfig, graph: Graph) -> Propagated:
     return Propagated(_rows(graph, dim, bias=False), None, hops=config.layers, teleport=0.0, bias_dim=dim)
 
 
-def _appnp(config: ModelConfig, graph: Graph) -> Propagated:
+def _appnp(config: ModelConfig, graph: Graph, *, teleport: float = 0.1) -> Propagated:
     return Propagated(
         _rows(graph, config.hidden),
         nn.Linear(config.hidden, graph.num_outputs),
         hops=config.layers,
-        teleport=config.teleport,
+        teleport=teleport,
         dropout=config.dropout,
     )
 
@@ -278,7 +291,7 @@ def _encoder(config: ModelConfig, graph: Graph) -> tuple[nn.Module | None, int]:
     return EmbeddingEncoder(graph.num_vertices, config.hidden), config.hidden
 
 
-MODELS = MappingProxyType(
+MODELS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {
         "commnet": _plain(CommNet),
         "gcn": _plain(GCN),
@@ -286,11 +299,11 @@ MODELS = MappingProxyType(
         "gated-gcn": _plain(GatedGCN),
         "ggnn": _ggnn,
         "gin": _plain(GIN),
-        "gat": _stack(_attention, F.elu),
+        "gat": _leaky(GAT),
         "sage": _plain(SAGE),
-        "residual-gcn": _stack(_residual_gcn, None),
-        "gatv2": _stack(_attention, F.elu),
-        "transformer": _stack(_attention),
+        "residual-gcn": _residual_gcn,
+        "gatv2": _leaky(GATv2),
+        "transformer": _transformer,
         "edgeconv": _plain(EdgeConv),
         "pna": _of_graph(lambda graph, a, b: PNA(a, b, PNA.mean_log_degree_of(graph))),
         "rgcn": _of_graph(lambda graph, a, b: RGCN(a, b, max(graph.num_edge_types, 1))),
@@ -299,4 +312,4 @@ MODELS = MappingProxyType(
         "appnp": _appnp,
     }
 )
-"Builders of the zoo's models by name."
+"Builders of the zoo's models by name: of a ModelConfig, a graph, and the model's own options."

@@ -28,15 +28,10 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "layers": st.integers(1, 4),
     "hidden": st.sampled_from([8, 16]),
     "dropout": st.floats(0, 0.9),
-    "layer_norm": st.booleans(),
+    "norm": st.sampled_from(["none", "batch", "layer"]),
     "encoder": st.sampled_from(["auto", "none", "linear"]),
     "heads": st.sampled_from([1, 2, 8]),
-    "out_heads": st.integers(1, 3),
-    "attention_dropout": st.floats(0, 0.9),
-    "linear_shortcut": st.booleans(),
-    "teleport": st.floats(0, 0.9),
-    "negative_slope": st.floats(-1, 1),
-    "model_options": st.sampled_from([{}, {"teleport": 0.5}, {"heads": 4, "negative_slope": 0.1}]),
+    "model_options": st.sampled_from([{}, {"teleport": 0.5}, {"out_heads": 2, "attention_dropout": 0.3}]),
     "task": st.sampled_from(["none", "classification"]),
     "loss": st.sampled_from(["none", "cross_entropy"]),
     "class_weights": st.sampled_from(["none", "balanced", [1, 2.5, 0.5]]),
@@ -83,7 +78,7 @@ BAD: st.SearchStrategy[Any] = st.one_of(
     ),
 )
 # A width of a million is refused where memory is short, and else trained, for minutes: no mutation, but slow.
-SLOW = [("hidden", 10**6), ("out_heads", 10**6)]
+SLOW = [("hidden", 10**6)]
 
 
 mutations = st.dictionaries(st.sampled_from(MUTABLE), BAD, max_size=3).filter(

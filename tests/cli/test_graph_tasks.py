@@ -122,7 +122,7 @@ def test_the_programs_of_a_models_layers_are_shown(invoke: Invoke, rings: Path) 
         ("train", ("--task", "regression"), "the task does not fit the graph"),
         ("train", ("--pool", "softmax"), "an accumulator that cannot pool: 'softmax'"),
         ("train", ("--pool", "mean,"), "unknown accumulator"),
-        ("plan", ("--memory", "1GiB"), "the task is graph-classification, and --memory plans how one graph is trained"),
+        ("plan", ("--memory", "1GiB"), "memory is refused: '1GiB', expected None where whole graphs are learned"),
         ("plan", ("--workers", "2"), "the task is graph-classification, and --workers plans"),
     ],
 )  # fmt: skip

@@ -4,15 +4,19 @@ import gc
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import sagann
 
 # A module that is first imported while a test replaces load_graph would keep the replacement.
 import sagann.cli.prepare
+from sagann.cli.main import app
 from sagann.cli.run_settings import chosen_settings
 from sagann.config import SETTINGS
+from sagann.options import ADVANCED
 from tests.cli.conftest import Invoke
 
 COMMANDS = (
@@ -70,8 +74,26 @@ def test_help_shows_defaults_and_groups(invoke: Invoke, monkeypatch: pytest.Monk
     text = invoke("train", "--help").out
     assert f"{SETTINGS['hidden'].help} [default: 128]" in " ".join(text.replace("│", " ").split())
     assert "[default: runs/DATA-MODEL, numbered]" in text
-    for group in ("Data", "Model", "Optimisation", "Evaluation and early stopping", "Run folder"):
+    for group in ("Data", "Model", "Training", "Devices and memory", "Mini-batches", "Evaluation", "Options"):
         assert f"─ {group} ─" in text
+
+
+def test_help_leaves_advanced_options_to_help_all(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    texts = [invoke("train", name).out for name in ("--help", "--help-all")]
+    usual, every = ({*re.findall(r"│ (--[\w-]+)", text)} for text in texts)
+    assert every - usual == {option.flag for option in SETTINGS.values() if ADVANCED in option.marks}
+    assert len(usual) < 50
+    assert texts[0].count("╭") == 7
+    assert "--help-all" in usual
+
+
+def test_all_commands_have_at_most_120_options() -> None:
+    def options(command: Any) -> set[str]:
+        own = {each.opts[0] for each in command.params if each.opts[0].startswith("--")}
+        return own.union(*map(options, getattr(command, "commands", {}).values()))
+
+    assert len(options(typer.main.get_command(app))) <= 120
 
 
 @pytest.mark.parametrize(
@@ -223,7 +245,12 @@ def test_wrong_use_exits_2(invoke: Invoke, arguments: list[str], message: str) -
         ("train demo --early-stop 10", "options: --patience)", "train demo --patience 10"),
         ("train demo --nproc 2", "options: --workers)", "train demo --workers 2"),
         ("train demo --arch gat", "options: --model)", "train demo --model gat"),
-        ("train demo --norm", "options: --batch-norm)", "train demo --batch-norm"),
+        ("train demo --batch-norm", "options: --norm)", "train demo --norm batch"),
+        (
+            "train demo --model appnp --teleport 0.2",
+            "options: --model-option)",
+            "train demo --model appnp --model-option teleport=0.2",
+        ),
         ("train demo --directed", "options: --no-undirected)", "train demo --no-undirected"),
         ("train demo --save-dir x", "options: --out)", "train demo --out x"),
         ("train demo --train-ratio 0.6", "options: --split)", "train demo --split random:0.6,0.2"),

@@ -54,18 +54,14 @@ def test_lists_that_name_no_trainers_are_refused(devices: str) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            (*U250, "--link-rate", "1e9"),
-            "a machine that is described states the rates of its links: --link-rate, with --machine",
-        ),
+        ((*U250, "--link-rate", "1e9"), "states the rates of its links: --link-rate, with --machine"),
         (("--link-rate", "-1"), "--link-rate"),
         (("--machine", "nowhere.toml"), "machine file cannot be read"),
-        ((*U250, "--memory", "1GiB"), "several trainers are predicted without this option"),
-        ((*U250, "--device", "cpu"), "several trainers are predicted without this option"),
+        ((*U250, "--memory", "1GiB"), "memory is refused: '1GiB', expected None where devices is set"),
         ((*U250, "--model", "gat"), "the performance model does not know this model"),
         ((*U250, "--layers", "3"), "fanouts do not fit the layers"),
         ((*U250, "--batch-size", "1"), "fewer seeds than trainers"),
-        ((*U250, "--workers", "2"), "the parts of workers are planned for the whole graph in memory"),
+        (("--workers", "2"), "sample is refused: (25, 10), expected None where several workers train"),
     ],
 )
 def test_what_does_not_go_together_is_refused(given: tuple[str, ...], message: str, invoke: Invoke) -> None:

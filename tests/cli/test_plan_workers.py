@@ -76,6 +76,12 @@ def test_parts_are_shown_with_their_halo(invoke: Invoke) -> None:
     assert "Cost model" not in ended.out
 
 
+def test_a_budget_divides_no_other_way(invoke: Invoke) -> None:
+    ended = invoke(*PLAN, "--memory", "1GiB")
+    assert (ended.code, ended.out) == (0, invoke(*PLAN).out)
+    assert "What a worker streams is not planned" in ended.err
+
+
 def test_what_a_run_has_learned_divides_the_graph(tmp_path: Path, invoke: Invoke) -> None:
     run = run_folder(tmp_path / "run", {"balance": learned_state()})
     ended = invoke(*PLAN, "--balance", "cost", "--learned", run)
@@ -137,12 +143,15 @@ def test_a_run_without_a_model_is_refused(
     ("options", "message"),
     [
         (
-            ("--workers", 2, "--memory", "1GiB"),
-            "the parts of workers are planned for the whole graph in memory: --memory",
+            ("--workers", 2, "--memory", "1GiB", "--balance", "cost"),
+            "vertices do not move between workers that stream",
         ),
-        (("--workers", 2, "--sample", "5,5"), "--sample, with --workers"),
-        (("--balance", "cost"), "nothing is divided without workers: --balance, and no --workers"),
-        (("--learned", "x"), "--learned, and no --workers"),
+        (
+            ("--workers", 2, "--sample", "5,5"),
+            "sample is refused: (5, 5), expected None where several workers train",
+        ),
+        (("--balance", "cost"), "nothing is divided without workers: --balance, and there is one process"),
+        (("--learned", "x"), "--learned, and the plan is of the programs of layers"),
         (("--workers", 2, "--learned", "x"), "not a run folder"),
     ],
 )

@@ -23,7 +23,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         data = "demo"
         [model]
         hidden = 32
-        layer_norm = true
+        norm = "layer"
         [train]
         lr = 1
         optimizer = "SGD"
@@ -31,11 +31,11 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
         patience = 5
         """,
     )
-    given = {"hidden": 64, "layer_norm": False, "optimizer_options": {"momentum": 0.5}, "patience": None}
+    given = {"hidden": 64, "norm": None, "optimizer_options": {"momentum": 0.5}, "patience": None}
     settings = settings_of(merge(read_tables(file), given))
     assert settings.data.data == "demo"
     assert settings.model.hidden == 64
-    assert settings.model.layer_norm is False
+    assert settings.model.norm is None
     assert settings.train.lr == 1.0
     assert settings.train.optimizer_options == {"momentum": 0.5}
     assert settings.train.patience is None
@@ -47,7 +47,7 @@ def test_written_settings_are_the_same_settings(tmp_path: Path) -> None:
         "data": "demo",
         "split": "random:0.5,0.1",
         "model": "gat",
-        "attention_dropout": 0.1,
+        "model_options": {"attention_dropout": 0.1},
         "lr": 1e-3,
         "optimizer": "AdamW",
         "optimizer_options": {"betas": [0.8, 0.99]},

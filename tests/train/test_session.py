@@ -258,7 +258,9 @@ def test_the_rate_after_the_last_step_may_be_anything(epochs):
 
 def test_models_of_the_zoo_resume_bitwise(tmp_path):
     def gat():
-        return build_model(ModelConfig(model="gat", hidden=8, heads=2, attention_dropout=0.3), community_graph())
+        return build_model(
+            ModelConfig(model="gat", hidden=8, heads=2, model_options={"attention_dropout": 0.3}), community_graph()
+        )
 
     check_resume(tmp_path, kind=gat)
 

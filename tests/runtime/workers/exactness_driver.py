@@ -106,7 +106,9 @@ def cases() -> Iterator[tuple[str, Callable[[], nn.Module], Graph, Engine]]:
     for name in DISTINCT:
         graph = labelled_graph(types=3 if name in TYPED else 0)
         options = {"attention_dropout": 0.3} if name == "gat" else {}
-        config = ModelConfig(model=name, hidden=8, layers=3 if "gcn" in name else 2, dropout=0.5, **options)
+        config = ModelConfig(
+            model=name, hidden=8, layers=3 if "gcn" in name else 2, dropout=0.5, model_options=options
+        )
         yield name, lambda config=config, graph=graph: build_model(config, graph), graph, compiled
     yield "README", own, labelled_graph(), compiled
     yield "README, naive", own, labelled_graph(), NaiveEngine()
