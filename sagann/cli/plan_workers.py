@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from sagann.cli.options import Shared
 from sagann.cli.prepare import open_checked, require_vertices, with_task
 from sagann.config import RunConfig
@@ -23,7 +21,7 @@ from sagann.train.preparation import features_as, parameter_dtype, prepared_by
 def show_workers(settings: RunConfig, shared: Shared, *, learned: Path | None, run_dir: Path | None) -> None:
     """Print the parts of the workers, and the cost model of the run ``learned``, or of the run in ``run_dir`` that the settings are of."""
     terminal = shared.terminal()
-    require_divisible(settings.train, torch.device("cpu"), balance=settings.balance)
+    require_divisible(settings.train, balance=settings.balance)
     if settings.train.memory is not None:
         terminal.say(
             "What a worker streams is not planned: without --workers, a plan within --memory is of one process."
