@@ -16,17 +16,12 @@ import sagann.compiler.capture
 from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.nn import ModelConfig, build_model
-from sagann.runtime.forecasting.rehearsal import rehearse
 from sagann.runtime.streaming import capturing
 from sagann.runtime.streaming.capturing import captured
-from sagann.runtime.streaming.stream import foretell
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, SagaLayer
-from sagann.train import Contract, Predictor, TrainConfig, Trainer
-from sagann.train.streaming import Streaming
+from sagann.train import TrainConfig, Trainer
 from tests.graphs import labelled_graph, random_topology
-from tests.plan.machines import ROUND
-from tests.runtime.forecasting.models import model_and_graph
 from tests.tolerances import assert_close
 from tests.train.runs import community_graph
 
@@ -53,28 +48,6 @@ def test_a_run_within_a_budget_traces_the_model_once_to_train_and_once_to_evalua
     trainer.fit()
     trainer.evaluate()
     assert sorted(traces) == [False, True]
-
-
-def test_embeddings_trace_the_model_once_up_to_its_last_layer(traces: list[bool], tmp_path: Path) -> None:
-    graph = community_graph(600)
-    predictor = Predictor(
-        build_model(ModelConfig(hidden=8), graph),
-        Contract.of(graph),
-        device=torch.device("cpu"),
-        streaming=Streaming(memory_bytes=120 << 10, spill=tmp_path, trains=False),
-    )
-    for new in (graph, community_graph(300)):
-        predictor.embed(new)
-    assert traces == [False]
-    predictor.release()
-
-
-def test_a_plan_and_its_rehearsal_on_a_part_of_the_graph_trace_the_model_once(traces: list[bool]) -> None:
-    model, graph = model_and_graph("gat")
-    planned = foretell(model, graph, budget_bytes=600_000)
-    assert planned.plan.num_intervals > 2
-    rehearse(model, graph, planned, ROUND)
-    assert traces == [True]
 
 
 def test_another_configuration_or_form_is_another_program(traces: list[bool]) -> None:
@@ -145,7 +118,6 @@ CHANGES: dict[str, Callable[[Scaled], object]] = {
     "an attribute": lambda model: setattr(model, "shifts", True),
     "a module": lambda model: setattr(model, "first", nn.Linear(8, 6, bias=False)),
     "a parameter of another shape": lambda model: setattr(model.first, "bias", nn.Parameter(torch.ones(1))),
-    "a parameter of the same shape": lambda model: setattr(model.first, "bias", nn.Parameter(torch.ones(4))),
     "values of a parameter": lambda model: model.first.bias.data.fill_(3.0),
     "a frozen parameter": lambda model: model.first.requires_grad_(False),
     "an accumulator": lambda model: setattr(model.layer, "accumulator", "max"),

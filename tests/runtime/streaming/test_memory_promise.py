@@ -127,10 +127,9 @@ def epochs_within(
 @pytest.mark.parametrize(
     "model",
     [
-        "gcn",
+        pytest.param("gcn", marks=pytest.mark.thorough),
         "residual-gcn:4",
         pytest.param("ggnn", marks=pytest.mark.thorough),
-        pytest.param("residual-gcn:8", marks=pytest.mark.thorough),
     ],
 )
 def test_the_least_budget_survives(model: str, limited: Callable[[int], Sequence[str]], tmp_path: Path) -> None:
@@ -143,7 +142,9 @@ A_FEW = 6
 
 @pytest.mark.slow
 @pytest.mark.alone
-@pytest.mark.parametrize("model", ["gcn", "ggnn", "residual-gcn:8"])
+@pytest.mark.parametrize(
+    "model", ["ggnn", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("gcn", "residual-gcn:8"))]
+)
 def test_the_budget_that_is_offered_survives_and_is_of_use(
     model: str, limited: Callable[[int], Sequence[str]], tmp_path: Path
 ) -> None:

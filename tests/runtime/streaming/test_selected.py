@@ -46,6 +46,7 @@ def picked(plan: Plan) -> set[tuple[str, str]]:
     return {(block.kind, block.needed_by.name) for block in loads if block.needed_by is not None}
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", DISTINCT)
 @pytest.mark.parametrize(
     ("count", "order", "on_disk"), [(2, "stage", False), (3, "row", True), (7, "column", False)]
@@ -66,8 +67,7 @@ def test_every_model_of_the_zoo(name: str, count: int, order: Order, on_disk: bo
         assert_close(ours, theirs, scale=largest(*expected))
 
 
-@pytest.mark.parametrize("on_disk", [False, True])
-@pytest.mark.parametrize("name", ["gcn", "gat"])
+@pytest.mark.parametrize(("name", "on_disk"), [("gcn", False), ("gat", True)])
 def test_plans_that_pick_nothing_read_the_same_chunks(
     name: str, on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
