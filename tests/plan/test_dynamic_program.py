@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import product
 
@@ -14,7 +15,7 @@ from sagann.plan.lru import place_recent
 from sagann.plan.memory import place_uncached
 from sagann.plan.residency import place
 from sagann.plan.spec import verify
-from sagann.plan.steps import Block, Move
+from sagann.plan.steps import Block, Move, Plan, Step
 from tests.plan.schedules import Small, block, schedules, step
 
 
@@ -122,16 +123,27 @@ def test_small_blocks_leave_where_a_large_one_is_worth_more() -> None:
     assert moved[0] == sum(sizes[each] for one in steps for each in one.reads)
 
 
-@pytest.mark.parametrize("lookahead", [0, 2])
-def test_loads_come_ahead_where_the_plan_may_do_so(lookahead: int) -> None:
-    steps = [step([1], [0]), step([2]), step([1]), step([0]), step([3])]
-    plan = place_by_program(
-        steps,
-        bytes_of=lambda _: 10,
-        initial=[block(1), block(2), block(3)],
-        bounds=(0, 1),
-        budget_bytes=20,
-        lookahead=lookahead,
-    )
-    load = plan.operations.index(Move("load", block(3), 10))
-    assert (load < plan.operations.index(steps[3])) == (lookahead > 0)
+@pytest.mark.parametrize("policy", [place, place_by_program])
+def test_loads_come_ahead_where_the_plan_may_do_so(policy: Callable[..., Plan]) -> None:
+    turn = Step("return", 0, 0)
+
+    def loads_before(number: int, steps: Sequence[Step], budget_bytes: int, lookahead: int) -> list[Block]:
+        plan = policy(
+            steps,
+            bytes_of=lambda _: 10,
+            initial=map(block, range(4)),
+            bounds=(0, 1),
+            budget_bytes=budget_bytes,
+            lookahead=lookahead,
+        )
+        before = plan.operations[: plan.operations.index(steps[number])]
+        return [each.block for each in before if isinstance(each, Move) and each.kind == "load"]
+
+    two = [step([0], [], 5), step([1], [], 5)]
+    assert block(1) in loads_before(0, two, 25, 2)
+    assert block(1) not in loads_before(0, two, 24, 2)
+    assert block(1) not in loads_before(0, two, 25, 0)
+    # Not across the return to the caller, nor a content that is made anew before it is read.
+    assert block(1) not in loads_before(1, [step([0]), turn, step([1])], 100, 2)
+    again = [step([0]), step([1]), step([], [0]), step([1]), step([2]), step([0])]
+    assert loads_before(5, again, 100, 2) == [block(0), block(1), block(2)]

@@ -55,10 +55,3 @@ def test_an_evaluation_is_placed_by_every_policy() -> None:
     assert moved["dp"] == min(moved.values())
     assert moved["none"] == max(moved.values())
     assert planned("gat", budgets("gat")[0], "dp", trains=False).plan.moved_bytes == moved["dp"]
-
-
-def test_what_is_placed_anew_has_the_same_schedule_and_budget() -> None:
-    found = planned("gcn", budgets("gcn")[0])
-    again = replaced(replaced(found, "dp"), "belady")
-    assert again.schedule is found.schedule
-    assert again.plan == found.plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import get_args
 
@@ -13,7 +14,6 @@ import sagann
 from sagann.graph import Graph
 from sagann.nn import GNN, ModelConfig, build_model
 from sagann.plan.epoch import Planned, plan_constants, plan_epoch
-from sagann.plan.exchanges import Exchanges
 from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.part_intervals import PartIntervals
@@ -27,7 +27,7 @@ from tests.graphs import labelled_graph
 from tests.parts import blocks_of, cut_all, parts_of, program_of
 from tests.runtime.workers.exactness_driver import graph_of
 
-MODELS = ["gcn", "gat", "ggnn", "gin", "gated-gcn", "sums"]
+MODELS = ["gcn", "gat", "ggnn", "sums"]
 BAND = "a band"
 "Most intervals have no edge from the halo, and no row that others need: exchanges end at the last ones."
 COUNTS = (4, 6, 3)
@@ -89,19 +89,10 @@ def planned(
     """The plans of the constants and of an epoch."""
     model, _ = case(name)
     program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
-    sized = hop_sizes(program, hops, intervals.bounds)
+    given = program, hop_sizes(program, hops, intervals.bounds), intervals.bounds, budget_bytes
     options = {"memory_policy": policy, "same_memory": False, "part": intervals}
-    epoch = plan_epoch(
-        program,
-        sized,
-        intervals.bounds,
-        budget_bytes,
-        gradients=Gradients(program),
-        folded=folded,
-        trains=trains,
-        **options,
-    )
-    return [plan_constants(program, sized, intervals.bounds, budget_bytes, **options), epoch]
+    epoch = plan_epoch(*given, gradients=Gradients(program), folded=folded, trains=trains, **options)
+    return [plan_constants(*given, **options), epoch]
 
 
 def exchanges_of(plan: Plan) -> list[tuple[str, bool]]:
@@ -143,6 +134,7 @@ def least_budget(name: str, part: WorkerPart, intervals: PartIntervals, *, folde
     return max(needed_bytes(list(steps), schedule.sizes.of) for steps in (schedule.constants(), schedule.epoch()))
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("policy", get_args(MemoryPolicy))
 @pytest.mark.parametrize("name", MODELS)
 def test_every_memory_policy_places_the_exchange(name: str, policy: MemoryPolicy) -> None:
@@ -162,8 +154,7 @@ def test_every_value_travels_once_in_a_forward_and_its_gradient_once(name: str) 
     assert len(set(backward)) == len(backward)
     assert set(backward) <= set(forward)
     # Rows of constant features, or what is gathered of them, are kept: the rows travel once for all epochs.
-    reads_x = name in ("gcn", "gin", "gated-gcn")
-    assert exchanges_of(constants) == [("x", False)] * reads_x
+    assert exchanges_of(constants) == [("x", False)] * (name == "gcn")
     assert "x" not in forward
     evaluation = planned(name, part, intervals, UNLIMITED, folded=False, trains=False)[1].plan
     assert exchanges_of(evaluation) == [(value, False) for value in forward]
@@ -191,7 +182,7 @@ def test_the_budget_counts_the_exchange() -> None:
 
 
 @pytest.mark.parametrize(("name", "piece_bytes"), [("gcn", 64), ("gat", 64), ("sums", 64), (BAND, 1 << 20)])
-@pytest.mark.parametrize("share", [1, 1.3, 2, 3])
+@pytest.mark.parametrize("share", [1, 1.3, 3])
 def test_bounds_that_are_fitted_to_a_budget_fit_it(name: str, piece_bytes: int, share: float) -> None:
     model, graph = case(name)
     for part in parts_of(graph, 2):
@@ -212,19 +203,4 @@ def test_a_value_that_was_not_received_cannot_be_loaded() -> None:
     plan = planned("gcn", part, intervals, UNLIMITED)[1].plan
     silent = tuple(each for each in plan.operations if each.kind not in ("begin_exchange", "send_rows", "exchange"))
     with pytest.raises(PlanError, match="it does not lie outside as it was written last"):
-        verify(Plan(**{**_fields(plan), "operations": silent}))
-
-
-def _fields(plan: Plan) -> dict[str, object]:
-    return {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
-
-
-def test_the_constants_and_an_epoch_exchange_different_values() -> None:
-    model, graph = case("gcn")
-    part = parts_of(graph, 2)[0]
-    program = program_of(model, part, model.num_hops)
-    gradients = Gradients(program)
-    constants, epoch = (Exchanges.of(program, gradients, constant=each) for each in (True, False))
-    assert list(constants.first) == ["x"]
-    assert not set(epoch.first) & set(constants.first)
-    assert epoch.made == set(epoch.first)
+        verify(replace(plan, operations=silent))

@@ -9,7 +9,7 @@ import torch
 
 from sagann.errors import InputError
 from sagann.plan import ChunkGrid, equal_edges, equal_vertices
-from sagann.plan.hops import EdgesOfType, hop_size
+from sagann.plan.hops import hop_size
 from tests.graphs import block_of, odd_topologies, random_topology
 
 TOPOLOGIES = odd_topologies(types=3)
@@ -45,28 +45,6 @@ def test_the_chunks_are_the_graph(name: str, count: int, policy: str, most_edges
             numbers += range(chunk.first_edge, chunk.first_edge + part.num_edges)
     assert sorted(seen) == list(range(topology.num_edges))
     assert numbers == list(range(topology.num_edges))
-
-
-@pytest.mark.parametrize("name", TOPOLOGIES)
-@pytest.mark.parametrize("count", [1, 3])
-def test_the_edges_of_each_type_are_cut_by_themselves(name: str, count: int) -> None:
-    topology = TOPOLOGIES[name]
-    bounds = equal_vertices(topology.num_dst, count)
-    seen: list[int] = []
-    for edge_type in range(3):
-        numbers: list[int] = []
-        for chunk in ChunkGrid(EdgesOfType(topology=topology, data="type", type=edge_type), bounds).chunks():
-            part, ids = chunk.topology, chunk.edge_ids
-            part.validate()
-            assert (topology.edge_data["type"][ids] == edge_type).all()
-            assert torch.equal(part.indices.long() + bounds[chunk.src], topology.indices[ids].long())
-            assert torch.equal(part.edge_dst().long() + bounds[chunk.dst], topology.edge_dst().long()[ids])
-            assert torch.equal(part.edge_data["weight"], topology.edge_data["weight"][ids])
-            seen += ids.tolist()
-            numbers += range(chunk.first_edge, chunk.first_edge + part.num_edges)
-        assert len(set(numbers)) == len(numbers)
-        assert not numbers or max(numbers) < topology.num_edges
-    assert sorted(seen) == list(range(topology.num_edges))
 
 
 def test_impossible_cuts_are_refused() -> None:

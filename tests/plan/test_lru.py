@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from sagann.plan.lru import place_recent
-from sagann.plan.residency import BudgetError
 from sagann.plan.steps import Block, Move, Plan, Step
-from tests.plan.schedules import block, rows_of, step
+from tests.plan.schedules import block, step
 
 
 def placed(steps: Sequence[Step], initial: Sequence[int], budget_bytes: int) -> Plan:
@@ -52,16 +49,3 @@ def test_nothing_is_loaded_ahead_and_what_is_not_read_again_is_dropped() -> None
     assert not plan.ahead
     assert plan.operations.index(Move("load", block(1), 10)) > plan.operations.index(steps[0])
     assert plan.operations.index(Move("drop", block(0), 10)) == plan.operations.index(steps[0]) + 1
-
-
-def test_rows_are_picked_from_a_block_that_was_made() -> None:
-    plan = placed([step([], [0]), step([], picked=[0]), step([0])], [], 14)
-    assert moved(plan, "store") == [block(0)]
-    assert moved(plan, "load") == [rows_of(0)]
-
-
-def test_a_step_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(
-        BudgetError, match=r"19 bytes, at least 20 bytes are needed: the step 'transform 0: 0' takes 20 B"
-    ):
-        placed([step([0, 1])], [0, 1], 19)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
-from sagann.plan.memory import MEMORY_CHOICES, MEMORY_POLICIES
+from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import Block, MemoryPolicy, Move, Plan, Step
 
@@ -44,17 +42,6 @@ def test_with_a_cache_every_block_is_loaded_once_where_all_fit(policy: MemoryPol
     plan = placed(policy)
     assert moves(plan, "load") == [X, Y]
     assert moves(plan, "store") == []
-
-
-@pytest.mark.parametrize("policy", get_args(MemoryPolicy))
-def test_a_plan_names_its_policy(policy: MemoryPolicy) -> None:
-    assert placed(policy).memory_policy == policy
-    assert placed(policy, 30).memory_policy == policy
-
-
-def test_every_policy_may_be_chosen() -> None:
-    assert set(MEMORY_POLICIES) == set(get_args(MemoryPolicy))
-    assert set(MEMORY_CHOICES) == {"auto", *MEMORY_POLICIES}
 
 
 def test_without_a_cache_a_step_that_does_not_fit_is_refused() -> None:

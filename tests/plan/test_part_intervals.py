@@ -6,7 +6,6 @@ import pytest
 
 from sagann.nn import GCN
 from sagann.plan.intervals import equal_vertices, num_destinations, sizes
-from sagann.plan.part_intervals import PartIntervals
 from tests.graphs import labelled_graph
 from tests.parts import cut_all
 
@@ -41,13 +40,6 @@ def test_sources_ascend_by_their_ids_in_the_graph() -> None:
         assert in_order == sorted(ids)
 
 
-def test_a_whole_graph_is_a_part_without_a_halo() -> None:
-    whole = PartIntervals.of_graph((0, 3, 7))
-    assert (whole.sources, list(whole.halo), whole.sent_by(0)) == ((0, 1), [], [])
-    assert not whole.exchanges
-    assert whole.most_in_a_piece(8) == 0
-
-
 def test_pieces_have_at_least_a_row_and_no_more_rows_than_there_are() -> None:
     ((_, intervals), _) = cut_all(GRAPH, (2, 2), piece_bytes=64)
     assert [intervals.piece_rows(row_bytes) for row_bytes in (1, 16, 1000)] == [64, 4, 1]
@@ -55,13 +47,3 @@ def test_pieces_have_at_least_a_row_and_no_more_rows_than_there_are() -> None:
     assert intervals.most_in_a_piece(16) == 4
     ((_, roomy), _) = cut_all(GRAPH, (2, 2), piece_bytes=1 << 20)
     assert roomy.most_in_a_piece(16) == most
-
-
-def test_the_largest_intervals_bound_all_of_them() -> None:
-    for _, intervals in cut_all(GRAPH, (4, 5, 3)):
-        largest = intervals.largest(2)
-        assert largest.num_own == min(2, intervals.num_own)
-        assert set(sizes(largest.bounds)) == {max(sizes(intervals.bounds))}
-        for (_, rank), number in intervals.sent.items():
-            assert largest.sent[0, rank] >= number
-        assert len(largest.halo) == 2

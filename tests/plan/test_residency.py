@@ -90,12 +90,3 @@ def test_the_block_used_last_goes_first() -> None:
     )
     # Least recently used would load six times, Belady's choice four.
     assert plan.loaded_bytes == 40
-
-
-def test_blocks_of_the_next_step_are_loaded_ahead() -> None:
-    steps = [step([0], [], 5), step([1], [], 5)]
-    for budget, ahead in ((25, True), (24, False)):
-        plan = place(steps, bytes_of=lambda _: 10, initial=map(block, range(2)), bounds=(0, 1), budget_bytes=budget)
-        first = plan.operations.index(steps[0])
-        loads = [each.block for each in plan.operations[:first] if isinstance(each, Move)]
-        assert (block(1) in loads) == ahead

@@ -212,27 +212,6 @@ def test_devices_and_links_are_written_and_read_again() -> None:
     assert FOUR.device("device1") == FOUR
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        ("[links.a]\nlatency_s = 1", "links.a.bytes_per_s of a machine is not a positive number: None"),
-        ("[links.a]\nbytes_per_s = -1", "links.a.bytes_per_s of a machine is not a positive number: -1"),
-        ("[links.a]\nbytes_per_s = 1\nswitches = ['b']", "not a list of names of [switches]"),
-        (
-            "[links.a]\nbytes_per_s = 1\nspeed = 2",
-            "links.a.speed of a machine is not one of bytes_per_s, latency_s",
-        ),
-        ("[switches]\nroot = true", "switches.root of a machine is not a positive number"),
-        ("[devices]\ndevice1 = 3", "devices.device1 of a machine is not a table"),
-        ("[devices.device1]\nspeed = 3", "devices.device1.speed of a machine is not one of copy_bytes"),
-    ],
-)
-def test_tables_that_describe_nothing_are_refused(lines: str, said: str) -> None:
-    with pytest.raises(InputError) as caught:
-        Machine.from_toml(f"{ROUND.to_toml()}{lines}\n", where="machine.toml")
-    assert said in str(caught.value)
-
-
 def test_devices_share_the_rate_of_their_disk() -> None:
     plan = plan_of(
         *(each for device in range(2) for each in (Move("load", X[device], 100), step(device, X[device])))

@@ -25,10 +25,3 @@ def test_what_a_thread_does_not_want_is_shared_by_others(
     wanted: list[float], num_cores: int, speeds: list[float]
 ) -> None:
     assert core_speeds(wanted, num_cores) == pytest.approx(speeds)
-
-
-@pytest.mark.parametrize("num_cores", [1, 2, 7])
-def test_no_core_is_idle_while_a_thread_wants_it(num_cores: int) -> None:
-    wanted = [0.1, 3.4, 1.0, 0.7, 2.0, 1.0]
-    busy = sum(cores * speed for cores, speed in zip(wanted, core_speeds(wanted, num_cores), strict=True))
-    assert busy == pytest.approx(min(num_cores, sum(wanted)))

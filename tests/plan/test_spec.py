@@ -58,18 +58,13 @@ def placed(policy: MemoryPolicy) -> tuple[Plan, list[Step]]:
 POLICIES = st.sampled_from(sorted(MEMORY_POLICIES))
 
 
-@given(POLICIES)
-def test_a_placed_plan_keeps_every_rule_and_its_peak_is_the_one_it_states(policy: MemoryPolicy) -> None:
+@pytest.mark.parametrize("policy", MEMORY_POLICIES)
+def test_a_placed_plan_keeps_every_rule_and_one_that_lacks_an_operation_is_refused(policy: MemoryPolicy) -> None:
     plan, steps = placed(policy)
     assert verify(plan, steps) == {"device0": plan.peak_bytes}
-
-
-@given(POLICIES, st.data())
-def test_a_plan_that_lacks_an_operation_is_refused(policy: MemoryPolicy, data: st.DataObject) -> None:
-    plan, steps = placed(policy)
-    number = data.draw(st.integers(0, len(plan.operations) - 1))
-    with pytest.raises(PlanError):
-        verify(replace(plan, operations=plan.operations[:number] + plan.operations[number + 1 :]), steps)
+    for number in range(len(plan.operations)):
+        with pytest.raises(PlanError):
+            verify(replace(plan, operations=plan.operations[:number] + plan.operations[number + 1 :]), steps)
 
 
 @given(POLICIES, st.data())
@@ -94,11 +89,11 @@ def test_a_plan_with_two_operations_of_a_block_swapped_is_refused(
         verify(replace(plan, operations=tuple(operations)), steps)
 
 
-@given(POLICIES, st.integers(1, 30), st.sampled_from(["budget_bytes", "peak_bytes"]))
-def test_a_plan_in_less_memory_is_refused(policy: MemoryPolicy, less: int, field: str) -> None:
-    plan, _ = placed(policy)
+@pytest.mark.parametrize("field", ["budget_bytes", "peak_bytes"])
+def test_a_plan_in_less_memory_is_refused(field: str) -> None:
+    plan, _ = placed("belady")
     with pytest.raises(PlanError, match=r"device0 holds \d+ bytes, and \d+ are allowed"):
-        verify(replace(plan, **{field: plan.peak_bytes - less}))
+        verify(replace(plan, **{field: plan.peak_bytes - 1}))
 
 
 def plan_of(*operations: Step | Move, budget_bytes: int = 100) -> Plan:
@@ -133,18 +128,12 @@ def test_devices_have_memories_of_their_own() -> None:
         verify(plan_of(*operations))
 
 
-@pytest.mark.parametrize("number", range(6))
-def test_a_plan_of_two_devices_that_lacks_an_operation_is_refused(number: int) -> None:
-    operations = sent()
-    if number == 4:
-        # Nobody uses what was received.
-        del operations[4]
-        with pytest.raises(PlanError, match="received and never used"):
+def test_a_plan_of_two_devices_that_lacks_an_operation_is_refused() -> None:
+    for number in range(6):
+        operations = sent()
+        del operations[number]
+        with pytest.raises(PlanError, match="received and never used" if number == 4 else None):
             verify(plan_of(*operations))
-        return
-    del operations[number]
-    with pytest.raises(PlanError):
-        verify(plan_of(*operations))
 
 
 def test_waits_that_form_a_circle_are_refused() -> None:

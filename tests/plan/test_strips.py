@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from sagann.plan.epoch import plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
-from sagann.plan.sizes import needed_bytes
-from sagann.plan.strips import strip_widths
 from sagann.plan.sweeps import Traversal
-from tests.plan.test_orders import BOUNDS, program_of, schedule_of
-
-COUNT = len(BOUNDS) - 1
+from tests.plan.test_orders import program_of, schedule_of
 
 
 def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
@@ -30,13 +26,3 @@ def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
         won.append(moved[None] / moved["ascending"])
     assert min(won) < 0.9
     assert won[-1] == 1.0, "where everything fits there is nothing to gain"
-
-
-def test_where_all_other_ends_stay_in_memory_strips_are_of_one() -> None:
-    schedule = schedule_of("gated-gcn", "column")
-    steps = list(schedule.epoch())
-    needed = needed_bytes(steps, schedule.sizes.of)
-    assert strip_widths(steps, schedule.sizes.of, 100 * needed, COUNT) == {}
-    some = [strip_widths(steps, schedule.sizes.of, int(share * needed), COUNT) for share in (1, 1.25, 1.5, 2)]
-    assert any(some)
-    assert all(1 < width <= COUNT for widths in some for width in widths.values())

@@ -9,11 +9,11 @@ from hypothesis import given, settings, strategies as st
 
 from sagann.plan.orders import Order
 from sagann.plan.sizes import needed_bytes
+from sagann.plan.spec import verify
 from sagann.plan.steps import UNLIMITED, Step
 from sagann.plan.strips import chunk_ends
 from sagann.plan.sweeps import Direction, PassKey, Sweeps, Traversal
 from tests.plan.test_orders import BOUNDS, ORDERS, placed, schedule_of
-from tests.plan.test_residency import obey
 
 COUNT = len(BOUNDS) - 1
 MOST_PASSES = 2
@@ -50,10 +50,8 @@ def test_any_order_of_visits_gives_a_valid_plan(
     steps = list(schedule.epoch())
     usual = Counter(map(_identity, schedule_of(name, "column", folded=folded).epoch()))
     assert Counter(map(_identity, steps)) == usual
-    blocks = {block for step in steps for block in step.blocks}
-    host = {*schedule.initial(), *schedule.upstream()}
     for budget_bytes in (needed_bytes(steps, schedule.sizes.of), UNLIMITED):
-        obey(placed(schedule, budget_bytes), {block: schedule.sizes.of(block) for block in blocks}, host)
+        verify(placed(schedule, budget_bytes), steps)
 
 
 def _identity(step: Step) -> tuple[object, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from sagann.plan.timeline import Span, Timeline
 
 
@@ -19,17 +17,3 @@ def test_the_backward_begins_with_its_first_step_and_the_forward_may_overlap() -
     assert timeline.turn_s == (4.0, 4.0)
     timeline.spans.append(Span(lane="compute", name="gather 0: 2 to 1", start_s=6.0, seconds=1.0))
     assert timeline.turn_s == (4.0, 7.0)
-
-
-def test_what_is_hidden() -> None:
-    timeline = Timeline()
-    assert timeline.hidden == 1.0
-    timeline.spans = [
-        Span(lane="compute", name="", start_s=0.0, seconds=4.0),
-        Span(lane="load", name="", start_s=3.0, seconds=2.0),
-        Span(lane="store", name="", start_s=4.5, seconds=0.5),
-    ]
-    assert timeline.seconds == 5.0
-    assert timeline.busy_s("load", "store") == 2.0
-    assert timeline.hidden == pytest.approx(0.5)
-    assert timeline.bottleneck == "compute"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sagann.graph import Topology
+from sagann.nn import GNN
 from sagann.plan.intervals import equal_vertices
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -40,15 +41,6 @@ class Attention(SagaLayer):
 
     def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
         return accum
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = Attention()
-
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        return self.layer(hops[0], x)
 
 
 def expected(topology: Topology, x: Tensor) -> Tensor:
@@ -100,12 +92,11 @@ NAMES = [
     "-inf at some edges",
     "-inf at some vertices",
     "inf at some edges",
-    *(
-        f"{sign}{size} {form}"
-        for sign in ("", "-")
-        for size in ("1e2", "1e4", "1e20", "1e30")
-        for form in ("", "near")
-    ),
+    "1e2 near",
+    "-1e4 ",
+    "1e20 near",
+    "-1e30 near",
+    "1e30 ",
 ]
 
 
@@ -145,7 +136,7 @@ def in_memory(engine: object, *, tiled: bool = False) -> Callable[[Topology, Ten
 def streamed(num_intervals: int, dialect: str = "auto") -> Callable[[Topology, Tensor], Tensor]:
     def run(topology: Topology, x: Tensor) -> Tensor:
         bounds = equal_vertices(NUM_VERTICES, num_intervals)
-        return StreamedModel(Model(), [topology], bounds, dialect=dialect)(x)
+        return StreamedModel(GNN([Attention()]), [topology], bounds, dialect=dialect)(x)
 
     return run
 
@@ -156,19 +147,17 @@ def test_in_memory(name: str, dtype: torch.dtype) -> None:
     if dtype == torch.float16:
         name = name.replace("1e20", "3e4").replace("1e30", "6e4")
     engines = [NaiveEngine(), CompiledEngine(), CompiledEngine(dialect="naive")]
+    if dtype == torch.float32:
+        # A hub that is cut into work items.
+        assert_right(name, graph(9000), in_memory(CompiledEngine()), dtype)
     for engine in engines:
         assert_right(name, graph(), in_memory(engine), dtype)
     for tile_edges in (7, 1 << 16):
         assert_right(name, graph(), in_memory(CompiledEngine(tile_edges=tile_edges), tiled=True), dtype)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_hub_that_is_cut_into_work_items(name: str) -> None:
-    assert_right(name, graph(9000), in_memory(CompiledEngine()), torch.float32)
-
-
 @pytest.mark.cover(1)
-@pytest.mark.parametrize("num_intervals", [1, 2, 3, 7])
+@pytest.mark.parametrize("num_intervals", [1, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_streamed(name: str, num_intervals: int) -> None:
     for dialect in ("auto", "naive"):

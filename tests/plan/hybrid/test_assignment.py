@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
-from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads, split_by, split_evenly
+from sagann.plan.hybrid.assignment import HOST, Assignment, Threads, split_by
 from tests.plan.hybrid.settings import FIRST, assignment
 
 
@@ -28,16 +28,6 @@ def test_what_cannot_be_is_refused() -> None:
         assignment(host_sampled=201)
 
 
-def test_the_slowest_stage() -> None:
-    times = StageTimes(sample=1, load=2, transfer={FIRST: 5}, train={HOST: 3, FIRST: 4})
-    assert (times.accelerator, times.host_train, times.slowest) == (5, 3, 5)
-
-
-def test_the_processor_samples_for_all_unless_a_number_is_given() -> None:
-    assert assignment(100, 60).sampled_by_host == 160
-    assert assignment(100, 60, host_sampled=40).sampled_by_host == 40
-
-
 weights = st.dictionaries(st.text(min_size=1), st.floats(0, 1e6), min_size=1, max_size=9)
 
 
@@ -52,10 +42,3 @@ def test_shares_add_up_and_are_near_their_weights(total: int, given_weights: dic
     if scale:
         for name, share in shares.items():
             assert abs(share - fewest - free * given_weights[name] / scale) <= 1 + 1e-6 * free
-
-
-@given(total=st.integers(0, 1000), parts=st.integers(1, 20))
-def test_an_even_split(total: int, parts: int) -> None:
-    found = split_evenly(total, parts)
-    assert (sum(found), len(found)) == (total, parts)
-    assert max(found) - min(found) <= 1

@@ -27,10 +27,6 @@ def fitted(
     return fit
 
 
-def test_one_measurement_is_seconds_for_a_seed() -> None:
-    assert CostFit.of(50, 2.0).cost(DAMPING) == Cost(fixed_s=0.0, seed_s=0.04)
-
-
 def test_equal_shares_are_seconds_for_a_seed() -> None:
     found = fitted([200] * 30, TRUE.of).cost(DAMPING)
     assert found.fixed_s == pytest.approx(0.0, abs=1e-9)
@@ -99,13 +95,6 @@ def test_a_small_change_is_learned_step_by_step() -> None:
         for change in (0.35, 99.0)
     }
     assert moved[0.35] == moved[99.0]
-
-
-def test_a_trainer_is_slower_as_a_whole() -> None:
-    fit = fitted([100, 300] * 20, TRUE.of, noise=0.1)
-    cost, slower = fit.cost(DAMPING), fit.slower(3.0).cost(DAMPING)
-    assert slower.fixed_s == pytest.approx(3 * cost.fixed_s)
-    assert slower.seed_s == pytest.approx(3 * cost.seed_s)
 
 
 def test_a_trainer_without_seeds_is_believed_to_become_faster_but_ever_less() -> None:

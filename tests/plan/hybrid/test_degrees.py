@@ -11,7 +11,7 @@ from sagann.plan.hybrid.degrees import log_normal_law, measured_law
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize(("mean", "top_share"), [(50.0, 0.05), (14.5, 0.32), (2.0, 0.8)])
+@pytest.mark.parametrize(("mean", "top_share"), [(50.0, 0.05), (2.0, 0.8)])
 def test_a_law_has_its_mean_and_its_top(mean: float, top_share: float, symmetric: bool) -> None:
     law = log_normal_law(num_vertices=1000, mean=mean, top_share=top_share, symmetric=symmetric)
     assert sum(each.share for each in law.classes) == pytest.approx(1)

@@ -16,8 +16,6 @@ from sagann.plan.hybrid.iterations import (
     resource_seconds,
     stage_times,
 )
-from sagann.plan.hybrid.predict import predict
-from sagann.plan.hybrid.work import synchronisation_bytes
 from sagann.plan.machine import Link
 from sagann.plan.simulate import simulate
 from sagann.plan.spec import verify
@@ -45,18 +43,17 @@ def spans(found: Timeline, resource: str) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("prefetch", PREFETCHES)
-@pytest.mark.parametrize("seeds", [(100, 100), (100, 50, 70), (0, 10, 10), (0, 10), (10, 0), (5, 0, 5)])
-@pytest.mark.parametrize("iterations", [1, 2, 5])
-def test_every_plan_keeps_the_rules(prefetch: Prefetch, seeds: tuple[int, ...], iterations: int) -> None:
+@pytest.mark.parametrize("seeds", [(100, 50, 70), (0, 10, 10), (10, 0), (5, 0, 5)])
+def test_every_plan_keeps_the_rules(prefetch: Prefetch, seeds: tuple[int, ...]) -> None:
     given, split = job(prefetch=prefetch), assignment(*seeds)
     work = iteration_work(machine(), given, split)
-    plan = plan_of(given, split, work, num_iterations=iterations)
-    peaks = verify(plan)
-    assert max(peaks.values()) <= plan.peak_bytes
-    if iterations == 5:
-        assert max(peaks.values()) == plan.peak_bytes
-    trained = [each for each in plan.operations if each.kind == "stage" and each.owner in split.seeds]
-    assert len(trained) == iterations * sum(count > 0 for count in seeds)
+    for iterations in (1, 2, 5):
+        plan = plan_of(given, split, work, num_iterations=iterations)
+        peaks = verify(plan)
+        assert max(peaks.values()) <= plan.peak_bytes
+        trained = [each for each in plan.operations if each.kind == "stage" and each.owner in split.seeds]
+        assert len(trained) == iterations * sum(count > 0 for count in seeds)
+    assert max(peaks.values()) == plan.peak_bytes
 
 
 def test_stage_times_on_paper() -> None:
@@ -132,14 +129,6 @@ def test_links_share_their_switch() -> None:
     assert shared_end - shared_start == pytest.approx(2 * (end - start))
 
 
-def test_threads_that_are_more_than_the_cores_slow_each_other_down() -> None:
-    split = assignment(100, 100, sample=4, load=2, train=8)
-    found = timeline(job(), split, 3)
-    work = iteration_work(machine(), job(), split)
-    lengths = [end - start for start, end in spans(found, HOST)]
-    assert max(lengths) > work.propagate_s[HOST] * 1.01
-
-
 def test_a_processor_with_fewer_cores_than_threads_has_none_to_spare() -> None:
     split = assignment(100, 200, sample=1, load=1, train=1)
     roomy, full = (stage_times(machine(num_cores=cores), job(), split) for cores in (3, 1))
@@ -151,10 +140,3 @@ def test_a_processor_with_fewer_cores_than_threads_has_none_to_spare() -> None:
     alone = assignment(0, 300, sample=1, load=1, train=1)
     roomy, full = (stage_times(machine(num_cores=cores), job(), alone) for cores in (3, 1))
     assert full.load == pytest.approx(roomy.sample + roomy.load + 300 * 121 * 100 / 1e9)
-
-
-def test_a_full_processor_is_simulated_once() -> None:
-    given, split = job(), assignment(100, 200, sample=1, load=1, train=1)
-    found = predict(machine(num_cores=1), given, split)
-    synchronise_s = synchronisation_bytes(given.model_bytes) / 1e8
-    assert found.iteration_s == pytest.approx(found.times.host_train + synchronise_s, rel=0.01)

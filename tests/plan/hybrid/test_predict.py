@@ -8,7 +8,7 @@ import pytest
 
 from sagann.errors import InputError
 from sagann.plan.hybrid.assignment import HOST, StageTimes
-from sagann.plan.hybrid.iterations import iteration_work, stage_times
+from sagann.plan.hybrid.iterations import stage_times
 from sagann.plan.hybrid.predict import (
     accelerator_names,
     best_split,
@@ -46,12 +46,6 @@ def test_an_epoch_is_its_iterations_and_the_filling_of_the_pipeline() -> None:
     short = predict(machine(), job(num_train=200 * 16), split)
     longer = predict(machine(), job(num_train=200 * 17), split)
     assert longer.epoch_s - short.epoch_s == pytest.approx(found.iteration_s, rel=1e-6)
-
-
-def test_a_single_iteration() -> None:
-    found = predict(machine(), job(num_train=5), assignment(100, 100))
-    assert found.num_iterations == 1
-    assert found.epoch_s == pytest.approx(found.iteration_s)
 
 
 @pytest.mark.parametrize("uses_host", [True, False])
@@ -110,10 +104,3 @@ def test_accelerators_that_the_machine_lacks_are_refused() -> None:
         InputError, match=r"and there are none \(in round figures\)\. Add \[devices\.accelerator0\]"
     ):
         best_split(machine(links={}), job(), total=9, accelerators=(FIRST,))
-
-
-def test_memory_of_a_prediction_is_that_of_its_plan() -> None:
-    # The features of four iterations in the host's memory.
-    split = assignment(0, 100)
-    load_bytes = iteration_work(machine(), job(), split).load_bytes
-    assert predict(machine(), job(), split).peak_bytes == 4 * round(load_bytes)

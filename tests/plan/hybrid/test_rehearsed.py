@@ -78,16 +78,6 @@ def test_stages_take_what_was_rehearsed() -> None:
     assert times.train == {HOST: pytest.approx(0.030 * 4 / 2), FIRST: pytest.approx(0.020)}
 
 
-@pytest.mark.parametrize("seeds", [(500, 500), (100, 900), (900, 100)])
-def test_with_cores_to_spare_the_slowest_trainer_and_the_optimizer_set_the_pace(seeds: tuple[int, int]) -> None:
-    split = assignment(*seeds, sample=1, load=1, train=1)
-    found = predict(machine(), job(), split)
-    slowest = max(found.times.train.values())
-    assert found.iteration_s == pytest.approx(slowest + SYNCHRONISE_S, rel=1e-6)
-    expected = "processor" if found.times.host_train > found.times.train[FIRST] else FIRST
-    assert found.bottleneck.endswith(expected)
-
-
 def test_on_a_single_core_all_tasks_of_the_processor_add_up() -> None:
     split = assignment(500, 500, sample=1, load=1, train=1)
     busy_s = 1000 * 4e-6 + 1000 * 1e-5 + COPY_CORE_S + 0.030
@@ -111,13 +101,6 @@ def test_an_accelerator_alone_waits_for_the_core_that_feeds_it() -> None:
     # The core samples, loads, copies, adds gradients and steps, one after the other.
     assert found.iteration_s == pytest.approx(1000 * 1.4e-5 + COPY_CORE_S + SYNCHRONISE_S, rel=1e-6)
     assert found.bottleneck == "loading features from the host's memory"
-
-
-def test_a_slow_link_is_the_bottleneck() -> None:
-    slow = tuple(replace(each, copy_s=0.5) for each in job().shares[FIRST])
-    found = predict(machine(), job(shares={**job().shares, FIRST: slow}), assignment(500, 500))
-    assert found.iteration_s == pytest.approx(0.5, rel=1e-6)
-    assert found.bottleneck == f"copies to {FIRST}"
 
 
 def test_accelerators_that_are_only_in_the_way_get_no_seeds() -> None:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from sagann.graph import Graph, Topology, declare_constant
 from sagann.kernels.dialects import dialect_for
-from sagann.kernels.edge import naive
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
 from sagann.plan.fit import hop_sizes
@@ -135,7 +134,7 @@ def least_budget(model: nn.Module, hops: Sequence[Topology], x: Tensor) -> int:
         ("sage", False, False),
         ("gat", True, True),
         ("ggnn", False, False),
-        ("maxpool-gcn", False, True),
+        ("rgcn", False, True),
     ],
 )
 def test_the_numbers_are_those_of_a_dense_run(
@@ -144,7 +143,7 @@ def test_the_numbers_are_those_of_a_dense_run(
     # Pieces of pageable memory are smaller than blocks.
     monkeypatch.setattr(transport, "PIECE_BYTES", 1000)
     monkeypatch.setattr(transport, "SMALL_BYTES", 100)
-    model, graph = prepared(name)
+    model, graph = prepared(name, types=3)
     assert graph.features is not None
     hops = graph.hops(model.num_hops)
     x = graph.features.double().requires_grad_(wanted_x)
@@ -210,22 +209,6 @@ def test_picked_rows_are_those_of_blocks_that_have_arrived(
             streamed.close()
 
 
-def test_chunks_of_single_types_are_copied_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, graph = prepared("ggnn", types=3)
-    assert graph.features is not None
-    hops, x = graph.hops(model.num_hops), graph.features.double()
-    budget = least_budget(model, hops, x)
-    streamed, streams = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
-    assert len(streamed.chunks_of(streamed.plan(x).program)) > 1
-    found = torch.autograd.grad(streamed(x).square().sum(), list(model.parameters()), materialize_grads=True)
-    with using_engine(NaiveEngine()):
-        expected = model(hops, x).square().sum()
-    wanted = torch.autograd.grad(expected, list(model.parameters()), materialize_grads=True)
-    for ours, theirs in zip(found, wanted, strict=True):
-        assert_close(ours, theirs, scale=largest(*wanted))
-    assert not streams.unforeseen
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 def test_edges_come_with_their_cut_and_passes_do_not_look_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
@@ -245,28 +228,6 @@ def test_edges_come_with_their_cut_and_passes_do_not_look_for_it(monkeypatch: py
     for ours, theirs in zip(found, wanted, strict=True):
         assert_close(ours, theirs, scale=largest(*wanted))
     assert not streams.unforeseen
-
-
-def test_cuts_of_chunks_that_are_no_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Uncut:
-        def mapped(self, move: object) -> Uncut:
-            return self
-
-    monkeypatch.setattr(naive, "cut_of", lambda edges, at: Uncut(), raising=False)
-    monkeypatch.setattr(naive, "set_cut", lambda edges, at, cut: None, raising=False)
-    model, graph = prepared("gcn")
-    assert graph.features is not None
-    x, hops = graph.features.double(), graph.hops(model.num_hops)
-    budget = least_budget(model, hops, x)
-    streamed, _ = streamed_late(model, hops, x, monkeypatch, budget_bytes=2 * budget)
-    assert isinstance(streamed._backend, DeviceBackend)
-    known = []
-    for _ in range(3):
-        streamed(x).sum().backward()
-        known.append((len(streamed._backend._chunks._cuts), len(streamed._backend._chunks._kept)))
-        hops[0].edge_data["gcn_weight"].mul_(2)
-    assert min(known[0]) > 0
-    assert known == known[:1] * 3
 
 
 def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,17 +11,6 @@ from sagann.runtime.device.pinned import PinnedPool
 from tests.runtime.device.late_streams import LateMark, LateStreams
 
 
-def test_pieces_of_one_size_are_used_again() -> None:
-    streams = LateStreams()
-    pool = PinnedPool(streams)
-    first, second = pool.take(5000), pool.take(5000)
-    assert len(first) >= 5000
-    assert first.data_ptr() != second.data_ptr()
-    pool.give(first)
-    assert pool.take(4999).data_ptr() == first.data_ptr()
-    assert streams.pinned_bytes == len(first) + len(second)
-
-
 def test_a_piece_is_free_once_its_copy_is_done_and_fits_somewhat_less() -> None:
     streams = LateStreams()
     pool = PinnedPool(streams, most_times=1.5)

@@ -22,78 +22,34 @@ SIZES = [(memory, "SMALLEST_BYTES"), (dense, "SMALLEST_BYTES"), (dense, "BLOCK_B
 USUAL = [(module, name, getattr(module, name)) for module, name in SIZES]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("probed")
-
-
-@pytest.fixture(scope="module")
-def probed(folder: Path) -> tuple[Machine, float]:
-    """The machine, and the seconds that it took to measure."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module, name, size in USUAL:
-            patch.setattr(module, name, size)
-        start_s = time.perf_counter()
-        return probe(folder), time.perf_counter() - start_s
-
-
-@pytest.fixture(scope="module")
-def machine(probed: tuple[Machine, float]) -> Machine:
-    return probed[0]
-
-
-def test_it_is_quick(probed: tuple[Machine, float]) -> None:
+def test_rates_are_those_of_a_processor_and_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, size in USUAL:
+        monkeypatch.setattr(module, name, size)
+    start_s = time.perf_counter()
+    machine = probe(tmp_path)
     # Far below on an idle machine; tests may run beside others.
-    assert probed[1] < 40
-
-
-def test_facts(machine: Machine) -> None:
+    assert time.perf_counter() - start_s < 40
     assert (machine.name, machine.num_cores, machine.cache_bytes) == (processor_name(), num_cores(), cache_bytes())
-
-
-def test_products(machine: Machine) -> None:
     # At most two units of 16 lanes at 6 GHz, a multiply-add being two.
-    assert 1e9 < machine.matmul_flops < torch.get_num_threads() * 2 * 16 * 2 * 6e9
-
-
-def test_memory(machine: Machine) -> None:
+    threads = torch.get_num_threads()
+    assert 1e9 < machine.matmul_flops < threads * 2 * 16 * 2 * 6e9
     for rate in (machine.stream_bytes, machine.copy_bytes, machine.pick_bytes, machine.gather_bytes):
         assert 2e8 < rate < 1e13
     # A copy moves each byte twice; one thread moves no more than all of them, streamed stores aside.
     assert 2 * machine.copy_bytes < 3 * machine.stream_bytes
-
-
-def test_gathers(machine: Machine) -> None:
     # Two loads of 64 bytes a cycle.
-    assert 0.7 * machine.gather_bytes < machine.gather_cached_bytes < torch.get_num_threads() * 2 * 64 * 6e9
-
-
-def test_exponentials(machine: Machine) -> None:
+    assert 0.7 * machine.gather_bytes < machine.gather_cached_bytes < threads * 2 * 64 * 6e9
     # One is a dozen operations or more, of which loads of rows hide only a part.
     assert 1e7 < machine.exp_per_s < machine.matmul_flops / 2
-
-
-def test_disk(machine: Machine) -> None:
     for rate in asdict(machine.disks["disk0"]).values():
         assert 1e6 < rate < 1e11
-
-
-def test_a_step(machine: Machine) -> None:
     assert 1e-6 < machine.step_s < 0.02
-
-
-def test_digits_that_mean_nothing_are_not_told(machine: Machine) -> None:
+    # Digits that mean nothing are not told.
     for each in fields(Machine):
         value = getattr(machine, each.name)
         if isinstance(value, float):
             assert value == float(f"{value:.4g}")
-
-
-def test_nothing_is_left_in_the_folder(machine: Machine, folder: Path) -> None:
-    assert list(folder.iterdir()) == []
-
-
-def test_it_is_written_and_read_back(machine: Machine) -> None:
+    assert list(tmp_path.iterdir()) == []
     assert Machine.from_toml(machine.to_toml(), where="machine.toml") == machine
 
 

@@ -140,23 +140,6 @@ def test_norms_in_training_move_their_running_means_without_gradients_too() -> N
         assert_alike([streamed(x), *model.buffers()], [plain(hops, x), *before])
 
 
-class Detached(OfHeads):
-    """Its normalised rows get no gradient."""
-
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        rows = self.layer(hops[0], x).view(-1, 3, 2)
-        return (rows + self.norm(rows).detach()).flatten(1)
-
-
-def test_a_norm_that_gets_no_gradient() -> None:
-    torch.manual_seed(0)
-    hops, x = given()
-    model = Detached(x.shape[1]).double()
-    plain = copy.deepcopy(model)
-    expected = numbers(plain, partial_loss(plain(hops[:1], x), slice(0, 53)), x)
-    assert_alike(numbers(model, StreamedModel(model, hops[:1], (0, 11, 53)).loss(x, partial_loss), x), expected)
-
-
 def test_a_norm_of_another_width_is_refused() -> None:
     hops, x = given()
     model = OfHeads(x.shape[1]).double()

@@ -18,7 +18,6 @@ from sagann.graph import Topology, declare_constant
 from sagann.nn import GNN
 from sagann.plan.orders import Order
 from sagann.plan.selection import Selection
-from sagann.plan.steps import MemoryPolicy
 from sagann.runtime.moments import Groups, Moments
 from sagann.runtime.streaming.stream import dense_bytes
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -203,21 +202,6 @@ def test_rows_that_are_picked_and_constant_features() -> None:
         assert_alike(
             [found.detach(), *gradients[0], *model.buffers()], [expected.detach(), *gradients[1], *plain.buffers()]
         )
-
-
-@pytest.mark.parametrize("policy", get_args(MemoryPolicy))
-def test_every_memory_policy_has_the_numbers_of_the_model(policy: MemoryPolicy, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    hops, x = given()
-    model: Any = Stack(OfTypes, x.shape[1]).double()
-    plain = copy.deepcopy(model)
-    bounds = (0, 20, 21, len(x))
-    budget = tight(model, hops, x, "column", bounds=bounds).budget_bytes
-    streamed = StreamedModel(model, hops, bounds, budget_bytes=budget, spill=tmp_path, memory_policy=policy)
-    assert streamed.plan(x, folded=True).plan.peak_bytes <= budget
-    expected = numbers(plain, partial_loss(plain(hops, x), all_of(x)), x)
-    assert_alike(numbers(model, streamed.loss(x, partial_loss), x), expected)
-    streamed.close()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
