@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
 from pathlib import Path
-
-import torch
 
 from sagann.plan import equal_vertices
 from sagann.plan.grid import ChunkGrid
@@ -40,20 +36,3 @@ def test_many_chunks_on_disk(tmp_path: Path) -> None:
         assert read.indices.tolist() == chunk.topology.indices.tolist()
         assert chunks.first_edge[chunk.src, chunk.dst] == first
         first += chunk.topology.num_edges
-
-
-def test_what_is_known_of_a_chunk_takes_little_memory(tmp_path: Path) -> None:
-    host = DiskHost(tmp_path)
-    arrays = {"indptr": torch.arange(5, dtype=torch.int32), "indices": torch.arange(3, dtype=torch.int16)}
-    host.put(Block("edges", CSC, 0, 0, 0), arrays)
-    blocks = [Block("edges", CSC, src, 1 + dst, 0) for src in range(20) for dst in range(20)]
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for block in blocks:
-            host.put(block, arrays)
-        gc.collect()
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert (taken - before) / len(blocks) < 500

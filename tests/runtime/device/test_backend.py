@@ -34,6 +34,7 @@ from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
 from tests.graphs import labelled_graph
 from tests.runtime.device.late_streams import LateStreams
+from tests.runtime.streams import assert_all_close
 from tests.threads import left_threads
 from tests.tolerances import assert_close, largest
 
@@ -164,8 +165,7 @@ def test_the_numbers_are_those_of_a_dense_run(
         out = streamed(x)
         found = torch.autograd.grad(out, leaves, upstream, materialize_grads=True)
         assert_close(out, expected, scale=largest(expected))
-        for ours, theirs in zip(found, wanted, strict=True):
-            assert_close(ours, theirs, scale=largest(*wanted))
+        assert_all_close(found, wanted)
     stored_bytes = streamed.plan(x).plan.stored_bytes
     assert stored_bytes > 0 or not wanted_x
     assert streams.copied["load"] > 0
@@ -203,8 +203,7 @@ def test_picked_rows_are_those_of_blocks_that_have_arrived(
             assert (plan.plan.picked_bytes > 0) == selection.is_forced
             for _ in range(2):
                 found = torch.autograd.grad(streamed(x).square().sum(), leaves)
-                for ours, theirs in zip(found, wanted, strict=True):
-                    assert_close(ours, theirs, scale=largest(*wanted))
+                assert_all_close(found, wanted)
             assert not streams.unforeseen
             streamed.close()
 
@@ -225,8 +224,7 @@ def test_edges_come_with_their_cut_and_passes_do_not_look_for_it(monkeypatch: py
     found = torch.autograd.grad(streamed(x).square().sum(), list(model.parameters()))
     with using_engine(NaiveEngine()):
         wanted = torch.autograd.grad(model(hops, x).square().sum(), list(model.parameters()))
-    for ours, theirs in zip(found, wanted, strict=True):
-        assert_close(ours, theirs, scale=largest(*wanted))
+    assert_all_close(found, wanted)
     assert not streams.unforeseen
 
 

@@ -38,7 +38,7 @@ class Cudart:
         return 0
 
 
-@pytest.mark.parametrize("refuse_at", [1, 2, 4])
+@pytest.mark.parametrize("refuse_at", [1, 4])
 def test_a_piece_that_cuda_refuses_leaves_nothing_pinned(monkeypatch: pytest.MonkeyPatch, refuse_at: int) -> None:
     cudart, memory, reported = Cudart(refuse_at), torch.zeros(5 * 4096, dtype=torch.uint8), list[int]()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from threading import Event, Thread
+from threading import Thread
 
 import pytest
 import torch
@@ -16,22 +16,6 @@ from sagann.runtime.device.pinned import PinnedPool
 from tests.runtime.device.late_streams import LateStreams
 
 PIECE_BYTES = 4096
-
-
-class SlowHost(RamHost):
-    """A host that puts nothing before it is told to go on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun, self.go_on = Event(), Event()
-        self.blocks: list[Block] = []
-        "What was put, in that order."
-
-    def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        self.begun.set()
-        assert self.go_on.wait(60)
-        super().put(block, tensors)
-        self.blocks.append(block)
 
 
 def block(number: int) -> Block:
@@ -61,29 +45,6 @@ def test_what_was_received_last_comes_back() -> None:
     assert [float(host.get(block(number))[""][-1]) for number in range(4)] == [0, 1, 7, 3]
     assert host.pick(block(2), torch.tensor([0, 4]))["more"].tolist() == [8, 8]
     host.close()
-
-
-def test_what_is_closed_puts_no_more_and_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    streams, slow = LateStreams(), SlowHost()
-    staging = PinnedPool(streams, most_bytes=3 * PIECE_BYTES)
-    host = StagedHost(slow, streams, staging)
-    streams.wait("store", streams.mark("compute"))
-    with streams.on("store"):
-        for number in range(3):
-            host.receive(block(number), {"": piece(number)})
-    assert slow.begun.wait(60)
-    shutdown = host._writer.shutdown
-
-    def in_the_midst_of_a_write(*, wait: bool, cancel_futures: bool = False) -> None:
-        shutdown(wait=False, cancel_futures=cancel_futures)
-        slow.go_on.set()
-        shutdown(wait=wait, cancel_futures=cancel_futures)
-
-    monkeypatch.setattr(host._writer, "shutdown", in_the_midst_of_a_write)
-    host.close()
-    assert slow.blocks == [block(0)]
-    # As large as the ring: all pieces have come back.
-    assert can_take(staging, 3 * PIECE_BYTES)
 
 
 def test_what_cannot_be_put_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:

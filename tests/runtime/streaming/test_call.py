@@ -18,7 +18,8 @@ from sagann.runtime.streaming.call import DeviceMemoryError
 from sagann.runtime.streaming.executor import Executor
 from sagann.runtime.streaming.streamed import StreamedModel
 from tests.graphs import labelled_graph
-from tests.tolerances import assert_close, largest
+from tests.runtime.streams import assert_all_close
+from tests.tolerances import assert_close
 
 BUDGET = 60_000
 
@@ -86,9 +87,8 @@ def test_the_epoch_begins_again_and_has_the_same_numbers(
     assert "And much more" not in message
     assert streamed.plan(x, folded=folded).plan.peak_bytes <= before // 2
     # It stays so.
-    for epochs_numbers in (found, epoch(streamed, x, folded=folded)):
-        for ours, theirs in zip(epochs_numbers, expected, strict=True):
-            assert_close(ours, theirs, scale=largest(*expected))
+    for numbers in (found, epoch(streamed, x, folded=folded)):
+        assert_all_close(numbers, expected)
 
 
 @pytest.mark.parametrize(("step", "wanted_x"), [("_transform", True), ("_gather_grad", False)])
@@ -105,9 +105,7 @@ def test_an_epoch_without_a_budget_begins_again_within_one(
     streamed = streamed_of(prepared, UNLIMITED)
     for warns in (pytest.warns(RuntimeWarning, match="begins again"), nullcontext()):
         with warns:
-            found = run(streamed)
-        for ours, theirs in zip(found, expected, strict=True):
-            assert_close(ours, theirs, scale=largest(*expected))
+            assert_all_close(run(streamed), expected)
     assert streamed.budget_bytes < UNLIMITED
 
 

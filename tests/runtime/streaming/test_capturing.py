@@ -50,20 +50,6 @@ def test_a_run_within_a_budget_traces_the_model_once_to_train_and_once_to_evalua
     assert sorted(traces) == [False, True]
 
 
-def test_another_configuration_or_form_is_another_program(traces: list[bool]) -> None:
-    graph = labelled_graph(30, 90)
-    model = build_model(ModelConfig(model="sage", hidden=8), graph)
-    hops, x = graph.hops(2), graph.features
-    assert x is not None
-    first = captured(model, hops, x, x_is_constant=True)
-    assert captured(model, hops, x, x_is_constant=True) is first
-    assert captured(model, labelled_graph(50, 70).hops(2), x, x_is_constant=True) is first
-    assert captured(model, hops, x, x_is_constant=False) is not first
-    assert captured(model.eval(), hops, x, x_is_constant=True) is not first
-    assert captured(model.train(), hops, x, x_is_constant=True) is first
-    assert len(traces) == 3
-
-
 def with_data(topology: Topology, dtype: torch.dtype, *shape: int) -> Topology:
     return topology.with_edge_data(own=torch.ones(topology.num_edges, *shape, dtype=dtype))
 

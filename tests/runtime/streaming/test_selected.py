@@ -23,8 +23,8 @@ from sagann.runtime.streaming.stream import foretell, stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.storage import open_graph, save_graph
 from tests.graphs import labelled_graph
-from tests.runtime.streams import dense, in_double
-from tests.tolerances import assert_close, largest
+from tests.runtime.streams import assert_all_close, assert_runs_right, dense, zoo_model
+from tests.tolerances import assert_close
 from tests.zoo import DISTINCT
 
 
@@ -52,19 +52,11 @@ def picked(plan: Plan) -> set[tuple[str, str]]:
     ("count", "order", "on_disk"), [(2, "stage", False), (3, "row", True), (7, "column", False)]
 )
 def test_every_model_of_the_zoo(name: str, count: int, order: Order, on_disk: bool, tmp_path: Path) -> None:
-    graph = labelled_graph()
-    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=3, dropout=0.0), graph).double()
-    graph = in_double(model.prepare(graph))
-    assert graph.features is not None
-    x = graph.features.double().requires_grad_()
-    hops = list(graph.hops(model.num_hops))
-    expected, upstream = dense(model, hops, x)
+    model, hops, x = zoo_model(name, layers=3)
+    expected, upstream = dense(model, hops, x.requires_grad_())
     streamed = tight(model, hops, x, count, order, tmp_path if on_disk else None)
     assert len(picked(streamed.plan(x).plan)) >= 2
-    out = streamed(x)
-    found = torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)
-    for ours, theirs in zip((out, *found), expected, strict=True):
-        assert_close(ours, theirs, scale=largest(*expected))
+    assert_runs_right(streamed, x, expected, upstream)
 
 
 def test_picked_rows_change_no_bit_and_an_order_only_the_order() -> None:
@@ -85,8 +77,7 @@ def test_picked_rows_change_no_bit_and_an_order_only_the_order() -> None:
     whole, rows, reordered = results
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(rows, whole, strict=True))
     assert_close(reordered[0], whole[0][order])
-    for ours, theirs in zip(reordered[1:], whole[1:], strict=True):
-        assert_close(ours, theirs, scale=largest(*whole))
+    assert_all_close(reordered[1:], whole[1:])
 
 
 def test_rows_of_mapped_features_are_read_from_their_file(tmp_path: Path) -> None:

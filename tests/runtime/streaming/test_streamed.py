@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import torch
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, Topology, declare_constant
-from sagann.kernels.memory import allocated_bytes
 from sagann.kernels.typed_linear import typed_linear
 from sagann.nn import GAT, GIN, GNN, SAGE, MaxPoolGCN, build_model
 from sagann.nn.zoo import ModelConfig
@@ -29,45 +28,29 @@ from sagann.plan.fit import edges_bytes
 from sagann.plan.machine import Machine
 from sagann.plan.orders import Order
 from sagann.plan.residency import BudgetError
-from sagann.plan.steps import UNLIMITED, Block, MemoryPolicy, Move, Plan, Step
-from sagann.runtime.blocks.residents import Residents
+from sagann.plan.steps import UNLIMITED, MemoryPolicy, Move, Plan, Step
 from sagann.runtime.streaming.executor import Executor
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import labelled_graph, odd_topologies, random_topology
 from tests.plan.machines import ROUND
-from tests.runtime.streams import dense, in_double, partial_loss, tight
+from tests.runtime.streams import (
+    assert_all_close,
+    assert_runs_right,
+    dense,
+    partial_loss,
+    tight,
+    zoo_model,
+)
 from tests.threads import left_threads
 from tests.tolerances import assert_close, largest
-
-
-def assert_all_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    for ours, theirs in zip(found, expected, strict=True):
-        assert_close(ours, theirs, scale=largest(*expected))
-
-
-def assert_runs_right(streamed: StreamedModel, x: Tensor, expected: Sequence[Tensor], upstream: Tensor) -> None:
-    """A streamed model has the numbers that ``dense`` gives."""
-    out = streamed(x)
-    leaves = [x, *streamed.model.parameters()]
-    assert_all_close([out, *torch.autograd.grad(out, leaves, upstream, materialize_grads=True)], expected)
 
 
 def assert_streams_right(
     model: nn.Module, hops: Sequence[Topology], x: Tensor, bounds: Sequence[int], dialect: str = "auto"
 ) -> None:
     assert_runs_right(StreamedModel(model, hops, bounds, dialect=dialect), x, *dense(model, hops, x))
-
-
-def zoo_model(name: str, *, layers: int = 2, num_vertices: int = 53) -> tuple[nn.Module, list[Topology], Tensor]:
-    """A model of the zoo in float64, its hops and features."""
-    graph = labelled_graph() if num_vertices == 53 else labelled_graph(num_vertices, 900)
-    config = ModelConfig(model=name, hidden=8, heads=2, layers=layers, dropout=0.0)
-    model = build_model(config, graph).double()
-    graph = in_double(model.prepare(graph))
-    assert graph.features is not None
-    return model, list(graph.hops(model.num_hops)), graph.features.double()
 
 
 class ByType(SagaLayer):
@@ -400,8 +383,7 @@ def test_states_of_every_accumulator_are_moved(
     assert len(moved) > 1, "of the backward"
     out = streamed(x)
     found = torch.autograd.grad(out, x, upstream)
-    for ours, theirs in zip((out, *found), expected[:2], strict=True):
-        assert_close(ours, theirs, scale=largest(*expected))
+    assert_all_close((out, *found), expected[:2])
 
 
 @pytest.mark.parametrize("function", [jumping, branching])
@@ -493,42 +475,6 @@ def test_layers_drop_edges_of_their_own() -> None:
     assert not torch.equal(out[:, :4], out[:, 4:])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_blocks_are_as_large_as_planned(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    def sliced(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        wide = m.widen(x)
-        one, two = m.plain(hops[0], wide[:, :5]), m.b(hops[0], wide[:, 5:10].relu())
-        result: Tensor = torch.cat([one, two, m.c(hops[0], wide[:, 10:15]), m.d(hops[0], wide[:, 15:20])], -1)
-        return result
-
-    model = Model(sliced).to(dtype)
-    model.plain, model.widen = Plain(), nn.Linear(4, 256).to(dtype)
-    x = torch.randn(4000, 4, dtype=dtype, requires_grad=True)
-    streamed = StreamedModel(model, [random_topology(4000, 9000)], equal_vertices(4000, 4))
-    _, schedule, plan = streamed.plan(x)
-    most, begin = 0, Residents.begin
-    compared = {"value", "grad", "gather_saved", "grad_inputs"}
-    found = set()
-
-    def begun(residents: Residents, step: Step) -> None:
-        nonlocal most
-        begin(residents, step)
-        storages = {}
-        for at, content in residents._blocks.items():
-            if at.kind in compared and content is not None:
-                found.add(at.kind)
-                tensors = content.values() if isinstance(content, dict) else [content]
-                for tensor in tensors:
-                    storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-                assert sum(allocated_bytes(tensor.nbytes) for tensor in tensors) == schedule.sizes.of(at), at
-        most = max(most, sum(storages.values()))
-
-    monkeypatch.setattr(Residents, "begin", begun)
-    streamed(x).sum().backward()
-    assert found == compared
-    assert 0 < most <= plan.peak_bytes
-
-
 def test_what_is_not_contiguous_may_be_somewhere_else_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     def turned(m: Model, hops: Sequence[Topology], x: Tensor) -> Tensor:
         wide = m.widen(x).view(-1, 4, 5).transpose(1, 2)
@@ -550,38 +496,6 @@ def test_what_is_not_contiguous_may_be_somewhere_else_meanwhile(monkeypatch: pyt
         wanted = torch.autograd.grad(model([topology], x), [x, *trained], upstream)
         for ours, theirs in zip(found, [expected[0], *wanted], strict=True):
             assert_close(ours, theirs, scale=largest(*wanted))
-
-
-@pytest.mark.parametrize(
-    ("name", "dropout"),
-    [("gcn", 0.5), ("sage", 0.0), ("ggnn", 0.5), ("gat", 0.5), ("gated-gcn", 0.0), ("maxpool-gcn", 0.0)],
-)
-def test_what_stages_keep_takes_no_more_than_planned(
-    name: str, dropout: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph = labelled_graph(400, 3000)
-    model = build_model(
-        ModelConfig(model=name, hidden=24, heads=2, layers=2, dropout=dropout, layer_norm=name == "sage"), graph
-    )
-    graph = model.prepare(graph)
-    assert graph.features is not None
-    streamed = StreamedModel(model, graph.hops(model.num_hops), equal_vertices(400, 2))
-    _, schedule, _ = streamed.plan(graph.features)
-    assert schedule.saves
-    found: dict[Block, int] = {}
-    set_item = Residents.__setitem__
-
-    def kept(residents: Residents, block: Block, value: Any) -> None:
-        if block.kind == "stage_saved":
-            found[block] = sum(each.untyped_storage().nbytes() for each in value.values())
-        set_item(residents, block, value)
-
-    monkeypatch.setattr(Residents, "__setitem__", kept)
-    streamed(graph.features).sum().backward()
-    assert found
-    assert all(taken <= schedule.sizes.of(block) for block, taken in found.items()), (found, schedule.sizes.of)
-    planned = sum(schedule.sizes.of(block) for block in found)
-    assert planned <= 3 * sum(found.values()) + 4096 * len(found)
 
 
 def test_the_room_that_chunks_take_on_disk_is_known_before(tmp_path: Path) -> None:
