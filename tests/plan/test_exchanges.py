@@ -160,27 +160,6 @@ def test_every_value_travels_once_in_a_forward_and_its_gradient_once(name: str) 
     assert exchanges_of(evaluation) == [(value, False) for value in forward]
 
 
-def test_the_budget_counts_the_exchange() -> None:
-    model, graph = case("gcn")
-    part = parts_of(graph, 2)[0]
-    program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
-
-    def needed(piece_bytes: int) -> int:
-        with pytest.raises(BudgetError) as refused:
-            fitted_intervals(
-                program,
-                hops,
-                1,
-                gradients=Gradients(program),
-                same_memory=False,
-                cut_part=blocks_of(part, piece_bytes).cut,
-            )
-        return refused.value.needed_bytes
-
-    # One process' steps are the largest until the pieces are.
-    assert needed(1) < needed(1 << 20)
-
-
 @pytest.mark.parametrize(("name", "piece_bytes"), [("gcn", 64), ("gat", 64), ("sums", 64), (BAND, 1 << 20)])
 @pytest.mark.parametrize("share", [1, 1.3, 3])
 def test_bounds_that_are_fitted_to_a_budget_fit_it(name: str, piece_bytes: int, share: float) -> None:

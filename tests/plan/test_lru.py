@@ -36,13 +36,6 @@ def test_a_use_makes_a_block_recent() -> None:
     assert moved(placed(steps, range(3), 20), "load") == [block(number) for number in (0, 1, 2, 1)]
 
 
-def test_a_block_is_stored_when_it_is_evicted_and_not_before() -> None:
-    steps = [step([], [0]), step([1]), step([2]), step([1]), step([0])]
-    plan = placed(steps, [1, 2], 20)
-    assert moved(plan, "store") == [block(0)]
-    assert plan.operations.index(Move("store", block(0), 10)) > plan.operations.index(steps[1])
-
-
 def test_nothing_is_loaded_ahead_and_what_is_not_read_again_is_dropped() -> None:
     steps = [step([0]), step([1])]
     plan = placed(steps, [0, 1], 100)

@@ -57,14 +57,7 @@ def test_swaps_gain_where_chunks_differ() -> None:
     began_s = epoch_s(plan_of("gat", Traversal()))
     assert epoch_s(plan_of("gat", found)) < began_s
     tried = [
-        refine(
-            lambda traversal: plan_of("gat", traversal),
-            Traversal(),
-            seconds_of,
-            SLOW,
-            tier="disk",
-            most_simulations=most,
-        )
+        refine(lambda each: plan_of("gat", each), Traversal(), seconds_of, SLOW, tier="disk", most_simulations=most)
         for most in (1, 5, 20)
     ]
     counts = [epoch_s(plan_of("gat", traversal)) for traversal in tried]

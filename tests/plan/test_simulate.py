@@ -105,10 +105,6 @@ def test_a_copy_takes_a_core_from_the_step_beside_it() -> None:
     assert second.seconds == pytest.approx(1.0)
 
 
-def test_the_callers_turn_takes_no_time() -> None:
-    assert simulated(step(A), step(kind="return"), step(A)).seconds == pytest.approx(2.0)
-
-
 def test_the_next_load_waits_for_what_leaves_and_a_step_does_not() -> None:
     moves = (Move("store", A, 500), Move("drop", A, 500), Move("load", B, 500))
     found = simulated(step(writes=(A,)), *moves, step(C), step(B))

@@ -113,12 +113,6 @@ def test_an_exchange_that_brings_nothing_ends_before_a_state_is_finished_or_the_
     assert kinds(travelling(without[:-2]))[-1] == "exchange h"
 
 
-def test_picked_rows_are_read_too() -> None:
-    picked = value("h", 2)._replace(needed_by=Block("edges", "csc", 2, 0))
-    steps = [*made("h", 0), exchange("h", [0], [2]), gather("h", 0), Step("gather", 0, 2, 0, reads=(picked,))]
-    assert kinds(travelling(steps))[-2:] == ["exchange h", "gather"]
-
-
 def steps_of(found: Planned) -> list[Step]:
     return [each for each in found.plan.operations if isinstance(each, Step)]
 

@@ -78,11 +78,6 @@ def test_loading_is_limited_by_threads_or_by_memory() -> None:
     assert few.load == many.load
 
 
-def test_a_trainer_without_seeds_takes_no_time() -> None:
-    times = stage_times(machine(), job(), assignment(0, 100, 0))
-    assert times.train[HOST] == times.train[SECOND] == times.transfer[SECOND] == 0
-
-
 @pytest.mark.parametrize("prefetch", PREFETCHES)
 def test_how_far_stages_work_ahead(prefetch: Prefetch) -> None:
     given, split = job(prefetch=prefetch), assignment(1, 400)
@@ -127,16 +122,3 @@ def test_links_share_their_switch() -> None:
     shared = timeline(job(), assignment(0, 100, 100), 1, links=links, switches={"root": 1e8})
     (start, end), (shared_start, shared_end) = (spans(each, f"{FIRST}.copy_in")[0] for each in (alone, shared))
     assert shared_end - shared_start == pytest.approx(2 * (end - start))
-
-
-def test_a_processor_with_fewer_cores_than_threads_has_none_to_spare() -> None:
-    split = assignment(100, 200, sample=1, load=1, train=1)
-    roomy, full = (stage_times(machine(num_cores=cores), job(), split) for cores in (3, 1))
-    # At 3 cores a thread has a third of the rates of propagation, at one core all of them.
-    copied_s = 200 * 121 * 100 / 1e9
-    assert full.host_train == pytest.approx(roomy.sample + roomy.load + roomy.host_train / 3 + copied_s)
-    assert (full.sample, full.load) == (roomy.sample, roomy.load)
-    # Without a trainer on the processor, loading waits for sampling.
-    alone = assignment(0, 300, sample=1, load=1, train=1)
-    roomy, full = (stage_times(machine(num_cores=cores), job(), alone) for cores in (3, 1))
-    assert full.load == pytest.approx(roomy.sample + roomy.load + 300 * 121 * 100 / 1e9)

@@ -9,7 +9,7 @@ import pytest
 
 from sagann.errors import InputError
 from sagann.plan.hybrid.assignment import HOST
-from sagann.plan.hybrid.iterations import iteration_work, stage_times
+from sagann.plan.hybrid.iterations import stage_times
 from sagann.plan.hybrid.predict import best_split, machine_here, predict
 from sagann.plan.hybrid.rehearsed import RehearsedJob, RehearsedShare
 from tests.plan.hybrid.settings import FIRST, SECOND, assignment
@@ -110,13 +110,6 @@ def test_accelerators_that_are_only_in_the_way_get_no_seeds() -> None:
     assert found.iteration_s == pytest.approx(0.007 + SYNCHRONISE_S, rel=1e-6)
     with_more = best_split(machine(3, FIRST, SECOND), job(), total=40, accelerators=(FIRST, SECOND))
     assert with_more.iteration_s == found.iteration_s
-
-
-def test_memory_is_that_of_the_rehearsed_bytes() -> None:
-    split = assignment(500, 500)
-    work = iteration_work(machine(), job(), split)
-    assert (work.load_bytes, work.copied_bytes) == (100_000, {FIRST: 100_000})
-    assert predict(machine(), job(), split).peak_bytes == 4 * 100_000
 
 
 def test_more_seeds_than_were_rehearsed_are_refused() -> None:

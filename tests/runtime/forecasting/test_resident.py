@@ -15,8 +15,7 @@ from torch import nn
 
 from sagann.graph import Graph, Topology, sbm_graph
 from sagann.graph.rows import csr_tensor
-from sagann.report.plan_text import resident_text
-from sagann.runtime.forecasting.resident import TRAINING_BYTES, Resident, expected_resident, resident_bytes
+from sagann.runtime.forecasting.resident import TRAINING_BYTES, expected_resident, resident_bytes
 from sagann.storage import save_graph
 
 GRAPH = Graph(
@@ -58,14 +57,6 @@ def test_parts_add_up() -> None:
     own = resident_bytes()
     assert own is not None
     assert own > 50 << 20
-
-
-def test_the_line() -> None:
-    parts = Resident(process_bytes=500 << 20, budget_bytes=8 << 20, graph_bytes=3 << 20, other_bytes=1 << 20)
-    assert resident_text(parts) == (
-        "In top: about 512.0 MiB resident (RES): 500.0 MiB of Python, PyTorch and kernels, 8.0 MiB of the budget, 3.0 MiB of "
-        "the graph's files, which the system takes back when memory is short, 1.0 MiB of parameters, optimizer and vertices."
-    )
 
 
 def peak_bytes(*arguments: str) -> int:
