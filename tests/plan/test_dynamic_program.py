@@ -102,27 +102,6 @@ def test_a_block_that_must_be_stored_stays_before_one_that_need_not() -> None:
     assert (found.loaded_bytes, found.stored_bytes) == (30, 0)
 
 
-def test_small_blocks_leave_where_a_large_one_is_worth_more() -> None:
-    # Belady's rule evicts the large block, which is used last. To load the large block again moves more than both small ones.
-    sizes = {block(0): 30, block(1): 10, block(2): 10, block(3): 35}
-    steps = [step([0, 1, 2]), step([3]), step([1]), step([2]), step([0])]
-    plans = [
-        policy(
-            steps,
-            bytes_of=sizes.__getitem__,
-            initial=list(sizes),
-            bounds=(0, 1),
-            budget_bytes=65,
-            lookahead=0,
-        )
-        for policy in (place_uncached, place_recent, place, place_by_program)
-    ]
-    moved = [plan.moved_bytes for plan in plans]
-    assert moved[3] == 85 + 20
-    assert moved[3] < moved[2]
-    assert moved[0] == sum(sizes[each] for one in steps for each in one.reads)
-
-
 @pytest.mark.parametrize("policy", [place, place_by_program])
 def test_loads_come_ahead_where_the_plan_may_do_so(policy: Callable[..., Plan]) -> None:
     turn = Step("return", 0, 0)

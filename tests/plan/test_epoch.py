@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from sagann.plan.epoch import Planned, plan_epoch, replaced
+from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.fit import hop_sizes
 from sagann.plan.gradients import Gradients
-from sagann.plan.memory import MEMORY_POLICIES
 from sagann.plan.residency import BudgetError
 from sagann.plan.steps import UNLIMITED, MemoryPolicy
 from tests.plan.test_orders import BOUNDS, program_of
@@ -47,11 +46,3 @@ def test_the_program_moves_no_more_and_computes_no_more_again() -> None:
             assert found.schedule.saves >= belady.schedule.saves
             further += belady.schedule.saves < found.schedule.saves < found.schedule.all_saves
     assert further, "in no plan does a stage save on some intervals and run again on others"
-
-
-def test_an_evaluation_is_placed_by_every_policy() -> None:
-    found = planned("gat", budgets("gat")[0], trains=False)
-    moved = {policy: replaced(found, policy).plan.moved_bytes for policy in MEMORY_POLICIES}
-    assert moved["dp"] == min(moved.values())
-    assert moved["none"] == max(moved.values())
-    assert planned("gat", budgets("gat")[0], "dp", trains=False).plan.moved_bytes == moved["dp"]

@@ -15,8 +15,7 @@ from sagann.nn.zoo import ModelConfig
 from sagann.plan.fit import USEFUL_INTERVALS, least_count
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import needed_bytes
-from sagann.plan.steps import Block, Step
-from sagann.runtime.streaming.stream import foretell, stream
+from sagann.runtime.streaming.stream import stream
 from tests.graphs import labelled_graph
 from tests.tolerances import assert_close
 
@@ -114,24 +113,6 @@ def test_what_is_evaluated_only_needs_less(name: str, tmp_path: Path, *, on_disk
         assert_close(evaluated(graph.features), model(graph.hops(2), graph.features))
         less = stream(model, graph, budget_bytes=budget - 1, spill=spill, trains=False)
         assert_close(less(graph.features), model(graph.hops(2), graph.features))
-
-
-def test_what_is_copied_by_those_that_compute_is_not_loaded_ahead() -> None:
-    graph = labelled_graph(200, 900)
-    model = build_model(ModelConfig(model="gat", hidden=16, heads=2), graph)
-    graph = model.prepare(graph)
-    of = {on_disk: foretell(model, graph, budget_bytes=30_000, on_disk=on_disk).plan for on_disk in (False, True)}
-    assert of[False].num_intervals <= of[True].num_intervals
-    for on_disk, plan in of.items():
-        loaded: set[Block] = set()
-        early = 0
-        for operation in plan.operations:
-            if isinstance(operation, Step):
-                early += len(loaded - set(operation.reads))
-                loaded.clear()
-            elif operation.kind == "load":
-                loaded.add(operation.block)
-        assert (early > 0) == on_disk
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")

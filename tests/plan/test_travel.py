@@ -78,41 +78,6 @@ def test_rows_travel_from_where_the_first_are_made_to_where_one_is_read() -> Non
     assert all(step.temporary_bytes == PIECES for step in found if step.exchanged)
 
 
-def test_exchanges_begin_in_their_order_whatever_they_send() -> None:
-    # This worker sends nothing of a, another one does: all begin with a.
-    steps = [
-        *made("b", 0),
-        exchange("a", [], [2]),
-        exchange("b", [0], [2], 30),
-        gather("b", 2),
-        gather("a", 2),
-        FINISH,
-    ]
-    found = travelling(steps)
-    assert kinds(found) == [
-        "transform",
-        "begin_exchange a",
-        "begin_exchange b",
-        "collect",
-        "send_rows b",
-        "exchange b",
-        "gather",
-        "exchange a",
-        "gather",
-        "finish",
-    ]
-    # One exchange is under way at a time.
-    assert [step.temporary_bytes for step in found if step.kind == "gather"] == [105, 5]
-
-
-def test_an_exchange_that_brings_nothing_ends_before_a_state_is_finished_or_the_caller_goes_on() -> None:
-    steps = [*made("h", 0), exchange("h", [0], []), gather("h", 0), FINISH, gather("h", 0, 1)]
-    assert kinds(travelling(steps))[-4:] == ["gather", "exchange h", "finish", "gather"]
-    without = [*made("h", 0), exchange("h", [0], []), Step("return", 0, 0), FINISH]
-    assert kinds(travelling(without))[-3:] == ["exchange h", "return", "finish"]
-    assert kinds(travelling(without[:-2]))[-1] == "exchange h"
-
-
 def steps_of(found: Planned) -> list[Step]:
     return [each for each in found.plan.operations if isinstance(each, Step)]
 

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
+from sagann.plan.fit import hop_sizes
 from sagann.plan.orders import Order
 from sagann.plan.schedule import Schedule
+from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import needed_bytes
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
@@ -48,14 +50,18 @@ def tight(
     *,
     bounds: Sequence[int],
     spill: Path | None = None,
+    selection: Selection = NEVER,
 ) -> StreamedModel:
     """The model streamed with no more than the hungriest step takes."""
     program, roomy, _ = StreamedModel(model, hops, bounds, order=order).plan(x)
+    sizes = hop_sizes(program, hops, bounds, selection)
     needed = []
     for folded in (False, True):
-        schedule = Schedule(program, roomy.hops, bounds, gradients=roomy.gradients, folded=folded, order=order)
+        options = {"gradients": roomy.gradients, "folded": folded, "order": order, "selects": selection != NEVER}
+        schedule = Schedule(program, sizes, bounds, **options)
         needed.append(needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of))
-    return StreamedModel(model, hops, bounds, budget_bytes=max(needed), spill=spill, order=order)
+    options = {"budget_bytes": max(needed), "spill": spill, "order": order, "selection": selection}
+    return StreamedModel(model, hops, bounds, **options)
 
 
 def assert_all_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:

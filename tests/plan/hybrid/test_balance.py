@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
-import pytest
 from hypothesis import given, strategies as st
 
 from sagann.plan.hybrid.assignment import HOST, Assignment, Threads
@@ -18,7 +15,7 @@ from sagann.plan.hybrid.balance import (
 )
 from sagann.plan.hybrid.costs import Cost, CostFit, Damping
 from sagann.plan.hybrid.rates import Rates
-from tests.plan.hybrid.settings import FIRST, SECOND, assignment
+from tests.plan.hybrid.settings import FIRST, assignment
 
 seconds = st.floats(0, 1e3)
 TASKS = ("sample", "load", "train")
@@ -160,30 +157,3 @@ def test_threads_go_to_the_slower_task() -> None:
     assert balance_thread(before, "sample", "load", 1.0, 1.2, Damping()).threads.load == 11
     # The giver would then be the slower one.
     assert balance_thread(before, "sample", "load", 1.0, 1.1, Damping()) == before
-
-
-@pytest.mark.parametrize("samples_both", [False, True])
-def test_the_joint_optimum_is_that_of_a_search(samples_both: bool) -> None:
-    known = Rates(sample=0.02, sample_accelerator=0.01, load=0.03, train={HOST: 0.2, FIRST: 0.05, SECOND: 0.1})
-    before = assignment(20, 20, 20, sample=3, load=3, train=6, host_sampled=30 if samples_both else None)
-    found = known.times(balanced(before, known)).slowest
-    best = min(
-        known.times(
-            assignment(
-                host,
-                first,
-                60 - host - first,
-                sample=sample,
-                load=load,
-                train=12 - sample - load,
-                host_sampled=sampled,
-            )
-        ).slowest
-        for host in range(1, 58, 3)
-        for first in range(1, 60 - host, 3)
-        for sample, load in product(range(1, 11), repeat=2)
-        if sample + load < 12
-        for sampled in ((10, 30, 50) if samples_both else (None,))
-    )
-    # Seeds are whole numbers.
-    assert found <= best * 1.05

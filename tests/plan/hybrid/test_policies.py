@@ -189,18 +189,6 @@ def test_rebalances_a_trainer_that_halves_its_speed(fixed: tuple[float, float], 
     assert mean(found) < CLOSE
 
 
-@pytest.mark.parametrize("ratio", RATIOS)
-def test_a_change_of_speed_is_followed_as_soon_as_it_is_sure(ratio: int) -> None:
-    before, after = trainers((0.1, 0.1), ratio), trainers((0.1, 0.1), ratio)
-    after[FIRST] = after[FIRST].times(2.0)
-    found = [
-        over_best(lambda number: before if number < HORIZON else after, HORIZON + 12, seed=seed)
-        for seed in range(5)
-    ]
-    # Two measurements, and what is prepared by then: after that most of the way is gone.
-    assert mean([mean(each[HORIZON + DELAY + 3 :]) for each in found]) < 1.15
-
-
 def test_a_trainer_that_is_slow_by_itself_is_left_out_and_tried_again() -> None:
     slow, fast = trainers((0.0, 3.0), 1), trainers((0.0, 0.1), 1)
     found = over_best(lambda number: slow if number < 100 else fast, 1000, seed=1)

@@ -92,17 +92,6 @@ def test_on_a_single_core_all_tasks_of_the_processor_add_up() -> None:
     assert found.bottleneck == f"propagation on {FIRST}"
 
 
-def test_an_accelerator_alone_waits_for_the_core_that_feeds_it() -> None:
-    split = assignment(0, 1000, sample=1, load=1, train=1)
-    found = predict(machine(1), job(), split)
-    assert found.iteration_s == pytest.approx(0.040 + SYNCHRONISE_S, rel=1e-6)
-    fast = tuple(replace(each, train_s=1e-3) for each in job().shares[FIRST])
-    found = predict(machine(1), job(shares={FIRST: fast}), split)
-    # The core samples, loads, copies, adds gradients and steps, one after the other.
-    assert found.iteration_s == pytest.approx(1000 * 1.4e-5 + COPY_CORE_S + SYNCHRONISE_S, rel=1e-6)
-    assert found.bottleneck == "loading features from the host's memory"
-
-
 def test_accelerators_that_are_only_in_the_way_get_no_seeds() -> None:
     # With 40 seeds the processor needs 7 ms, and a copy alone 10 ms.
     found = best_split(machine(3), job(), total=40, accelerators=(FIRST,))

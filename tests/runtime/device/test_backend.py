@@ -16,11 +16,8 @@ from sagann.graph import Graph, Topology, declare_constant
 from sagann.kernels.dialects import dialect_for
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
-from sagann.plan.fit import hop_sizes
 from sagann.plan.residency import BudgetError
-from sagann.plan.schedule import Schedule
 from sagann.plan.selection import ALWAYS, Selection
-from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import Block, Step
 from sagann.plan.timeline import LANES
 from sagann.runtime.blocks.backend import CpuBackend
@@ -34,7 +31,7 @@ from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
 from tests.graphs import labelled_graph
 from tests.runtime.device.late_streams import LateStreams
-from tests.runtime.streams import assert_all_close
+from tests.runtime.streams import assert_all_close, tight
 from tests.threads import left_threads
 from tests.tolerances import assert_close, largest
 
@@ -188,12 +185,9 @@ def test_picked_rows_are_those_of_blocks_that_have_arrived(
     with using_engine(NaiveEngine()):
         wanted = torch.autograd.grad(model(hops, x).square().sum(), leaves)
     spill, bounds = tmp_path if on_disk else None, equal_vertices(len(x), 4)
-    program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
-    sizes = hop_sizes(program, hops, bounds, ALWAYS)
-    schedule = Schedule(program, sizes, bounds, gradients=roomy.gradients, selects=True)
-    tight = needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of)
+    least_bytes = tight(model, hops, x, "column", bounds=bounds, selection=ALWAYS).budget_bytes
     # With room for all, the same chunks are read without picking: what the host keeps of them stays as it is.
-    for selection, budget_bytes in ((ALWAYS, tight), (Selection(share=2.0), 1 << 30)):
+    for selection, budget_bytes in ((ALWAYS, least_bytes), (Selection(share=2.0), 1 << 30)):
         with monkeypatch.context() as patches:
             streamed, streams = streamed_late(
                 model, hops, x, patches, budget_bytes=budget_bytes, spill=spill, selection=selection

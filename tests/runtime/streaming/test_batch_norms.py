@@ -15,7 +15,6 @@ from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.nn import GAT, SAGE
 from sagann.plan.orders import Order
-from sagann.runtime.moments import Moments
 from sagann.runtime.streaming.streamed import StreamedModel
 from tests.graphs import labelled_graph
 from tests.runtime.in_memory.test_batch_norm import OfVertices
@@ -172,14 +171,3 @@ def test_a_single_row_is_refused() -> None:
     model = Between(4)
     with pytest.raises(LayerError, match="a BatchNorm that is trained needs two rows at least"):
         StreamedModel(model, [topology] * 3, (0, 1))(torch.randn(1, 4))
-
-
-def test_moments_of_large_means_lose_nothing() -> None:
-    rows = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0)) + 3000
-    moments = Moments(rows, eps=0.0)
-    for part in rows.split(77):
-        moments.add(part)
-    expected = rows.double()
-    mean, deviation = moments.shared()
-    torch.testing.assert_close(mean.double(), expected.mean(0), rtol=1e-6, atol=0)
-    torch.testing.assert_close(deviation.double(), 1 / expected.std(0, correction=0), rtol=1e-5, atol=0)

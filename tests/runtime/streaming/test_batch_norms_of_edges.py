@@ -134,7 +134,7 @@ class Stack(nn.Module):
         return self.second(hops[1], torch.relu(self.between(self.first(hops[0], x))))
 
 
-KINDS = [OfEdges, Messages, Heads, OfOneEnd, OfTypes, Detached]
+KINDS = [Messages, Heads, OfOneEnd, OfTypes, Detached]
 
 
 def given(dtype: torch.dtype = torch.float64) -> tuple[list[Topology], Tensor]:

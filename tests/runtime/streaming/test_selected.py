@@ -8,36 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from sagann.graph import Topology, relabel
+from sagann.graph import relabel
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.partition import vertex_order
 from sagann.plan import equal_vertices
-from sagann.plan.fit import hop_sizes
 from sagann.plan.orders import Order
-from sagann.plan.schedule import Schedule
 from sagann.plan.selection import ALWAYS, NEVER, Select
-from sagann.plan.sizes import needed_bytes
 from sagann.plan.steps import Move, Plan
 from sagann.runtime.streaming.stream import foretell, stream
-from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.storage import open_graph, save_graph
 from tests.graphs import labelled_graph
-from tests.runtime.streams import assert_all_close, assert_runs_right, dense, zoo_model
+from tests.runtime.streams import assert_all_close, assert_runs_right, dense, tight, zoo_model
 from tests.tolerances import assert_close
 from tests.zoo import DISTINCT
-
-
-def tight(
-    model: nn.Module, hops: list[Topology], x: torch.Tensor, count: int, order: Order, spill: Path | None
-) -> StreamedModel:
-    """The model streamed with all rows picked, and no more than the hungriest step takes."""
-    bounds = equal_vertices(len(x), count)
-    program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
-    sizes = hop_sizes(program, hops, bounds, ALWAYS)
-    schedule = Schedule(program, sizes, bounds, gradients=roomy.gradients, order=order, selects=True)
-    budget = needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of)
-    return StreamedModel(model, hops, bounds, budget_bytes=budget, spill=spill, order=order, selection=ALWAYS)
 
 
 def picked(plan: Plan) -> set[tuple[str, str]]:
@@ -54,7 +38,8 @@ def picked(plan: Plan) -> set[tuple[str, str]]:
 def test_every_model_of_the_zoo(name: str, count: int, order: Order, on_disk: bool, tmp_path: Path) -> None:
     model, hops, x = zoo_model(name, layers=3)
     expected, upstream = dense(model, hops, x.requires_grad_())
-    streamed = tight(model, hops, x, count, order, tmp_path if on_disk else None)
+    bounds, spill = equal_vertices(len(x), count), tmp_path if on_disk else None
+    streamed = tight(model, hops, x, order, bounds=bounds, spill=spill, selection=ALWAYS)
     assert len(picked(streamed.plan(x).plan)) >= 2
     assert_runs_right(streamed, x, expected, upstream)
 
