@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from sagann.errors import InputError
-from sagann.plan.machine import DISK_UNITS, UNITS, Disk, Machine
+from sagann.plan.machine import DISK_UNITS, UNITS, Disk, Link, Machine
 from sagann.ranges import RANGES
 
 WHERE = "machine.toml"
@@ -168,6 +168,14 @@ def test_a_device_names_its_disk() -> None:
 )
 def test_wrong_tables_are_named(lines: str, said: str) -> None:
     assert said.format("of a machine is not") in str(refused(f"{text_with()}\n{lines}\n"))
+
+
+def test_devices_links_and_switches_are_written_and_read_again() -> None:
+    ways = {"a.copy_in": Link(bytes_per_s=100.0, switches=("root",)), "a-b": Link(bytes_per_s=50.0, latency_s=0.5)}
+    machine = machine_of(devices={"b": {"matmul_flops": 5e8}}, links=ways, switches={"root": 150.0})
+    assert Machine.from_toml(machine.to_toml(), where=WHERE) == machine
+    assert machine.device("b").matmul_flops == 5e8
+    assert machine.device("b").stream_bytes == machine.stream_bytes
 
 
 def test_a_device_says_whether_it_pipelines_layers() -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sagann.plan.machine import Machine
+from sagann.errors import InputError
+from sagann.plan.machine import Link, Machine
 from sagann.plan.simulate import Tier, simulate
 from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
 from sagann.plan.timeline import Timeline
@@ -112,3 +113,28 @@ def test_the_next_load_waits_for_what_leaves_and_a_step_does_not() -> None:
     # Where there is no room beside it, the step waits as well.
     found = simulated(step(writes=(A,)), *moves[:2], step(C), budget_bytes=499)
     assert starts(found)["compute"] == [0.0, 1.5]
+
+
+def loaded_by_two_devices(machine: Machine) -> Timeline:
+    """Each of two devices loads 100 bytes, and computes for a second."""
+    blocks = [A._replace(owner=f"device{number}") for number in range(2)]
+    operations = [
+        each for block in blocks for each in (Move("load", block, 100), step(block)._replace(resource=block.owner))
+    ]
+    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=500, peak_bytes=0, ahead=True)
+    return simulate(plan, lambda step: 1.0, machine, tier="disk")
+
+
+def test_devices_share_the_rate_of_their_disk() -> None:
+    for disk, load_s in (("disk0", 2.0), ("disk1", 1.0)):
+        disks = {**ROUND.disks, "disk1": ROUND.disks["disk0"]}
+        machine = replace(ROUND, num_cores=1 << 20, disks=disks, devices={"device1": {"disk": disk}})
+        spans = [each for each in loaded_by_two_devices(machine).spans if each.resource == "device1.copy_in"]
+        assert [(each.start_s, each.seconds) for each in spans] == [(0.0, pytest.approx(load_s))]
+
+
+def test_a_link_that_the_machine_has_not_is_named() -> None:
+    operations = (step(writes=(A,)), Move("all-reduce", A, 10, resource="link0-1"), step(A))
+    machine = replace(ROUND, links={"device0.copy_in": Link(bytes_per_s=100.0)})
+    with pytest.raises(InputError, match=r"links are device0.copy_in.*\[links.\"link0-1\"\]"):
+        simulated(*operations, machine=machine)

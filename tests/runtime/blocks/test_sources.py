@@ -79,39 +79,6 @@ def test_features_that_are_not_contiguous_are_read_where_they_lie() -> None:
     assert torch.equal(strided, x)
 
 
-class Both(nn.Module):
-    """Gathers features as they are, and reads them in a stage as well."""
-
-    num_hops = 1
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.plain, self.map = SagaLayer(), nn.Linear(4, 4)
-
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        result: Tensor = self.plain(hops[0], x) + self.map(x)
-        return result
-
-
-@pytest.mark.parametrize("wanted_x", [False, True])
-def test_what_edges_read_here_and_there_is_copied(wanted_x: bool) -> None:
-    model, topology = Both().double(), random_topology(31, 200)
-    x = torch.randn(31, 4, dtype=torch.float64, requires_grad=wanted_x)
-    declare_constant(x)
-    streamed = StreamedModel(model, [topology], equal_vertices(31, COUNT), budget_bytes=1 << 30)
-    planned = streamed.plan(x)
-    found = loads(planned)
-    # With a gradient features are not constant, and gathered in every epoch.
-    assert [gather.constant for gather in planned.program.gathers] == [not wanted_x]
-    assert all((found[Block("value", "x", number)] > 0) == wanted_x for number in range(COUNT))
-    expected, upstream = dense(model, [topology], x.requires_grad_())
-    x.requires_grad_(wanted_x)
-    out = streamed(x)
-    leaves = [x, *model.parameters()] if wanted_x else list(model.parameters())
-    found_grads = torch.autograd.grad(out, leaves, upstream)
-    assert_all_close((out, *found_grads), [expected[0], *expected[1 if wanted_x else 2 :]])
-
-
 class Sliced(nn.Module):
     """Gives a view of what it gathers, or of its features."""
 

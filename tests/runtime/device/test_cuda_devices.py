@@ -61,13 +61,6 @@ def test_a_piece_that_cuda_refuses_leaves_nothing_pinned(monkeypatch: pytest.Mon
     assert len(reported) == 1
 
 
-def test_memory_that_other_work_will_take_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 4000))
-    rooms = [CudaDevices([torch.device("cuda", 1)], reserved_bytes=reserved).room(0) for reserved in (0, 300, 2000)]
-    assert [room.free_bytes for room in rooms] == [1000, 700, 0]
-    assert {(room.name, room.total_bytes) for room in rooms} == {("the memory of cuda:1", 4000)}
-
-
 @pytest.mark.parametrize("answers", [(True, True), (True, False), (False, True)])
 def test_devices_are_linked_that_read_each_other(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[bool, bool]

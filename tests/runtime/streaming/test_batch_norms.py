@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, get_args
 
 import pytest
 import torch
@@ -14,11 +12,10 @@ from torch import Tensor, nn
 from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.nn import GAT, SAGE
-from sagann.plan.orders import Order
 from sagann.runtime.streaming.streamed import StreamedModel
 from tests.graphs import labelled_graph
 from tests.runtime.in_memory.test_batch_norm import OfVertices
-from tests.runtime.streams import in_double, partial_loss, tight
+from tests.runtime.streams import in_double, partial_loss
 from tests.tolerances import largest
 
 WIDTH = 8
@@ -91,26 +88,6 @@ def assert_alike(found: Sequence[Tensor], expected: Sequence[Tensor], limit: flo
     scale = largest(*expected)
     for mine, theirs in zip(found, expected, strict=True):
         assert float((mine - theirs).abs().max()) <= limit * scale
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_streamed_epoch_has_the_numbers_of_the_model(name: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    hops, x = given()
-    model: Any = MODELS[name](x.shape[1]).double()
-    hops = hops[: model.num_hops]
-    plain = copy.deepcopy(model)
-    for order in get_args(Order):
-        for bounds in ((0, 53), (0, 20, 21, 53)):
-            streamed = tight(model, hops, x, order, bounds=bounds, spill=tmp_path)
-            for folded in (True, False):
-                expected = numbers(plain, partial_loss(plain(hops, x), slice(0, 53)), x)
-                loss = streamed.loss(x, partial_loss) if folded else partial_loss(streamed(x), slice(0, 53))
-                assert_alike(numbers(model, loss, x), expected)
-            streamed.close()
-    assert any(
-        buffer.dtype == torch.int64 and int(buffer) == 4 * len(get_args(Order)) for buffer in model.buffers()
-    ) or (name == "of heads")
 
 
 def test_dropout_beside_norms_is_the_same_for_all_intervals() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,7 +25,7 @@ from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.train import TrainConfig, Trainer
 from tests.graphs import labelled_graph
 from tests.runtime.in_memory.test_batch_norm import OfEdges, OfVertices
-from tests.runtime.streaming.test_batch_norms import assert_alike, numbers
+from tests.runtime.streaming.test_batch_norms import MODELS, assert_alike, numbers
 from tests.runtime.streams import in_double, partial_loss, tight
 from tests.tolerances import largest
 
@@ -163,12 +164,13 @@ def all_of(x: Tensor) -> slice:
     return slice(0, len(x))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_streamed_epoch_has_the_numbers_of_the_model(kind: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("build", [*MODELS.values(), *(partial(Stack, kind) for kind in KINDS)])
+def test_a_streamed_epoch_has_the_numbers_of_the_model(build: Callable[[int], Any], tmp_path: Path) -> None:
     torch.manual_seed(0)
     hops, x = given()
     n = len(x)
-    model: Any = Stack(kind, x.shape[1]).double()
+    model = build(x.shape[1]).double()
+    hops = [hops[0]] * model.num_hops
     plain = copy.deepcopy(model)
     grids = [("column", (0, n)), *((order, (0, 20, 21, n)) for order in get_args(Order))]
     for number, (order, bounds) in enumerate(grids):
