@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from sagann.byte_size import with_exact
 from sagann.errors import InputError
+from sagann.graph import Graph
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan.fit import USEFUL_INTERVALS, least_count
@@ -72,12 +74,15 @@ def test_a_budget_that_is_offered_leads_to_few_intervals(tmp_path: Path, *, on_d
     assert USEFUL_INTERVALS // 2 < counts[1] <= USEFUL_INTERVALS < 100 < counts[0]
 
 
+def model_and_graph(name: str, num_vertices: int, num_edges: int) -> tuple[nn.Module, Graph]:
+    graph = labelled_graph(num_vertices, num_edges)
+    model = build_model(ModelConfig(model=name, hidden=16, heads=2), graph)
+    return model, model.prepare(graph)
+
+
 @pytest.mark.parametrize(("name", "on_disk"), [("gcn", False), ("gat", True)])
 def test_a_budget_decides_the_number_of_intervals(name: str, tmp_path: Path, *, on_disk: bool) -> None:
-    graph = labelled_graph(200, 900)
-    model = build_model(ModelConfig(model=name, hidden=16, heads=2), graph)
-    graph = model.prepare(graph)
-    assert graph.features is not None
+    model, graph = model_and_graph(name, 200, 900)
     counts = []
     for budget in (1 << 30, 60_000, 30_000, 20_000):
         spill = tmp_path if on_disk else None
@@ -95,10 +100,7 @@ def test_a_budget_decides_the_number_of_intervals(name: str, tmp_path: Path, *, 
 
 @pytest.mark.parametrize(("name", "on_disk"), [("gcn", False), ("gat", True)])
 def test_what_is_evaluated_only_needs_less(name: str, tmp_path: Path, *, on_disk: bool) -> None:
-    graph = labelled_graph(60, 270)
-    model = build_model(ModelConfig(model=name, hidden=16, heads=2), graph)
-    graph = model.prepare(graph)
-    assert graph.features is not None
+    model, graph = model_and_graph(name, 60, 270)
     spill = tmp_path if on_disk else None
     with pytest.raises(BudgetError) as refused:
         stream(model, graph, budget_bytes=50)

@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from sagann.nn import GCN
-from sagann.plan.intervals import equal_vertices, num_destinations, sizes
 from tests.graphs import labelled_graph
 from tests.parts import cut_all
 
 GRAPH = GCN.prepare(labelled_graph(200, 900))
-
-
-@pytest.mark.parametrize("counts", [(1, 1), (3, 5), (4, 1, 2)])
-def test_what_a_worker_sends_is_the_halo_of_the_others(counts: tuple[int, ...]) -> None:
-    cuts = cut_all(GRAPH, counts)
-    for rank, (part, intervals) in enumerate(cuts):
-        own_bounds = intervals.bounds[: intervals.num_own + 1]
-        assert own_bounds == equal_vertices(part.topology.num_dst, intervals.num_own)
-        assert intervals.num_own + len(intervals.halo) < counts[rank] + len(counts) + 1
-        assert intervals.bounds[-1] == part.topology.num_src
-        assert intervals.num_vertices == part.topology.num_dst
-        assert num_destinations(intervals.bounds, part.topology.num_dst) == intervals.num_own
-        rows = sizes(intervals.bounds)
-        most = -(-part.topology.num_src // counts[rank])
-        assert max(rows) <= most
-        assert all(rows[number] > 0 for number in intervals.halo)
-        for other, (_, theirs) in enumerate(cuts):
-            received = sum(sizes(theirs.bounds)[number] for number in theirs.halo_of(rank))
-            sent = sum(number for (_, peer), number in intervals.sent.items() if peer == other)
-            assert sent == received
-            assert (other == rank) == (received == 0)
 
 
 def test_sources_ascend_by_their_ids_in_the_graph() -> None:

@@ -10,13 +10,6 @@ from sagann.plan.hybrid.assignment import HOST, Assignment, Threads, split_by
 from tests.plan.hybrid.settings import FIRST, assignment
 
 
-def test_threads_move_as_far_as_the_giver_keeps_one() -> None:
-    threads = Threads(sample=2, load=3, train=4)
-    assert threads.moved(2, giver="train", taker="load") == Threads(sample=2, load=5, train=2)
-    assert threads.moved(9, giver="sample", taker="load") == Threads(sample=1, load=4, train=4)
-    assert threads.total == 9
-
-
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(InputError, match="a task of the processor has no thread: 0 sample, 1 load, 1 train"):
         Threads(sample=0, load=1, train=1)

@@ -16,11 +16,9 @@ from sagann.graph import Graph, Topology, declare_constant
 from sagann.kernels.dialects import dialect_for
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
-from sagann.plan.residency import BudgetError
 from sagann.plan.selection import ALWAYS, Selection
 from sagann.plan.steps import Block, Step
 from sagann.plan.timeline import LANES
-from sagann.runtime.blocks.backend import CpuBackend
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.blocks.spill import DiskHost
@@ -104,27 +102,6 @@ def streamed_late(
     return StreamedModel(model, hops, bounds, dialect=dialect, backend=backend, **options), streams
 
 
-class Apart(CpuBackend):
-    """A processor that plans as a device does, which reads nothing in place."""
-
-    def shares_memory(self, *, on_disk: bool) -> bool:
-        return False
-
-
-def least_budget(model: nn.Module, hops: Sequence[Topology], x: Tensor) -> int:
-    """About the least with which the model can be streamed in four intervals: much has to move."""
-    streamed = StreamedModel(model, hops, equal_vertices(len(x), 4), dialect="naive", backend=Apart())
-    budget = 2 * streamed.plan(x).plan.peak_bytes
-    while True:
-        streamed.budget_bytes = budget * 7 // 8
-        streamed._plans.clear()
-        try:
-            streamed.plan(x)
-        except BudgetError:
-            return budget
-        budget = streamed.budget_bytes
-
-
 @pytest.mark.parametrize(
     ("name", "on_disk", "wanted_x"),
     [
@@ -155,7 +132,7 @@ def test_the_numbers_are_those_of_a_dense_run(
         hops,
         x,
         monkeypatch,
-        budget_bytes=least_budget(model, hops, x),
+        budget_bytes=tight(model, hops, x, "column", bounds=equal_vertices(len(x), 4)).budget_bytes,
         spill=tmp_path if on_disk else None,
     )
     for _ in range(2):
@@ -226,7 +203,7 @@ def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeyp
     model, graph = prepared("gcn")
     assert graph.features is not None
     x, hops = declare_constant(graph.features.double()), graph.hops(model.num_hops)
-    budget = least_budget(model, hops, x)
+    budget = tight(model, hops, x, "column", bounds=equal_vertices(len(x), 4)).budget_bytes
     streamed, streams = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
     streamed(x).sum().backward()
     pinned_bytes = streams.pinned_bytes
@@ -242,7 +219,7 @@ def test_what_a_device_does_is_recorded_by_its_marks(monkeypatch: pytest.MonkeyP
     model, graph = prepared("gat")
     assert graph.features is not None
     x, hops = graph.features.double().requires_grad_(), graph.hops(model.num_hops)
-    budget = least_budget(model, hops, x)
+    budget = tight(model, hops, x, "column", bounds=equal_vertices(len(x), 4)).budget_bytes
     streamed, _ = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
     streamed(x).sum().backward()
     streamed.timeline = recorder = Recorder()

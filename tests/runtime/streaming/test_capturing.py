@@ -1,60 +1,30 @@
-"""A model is traced once for each of its modes, however often a run asks for its program, and anew when it has changed."""
+"""A model is traced anew when it, or the form of its hops, has changed."""
 
 from __future__ import annotations
 
 import gc
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import sagann.compiler.capture
 from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.nn import ModelConfig, build_model
-from sagann.runtime.streaming import capturing
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, SagaLayer
-from sagann.train import TrainConfig, Trainer
 from tests.graphs import labelled_graph, random_topology
 from tests.tolerances import assert_close
-from tests.train.runs import community_graph
-
-
-@pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each trace, whether the model was in training mode."""
-    found: list[bool] = []
-    capture = sagann.compiler.capture.capture
-
-    def counted(model: torch.nn.Module, *given: Any, **options: Any) -> Any:
-        found.append(model.training)
-        return capture(model, *given, **options)
-
-    monkeypatch.setattr(capturing, "capture", counted)
-    return found
-
-
-def test_a_run_within_a_budget_traces_the_model_once_to_train_and_once_to_evaluate(
-    traces: list[bool], tmp_path: Path
-) -> None:
-    config = TrainConfig(epochs=3, device="cpu", memory="120KiB")
-    trainer = Trainer(ModelConfig(hidden=8), community_graph(600), config, run_dir=tmp_path)
-    trainer.fit()
-    trainer.evaluate()
-    assert sorted(traces) == [False, True]
 
 
 def with_data(topology: Topology, dtype: torch.dtype, *shape: int) -> Topology:
     return topology.with_edge_data(own=torch.ones(topology.num_edges, *shape, dtype=dtype))
 
 
-def test_hops_of_another_form_have_another_program(traces: list[bool]) -> None:
+def test_hops_of_another_form_have_another_program() -> None:
     topology = random_topology(30, 90)
     model = build_model(ModelConfig(model="sage", hidden=8), labelled_graph(30, 90))
     x = torch.randn(30, 8)
@@ -69,7 +39,7 @@ def test_hops_of_another_form_have_another_program(traces: list[bool]) -> None:
         [with_data(topology, torch.float32, 2)] * 2,
     ]
     programs = {id(captured(model, hops, x, x_is_constant=True)) for hops in forms for _ in range(2)}
-    assert len(programs) == len(traces) == len(forms)
+    assert len(programs) == len(forms)
     walked = [[gather.hop for gather in captured(model, hops, x, x_is_constant=True).gathers] for hops in forms[:2]]
     assert walked == [[0, 0], [0, 1]]
 
