@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import product
+from itertools import chain, combinations, product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from sagann.plan.dynamic_program import least_moved, place_by_program
-from sagann.plan.gaps import gaps_of, prices_of
+from sagann.plan.gaps import Gaps, gaps_of, prices_of
 from sagann.plan.lru import place_recent
 from sagann.plan.memory import place_uncached
 from sagann.plan.residency import place
@@ -126,3 +127,37 @@ def test_loads_come_ahead_where_the_plan_may_do_so(policy: Callable[..., Plan]) 
     assert block(1) not in loads_before(1, [step([0]), turn, step([1])], 100, 2)
     again = [step([0]), step([1]), step([], [0]), step([1]), step([2]), step([0])]
     assert loads_before(5, again, 100, 2) == [block(0), block(1), block(2)]
+
+
+def fewest(gaps: Gaps) -> int:
+    """The fewest bytes by trying every set of gaps that fits."""
+    best = None
+    every = range(len(gaps))
+    for leaving in chain.from_iterable(combinations(every, count) for count in range(len(gaps) + 1)):
+        kept = np.ones(len(gaps))
+        kept[list(leaving)] = 0
+        if (gaps.over(gaps.num_bytes * kept) <= gaps.room_bytes).all():
+            contents = {int(gaps.content[gap]) for gap in leaving}
+            moved = sum(int(gaps.num_bytes[gap]) for gap in leaving)
+            moved += sum(int(gaps.store_bytes[content]) for content in contents)
+            best = moved if best is None else min(best, moved)
+    assert best is not None
+    return gaps.compulsory_bytes + best
+
+
+def test_the_bound_of_blocks_of_one_size_is_what_the_best_policy_moves() -> None:
+    # Room for one block beside that of the step: of two gaps that overlap, one is kept.
+    steps = [step([number]) for number in (0, 1, 2, 0, 1, 2)]
+    gaps = gaps_of(steps, lambda _: 10, 20)
+    assert fewest(gaps) == 40
+    assert prices_of(gaps, 60).least_bytes == pytest.approx(40, abs=1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules(most_blocks=4, most_steps=9), st.integers(0, 15))
+def test_no_choice_of_gaps_moves_less_than_the_bound(small: Small, more: int) -> None:
+    gaps = gaps_of(small.steps, small.bytes_of, max(small.least_budget, 1) + more)
+    best = fewest(gaps)
+    prices = prices_of(gaps, best)
+    assert gaps.compulsory_bytes <= prices.least_bytes <= best
+    assert (np.diff(prices.until) >= 0).all()

@@ -12,7 +12,7 @@ from torch import nn
 
 import sagann
 from sagann.graph import Graph
-from sagann.nn import GNN, ModelConfig, build_model
+from sagann.nn import GCN, GNN, ModelConfig, build_model
 from sagann.plan.epoch import Planned, plan_constants, plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
@@ -183,3 +183,22 @@ def test_a_value_that_was_not_received_cannot_be_loaded() -> None:
     silent = tuple(each for each in plan.operations if each.kind not in ("begin_exchange", "send_rows", "exchange"))
     with pytest.raises(PlanError, match="it does not lie outside as it was written last"):
         verify(replace(plan, operations=silent))
+
+
+GRAPH = GCN.prepare(labelled_graph(200, 900))
+
+
+def test_sources_ascend_by_their_ids_in_the_graph() -> None:
+    for part, intervals in cut_all(GRAPH, (2, 3, 2)):
+        ids = [*range(part.vertices.start, part.vertices.stop), *part.topology.part.halo.tolist()]
+        in_order = [ids[at] for number in intervals.sources for at in range(*intervals.bounds[number : number + 2])]
+        assert in_order == sorted(ids)
+
+
+def test_pieces_have_at_least_a_row_and_no_more_rows_than_there_are() -> None:
+    ((_, intervals), _) = cut_all(GRAPH, (2, 2), piece_bytes=64)
+    assert [intervals.piece_rows(row_bytes) for row_bytes in (1, 16, 1000)] == [64, 4, 1]
+    most = max(sum(intervals.sent.values()), intervals.bounds[-1] - intervals.num_vertices)
+    assert intervals.most_in_a_piece(16) == 4
+    ((_, roomy), _) = cut_all(GRAPH, (2, 2), piece_bytes=1 << 20)
+    assert roomy.most_in_a_piece(16) == most

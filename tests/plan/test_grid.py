@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,9 @@ import torch
 
 from sagann.errors import InputError
 from sagann.plan import ChunkGrid, equal_edges, equal_vertices
-from sagann.plan.hops import hop_size
+from sagann.plan.hops import EdgesOfType, hop_size
+from sagann.runtime.blocks.chunks import Chunks
+from sagann.runtime.blocks.host import RamHost
 from tests.graphs import block_of, odd_topologies, random_topology
 
 TOPOLOGIES = odd_topologies(types=3)
@@ -70,3 +73,23 @@ def test_destinations_may_be_the_first_sources_alone() -> None:
     assert hop_size(block, grid.bounds).edges == {
         (chunk.src, chunk.dst): chunk.topology.num_edges for chunk in grid.chunks()
     }
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_sizes_are_known_without_cutting(name: str) -> None:
+    topology = TOPOLOGIES[name]
+    bounds = equal_vertices(topology.num_dst, 3)
+    for hop in (topology, EdgesOfType(topology=topology, data="type", type=1)):
+        assert asdict(hop_size(hop, bounds)) == asdict(Chunks(ChunkGrid(hop, bounds), RamHost(), 0).size)
+
+
+def test_a_grid_is_counted_once_and_again_when_types_change() -> None:
+    topology = random_topology(20, 60)
+    bounds = equal_vertices(20, 3)
+    assert hop_size(topology, bounds) is hop_size(topology, list(bounds))
+    typed = TOPOLOGIES[next(name for name, each in TOPOLOGIES.items() if each.num_edges > 4)]
+    hop, bounds = EdgesOfType(topology=typed, data="type", type=1), equal_vertices(typed.num_dst, 2)
+    before = hop_size(hop, bounds)
+    assert hop_size(hop, bounds) is before
+    typed.edge_data["type"].fill_(1)
+    assert sum(hop_size(hop, bounds).edges.values()) == typed.num_edges

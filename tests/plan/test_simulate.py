@@ -10,7 +10,7 @@ from sagann.errors import InputError
 from sagann.plan.machine import Link, Machine
 from sagann.plan.simulate import Tier, simulate
 from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
-from sagann.plan.timeline import Timeline
+from sagann.plan.timeline import Span, Timeline
 from tests.plan.machines import ROUND, with_disk
 
 A, B, C = (Block("value", name, 0) for name in "abc")
@@ -138,3 +138,17 @@ def test_a_link_that_the_machine_has_not_is_named() -> None:
     machine = replace(ROUND, links={"device0.copy_in": Link(bytes_per_s=100.0)})
     with pytest.raises(InputError, match=r"links are device0.copy_in.*\[links.\"link0-1\"\]"):
         simulated(*operations, machine=machine)
+
+
+def test_the_backward_begins_with_its_first_step_and_the_forward_may_overlap() -> None:
+    timeline = Timeline()
+    assert timeline.turn_s is None
+    timeline.spans = [
+        Span(lane="compute", name="transform_loss 1: 0", start_s=0.0, seconds=4.0),
+        Span(lane="load", name="grad x: 0", start_s=1.0, seconds=2.0),
+        Span(lane="compute", name="finish_grad 0: 1", start_s=5.0, seconds=1.0),
+        Span(lane="compute", name="prepare_grad 0: 1", start_s=4.0, seconds=1.0),
+    ]
+    assert timeline.turn_s == (4.0, 4.0)
+    timeline.spans.append(Span(lane="compute", name="gather 0: 2 to 1", start_s=6.0, seconds=1.0))
+    assert timeline.turn_s == (4.0, 7.0)

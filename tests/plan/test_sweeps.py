@@ -7,13 +7,15 @@ from collections import Counter, defaultdict
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from sagann.plan.epoch import plan_epoch
+from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.orders import Order
 from sagann.plan.sizes import needed_bytes
 from sagann.plan.spec import verify
 from sagann.plan.steps import UNLIMITED, Step
 from sagann.plan.strips import chunk_ends
 from sagann.plan.sweeps import Direction, PassKey, Sweeps, Traversal
-from tests.plan.test_orders import BOUNDS, ORDERS, placed, schedule_of
+from tests.plan.test_orders import BOUNDS, ORDERS, placed, program_of, schedule_of
 
 COUNT = len(BOUNDS) - 1
 MOST_PASSES = 2
@@ -92,3 +94,23 @@ def test_chunks_zigzag_from_strip_to_strip() -> None:
     ]
     # Downwards: the first stage went up.
     assert [ends[1:] for ends in ends[: COUNT + 1]] == [*((3, other) for other in (3, 2, 1, 0)), (2, 0)]
+
+
+def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
+    program, hops = program_of("gated-gcn")
+    gradients = schedule_of("gated-gcn", "column").gradients
+    won = []
+    for budget_bytes in (20_000, 40_000, 1 << 30):
+        bounds = fitted_intervals(program, hops, budget_bytes, gradients=gradients, same_memory=False).bounds
+        sizes = hop_sizes(program, hops, bounds)
+        moved = {}
+        for traversal in (None, Traversal(), Traversal(direction="ascending")):
+            found = plan_epoch(
+                program, sizes, bounds, budget_bytes, gradients=gradients, traversal=traversal, same_memory=False
+            )
+            assert found.plan.peak_bytes <= budget_bytes
+            moved[None if traversal is None else traversal.direction] = found.plan.moved_bytes
+        assert moved[None] <= moved["zigzag"] <= moved["ascending"]
+        won.append(moved[None] / moved["ascending"])
+    assert min(won) < 0.9
+    assert won[-1] == 1.0, "where everything fits there is nothing to gain"

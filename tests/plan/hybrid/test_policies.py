@@ -9,10 +9,11 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from hypothesis import given, strategies as st
 
 from bench.hyscale.contest import CLOSE, HORIZON, NOISE, RATIOS, TOTAL, run, settled_after, times_best
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads
-from sagann.plan.hybrid.costs import Cost, Damping
+from sagann.plan.hybrid.costs import Cost, CostFit, Damping
 from sagann.plan.hybrid.policies import Balance, next_balance
 from tests.plan.hybrid.settings import FIRST, assignment
 
@@ -195,3 +196,18 @@ def test_a_trainer_that_is_slow_by_itself_is_left_out_and_tried_again() -> None:
     assert mean(found[HORIZON:100]) < CLOSE
     # Only while it was not tried is the best split another one.
     assert mean(found[-100:]) < CLOSE
+
+
+DAMPING = Damping()
+
+
+@given(pairs=st.lists(st.tuples(st.integers(1, 4096), st.floats(1e-6, 1e3)), min_size=1, max_size=40))
+def test_whatever_is_measured_costs_are_ones(pairs: list[tuple[int, float]]) -> None:
+    fit = CostFit.of(*pairs[0])
+    for pair in pairs[1:]:
+        fit = fit.after(CostFit.of(*pair), DAMPING)
+    found = fit.cost(DAMPING)
+    assert found.fixed_s >= 0
+    assert found.seed_s > 0
+    assert math.isfinite(found.fixed_s + found.seed_s)
+    assert found.of(0) == 0

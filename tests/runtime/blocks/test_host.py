@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from sagann.graph.rows import pick_rows
+from sagann.kernels.memory import SMALLEST_BYTES, Pool
 from sagann.plan.steps import Block
+from sagann.runtime.blocks.backend import CpuBackend
 from sagann.runtime.blocks.host import Host, RamHost
 from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.device.hosts import PinnedHost, StagedHost
@@ -109,3 +111,20 @@ def test_rows_that_learn_are_copied_without_their_gradient() -> None:
         rows = pick_rows(tensor, torch.tensor([2, 0]), torch.empty(2, tensor.shape[1]))
         assert torch.equal(rows, tensor[[2, 0]])
         assert not rows.requires_grad
+
+
+def test_memory_of_another_model_s_blocks_is_given_back_where_a_budget_holds_for_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(most_times=1)
+    for module in ("host", "backend"):
+        monkeypatch.setattr(f"sagann.runtime.blocks.{module}.HOST_POOL", pool)
+    backend = CpuBackend()
+    in_memory = backend.new_host(None)
+    assert isinstance(in_memory, RamHost)
+    in_memory.put(Block("value", "x", 0), {"": torch.ones(SMALLEST_BYTES)})
+    in_memory.close()
+    pool.shrink(1 << 40)
+    assert pool._free_bytes >= 4 * SMALLEST_BYTES
+    assert isinstance(backend.new_host(tmp_path), DiskHost)
+    assert pool._free_bytes == 0

@@ -14,7 +14,13 @@ from sagann.graph import Graph, Topology, declare_constant
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import equal_vertices
 from sagann.plan.epoch import Planned
+from sagann.plan.grid import ChunkGrid
+from sagann.plan.hops import CSC
+from sagann.plan.selection import ALWAYS
 from sagann.plan.steps import UNLIMITED, Block, Move
+from sagann.runtime.blocks.chunks import Chunks
+from sagann.runtime.blocks.host import RamHost
+from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.streaming.stream import foretell
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import SagaLayer
@@ -119,3 +125,26 @@ def test_mapped_features_are_read_by_position(tmp_path: Path) -> None:
         assert (foretold[Block("value", "x", 0)] == 0) == in_place
         numbers[in_place] = streamed(x)
     assert torch.equal(numbers[True], numbers[False])
+
+
+def test_a_chunk_that_is_viewed_stays_as_it_is() -> None:
+    grid = ChunkGrid(labelled_graph().topology, (0, 20, 53))
+    chunks = Chunks(grid, RamHost(), 0, ALWAYS)
+    expected = {(chunk.src, chunk.dst): chunk.topology.indices.tolist() for chunk in grid.chunks()}
+    for (src, dst), indices in expected.items():
+        block = Block("edges", CSC, src, dst, 0)
+        for read in (chunks.view, chunks.view, chunks.load, chunks.load):
+            assert read(block).indices.tolist() == indices
+
+
+def test_many_chunks_on_disk(tmp_path: Path) -> None:
+    topology = random_topology(256, 8000)
+    grid = ChunkGrid(topology, equal_vertices(256, 32))
+    chunks = Chunks(grid, DiskHost(tmp_path), 0)
+    assert len(chunks.size.edges) > 900
+    first = 0
+    for chunk in grid.chunks():
+        read = chunks.load(Block("edges", CSC, chunk.src, chunk.dst, 0))
+        assert read.indices.tolist() == chunk.topology.indices.tolist()
+        assert chunks.first_edge[chunk.src, chunk.dst] == first
+        first += chunk.topology.num_edges

@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Topology
-from sagann.nn import GCN, GNN, SAGE
+from sagann.nn import GCN, GNN, SAGE, build_model
+from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
 from sagann.plan.hops import hop_size
 from sagann.plan.residency import BudgetError
+from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.runtime.streaming.tape import Tape
-from tests.graphs import random_topology
+from tests.graphs import labelled_graph, random_topology
 from tests.tolerances import assert_close
 
 ROWS = 60
@@ -155,3 +157,29 @@ def test_the_collector_of_garbage_runs_again_after_a_plan_and_after_an_error() -
     with pytest.raises(BudgetError):
         StreamedModel(Squashed(), hops, bounds, budget_bytes=10).plan(x)
     assert gc.isenabled()
+
+
+def test_arguments_of_stream_are_checked() -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gcn", hidden=8), graph)
+    graph = model.prepare(graph)
+    for options, message in (
+        ({"budget_bytes": "2GiB"}, "stream.budget_bytes"),
+        ({"budget_bytes": 1 << 20, "spill": 5}, "stream.spill"),
+        ({"budget_bytes": 1 << 20, "cut": "foo"}, "unknown way to cut"),
+        ({"budget_bytes": 1 << 20, "num_intervals": 2.5}, "stream.num_intervals"),
+        ({"budget_bytes": 1 << 20, "num_intervals": 50_000}, "50000, expected 1 to 256"),
+        ({"budget_bytes": 1 << 20, "num_intervals": 0}, "0, expected 1 to 256"),
+        ({"budget_bytes": 1 << 20, "order": "rows"}, "unknown order of the chunks"),
+        ({"budget_bytes": 1 << 20, "select": "some"}, "rows: 'some', expected one of auto, never, always"),
+    ):
+        with pytest.raises(InputError, match=message):
+            stream(model, graph, **options)
+    with pytest.raises(InputError, match=r"stream\.graph"):
+        stream(model, graph.topology, budget_bytes=1 << 20)
+    assert len(stream(model, graph, budget_bytes=1 << 30, cut="edges", num_intervals=3).bounds) == 4
+    assert stream(model, graph, budget_bytes=1 << 20, order="row").order == "row"
+    with pytest.raises(InputError, match="unknown order of the chunks"):
+        StreamedModel(model, graph.hops(2), (0, 53), order="rows")
+    with pytest.raises(InputError, match="memory policy: 'fifo', expected one of auto, belady, dp, lru, none"):
+        StreamedModel(model, graph.hops(2), (0, 53), memory_policy="fifo")
