@@ -145,14 +145,6 @@ def fewest(gaps: Gaps) -> int:
     return gaps.compulsory_bytes + best
 
 
-def test_the_bound_of_blocks_of_one_size_is_what_the_best_policy_moves() -> None:
-    # Room for one block beside that of the step: of two gaps that overlap, one is kept.
-    steps = [step([number]) for number in (0, 1, 2, 0, 1, 2)]
-    gaps = gaps_of(steps, lambda _: 10, 20)
-    assert fewest(gaps) == 40
-    assert prices_of(gaps, 60).least_bytes == pytest.approx(40, abs=1)
-
-
 @settings(max_examples=100, deadline=None)
 @given(schedules(most_blocks=4, most_steps=9), st.integers(0, 15))
 def test_no_choice_of_gaps_moves_less_than_the_bound(small: Small, more: int) -> None:

@@ -141,13 +141,6 @@ def test_work_goes_a_part_of_the_way_to_equal_times() -> None:
     assert sum(balance_work(assignment(10, 40, 51), 2.0, 1.0, Damping()).seeds.values()) == 101
 
 
-def test_sampling_is_shared_only_where_accelerators_sample() -> None:
-    alone = assignment(50, 50)
-    assert balance_sampling(alone, 2.0, 1.0, Damping()) == alone
-    both = assignment(50, 50, host_sampled=50)
-    assert balance_sampling(both, 2.0, 1.0, Damping(gain=1.0)).host_sampled == 33
-
-
 def test_threads_go_to_the_slower_task() -> None:
     before = assignment(sample=10, load=10, train=10)
     # 10 threads take 1 s and 3 s; 5 and 15 threads take 2 s each.

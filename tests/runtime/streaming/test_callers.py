@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Topology
-from sagann.nn import GCN, GNN, SAGE, build_model
+from sagann.nn import GCN, GNN, SAGE, ModelConfig, build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
 from sagann.plan.hops import hop_size
 from sagann.plan.residency import BudgetError
+from sagann.runtime.places import device_named, require_on_host
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.runtime.streaming.tape import Tape
@@ -183,3 +184,22 @@ def test_arguments_of_stream_are_checked() -> None:
         StreamedModel(model, graph.hops(2), (0, 53), order="rows")
     with pytest.raises(InputError, match="memory policy: 'fifo', expected one of auto, belady, dp, lru, none"):
         StreamedModel(model, graph.hops(2), (0, 53), memory_policy="fifo")
+
+
+@pytest.mark.parametrize("name", ["tpu", "mps", "cuda:99", "meta"])
+def test_devices_that_are_not_there_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"no such device: .*stream\.device.*cuda:N"):
+        device_named(name)
+    assert device_named("cpu") == torch.device("cpu")
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gcn", hidden=8), graph)
+    with pytest.raises(InputError, match="no such device"):
+        stream(model, model.prepare(graph), budget_bytes=1 << 20, device=name)
+
+
+def test_a_graph_on_a_device_is_to_be_left_on_the_host() -> None:
+    require_on_host(torch.device("cpu"), "edges")
+    with pytest.raises(
+        InputError, match=r"its edges are on cuda:0.*Leave the graph on the CPU and pass device='cuda'"
+    ):
+        require_on_host(torch.device("cuda", 0), "edges")
