@@ -66,13 +66,6 @@ def test_any_schedule_is_placed_within_its_budget(data: st.DataObject) -> None:
     assert caught.value.needed_bytes >= small.least_budget
 
 
-def test_with_room_for_all_nothing_is_stored_and_all_is_loaded_once() -> None:
-    steps = [step([0], [2]), step([1], [3]), step([0, 2], [3]), step([3, 1], [])]
-    plan = place(steps, bytes_of=lambda _: 10, initial=[block(0), block(1)], bounds=(0, 1), budget_bytes=1000)
-    assert plan.stored_bytes == 0
-    assert plan.loaded_bytes == 20
-
-
 def test_what_rows_are_picked_of_is_stored_once_it_is_made() -> None:
     steps = [step([], [0]), step([], [1]), step([1], [], picked=[0])]
     plan = place(

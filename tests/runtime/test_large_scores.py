@@ -141,35 +141,32 @@ def streamed(num_intervals: int, dialect: str = "auto") -> Callable[[Topology, T
     return run
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", NAMES)
+HALVES = ["all masked", "masked at some vertices", "-1e4 ", "-inf at some vertices"]
+CASES = [
+    *((name, torch.float32) for name in NAMES),
+    *((name, dtype) for name in HALVES for dtype in (torch.float16, torch.bfloat16)),
+]
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_in_memory(name: str, dtype: torch.dtype) -> None:
-    if dtype == torch.float16:
-        name = name.replace("1e20", "3e4").replace("1e30", "6e4")
-    engines = [NaiveEngine(), CompiledEngine(), CompiledEngine(dialect="naive")]
-    if dtype == torch.float32:
-        # A hub that is cut into work items.
-        assert_right(name, graph(9000), in_memory(CompiledEngine()), dtype)
-    for engine in engines:
+    for engine in (NaiveEngine(), CompiledEngine(), CompiledEngine(dialect="naive")):
         assert_right(name, graph(), in_memory(engine), dtype)
     for tile_edges in (7, 1 << 16):
         assert_right(name, graph(), in_memory(CompiledEngine(tile_edges=tile_edges), tiled=True), dtype)
+    if dtype == torch.float32:
+        # A hub that is cut into work items.
+        assert_right(name, graph(9000), in_memory(CompiledEngine()), dtype)
 
 
-@pytest.mark.cover(1)
-@pytest.mark.parametrize("num_intervals", [1, 3])
-@pytest.mark.parametrize("name", NAMES)
-def test_streamed(name: str, num_intervals: int) -> None:
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_streamed(name: str, dtype: torch.dtype) -> None:
+    if dtype == torch.float16:
+        name = name.replace("1e9", "6e4")
     for dialect in ("auto", "naive"):
-        assert_right(name, graph(), streamed(num_intervals, dialect), torch.float32)
-    assert_right(name, graph(9000), streamed(num_intervals), torch.float32)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", ["all masked", "masked at some vertices", "-1e4 ", "-inf at some vertices"])
-def test_streamed_in_half_precision(name: str, dtype: torch.dtype) -> None:
-    name = name if dtype == torch.bfloat16 else name.replace("1e9", "6e4")
-    assert_right(name, graph(), streamed(3), dtype)
+        assert_right(name, graph(), streamed(3, dialect), dtype)
+    if dtype == torch.float32:
+        assert_right(name, graph(9000), streamed(1), dtype)
 
 
 @pytest.mark.parametrize(

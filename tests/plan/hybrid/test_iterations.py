@@ -70,14 +70,6 @@ def test_stage_times_on_paper() -> None:
     )
 
 
-def test_loading_is_limited_by_threads_or_by_memory() -> None:
-    few, many = (stage_times(machine(), job(), assignment(sample=1, load=load, train=1)) for load in (5, 6))
-    assert few.load / many.load == pytest.approx(6 / 5)
-    slow = machine(copy_bytes=4e8)
-    few, many = (stage_times(slow, job(), assignment(sample=1, load=load, train=1)) for load in (5, 6))
-    assert few.load == many.load
-
-
 @pytest.mark.parametrize("prefetch", PREFETCHES)
 def test_how_far_stages_work_ahead(prefetch: Prefetch) -> None:
     given, split = job(prefetch=prefetch), assignment(1, 400)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from sagann.errors import InputError, LayerError
 from sagann.graph import Topology
 from sagann.nn import GCN, GNN, SAGE, ModelConfig, build_model
-from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
 from sagann.plan.hops import hop_size
 from sagann.plan.residency import BudgetError
