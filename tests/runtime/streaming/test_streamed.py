@@ -259,6 +259,8 @@ def test_stages_that_save_on_some_intervals_alone_give_the_same_numbers(tmp_path
                 assert_runs_right(streamed, x, expected, upstream)
                 ran += 1
         streamed.close()
+        if ran == 2:
+            break
     assert ran, "at no budget does a stage save on some intervals and run again on others"
 
 
