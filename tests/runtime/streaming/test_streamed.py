@@ -299,34 +299,23 @@ def test_the_fastest_memory_policy_gives_the_numbers_of_the_default(
         ("gat", "cached files", "row"),
     ],
 )
-def test_any_order_gives_the_same_numbers(
+def test_any_order_gives_the_same_losses(
     name: str, place: str, order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, hops, x = zoo_model(name, layers=3)
-    parameters = list(model.parameters())
+    parameters, every = list(model.parameters()), slice(0, 53)
     with using_engine(NaiveEngine()):
-        whole = 3 * partial_loss(model(hops, x), slice(0, 53))
+        whole = 3 * partial_loss(model(hops, x), every)
     of_loss = torch.autograd.grad(whole, parameters, materialize_grads=True)
-    for wanted_x in (True, False):
-        x = x.detach().requires_grad_(wanted_x)
-        expected, upstream = dense(model, hops, x.detach().requires_grad_())
-        streamed = tight(
-            model, hops, x, order, bounds=equal_vertices(53, 4), spill=spill_of(place, tmp_path, monkeypatch)
-        )
-        moved = stored_states(streamed.plan(x).plan) | stored_states(streamed.plan(x, folded=True).plan)
-        # By columns only where strips are wide.
-        assert moved or order != "row"
-        out, loss = streamed(x), 3 * streamed.loss(x, partial_loss)
-        leaves = [x, *parameters] if wanted_x else parameters
-        found = torch.autograd.grad(out, leaves, upstream, materialize_grads=True)
-        for ours, theirs in zip((out, *found), (expected[0], *expected[-len(leaves) :]), strict=True):
-            assert_close(ours, theirs, scale=largest(*expected))
+    spill = spill_of(place, tmp_path, monkeypatch)
+    streamed = tight(model, hops, x, order, bounds=equal_vertices(53, 4), spill=spill)
+    for loss in (3 * partial_loss(streamed(x), every), 3 * streamed.loss(x, partial_loss)):
         assert_close(loss, whole, scale=float(whole.detach()))
         assert_all_close(torch.autograd.grad(loss, parameters), of_loss)
-        with torch.no_grad():
-            assert_close(streamed(x), expected[0])
-            assert_close(3 * streamed.loss(x, partial_loss), whole.detach(), scale=float(whole.detach()))
-        streamed.close()
+    with torch.no_grad():
+        for loss in (3 * partial_loss(streamed(x), every), 3 * streamed.loss(x, partial_loss)):
+            assert_close(loss, whole.detach(), scale=float(whole.detach()))
+    streamed.close()
 
 
 class Model(nn.Module):
