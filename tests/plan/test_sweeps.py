@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-import pytest
 from hypothesis import given, settings, strategies as st
 
 from sagann.plan.epoch import plan_epoch
@@ -14,7 +13,7 @@ from sagann.plan.sizes import needed_bytes
 from sagann.plan.spec import verify
 from sagann.plan.steps import UNLIMITED, Step
 from sagann.plan.strips import chunk_ends
-from sagann.plan.sweeps import Direction, PassKey, Sweeps, Traversal
+from sagann.plan.sweeps import PassKey, Sweeps, Traversal
 from tests.plan.test_orders import BOUNDS, ORDERS, placed, program_of, schedule_of
 
 COUNT = len(BOUNDS) - 1
@@ -73,14 +72,6 @@ def test_extrema_meet_their_chunks_in_ascending_order(order: Order, traversal: T
             met[step.number, step.dst_interval].append(step.interval)
     assert all(others == sorted(others) for others in met.values())
     assert met
-
-
-@pytest.mark.parametrize("direction", ["ascending", "zigzag"])
-def test_a_sweep_begins_where_the_last_one_ended(direction: Direction) -> None:
-    sweeps = Sweeps(Traversal(direction=direction), 3)
-    found = [sweeps.intervals() for _ in range(3)]
-    up, down = (0, 1, 2), (2, 1, 0)
-    assert found == ([up, down, up] if direction == "zigzag" else [up] * 3)
 
 
 def test_chunks_zigzag_from_strip_to_strip() -> None:

@@ -43,36 +43,18 @@ def gather(name: str, src: int, dst: int = 0) -> Step:
     return Step("gather", 0, src, dst, reads=(value(name, src),), temporary_bytes=5)
 
 
-FINISH = Step("finish", 0, 0)
-
-
 def kinds(steps: Sequence[Step]) -> list[str]:
     return [f"{step.kind} {step.exchanged.value}" if step.exchanged else step.kind for step in steps]
 
 
 def test_rows_travel_from_where_the_first_are_made_to_where_one_is_read() -> None:
-    steps = [
-        *made("h", 0),
-        *made("h", 1),
-        exchange("h", [0, 1], [2]),
-        *(gather("h", src) for src in range(3)),
-        FINISH,
-    ]
+    gathers = [gather("h", src) for src in range(3)]
+    steps = [*made("h", 0), *made("h", 1), exchange("h", [0, 1], [2]), *gathers, Step("finish", 0, 0)]
     found = travelling(steps)
-    assert kinds(found) == [
-        "transform",
-        "begin_exchange h",
-        "collect",
-        "send_rows h",
-        "transform",
-        "collect",
-        "send_rows h",
-        "gather",
-        "gather",
-        "exchange h",
-        "gather",
-        "finish",
-    ]
+    assert ", ".join(kinds(found)) == (
+        "transform, begin_exchange h, collect, send_rows h, transform, collect, send_rows h, "
+        "gather, gather, exchange h, gather, finish"
+    )
     # Pieces take memory meanwhile.
     assert [step.temporary_bytes for step in found if not step.exchanged] == [7, 100, 107, 100, 105, 105, 5, 0]
     assert all(step.temporary_bytes == PIECES for step in found if step.exchanged)

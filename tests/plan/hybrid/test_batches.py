@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from statistics import fmean
 
 import numpy as np
@@ -94,15 +93,3 @@ def test_a_law_has_its_mean_and_its_top(mean: float, top_share: float, symmetric
 def test_impossible_figures_are_refused(num_vertices: int, mean: float, top_share: float) -> None:
     with pytest.raises(InputError, match=r"a degree law has impossible figures: .* Give at least one vertex"):
         log_normal_law(num_vertices=num_vertices, mean=mean, top_share=top_share, symmetric=True)
-
-
-def test_the_law_of_a_graph_keeps_its_means() -> None:
-    generator = random.Random(1)
-    ins = [generator.randrange(300) for _ in range(1000)]
-    outs = [generator.randrange(20) for _ in range(1000)]
-    law = measured_law(ins, outs)
-    assert law.num_vertices == 1000
-    assert len(law.classes) < 1000
-    assert sum(each.share for each in law.classes) == pytest.approx(1)
-    assert sum(each.share * each.in_degree for each in law.classes) == pytest.approx(sum(ins) / 1000)
-    assert law.mean_out_degree == pytest.approx(sum(outs) / 1000)

@@ -10,12 +10,9 @@ from sagann.errors import InputError
 from sagann.plan.hybrid.assignment import HOST, StageTimes
 from sagann.plan.hybrid.iterations import stage_times
 from sagann.plan.hybrid.predict import (
-    accelerator_names,
     best_split,
     bottleneck_of,
-    even_assignment,
     predict,
-    with_accelerators,
 )
 from sagann.plan.hybrid.work import Refinements, synchronisation_bytes
 from tests.plan.hybrid.settings import FIRST, SECOND, assignment, job, machine
@@ -84,15 +81,6 @@ def test_the_bottleneck_is_the_stage_that_feeds_the_others() -> None:
         predict(machine(), job(), assignment(400, 1, sample=3, load=4, train=1)).bottleneck
         == "propagation on the processor"
     )
-
-
-def test_more_accelerators_of_the_first_kind() -> None:
-    found = with_accelerators(machine(), 3)
-    assert tuple(found.devices) == accelerator_names(3) == (FIRST, SECOND, "accelerator2")
-    assert all(found.devices[each] == machine().devices[FIRST] for each in found.devices)
-    split = even_assignment(found, 103, accelerator_names(3))
-    assert sorted(split.seeds.values()) == [25, 26, 26, 26]
-    assert predict(found, job(), split).iteration_s > 0
 
 
 def test_accelerators_that_the_machine_lacks_are_refused() -> None:

@@ -63,12 +63,6 @@ def test_between_and_below_the_sizes_a_share_is_on_a_line() -> None:
     assert job(shares={FIRST: steep}).share_of(FIRST, 10).train_s == 0
 
 
-def test_one_more_accelerator_is_like_the_last_one() -> None:
-    assert job().share_of(SECOND, 500) == job().share_of(FIRST, 500)
-    found = best_split(machine(8, FIRST, SECOND), job(), total=1000, accelerators=(FIRST, SECOND))
-    assert found.assignment.seeds[FIRST] == pytest.approx(found.assignment.seeds[SECOND], abs=1)
-
-
 def test_stages_take_what_was_rehearsed() -> None:
     times = stage_times(machine(), job(threads=4), assignment(500, 500, sample=2, load=4, train=2))
     assert times.sample == pytest.approx(1000 * 4e-6 / 2)

@@ -22,9 +22,8 @@ from sagann.kernels import dense, memory
 from sagann.plan.machine import Machine
 from sagann.runtime.forecasting import disk_probe
 from sagann.runtime.forecasting.disk_probe import FILE_BYTES, LEAST_BYTES, disk_rates
-from sagann.runtime.forecasting.probe import measured_machine, probe
+from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.processor import cache_bytes, num_cores, processor_name
-from tests.plan.machines import ROUND
 
 Usage = namedtuple("Usage", ["total", "used", "free"])
 
@@ -146,23 +145,3 @@ def test_rates_are_those_of_a_processor_and_a_disk(tmp_path: Path, monkeypatch: 
             assert value == float(f"{value:.4g}")
     assert list(tmp_path.iterdir()) == []
     assert Machine.from_toml(machine.to_toml(), where="machine.toml") == machine
-
-
-def test_a_folder_that_cannot_be_used_is_refused_at_once(tmp_path: Path) -> None:
-    start_s = time.perf_counter()
-    with pytest.raises(InputError, match=r"the disk cannot be measured: .* \(in '.*none'\)\. Name a folder"):
-        probe(tmp_path / "none")
-    assert time.perf_counter() - start_s < 1
-
-
-def test_a_machine_is_measured_once_per_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[Path] = []
-
-    def measure(folder: Path, device: torch.device) -> Machine:
-        measured.append(folder)
-        return ROUND
-
-    monkeypatch.setattr("sagann.runtime.forecasting.probe.probe", measure)
-    assert measured_machine(tmp_path / "one") is measured_machine(tmp_path / "one") is ROUND
-    measured_machine(tmp_path / "two")
-    assert measured == [tmp_path / "one", tmp_path / "two"]

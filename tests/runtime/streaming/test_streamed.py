@@ -31,7 +31,7 @@ from sagann.plan.steps import UNLIMITED, MemoryPolicy, Move, Plan, Step
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
-from tests.graphs import labelled_graph, odd_topologies, random_topology
+from tests.graphs import labelled_graph, random_topology
 from tests.plan.machines import ROUND
 from tests.runtime.streams import (
     assert_all_close,
@@ -133,31 +133,6 @@ def test_types_beyond_the_maps_are_refused() -> None:
         model = GNN([ByType(5, types)])
         with pytest.raises(InputError, match=f"there are {types} edge types"):
             stream(model, graph, budget_bytes=1 << 20)
-
-
-@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax"])
-def test_every_accumulator_in_the_naive_dialect(accumulator: str) -> None:
-    class Weighted(SagaLayer):
-        edge_data = "weight"
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.accumulator = accumulator
-            self.gate, self.scale = nn.Linear(4, 4), nn.Parameter(torch.tensor(1.5))
-
-        def apply_edge(self, edge: Edge) -> Tensor | tuple[Tensor, Tensor]:
-            value = torch.sigmoid(self.gate(edge.dst) * self.scale + edge.src) * edge.src * edge.data[:, None]
-            return (value.sum(-1), value) if accumulator == "softmax" else value
-
-        def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
-            return accum + vertex
-
-    for name in ("no edges", "skewed"):
-        topology = odd_topologies()[name]
-        topology = topology.with_edge_data(weight=topology.edge_data["weight"].double())
-        x = torch.randn(topology.num_src, 4, dtype=torch.float64, requires_grad=True)
-        model, bounds = GNN([Weighted(), Weighted()]).double(), equal_vertices(topology.num_dst, 3)
-        assert_streams_right(model, [topology] * 2, x, bounds, "naive")
 
 
 @pytest.mark.parametrize(
