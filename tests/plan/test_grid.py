@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from sagann.errors import InputError
 from sagann.plan import ChunkGrid, equal_edges, equal_vertices
 from sagann.plan.hops import EdgesOfType, hop_size
+from sagann.runtime.blocks.chunks import Chunks
+from sagann.runtime.blocks.host import RamHost
 from tests.graphs import block_of, odd_topologies, random_topology
 
 TOPOLOGIES = odd_topologies(types=3)
@@ -47,28 +50,6 @@ def test_the_chunks_are_the_graph(name: str, count: int, policy: str, most_edges
     assert numbers == list(range(topology.num_edges))
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
-@pytest.mark.parametrize("count", [1, 3])
-def test_the_edges_of_each_type_are_cut_by_themselves(name: str, count: int) -> None:
-    topology = TOPOLOGIES[name]
-    bounds = equal_vertices(topology.num_dst, count)
-    seen: list[int] = []
-    for edge_type in range(3):
-        numbers: list[int] = []
-        for chunk in ChunkGrid(EdgesOfType(topology=topology, data="type", type=edge_type), bounds).chunks():
-            part, ids = chunk.topology, chunk.edge_ids
-            part.validate()
-            assert (topology.edge_data["type"][ids] == edge_type).all()
-            assert torch.equal(part.indices.long() + bounds[chunk.src], topology.indices[ids].long())
-            assert torch.equal(part.edge_dst().long() + bounds[chunk.dst], topology.edge_dst().long()[ids])
-            assert torch.equal(part.edge_data["weight"], topology.edge_data["weight"][ids])
-            seen += ids.tolist()
-            numbers += range(chunk.first_edge, chunk.first_edge + part.num_edges)
-        assert len(set(numbers)) == len(numbers)
-        assert not numbers or max(numbers) < topology.num_edges
-    assert sorted(seen) == list(range(topology.num_edges))
-
-
 def test_impossible_cuts_are_refused() -> None:
     topology = random_topology(20, 60)
     for bounds in [(0, 10), (0, 12, 5, 20), (1, 20), (0,), ()]:
@@ -92,3 +73,19 @@ def test_destinations_may_be_the_first_sources_alone() -> None:
     assert hop_size(block, grid.bounds).edges == {
         (chunk.src, chunk.dst): chunk.topology.num_edges for chunk in grid.chunks()
     }
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_sizes_are_known_without_cutting(name: str) -> None:
+    topology = TOPOLOGIES[name]
+    bounds = equal_vertices(topology.num_dst, 3)
+    for hop in (topology, EdgesOfType(topology=topology, data="type", type=1)):
+        assert asdict(hop_size(hop, bounds)) == asdict(Chunks(ChunkGrid(hop, bounds), RamHost(), 0).size)
+
+
+def test_a_grid_is_counted_again_when_types_change() -> None:
+    typed = random_topology(20, 60, types=2)
+    hop, bounds = EdgesOfType(topology=typed, data="type", type=1), equal_vertices(20, 2)
+    assert sum(hop_size(hop, bounds).edges.values()) < typed.num_edges
+    typed.edge_data["type"].fill_(1)
+    assert sum(hop_size(hop, bounds).edges.values()) == typed.num_edges

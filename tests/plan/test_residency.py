@@ -66,13 +66,6 @@ def test_any_schedule_is_placed_within_its_budget(data: st.DataObject) -> None:
     assert caught.value.needed_bytes >= small.least_budget
 
 
-def test_with_room_for_all_nothing_is_stored_and_all_is_loaded_once() -> None:
-    steps = [step([0], [2]), step([1], [3]), step([0, 2], [3]), step([3, 1], [])]
-    plan = place(steps, bytes_of=lambda _: 10, initial=[block(0), block(1)], bounds=(0, 1), budget_bytes=1000)
-    assert plan.stored_bytes == 0
-    assert plan.loaded_bytes == 20
-
-
 def test_what_rows_are_picked_of_is_stored_once_it_is_made() -> None:
     steps = [step([], [0]), step([], [1]), step([1], [], picked=[0])]
     plan = place(
@@ -90,12 +83,3 @@ def test_the_block_used_last_goes_first() -> None:
     )
     # Least recently used would load six times, Belady's choice four.
     assert plan.loaded_bytes == 40
-
-
-def test_blocks_of_the_next_step_are_loaded_ahead() -> None:
-    steps = [step([0], [], 5), step([1], [], 5)]
-    for budget, ahead in ((25, True), (24, False)):
-        plan = place(steps, bytes_of=lambda _: 10, initial=map(block, range(2)), bounds=(0, 1), budget_bytes=budget)
-        first = plan.operations.index(steps[0])
-        loads = [each.block for each in plan.operations[:first] if isinstance(each, Move)]
-        assert (block(1) in loads) == ahead

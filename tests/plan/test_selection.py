@@ -17,7 +17,6 @@ from sagann.runtime.streaming.capturing import captured
 from tests.graphs import odd_topologies
 
 HALF = Selection(share=0.5)
-ROOMY = 10 << 20
 
 
 @pytest.mark.parametrize("name", odd_topologies())
@@ -45,15 +44,8 @@ def test_the_rule_compares_picking_and_moving_a_share_with_moving_all() -> None:
 
 
 def blocks(homophily: float, average_degree: float) -> Graph:
-    graph = sbm_graph(
-        400,
-        num_classes=8,
-        average_degree=average_degree,
-        homophily=homophily,
-        num_features=16,
-        feature_noise=0.1,
-        seed=0,
-    )
+    drawn = {"num_classes": 8, "num_features": 16, "feature_noise": 0.1, "seed": 0}
+    graph = sbm_graph(400, average_degree=average_degree, homophily=homophily, **drawn)
     assert graph.labels is not None
     return relabel(graph, graph.labels.sort(stable=True).indices)
 
@@ -65,17 +57,8 @@ def plan_of(graph: Graph, selection: Selection, budget_bytes: int = 40_000) -> P
     program = captured(model, hops, graph.features, x_is_constant=True)
     bounds = equal_vertices(400, 8)
     sizes = hop_sizes(program, hops, bounds, selection)
-    gradients = Gradients(program)
-    return plan_epoch(
-        program,
-        sizes,
-        bounds,
-        budget_bytes,
-        gradients=gradients,
-        folded=True,
-        selection=selection,
-        same_memory=False,
-    )
+    given = {"gradients": Gradients(program), "folded": True, "selection": selection, "same_memory": False}
+    return plan_epoch(program, sizes, bounds, budget_bytes, **given)
 
 
 def test_a_sparse_graph_with_locality_moves_less() -> None:
@@ -85,14 +68,10 @@ def test_a_sparse_graph_with_locality_moves_less() -> None:
     assert picking.moved_bytes < never.moved_bytes / 1.5
 
 
-def test_on_a_dense_graph_the_plan_is_the_same() -> None:
-    graph = blocks(homophily=0.2, average_degree=60)
-    assert plan_of(graph, HALF).plan == plan_of(graph, NEVER).plan
-
-
-def test_a_plan_that_gains_nothing_picks_nothing() -> None:
-    graph = blocks(homophily=0.98, average_degree=6)
-    assert plan_of(graph, HALF, ROOMY).plan == plan_of(graph, NEVER, ROOMY).plan
+def test_on_a_dense_graph_or_with_room_for_all_nothing_is_picked() -> None:
+    for homophily, average_degree, budget_bytes in ((0.2, 60, 40_000), (0.98, 6, 10 << 20)):
+        graph = blocks(homophily, average_degree)
+        assert plan_of(graph, HALF, budget_bytes).plan == plan_of(graph, NEVER, budget_bytes).plan
 
 
 def test_how_few_rows_are_worth_it_does_not_decide_the_order_of_steps() -> None:
@@ -105,5 +84,5 @@ def test_how_few_rows_are_worth_it_does_not_decide_the_order_of_steps() -> None:
         return [(step.kind, step.number, step.interval, step.dst_interval, step.backward_pass) for step in steps]
 
     assert plan_of(graph, HALF).schedule.selects
-    kinds = {tuple(steps_of(Selection(share=share))) for share in (0.1, 0.3, 0.5, 0.9)}
+    kinds = {tuple(steps_of(Selection(share=share))) for share in (0.1, 0.9)}
     assert kinds == {tuple(steps_of(NEVER))}

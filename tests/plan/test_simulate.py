@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from sagann.plan.machine import Machine
+from sagann.errors import InputError
+from sagann.plan.machine import Link, Machine
 from sagann.plan.simulate import Tier, simulate
 from sagann.plan.steps import UNLIMITED, Block, Move, Plan, Step
-from sagann.plan.timeline import Timeline
+from sagann.plan.timeline import Span, Timeline
 from tests.plan.machines import ROUND, with_disk
 
 A, B, C = (Block("value", name, 0) for name in "abc")
@@ -105,10 +106,6 @@ def test_a_copy_takes_a_core_from_the_step_beside_it() -> None:
     assert second.seconds == pytest.approx(1.0)
 
 
-def test_the_callers_turn_takes_no_time() -> None:
-    assert simulated(step(A), step(kind="return"), step(A)).seconds == pytest.approx(2.0)
-
-
 def test_the_next_load_waits_for_what_leaves_and_a_step_does_not() -> None:
     moves = (Move("store", A, 500), Move("drop", A, 500), Move("load", B, 500))
     found = simulated(step(writes=(A,)), *moves, step(C), step(B))
@@ -116,3 +113,42 @@ def test_the_next_load_waits_for_what_leaves_and_a_step_does_not() -> None:
     # Where there is no room beside it, the step waits as well.
     found = simulated(step(writes=(A,)), *moves[:2], step(C), budget_bytes=499)
     assert starts(found)["compute"] == [0.0, 1.5]
+
+
+def loaded_by_two_devices(machine: Machine) -> Timeline:
+    """Each of two devices loads 100 bytes, and computes for a second."""
+    blocks = [A._replace(owner=f"device{number}") for number in range(2)]
+    operations = [
+        each for block in blocks for each in (Move("load", block, 100), step(block)._replace(resource=block.owner))
+    ]
+    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=500, peak_bytes=0, ahead=True)
+    return simulate(plan, lambda step: 1.0, machine, tier="disk")
+
+
+def test_devices_share_the_rate_of_their_disk() -> None:
+    for disk, load_s in (("disk0", 2.0), ("disk1", 1.0)):
+        disks = {**ROUND.disks, "disk1": ROUND.disks["disk0"]}
+        machine = replace(ROUND, num_cores=1 << 20, disks=disks, devices={"device1": {"disk": disk}})
+        spans = [each for each in loaded_by_two_devices(machine).spans if each.resource == "device1.copy_in"]
+        assert [(each.start_s, each.seconds) for each in spans] == [(0.0, pytest.approx(load_s))]
+
+
+def test_a_link_that_the_machine_has_not_is_named() -> None:
+    operations = (step(writes=(A,)), Move("all-reduce", A, 10, resource="link0-1"), step(A))
+    machine = replace(ROUND, links={"device0.copy_in": Link(bytes_per_s=100.0)})
+    with pytest.raises(InputError, match=r"links are device0.copy_in.*\[links.\"link0-1\"\]"):
+        simulated(*operations, machine=machine)
+
+
+def test_the_backward_begins_with_its_first_step_and_the_forward_may_overlap() -> None:
+    timeline = Timeline()
+    assert timeline.turn_s is None
+    timeline.spans = [
+        Span(lane="compute", name="transform_loss 1: 0", start_s=0.0, seconds=4.0),
+        Span(lane="load", name="grad x: 0", start_s=1.0, seconds=2.0),
+        Span(lane="compute", name="finish_grad 0: 1", start_s=5.0, seconds=1.0),
+        Span(lane="compute", name="prepare_grad 0: 1", start_s=4.0, seconds=1.0),
+    ]
+    assert timeline.turn_s == (4.0, 4.0)
+    timeline.spans.append(Span(lane="compute", name="gather 0: 2 to 1", start_s=6.0, seconds=1.0))
+    assert timeline.turn_s == (4.0, 7.0)

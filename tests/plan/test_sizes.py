@@ -7,14 +7,12 @@ import tracemalloc
 
 import pytest
 
-from sagann.kernels.edge.work import Grain
 from sagann.plan import equal_vertices, sizes
 from sagann.plan.epoch import plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import plan_bytes
-from sagann.plan.steps import UNLIMITED
 from tests.plan.test_orders import program_of
 
 FINE = equal_vertices(200, 20)
@@ -35,20 +33,6 @@ def test_the_objects_of_a_plan_take_the_bytes_that_are_foretold(name: str, monke
     tracemalloc.stop()
     assert planned.plan.num_intervals == 20
     assert 0.5 * foretold < taken < 1.4 * foretold
-
-
-def test_objects_count_where_they_share_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    program, hops = program_of("gat")
-    sized, gradients = hop_sizes(program, hops, FINE), Gradients(program)
-    assert plan_bytes(program, sized, gradients, BUDGET, same_memory=False) == 0, "few objects are free"
-    monkeypatch.setattr(sizes, "FREE_BYTES", 0)
-    counted = plan_bytes(program, sized, gradients, BUDGET, same_memory=False)
-    planned = plan_epoch(program, sized, FINE, BUDGET + counted, gradients=gradients, same_memory=False)
-    assert 0 < planned.plan.peak_bytes <= planned.plan.budget_bytes == BUDGET
-    assert plan_bytes(program, sized, gradients, BUDGET, same_memory=True) == 0
-    assert plan_bytes(program, sized, gradients, UNLIMITED, same_memory=False) == 0
-    on_device = hop_sizes(program, hops, FINE, grain=Grain(num_items=8, smallest=16))
-    assert plan_bytes(program, on_device, gradients, BUDGET, same_memory=False) == 0
 
 
 def test_a_budget_that_finer_plans_exceed_is_refused_with_one_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,14 +79,3 @@ def test_the_papers_example_loads_nothing_twice_where_all_fits_and_all_where_not
     loaded = [least_loaded_bytes(GIN, sizes, capacity) for capacity in range(least, 100, 5)]
     assert all(bytes_ is not None and bytes_ < inputs for bytes_ in loaded)
     assert loaded == sorted(loaded, key=lambda bytes_: -(bytes_ or 0))
-
-
-def test_an_input_is_kept_for_its_last_reader() -> None:
-    steps = [operation("x", "a"), operation("a", "b")]
-    assert least_loaded_bytes(steps, {"x": 3, "a": 4, "b": 5}, 9) == 3
-
-
-def test_the_order_is_chosen() -> None:
-    # Both readers of x in turn load it once; the operations as they are given would load it twice.
-    steps = [operation("x", "a"), operation("y", "b"), operation("x", "c")]
-    assert least_loaded_bytes(steps, dict.fromkeys("xyabc", 5), 10) == 10

@@ -9,11 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from sagann.graph import Graph, Topology
+from sagann.nn import ModelConfig, build_model
+from sagann.plan.fit import hop_sizes
 from sagann.plan.orders import Order
 from sagann.plan.schedule import Schedule
+from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import needed_bytes
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
+from tests.graphs import labelled_graph
+from tests.tolerances import assert_close, largest
 
 
 def in_double(graph: Graph) -> Graph:
@@ -45,11 +50,37 @@ def tight(
     *,
     bounds: Sequence[int],
     spill: Path | None = None,
+    selection: Selection = NEVER,
 ) -> StreamedModel:
     """The model streamed with no more than the hungriest step takes."""
     program, roomy, _ = StreamedModel(model, hops, bounds, order=order).plan(x)
+    sizes = hop_sizes(program, hops, bounds, selection)
     needed = []
     for folded in (False, True):
-        schedule = Schedule(program, roomy.hops, bounds, gradients=roomy.gradients, folded=folded, order=order)
+        options = {"gradients": roomy.gradients, "folded": folded, "order": order, "selects": selection != NEVER}
+        schedule = Schedule(program, sizes, bounds, **options)
         needed.append(needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of))
-    return StreamedModel(model, hops, bounds, budget_bytes=max(needed), spill=spill, order=order)
+    options = {"budget_bytes": max(needed), "spill": spill, "order": order, "selection": selection}
+    return StreamedModel(model, hops, bounds, **options)
+
+
+def assert_all_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs, scale=largest(*expected))
+
+
+def assert_runs_right(streamed: StreamedModel, x: Tensor, expected: Sequence[Tensor], upstream: Tensor) -> None:
+    """A streamed model has the numbers that ``dense`` gives."""
+    out = streamed(x)
+    leaves = [x, *streamed.model.parameters()]
+    assert_all_close([out, *torch.autograd.grad(out, leaves, upstream, materialize_grads=True)], expected)
+
+
+def zoo_model(name: str, *, layers: int = 2, num_vertices: int = 53) -> tuple[nn.Module, list[Topology], Tensor]:
+    """A model of the zoo in float64, its hops and features."""
+    graph = labelled_graph() if num_vertices == 53 else labelled_graph(num_vertices, 900)
+    config = ModelConfig(model=name, hidden=8, heads=2, layers=layers, dropout=0.0)
+    model = build_model(config, graph).double()
+    graph = in_double(model.prepare(graph))
+    assert graph.features is not None
+    return model, list(graph.hops(model.num_hops)), graph.features.double()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from sagann.runtime import processor
 from sagann.runtime.processor import (
     DEFAULT_CACHE_BYTES,
     cache_bytes,
-    num_cores,
     processor_name,
     vector_instructions,
 )
@@ -44,11 +42,6 @@ def test_the_last_level_cache(
     assert cache_bytes() == expected
 
 
-def test_a_system_without_a_folder_of_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "_CACHES", tmp_path / "none")
-    assert cache_bytes() == DEFAULT_CACHE_BYTES
-
-
 def test_the_processors_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     monkeypatch.setattr(processor, "_CPUINFO", cpuinfo)
@@ -79,8 +72,3 @@ def test_vector_instructions(
     assert vector_instructions() is None
     cpuinfo.write_text(f"processor\t: 0\nmodel name\t: Some\n{flags}\n")
     assert vector_instructions() == expected
-
-
-def test_this_machine() -> None:
-    assert 1 <= num_cores() <= (os.cpu_count() or 1)
-    assert 2**15 <= cache_bytes() <= 2**32

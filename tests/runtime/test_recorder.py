@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
-from torch import Tensor
 
-from sagann.graph import Topology
-from sagann.nn import SAGE
+from sagann.nn import GNN, SAGE
 from sagann.plan import equal_vertices
 from sagann.plan.steps import Move
 from sagann.plan.timeline import LANES
@@ -18,18 +14,10 @@ from sagann.runtime.streaming.streamed import StreamedModel
 from tests.graphs import random_topology
 
 
-class One(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = SAGE(4, 5)
-
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        result: Tensor = self.layer(hops[0], x)
-        return result
-
-
 def test_an_epoch_is_recorded_step_by_step_and_copy_by_copy() -> None:
-    streamed = StreamedModel(One(), [random_topology(60, 300)], equal_vertices(60, 3), budget_bytes=16_000)
+    streamed = StreamedModel(
+        GNN([SAGE(4, 5)]), [random_topology(60, 300)], equal_vertices(60, 3), budget_bytes=16_000
+    )
     x = torch.randn(60, 4, requires_grad=True)
     streamed(x).sum().backward()
     streamed.timeline = recorder = Recorder()

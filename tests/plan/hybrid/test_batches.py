@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from sagann.errors import InputError
 from sagann.graph import Topology
 from sagann.plan.hybrid.batches import expected_counts
-from sagann.plan.hybrid.degrees import DegreeClass, DegreeLaw, measured_law
+from sagann.plan.hybrid.degrees import DegreeClass, DegreeLaw, log_normal_law, measured_law
 from sagann.sampling import NeighborSampler
 
 NUM_VERTICES = 20_000
@@ -29,11 +30,11 @@ def graph(symmetric: bool) -> Topology:
     return Topology.from_coo(src=torch.from_numpy(src), dst=torch.from_numpy(dst), num_src=NUM_VERTICES)
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(
-    ("fanouts", "num_seeds"), [((25, 10), 64), ((25, 10), 512), ((5, 5, 5), 256), ((-1,), 100)]
+    ("fanouts", "num_seeds", "symmetric"),
+    [((25, 10), 64, False), ((25, 10), 512, True), ((5, 5, 5), 256, False), ((-1,), 100, True)],
 )
-def test_counts_are_those_of_sampled_batches(symmetric: bool, fanouts: tuple[int, ...], num_seeds: int) -> None:
+def test_counts_are_those_of_sampled_batches(fanouts: tuple[int, ...], num_seeds: int, symmetric: bool) -> None:
     topology = graph(symmetric)
     ins = torch.diff(topology.indptr)
     outs = torch.bincount(topology.indices.long(), minlength=NUM_VERTICES)
@@ -67,3 +68,28 @@ def test_a_batch_is_no_larger_than_the_graph() -> None:
     law = DegreeLaw(num_vertices=100, classes=(DegreeClass(share=1.0, in_degree=50, out_degree=50),))
     assert expected_counts(law, (-1, -1), 100).vertices[0] == pytest.approx(100)
     assert expected_counts(law, (25, 10), 0).vertices == (0, 0, 0)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(("mean", "top_share"), [(50.0, 0.05), (2.0, 0.8)])
+def test_a_law_has_its_mean_and_its_top(mean: float, top_share: float, symmetric: bool) -> None:
+    law = log_normal_law(num_vertices=1000, mean=mean, top_share=top_share, symmetric=symmetric)
+    assert sum(each.share for each in law.classes) == pytest.approx(1)
+    assert law.mean_out_degree == pytest.approx(mean)
+    assert sum(each.share * each.in_degree for each in law.classes) == pytest.approx(mean)
+    assert all(each.in_degree == each.out_degree for each in law.classes) is symmetric
+    # The hundredth of the vertices with the most out-edges, the last class of them in part.
+    left, edges = 0.01, 0.0
+    for each in sorted(law.classes, key=lambda each: -each.out_degree):
+        taken = min(left, each.share)
+        edges += taken * each.out_degree
+        left -= taken
+    assert edges / mean == pytest.approx(top_share, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("num_vertices", "mean", "top_share"), [(0, 5.0, 0.2), (9, 0.0, 0.2), (9, 5.0, 0.01), (9, 5.0, 1.0)]
+)
+def test_impossible_figures_are_refused(num_vertices: int, mean: float, top_share: float) -> None:
+    with pytest.raises(InputError, match=r"a degree law has impossible figures: .* Give at least one vertex"):
+        log_normal_law(num_vertices=num_vertices, mean=mean, top_share=top_share, symmetric=True)

@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
 import pytest
+from hypothesis import given, strategies as st
 
 from bench.hyscale.contest import CLOSE, HORIZON, NOISE, RATIOS, TOTAL, run, settled_after, times_best
 from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads
-from sagann.plan.hybrid.costs import Cost, Damping
+from sagann.plan.hybrid.costs import Cost, CostFit, Damping
 from sagann.plan.hybrid.policies import Balance, next_balance
 from tests.plan.hybrid.settings import FIRST, assignment
 
 # Algorithm 1 ends where no single move helps: with few cores, where one thread is much, and beside a fast accelerator. Joint decisions end
 # within 6% with eight cores and a ratio of 4, where the processor should not train at all but keeps a few seeds.
 CASES = [
-    ("hyscale", 32, 1),
     ("hyscale", 32, 2),
     ("joint", 8, 1),
-    ("joint", 8, 2),
-    *(("joint", 32, ratio) for ratio in RATIOS),
+    ("joint", 32, 4),
 ]
 
 
 @pytest.mark.parametrize(("policy", "cores", "ratio"), CASES)
-def test_settles_within_thirty_iterations(policy: str, cores: int, ratio: int) -> None:
+def test_settles_within_thirty_iterations_and_does_not_swing_under_noise(
+    policy: str, cores: int, ratio: int
+) -> None:
     times = times_best(run(policy, lambda _: ratio, 2 * HORIZON, cores=cores), ratio, cores)
     assert times[0] > CLOSE
     settled = settled_after(times)
     assert settled is not None
     assert settled <= HORIZON
-
-
-@pytest.mark.parametrize(("policy", "cores", "ratio"), CASES)
-def test_does_not_swing_under_noise(policy: str, cores: int, ratio: int) -> None:
     balances = run(policy, lambda _: ratio, 6 * HORIZON, cores=cores, noise=NOISE, seed=ratio)[HORIZON:]
     times = times_best(balances, ratio, cores)
     assert sum(times) / len(times) < 1.08
@@ -128,7 +124,7 @@ def test_joint_says_what_it_expects() -> None:
 
 # Trainers whose seconds are a + b n; parts of the seconds that the processor's seeds would take alone.
 SEEDS = 1000
-FIXED = [(0.0, 0.0), (0.3, 0.3), (0.6, 0.6), (0.5, 0.0), (0.0, 0.5), (1.5, 0.0)]
+FIXED = [(0.0, 0.0), (0.3, 0.3), (0.0, 0.5), (1.5, 0.0)]
 "Fixed parts of the processor and of the accelerator."
 DELAY = 3
 "Iterations that are prepared before a decision reaches them, as in a run."
@@ -174,8 +170,10 @@ def mean(values: Sequence[float]) -> float:
 @pytest.mark.parametrize("fixed", FIXED)
 def test_learns_what_a_minibatch_costs_by_itself(fixed: tuple[float, float], ratio: int) -> None:
     costs = trainers(fixed, ratio)
-    for seed in range(5):
-        assert mean(over_best(lambda _: costs, 2 * HORIZON, seed=seed)[HORIZON:]) < CLOSE
+    # With ten seeds, seconds for a seed make a trainer 30 times as slow as the other.
+    for host in (SEEDS // 2, 10, SEEDS - 10) if fixed == (0.3, 0.3) else (SEEDS // 2,):
+        for seed in range(2):
+            assert mean(over_best(lambda _: costs, 2 * HORIZON, seed=seed, host=host)[HORIZON:]) < CLOSE
 
 
 @pytest.mark.parametrize("ratio", RATIOS)
@@ -192,27 +190,6 @@ def test_rebalances_a_trainer_that_halves_its_speed(fixed: tuple[float, float], 
     assert mean(found) < CLOSE
 
 
-@pytest.mark.parametrize("ratio", RATIOS)
-def test_a_change_of_speed_is_followed_as_soon_as_it_is_sure(ratio: int) -> None:
-    before, after = trainers((0.1, 0.1), ratio), trainers((0.1, 0.1), ratio)
-    after[FIRST] = after[FIRST].times(2.0)
-    found = [
-        over_best(lambda number: before if number < HORIZON else after, HORIZON + 12, seed=seed)
-        for seed in range(5)
-    ]
-    # Two measurements, and what is prepared by then: after that most of the way is gone.
-    assert mean([mean(each[HORIZON + DELAY + 3 :]) for each in found]) < 1.15
-
-
-@pytest.mark.parametrize("host", [10, SEEDS - 10])
-@pytest.mark.parametrize("ratio", RATIOS)
-def test_few_seeds_do_not_make_a_trainer_slow_for_ever(ratio: int, host: int) -> None:
-    # By seconds for a seed, the one with ten seeds is 30 times as slow as the other.
-    costs = trainers((0.3, 0.3), ratio)
-    for seed in range(5):
-        assert mean(over_best(lambda _: costs, 2 * HORIZON, seed=seed, host=host)[HORIZON:]) < CLOSE
-
-
 def test_a_trainer_that_is_slow_by_itself_is_left_out_and_tried_again() -> None:
     slow, fast = trainers((0.0, 3.0), 1), trainers((0.0, 0.1), 1)
     found = over_best(lambda number: slow if number < 100 else fast, 1000, seed=1)
@@ -221,16 +198,16 @@ def test_a_trainer_that_is_slow_by_itself_is_left_out_and_tried_again() -> None:
     assert mean(found[-100:]) < CLOSE
 
 
-def test_says_who_trains_nothing() -> None:
-    costs = trainers((0.0, 3.0), 1)
-    split = assignment(500, 500, sample=1, load=1, train=1)
-    balance = Balance(assignment=split)
-    said = []
-    for _ in range(HORIZON):
-        ran = balance.assignment
-        times = StageTimes(
-            sample=1e-6, load=1e-6, train={name: costs[name].of(seeds) for name, seeds in ran.seeds.items()}
-        )
-        balance = next_balance("joint", balance, times)
-        said.append(balance.why)
-    assert any(re.search(r"accelerator0 trains nothing: one seed takes it \d\S* s\.$", each) for each in said)
+DAMPING = Damping()
+
+
+@given(pairs=st.lists(st.tuples(st.integers(1, 4096), st.floats(1e-6, 1e3)), min_size=1, max_size=40))
+def test_whatever_is_measured_costs_are_ones(pairs: list[tuple[int, float]]) -> None:
+    fit = CostFit.of(*pairs[0])
+    for pair in pairs[1:]:
+        fit = fit.after(CostFit.of(*pair), DAMPING)
+    found = fit.cost(DAMPING)
+    assert found.fixed_s >= 0
+    assert found.seed_s > 0
+    assert math.isfinite(found.fixed_s + found.seed_s)
+    assert found.of(0) == 0

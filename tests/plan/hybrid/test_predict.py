@@ -8,14 +8,11 @@ import pytest
 
 from sagann.errors import InputError
 from sagann.plan.hybrid.assignment import HOST, StageTimes
-from sagann.plan.hybrid.iterations import iteration_work, stage_times
+from sagann.plan.hybrid.iterations import stage_times
 from sagann.plan.hybrid.predict import (
-    accelerator_names,
     best_split,
     bottleneck_of,
-    even_assignment,
     predict,
-    with_accelerators,
 )
 from sagann.plan.hybrid.work import Refinements, synchronisation_bytes
 from tests.plan.hybrid.settings import FIRST, SECOND, assignment, job, machine
@@ -46,12 +43,6 @@ def test_an_epoch_is_its_iterations_and_the_filling_of_the_pipeline() -> None:
     short = predict(machine(), job(num_train=200 * 16), split)
     longer = predict(machine(), job(num_train=200 * 17), split)
     assert longer.epoch_s - short.epoch_s == pytest.approx(found.iteration_s, rel=1e-6)
-
-
-def test_a_single_iteration() -> None:
-    found = predict(machine(), job(num_train=5), assignment(100, 100))
-    assert found.num_iterations == 1
-    assert found.epoch_s == pytest.approx(found.iteration_s)
 
 
 @pytest.mark.parametrize("uses_host", [True, False])
@@ -92,15 +83,6 @@ def test_the_bottleneck_is_the_stage_that_feeds_the_others() -> None:
     )
 
 
-def test_more_accelerators_of_the_first_kind() -> None:
-    found = with_accelerators(machine(), 3)
-    assert tuple(found.devices) == accelerator_names(3) == (FIRST, SECOND, "accelerator2")
-    assert all(found.devices[each] == machine().devices[FIRST] for each in found.devices)
-    split = even_assignment(found, 103, accelerator_names(3))
-    assert sorted(split.seeds.values()) == [25, 26, 26, 26]
-    assert predict(found, job(), split).iteration_s > 0
-
-
 def test_accelerators_that_the_machine_lacks_are_refused() -> None:
     with pytest.raises(
         InputError, match=r"machine lacks an accelerator: 'accelerator2', and there are accelerator0, accel"
@@ -110,10 +92,3 @@ def test_accelerators_that_the_machine_lacks_are_refused() -> None:
         InputError, match=r"and there are none \(in round figures\)\. Add \[devices\.accelerator0\]"
     ):
         best_split(machine(links={}), job(), total=9, accelerators=(FIRST,))
-
-
-def test_memory_of_a_prediction_is_that_of_its_plan() -> None:
-    # The features of four iterations in the host's memory.
-    split = assignment(0, 100)
-    load_bytes = iteration_work(machine(), job(), split).load_bytes
-    assert predict(machine(), job(), split).peak_bytes == 4 * round(load_bytes)

@@ -9,7 +9,7 @@ import pytest
 
 from sagann.errors import InputError
 from sagann.plan.hybrid.assignment import HOST
-from sagann.plan.hybrid.iterations import iteration_work, stage_times
+from sagann.plan.hybrid.iterations import stage_times
 from sagann.plan.hybrid.predict import best_split, machine_here, predict
 from sagann.plan.hybrid.rehearsed import RehearsedJob, RehearsedShare
 from tests.plan.hybrid.settings import FIRST, SECOND, assignment
@@ -63,12 +63,6 @@ def test_between_and_below_the_sizes_a_share_is_on_a_line() -> None:
     assert job(shares={FIRST: steep}).share_of(FIRST, 10).train_s == 0
 
 
-def test_one_more_accelerator_is_like_the_last_one() -> None:
-    assert job().share_of(SECOND, 500) == job().share_of(FIRST, 500)
-    found = best_split(machine(8, FIRST, SECOND), job(), total=1000, accelerators=(FIRST, SECOND))
-    assert found.assignment.seeds[FIRST] == pytest.approx(found.assignment.seeds[SECOND], abs=1)
-
-
 def test_stages_take_what_was_rehearsed() -> None:
     times = stage_times(machine(), job(threads=4), assignment(500, 500, sample=2, load=4, train=2))
     assert times.sample == pytest.approx(1000 * 4e-6 / 2)
@@ -76,16 +70,6 @@ def test_stages_take_what_was_rehearsed() -> None:
     assert times.transfer[FIRST] == pytest.approx(COPY_S)
     # Four threads were rehearsed.
     assert times.train == {HOST: pytest.approx(0.030 * 4 / 2), FIRST: pytest.approx(0.020)}
-
-
-@pytest.mark.parametrize("seeds", [(500, 500), (100, 900), (900, 100)])
-def test_with_cores_to_spare_the_slowest_trainer_and_the_optimizer_set_the_pace(seeds: tuple[int, int]) -> None:
-    split = assignment(*seeds, sample=1, load=1, train=1)
-    found = predict(machine(), job(), split)
-    slowest = max(found.times.train.values())
-    assert found.iteration_s == pytest.approx(slowest + SYNCHRONISE_S, rel=1e-6)
-    expected = "processor" if found.times.host_train > found.times.train[FIRST] else FIRST
-    assert found.bottleneck.endswith(expected)
 
 
 def test_on_a_single_core_all_tasks_of_the_processor_add_up() -> None:
@@ -102,24 +86,6 @@ def test_on_a_single_core_all_tasks_of_the_processor_add_up() -> None:
     assert found.bottleneck == f"propagation on {FIRST}"
 
 
-def test_an_accelerator_alone_waits_for_the_core_that_feeds_it() -> None:
-    split = assignment(0, 1000, sample=1, load=1, train=1)
-    found = predict(machine(1), job(), split)
-    assert found.iteration_s == pytest.approx(0.040 + SYNCHRONISE_S, rel=1e-6)
-    fast = tuple(replace(each, train_s=1e-3) for each in job().shares[FIRST])
-    found = predict(machine(1), job(shares={FIRST: fast}), split)
-    # The core samples, loads, copies, adds gradients and steps, one after the other.
-    assert found.iteration_s == pytest.approx(1000 * 1.4e-5 + COPY_CORE_S + SYNCHRONISE_S, rel=1e-6)
-    assert found.bottleneck == "loading features from the host's memory"
-
-
-def test_a_slow_link_is_the_bottleneck() -> None:
-    slow = tuple(replace(each, copy_s=0.5) for each in job().shares[FIRST])
-    found = predict(machine(), job(shares={**job().shares, FIRST: slow}), assignment(500, 500))
-    assert found.iteration_s == pytest.approx(0.5, rel=1e-6)
-    assert found.bottleneck == f"copies to {FIRST}"
-
-
 def test_accelerators_that_are_only_in_the_way_get_no_seeds() -> None:
     # With 40 seeds the processor needs 7 ms, and a copy alone 10 ms.
     found = best_split(machine(3), job(), total=40, accelerators=(FIRST,))
@@ -127,13 +93,6 @@ def test_accelerators_that_are_only_in_the_way_get_no_seeds() -> None:
     assert found.iteration_s == pytest.approx(0.007 + SYNCHRONISE_S, rel=1e-6)
     with_more = best_split(machine(3, FIRST, SECOND), job(), total=40, accelerators=(FIRST, SECOND))
     assert with_more.iteration_s == found.iteration_s
-
-
-def test_memory_is_that_of_the_rehearsed_bytes() -> None:
-    split = assignment(500, 500)
-    work = iteration_work(machine(), job(), split)
-    assert (work.load_bytes, work.copied_bytes) == (100_000, {FIRST: 100_000})
-    assert predict(machine(), job(), split).peak_bytes == 4 * 100_000
 
 
 def test_more_seeds_than_were_rehearsed_are_refused() -> None:

@@ -11,10 +11,7 @@ from sagann.plan.hybrid.work import (
     AS_PRINTED,
     Refinements,
     Widths,
-    copied_bytes,
     propagation_s,
-    rows_bytes,
-    synchronisation_bytes,
 )
 from tests.plan.hybrid.settings import machine
 
@@ -22,18 +19,6 @@ COUNTS = BatchCounts(vertices=(1000, 100, 10), edges=(2000, 200))
 GCN, SAGE = Widths(features=(25, 10, 5)), Widths(features=(25, 10, 5), concatenates=True)
 # Sums over edges: 2000 x 25 x 4 bytes and 200 x 10 x 4 bytes at 1e9. Maps: 100 x 25 x 10 and 10 x 10 x 5 multiply-adds at 1e9.
 GATHER, MAP = (2e-4, 8e-6), (2.5e-5, 5e-7)
-
-
-def test_rows_and_copies() -> None:
-    assert rows_bytes(COUNTS, GCN) == 1000 * 25 * 4
-    assert copied_bytes(COUNTS, GCN, AS_PRINTED) == rows_bytes(COUNTS, GCN)
-    assert copied_bytes(COUNTS, GCN, replace(AS_PRINTED, copies_edges=True)) == 100_000 + 8 * 2200
-
-
-def test_weights_travel_twice() -> None:
-    assert GCN.model_bytes == 4 * (25 * 10 + 10 * 5)
-    assert SAGE.model_bytes == 2 * GCN.model_bytes
-    assert synchronisation_bytes(GCN.model_bytes) == 2 * GCN.model_bytes
 
 
 def test_propagation_adds_sums_and_maps_where_they_are_not_pipelined() -> None:

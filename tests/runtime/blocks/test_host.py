@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from sagann.graph.rows import pick_rows
+from sagann.kernels.memory import SMALLEST_BYTES, Pool
 from sagann.plan.steps import Block
+from sagann.runtime.blocks.backend import CpuBackend
 from sagann.runtime.blocks.host import Host, RamHost
 from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.device.hosts import PinnedHost, StagedHost
@@ -27,7 +29,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
 @pytest.mark.parametrize("name", ROWS)
 def test_hosts_pick_the_rows_asked_for(
     dtype: torch.dtype, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -49,7 +51,7 @@ def test_hosts_pick_the_rows_asked_for(
 
 
 @pytest.mark.parametrize("parts", [[(0, 500)], [(0, 1), (1, 499), (499, 500)], [(400, 500), (7, 400), (0, 7)]])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_blocks_are_put_and_read_by_rows_in_any_order(
     dtype: torch.dtype, parts: list[tuple[int, int]], tmp_path: Path
 ) -> None:
@@ -109,3 +111,20 @@ def test_rows_that_learn_are_copied_without_their_gradient() -> None:
         rows = pick_rows(tensor, torch.tensor([2, 0]), torch.empty(2, tensor.shape[1]))
         assert torch.equal(rows, tensor[[2, 0]])
         assert not rows.requires_grad
+
+
+def test_memory_of_another_model_s_blocks_is_given_back_where_a_budget_holds_for_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(most_times=1)
+    for module in ("host", "backend"):
+        monkeypatch.setattr(f"sagann.runtime.blocks.{module}.HOST_POOL", pool)
+    backend = CpuBackend()
+    in_memory = backend.new_host(None)
+    assert isinstance(in_memory, RamHost)
+    in_memory.put(Block("value", "x", 0), {"": torch.ones(SMALLEST_BYTES)})
+    in_memory.close()
+    pool.shrink(1 << 40)
+    assert pool._free_bytes >= 4 * SMALLEST_BYTES
+    assert isinstance(backend.new_host(tmp_path), DiskHost)
+    assert pool._free_bytes == 0

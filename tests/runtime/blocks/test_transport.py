@@ -60,12 +60,6 @@ def test_what_is_at_hand_is_read_at_once_when_what_leaves_has_left() -> None:
     transport.close()
 
 
-def test_what_may_come_from_a_disk_is_read_by_a_thread() -> None:
-    transport = ThreadTransport(Source(at_hand=False), RamHost(), lambda _: 10, None)
-    assert transport.load(block(0))() != threading.current_thread().name
-    transport.close()
-
-
 class FailingHost(RamHost):
     """Has no room for one block."""
 

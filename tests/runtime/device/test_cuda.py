@@ -13,6 +13,8 @@ from torch import Tensor
 from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.steps import UNLIMITED
+from sagann.runtime.device.pinned import PinnedPool
+from sagann.runtime.device.streams import Streams
 from sagann.runtime.recorder import Recorder
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
@@ -58,6 +60,7 @@ def within(
     return streamed, on_cpu
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_the_numbers_are_those_of_the_cpu(name: str, on_disk: bool, tmp_path: Path) -> None:
@@ -137,3 +140,25 @@ def test_a_graph_that_lies_on_the_device_is_refused() -> None:
     model = build_model(ModelConfig(model="gcn", hidden=8), graph).to("cuda")
     with pytest.raises(ValueError, match="Leave the graph on the CPU and pass device='cuda'"):
         stream(model, model.prepare(graph).to("cuda"), budget_bytes=1 << 20, device="cuda")
+
+
+def test_pinned_memory_is_pinned_and_given_back() -> None:
+    streams = Streams(torch.device("cuda", torch.cuda.current_device()))
+    pool = PinnedPool(streams)
+    piece = pool.take(3 << 20)
+    assert streams.is_pinned(piece)
+    assert streams.is_pinned(piece[5:].view(-1)[:7])
+    assert not streams.is_pinned(torch.ones(9))
+    on_device = streams.empty(3 << 20)
+    piece.fill_(7)
+    with streams.on("load"):
+        streams.wait("load", streams.mark("compute"))
+        streams.copy(on_device, piece[: 3 << 20])
+        arrived = streams.mark("load")
+    streams.wait("compute", arrived)
+    assert bool((on_device == 7).all())
+    del piece, pool
+    gc.collect()
+    # The same addresses can be pinned again.
+    again = [streams.pinned(3 << 20) for _ in range(4)]
+    assert all(map(streams.is_pinned, again))

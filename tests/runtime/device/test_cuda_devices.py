@@ -38,7 +38,7 @@ class Cudart:
         return 0
 
 
-@pytest.mark.parametrize("refuse_at", [1, 2, 4])
+@pytest.mark.parametrize("refuse_at", [1, 4])
 def test_a_piece_that_cuda_refuses_leaves_nothing_pinned(monkeypatch: pytest.MonkeyPatch, refuse_at: int) -> None:
     cudart, memory, reported = Cudart(refuse_at), torch.zeros(5 * 4096, dtype=torch.uint8), list[int]()
 
@@ -59,13 +59,6 @@ def test_a_piece_that_cuda_refuses_leaves_nothing_pinned(monkeypatch: pytest.Mon
     assert not cudart.pinned
     # CUDA's second report of the same error is asked for, and dropped.
     assert len(reported) == 1
-
-
-def test_memory_that_other_work_will_take_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 4000))
-    rooms = [CudaDevices([torch.device("cuda", 1)], reserved_bytes=reserved).room(0) for reserved in (0, 300, 2000)]
-    assert [room.free_bytes for room in rooms] == [1000, 700, 0]
-    assert {(room.name, room.total_bytes) for room in rooms} == {("the memory of cuda:1", 4000)}
 
 
 @pytest.mark.parametrize("answers", [(True, True), (True, False), (False, True)])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from threading import Event, Thread
+from threading import Thread
 
 import pytest
 import torch
@@ -13,25 +14,9 @@ from sagann.plan.steps import Block
 from sagann.runtime.blocks.host import RamHost
 from sagann.runtime.device.hosts import PinnedHost, StagedHost
 from sagann.runtime.device.pinned import PinnedPool
-from tests.runtime.device.late_streams import LateStreams
+from tests.runtime.device.late_streams import LateMark, LateStreams
 
 PIECE_BYTES = 4096
-
-
-class SlowHost(RamHost):
-    """A host that puts nothing before it is told to go on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun, self.go_on = Event(), Event()
-        self.blocks: list[Block] = []
-        "What was put, in that order."
-
-    def put(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
-        self.begun.set()
-        assert self.go_on.wait(60)
-        super().put(block, tensors)
-        self.blocks.append(block)
 
 
 def block(number: int) -> Block:
@@ -78,29 +63,6 @@ def test_rows_are_read_once_the_block_has_come(is_pinned: bool) -> None:
     host.close()
 
 
-def test_what_is_closed_puts_no_more_and_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    streams, slow = LateStreams(), SlowHost()
-    staging = PinnedPool(streams, most_bytes=3 * PIECE_BYTES)
-    host = StagedHost(slow, streams, staging)
-    streams.wait("store", streams.mark("compute"))
-    with streams.on("store"):
-        for number in range(3):
-            host.receive(block(number), {"": piece(number)})
-    assert slow.begun.wait(60)
-    shutdown = host._writer.shutdown
-
-    def in_the_midst_of_a_write(*, wait: bool, cancel_futures: bool = False) -> None:
-        shutdown(wait=False, cancel_futures=cancel_futures)
-        slow.go_on.set()
-        shutdown(wait=wait, cancel_futures=cancel_futures)
-
-    monkeypatch.setattr(host._writer, "shutdown", in_the_midst_of_a_write)
-    host.close()
-    assert slow.blocks == [block(0)]
-    # As large as the ring: all pieces have come back.
-    assert can_take(staging, 3 * PIECE_BYTES)
-
-
 def test_what_cannot_be_put_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(block: Block, tensors: Mapping[str, Tensor]) -> None:
         raise OSError("the disk is full")
@@ -141,3 +103,72 @@ def test_a_copy_that_fails_gives_its_memory_back_once_those_before_it_are_done(
     # What was queued has run by then: nobody else's content is overwritten.
     assert not streams._queues["store"]
     host.close()
+
+
+def test_a_piece_is_free_once_its_copy_is_done_and_fits_somewhat_less() -> None:
+    streams = LateStreams()
+    pool = PinnedPool(streams, most_times=1.5)
+    piece, into = pool.take(12 * 4096), streams.empty(8)
+    streams.wait("load", streams.mark("compute"))
+    with streams.on("load"):
+        streams.copy(into, piece[:8])
+        mark = streams.mark("load")
+    pool.give(piece, mark)
+    second = pool.take(9 * 4096)
+    assert second.data_ptr() != piece.data_ptr()
+    streams.finish(mark)
+    assert pool.take(9 * 4096).data_ptr() == piece.data_ptr()
+    pool.give(piece)
+    # A third of it would be wasted.
+    assert len(pool.take(7 * 4096)) == 7 * 4096
+
+
+def test_within_a_limit_the_oldest_piece_is_waited_for() -> None:
+    streams = LateStreams()
+    pool = PinnedPool(streams, most_bytes=3 * 4096)
+    source, device = torch.ones(4096, dtype=torch.uint8), [streams.empty(4096) for _ in range(4)]
+    streams.wait("load", streams.mark("compute"))
+    for number, into in enumerate(device):
+        piece = pool.take(4096)
+        piece.copy_(source * number)
+        with streams.on("load"):
+            streams.copy(into, piece)
+        pool.give(piece, streams.mark("load"))
+    # Its copy had to be made before the fourth piece could be had.
+    assert [int(into[0]) for into in device] == [0, 0xFF, 0xFF, 0xFF]
+    streams.finish(streams.mark("load"))
+    assert [int(into[0]) for into in device] == [0, 1, 2, 3]
+    assert streams.pinned_bytes == 3 * 4096
+
+
+def test_one_piece_alone_may_be_larger_than_the_limit_and_others_wait_until_it_is_back() -> None:
+    streams = LateStreams()
+    pool = PinnedPool(streams, most_bytes=4096)
+    large = pool.take(10 * 4096)
+    got: list[torch.Tensor] = []
+    thread = threading.Thread(target=lambda: got.append(pool.take(4096)))
+    thread.start()
+    thread.join(0.05)
+    assert not got
+    pool.give(large)
+    thread.join(10)
+    assert len(got[0]) == 4096
+
+
+def test_a_piece_whose_copy_fails_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(mark: LateMark) -> None:
+        raise RuntimeError("the device failed")
+
+    streams = LateStreams()
+    pool = PinnedPool(streams, most_bytes=4096)
+    piece, into = pool.take(4096), streams.empty(4096)
+    streams.wait("load", streams.mark("compute"))
+    with streams.on("load"):
+        streams.copy(into, piece)
+    pool.give(piece, streams.mark("load"))
+    with monkeypatch.context() as patches:
+        patches.setattr(streams, "finish", failing)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="the device failed"):
+                pool.take(4096)
+    assert pool.take(4096).data_ptr() == piece.data_ptr()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from sagann.kernels.edge import naive
 from sagann.plan.steps import Block
@@ -83,30 +82,6 @@ def test_tensors_of_all_kinds_arrive_side_by_side_in_the_blocks_memory(monkeypat
     assert not streams.unforeseen
 
 
-def test_a_block_that_is_larger_than_planned_takes_memory_of_its_own() -> None:
-    tensor = torch.arange(4000, dtype=torch.float32)
-    streams = LateStreams(tensor)
-    loading = transporting(streams, {BLOCK: tensor}, num_bytes=100)
-    assert torch.equal(loading.load(BLOCK)(), tensor)
-    loading.close()
-    assert streams.unforeseen == 1
-
-
-@pytest.mark.parametrize("way", ["await_store", "drop"])
-def test_computing_waits_for_a_store_before_its_block_is_changed_or_dropped(way: str) -> None:
-    streams = LateStreams()
-    storing = transporting(streams, {})
-    value = torch.arange(50, dtype=torch.float32)
-    storing.store(BLOCK, {"": value})
-    assert streams.is_in_use(value)
-    getattr(storing, way)(BLOCK)
-    assert not streams.is_in_use(value)
-    value.zero_()
-    stored: Tensor = storing._host.get(BLOCK)[""]
-    assert torch.equal(stored, torch.arange(50, dtype=torch.float32))
-    storing.close()
-
-
 def test_what_a_load_fails_with_comes_to_who_waits_for_it_and_the_thread_ends() -> None:
     loading = transporting(LateStreams(), {})
     load = loading.load(BLOCK)
@@ -114,20 +89,3 @@ def test_what_a_load_fails_with_comes_to_who_waits_for_it_and_the_thread_ends() 
         load()
     loading.close()
     assert not left_threads("sagann-load")
-
-
-def test_a_pinned_block_is_copied_from_where_it_lies_without_the_thread() -> None:
-    streams = LateStreams()
-    packed = streams.pinned(4096)
-    tensors = {"a": packed[:1200].view(torch.float32), "b": packed[1216:1280].view(torch.int64)}
-    for number, tensor in enumerate(tensors.values()):
-        tensor.fill_(number)
-    blocks = Given({BLOCK: tensors}, pinned=True)
-    pinned_bytes, loading = streams.pinned_bytes, transporting(streams, blocks)
-    content = loading.load(BLOCK)()
-    assert blocks.threads == {threading.main_thread().name}
-    assert {name: tensor.tolist() for name, tensor in content.items()} == {"a": [0.0] * 300, "b": [1] * 8}
-    # No piece of staging memory was taken, and both tensors came in one copy.
-    assert streams.pinned_bytes == pinned_bytes
-    assert streams.copied["load"] == 1280
-    loading.close()

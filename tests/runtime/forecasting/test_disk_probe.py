@@ -1,4 +1,4 @@
-"""The disk's probe: what it does to the folder, and which folders it refuses."""
+"""The probe of disk and processor: what it does to the folder, which folders it refuses, and which rates it finds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import errno
 import os
 import shutil
 import tempfile
+import time
 from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
+import torch
 
 from sagann.byte_size import with_exact
 from sagann.errors import InputError
+from sagann.kernels import dense, memory
+from sagann.plan.machine import Machine
 from sagann.runtime.forecasting import disk_probe
 from sagann.runtime.forecasting.disk_probe import FILE_BYTES, LEAST_BYTES, disk_rates
+from sagann.runtime.forecasting.probe import probe
+from sagann.runtime.processor import cache_bytes, num_cores, processor_name
 
 Usage = namedtuple("Usage", ["total", "used", "free"])
 
@@ -55,17 +62,11 @@ def refused(folder: Path) -> InputError:
     return caught.value
 
 
-def test_a_missing_folder(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     assert f"the disk cannot be measured: {os.strerror(errno.ENOENT)}" in refused(tmp_path / "none").message
-
-
-def test_a_file_in_the_folders_place(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert os.strerror(errno.ENOTDIR) in refused(tmp_path / "file").message
     assert (tmp_path / "file").stat().st_size == 0
-
-
-def test_a_folder_that_may_only_be_read() -> None:
     # Not in tmp_path, which nobody else may even enter.
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o555)
@@ -73,8 +74,8 @@ def test_a_folder_that_may_only_be_read() -> None:
             assert os.strerror(errno.EACCES) in refused(Path(folder)).message
 
 
-@pytest.mark.parametrize("free", [0, LEAST_BYTES - 1])
-def test_too_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+def test_too_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = LEAST_BYTES - 1
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, free))
     found = f"{with_exact(free)} are free, {with_exact(LEAST_BYTES)} are needed"
     assert f"too little room to measure the disk: {found}" in refused(tmp_path).message
@@ -83,12 +84,7 @@ def test_too_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: 
 
 @pytest.mark.parametrize(
     ("free", "expected"),
-    [
-        (LEAST_BYTES, LEAST_BYTES),
-        (2 * LEAST_BYTES - 1, LEAST_BYTES),
-        (300 << 20, 144 << 20),
-        (1 << 40, FILE_BYTES),
-    ],
+    [(2 * LEAST_BYTES - 1, LEAST_BYTES), (300 << 20, 144 << 20), (1 << 40, FILE_BYTES)],
 )
 def test_less_is_written_where_there_is_less_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: list[int], free: int, expected: int
@@ -113,20 +109,39 @@ def test_what_the_disk_refuses_midway_is_said_and_nothing_stays(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_pieces_that_are_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system may write less than it is given; every byte arrives."""
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, LEAST_BYTES))
-    monkeypatch.setattr(disk_probe, "_NUM_ROUNDS", 0)
-    pwrite, sizes = os.pwrite, []
+# As users meet them: this package's tests make them small.
+SIZES = [(memory, "SMALLEST_BYTES"), (dense, "SMALLEST_BYTES"), (dense, "BLOCK_BYTES")]
+USUAL = [(module, name, getattr(module, name)) for module, name in SIZES]
 
-    def in_parts(file: int, data: memoryview, offset: int) -> int:
-        count = pwrite(file, data[: 5 << 20], offset)
-        sizes.append(os.fstat(file).st_size)
-        return count
 
-    monkeypatch.setattr(disk_probe.os, "pwrite", in_parts)
-    rates = disk_rates(tmp_path)
-    assert sizes[-1] == LEAST_BYTES
-    # Of 8 MiB each.
-    assert len(sizes) == 2 * LEAST_BYTES // (8 << 20)
-    assert min(rates) > 0
+@pytest.mark.slow
+@pytest.mark.alone
+def test_rates_are_those_of_a_processor_and_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, size in USUAL:
+        monkeypatch.setattr(module, name, size)
+    start_s = time.perf_counter()
+    machine = probe(tmp_path)
+    # Far below on an idle machine; tests may run beside others.
+    assert time.perf_counter() - start_s < 40
+    assert (machine.name, machine.num_cores, machine.cache_bytes) == (processor_name(), num_cores(), cache_bytes())
+    # At most two units of 16 lanes at 6 GHz, a multiply-add being two.
+    threads = torch.get_num_threads()
+    assert 1e9 < machine.matmul_flops < threads * 2 * 16 * 2 * 6e9
+    for rate in (machine.stream_bytes, machine.copy_bytes, machine.pick_bytes, machine.gather_bytes):
+        assert 2e8 < rate < 1e13
+    # A copy moves each byte twice; one thread moves no more than all of them, streamed stores aside.
+    assert 2 * machine.copy_bytes < 3 * machine.stream_bytes
+    # Two loads of 64 bytes a cycle.
+    assert 0.7 * machine.gather_bytes < machine.gather_cached_bytes < threads * 2 * 64 * 6e9
+    # One is a dozen operations or more, of which loads of rows hide only a part.
+    assert 1e7 < machine.exp_per_s < machine.matmul_flops / 2
+    for rate in asdict(machine.disks["disk0"]).values():
+        assert 1e6 < rate < 1e11
+    assert 1e-6 < machine.step_s < 0.02
+    # Digits that mean nothing are not told.
+    for each in fields(Machine):
+        value = getattr(machine, each.name)
+        if isinstance(value, float):
+            assert value == float(f"{value:.4g}")
+    assert list(tmp_path.iterdir()) == []
+    assert Machine.from_toml(machine.to_toml(), where="machine.toml") == machine

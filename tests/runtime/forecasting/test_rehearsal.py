@@ -10,7 +10,7 @@ import torch
 from sagann.graph import Graph
 from sagann.graph.subgraph import subgraph
 from sagann.plan.steps import Step
-from sagann.runtime.forecasting.rehearsal import rehearse, step_seconds
+from sagann.runtime.forecasting.rehearsal import rehearse
 from sagann.runtime.streaming.stream import foretell
 from sagann.runtime.streaming.streamed import StreamedModel
 from tests.plan.machines import ROUND
@@ -61,16 +61,3 @@ def test_a_rehearsal_takes_as_much_of_the_graph_as_takes_little_time(
     rehearse(model, graph, planned, machine)
     # Of the slow machine some thousand edges, of the fast one all.
     assert [0 < count < 500 for count in cut] == ([True] if rate < 1e9 else [])
-
-
-def test_a_step_takes_its_seconds_by_the_rates_times_the_factor_of_its_kind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model, graph = model_and_graph()
-    planned = foretell(model, graph, budget_bytes=600_000)
-    monkeypatch.setattr("sagann.runtime.forecasting.rehearsal.rehearse", lambda *_: {("gather", 0, 0): 3.0})
-    by_rates, rehearsed = step_seconds(planned, ROUND, None), step_seconds(planned, ROUND, (model, graph))
-    for step in planned.plan.operations:
-        if isinstance(step, Step) and step.kind != "return":
-            factor = 3.0 if (step.kind, step.number, step.backward_pass) == ("gather", 0, 0) else 1.0
-            assert rehearsed(step) == factor * by_rates(step) > 0

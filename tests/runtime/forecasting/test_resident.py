@@ -15,8 +15,7 @@ from torch import nn
 
 from sagann.graph import Graph, Topology, sbm_graph
 from sagann.graph.rows import csr_tensor
-from sagann.report.plan_text import resident_text
-from sagann.runtime.forecasting.resident import TRAINING_BYTES, Resident, expected_resident, resident_bytes
+from sagann.runtime.forecasting.resident import expected_resident
 from sagann.storage import save_graph
 
 GRAPH = Graph(
@@ -45,27 +44,6 @@ def test_the_arrays_of_a_graph_count_once() -> None:
     sparse = csr_tensor(offsets, columns, torch.ones(4), num_columns=5)
     assert graph_bytes(replace(GRAPH, features=sparse)) == whole - 4 * 5 * 4 + 5 * 4 + 4 * 4 + 4 * 4
     assert graph_bytes(replace(GRAPH, features=None)) == whole - 4 * 5 * 4
-
-
-def test_parts_add_up() -> None:
-    found = expected_resident(nn.Linear(2, 3), [GRAPH], loaded_bytes=7, budget_bytes=11, num_vertices=4)
-    assert found.process_bytes == 7 + TRAINING_BYTES
-    assert found.budget_bytes == 11
-    # Nine parameters of four bytes, five times.
-    assert found.other_bytes == 5 * 9 * 4 + 4 * 100
-    parts = (found.process_bytes, found.budget_bytes, found.graph_bytes, found.other_bytes)
-    assert found.total_bytes == sum(parts)
-    own = resident_bytes()
-    assert own is not None
-    assert own > 50 << 20
-
-
-def test_the_line() -> None:
-    parts = Resident(process_bytes=500 << 20, budget_bytes=8 << 20, graph_bytes=3 << 20, other_bytes=1 << 20)
-    assert resident_text(parts) == (
-        "In top: about 512.0 MiB resident (RES): 500.0 MiB of Python, PyTorch and kernels, 8.0 MiB of the budget, 3.0 MiB of "
-        "the graph's files, which the system takes back when memory is short, 1.0 MiB of parameters, optimizer and vertices."
-    )
 
 
 def peak_bytes(*arguments: str) -> int:

@@ -18,7 +18,8 @@ from sagann.runtime.streaming.call import DeviceMemoryError
 from sagann.runtime.streaming.executor import Executor
 from sagann.runtime.streaming.streamed import StreamedModel
 from tests.graphs import labelled_graph
-from tests.tolerances import assert_close, largest
+from tests.runtime.streams import assert_all_close
+from tests.tolerances import assert_close
 
 BUDGET = 60_000
 
@@ -67,8 +68,9 @@ def epoch(streamed: StreamedModel, x: Tensor, *, folded: bool) -> list[Tensor]:
     return [loss.detach(), *torch.autograd.grad(loss, [x, *streamed.model.parameters()])]
 
 
-@pytest.mark.parametrize("step", ["_gather", "_gather_grad", "_transform_grad"])
-@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize(
+    ("step", "folded"), [("_gather", True), ("_gather_grad", False), ("_transform_grad", True)]
+)
 def test_the_epoch_begins_again_and_has_the_same_numbers(
     step: str, folded: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,16 +86,12 @@ def test_the_epoch_begins_again_and_has_the_same_numbers(
     assert "Tried to allocate 2.00 GiB. (in StreamedModel). The epoch begins again." in message
     assert "And much more" not in message
     assert streamed.plan(x, folded=folded).plan.peak_bytes <= before // 2
-    for ours, theirs in zip(found, expected, strict=True):
-        assert_close(ours, theirs, scale=largest(*expected))
     # It stays so.
-    again = epoch(streamed, x, folded=folded)
-    for ours, theirs in zip(again, expected, strict=True):
-        assert_close(ours, theirs, scale=largest(*expected))
+    for numbers in (found, epoch(streamed, x, folded=folded)):
+        assert_all_close(numbers, expected)
 
 
-@pytest.mark.parametrize("step", ["_transform", "_gather_grad"])
-@pytest.mark.parametrize("wanted_x", [False, True])
+@pytest.mark.parametrize(("step", "wanted_x"), [("_transform", True), ("_gather_grad", False)])
 def test_an_epoch_without_a_budget_begins_again_within_one(
     step: str, wanted_x: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,9 +105,7 @@ def test_an_epoch_without_a_budget_begins_again_within_one(
     streamed = streamed_of(prepared, UNLIMITED)
     for warns in (pytest.warns(RuntimeWarning, match="begins again"), nullcontext()):
         with warns:
-            found = run(streamed)
-        for ours, theirs in zip(found, expected, strict=True):
-            assert_close(ours, theirs, scale=largest(*expected))
+            assert_all_close(run(streamed), expected)
     assert streamed.budget_bytes < UNLIMITED
 
 
@@ -134,11 +130,10 @@ def test_what_is_evaluated_only_is_cut_anew_for_that(
     assert (counts[0] < counts[1]) == needs_more
 
 
-@pytest.mark.parametrize("step", ["_gather", "_gather_grad"])
 def test_the_second_time_is_an_error(
-    step: str, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
+    prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing(monkeypatch, step, 2)
+    failing(monkeypatch, "_gather_grad", 2)
     streamed = streamed_of(prepared)
     with pytest.warns(RuntimeWarning, match="begins again"), pytest.raises(torch.OutOfMemoryError) as caught:
         epoch(streamed, prepared[2], folded=True)

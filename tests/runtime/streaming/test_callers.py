@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph import Topology
-from sagann.kernels.seeds import seeded
-from sagann.nn import GCN, SAGE
+from sagann.nn import GCN, GNN, SAGE, ModelConfig, build_model
 from sagann.plan import equal_vertices
 from sagann.plan.hops import hop_size
 from sagann.plan.residency import BudgetError
+from sagann.runtime.places import device_named, require_on_host
+from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.runtime.streaming.tape import Tape
-from tests.graphs import random_topology
+from tests.graphs import labelled_graph, random_topology
 from tests.tolerances import assert_close
 
 ROWS = 60
@@ -33,17 +34,6 @@ class Squashed(nn.Module):
 
     def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
         return torch.sigmoid(self.layer(hops[0], x))
-
-
-class Weighted(nn.Module):
-    """A layer that reads the edges' data."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = GCN(6, 4)
-
-    def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
-        return self.layer(hops[0], x)
 
 
 def weighted_topology() -> Topology:
@@ -65,10 +55,9 @@ def test_a_result_may_be_changed_before_the_backward(count: int) -> None:
         assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("budget_bytes", [1 << 62, 1 << 20])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("count", "budget_bytes"), [(1, 1 << 62), (3, 1 << 20)])
 def test_edge_data_that_is_changed_in_place_is_seen(count: int, budget_bytes: int) -> None:
-    model, x, topology = Weighted(), torch.randn(ROWS, 6), weighted_topology()
+    model, x, topology = GNN([GCN(6, 4)]), torch.randn(ROWS, 6), weighted_topology()
     streamed = StreamedModel(model, [topology], equal_vertices(ROWS, count), budget_bytes=budget_bytes)
     assert_close(streamed(x), model([topology], x))
     topology.edge_data["gcn_weight"].mul_(3)
@@ -77,15 +66,17 @@ def test_edge_data_that_is_changed_in_place_is_seen(count: int, budget_bytes: in
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_edge_data_that_is_changed_before_the_backward_is_refused(count: int) -> None:
-    model, x, topology = Weighted(), torch.randn(ROWS, 6), weighted_topology()
+    model, x, topology = GNN([GCN(6, 4)]), torch.randn(ROWS, 6), weighted_topology()
     result = StreamedModel(model, [topology], equal_vertices(ROWS, count))(x)
     topology.edge_data["gcn_weight"].mul_(3)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
 
 
-@pytest.mark.parametrize("array", ["indptr", "indices"])
-@pytest.mark.parametrize("when", ["before planning", "between calls", "before the backward"])
+@pytest.mark.parametrize(
+    ("when", "array"),
+    [("before planning", "indptr"), ("between calls", "indices"), ("before the backward", "indptr")],
+)
 def test_edges_that_are_overwritten_are_refused(when: str, array: str) -> None:
     model, x, topology = Squashed(), torch.randn(ROWS, 6), random_topology(ROWS, 400)
     streamed = StreamedModel(model, [topology], equal_vertices(ROWS, 3))
@@ -131,12 +122,11 @@ def test_a_backward_within_autocast_is_that_of_the_forward() -> None:
     assert all(map(torch.equal, found, expected))
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_what_is_trained_must_lead_to_the_result(count: int) -> None:
+def test_what_is_trained_must_lead_to_the_result() -> None:
     model, x, topology = Squashed(), torch.randn(ROWS, 6), random_topology(ROWS, 400)
     model.layer.requires_grad_(False)
     model.unused = nn.Linear(3, 3)
-    streamed = StreamedModel(model, [topology], equal_vertices(ROWS, count))
+    streamed = StreamedModel(model, [topology], equal_vertices(ROWS, 3))
     with torch.no_grad():
         assert_close(streamed(x), model([topology], x))
     with pytest.raises(LayerError, match="no gradient leads from it to what is trained"):
@@ -159,27 +149,6 @@ def test_nothing_is_left_of_epochs_that_came_to_no_backward(count: int) -> None:
     assert [each for each in gc.get_objects() if type(each) is Tape] == []
 
 
-def test_seeds_leave_the_random_numbers_as_they_were() -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    with seeded(7, torch.device("cpu")):
-        drawn = torch.rand(3)
-    assert torch.equal(torch.rand(3), expected)
-    torch.manual_seed(7)
-    assert torch.equal(torch.rand(3), drawn)
-
-
-@pytest.mark.parametrize(
-    "x",
-    [None, [1.0], 3, torch.ones(ROWS - 1, 6), torch.tensor(1.0), torch.ones(ROWS, 6).to_sparse()],
-)
-def test_what_is_no_row_for_every_vertex_is_refused(x: object) -> None:
-    streamed = StreamedModel(Squashed(), [random_topology(ROWS, 400)], equal_vertices(ROWS, 3))
-    with pytest.raises(InputError, match=r"\(in StreamedModel.x\). Pass features with a row for every vertex"):
-        streamed(x)
-
-
 def test_the_collector_of_garbage_runs_again_after_a_plan_and_after_an_error() -> None:
     x, hops, bounds = torch.randn(ROWS, 6), [random_topology(ROWS, 400)], equal_vertices(ROWS, 3)
     assert gc.isenabled()
@@ -188,3 +157,48 @@ def test_the_collector_of_garbage_runs_again_after_a_plan_and_after_an_error() -
     with pytest.raises(BudgetError):
         StreamedModel(Squashed(), hops, bounds, budget_bytes=10).plan(x)
     assert gc.isenabled()
+
+
+def test_arguments_of_stream_are_checked() -> None:
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gcn", hidden=8), graph)
+    graph = model.prepare(graph)
+    for options, message in (
+        ({"budget_bytes": "2GiB"}, "stream.budget_bytes"),
+        ({"budget_bytes": 1 << 20, "spill": 5}, "stream.spill"),
+        ({"budget_bytes": 1 << 20, "cut": "foo"}, "unknown way to cut"),
+        ({"budget_bytes": 1 << 20, "num_intervals": 2.5}, "stream.num_intervals"),
+        ({"budget_bytes": 1 << 20, "num_intervals": 50_000}, "50000, expected 1 to 256"),
+        ({"budget_bytes": 1 << 20, "num_intervals": 0}, "0, expected 1 to 256"),
+        ({"budget_bytes": 1 << 20, "order": "rows"}, "unknown order of the chunks"),
+        ({"budget_bytes": 1 << 20, "select": "some"}, "rows: 'some', expected one of auto, never, always"),
+    ):
+        with pytest.raises(InputError, match=message):
+            stream(model, graph, **options)
+    with pytest.raises(InputError, match=r"stream\.graph"):
+        stream(model, graph.topology, budget_bytes=1 << 20)
+    assert len(stream(model, graph, budget_bytes=1 << 30, cut="edges", num_intervals=3).bounds) == 4
+    assert stream(model, graph, budget_bytes=1 << 20, order="row").order == "row"
+    with pytest.raises(InputError, match="unknown order of the chunks"):
+        StreamedModel(model, graph.hops(2), (0, 53), order="rows")
+    with pytest.raises(InputError, match="memory policy: 'fifo', expected one of auto, belady, dp, lru, none"):
+        StreamedModel(model, graph.hops(2), (0, 53), memory_policy="fifo")
+
+
+@pytest.mark.parametrize("name", ["tpu", "mps", "cuda:99", "meta"])
+def test_devices_that_are_not_there_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"no such device: .*stream\.device.*cuda:N"):
+        device_named(name)
+    assert device_named("cpu") == torch.device("cpu")
+    graph = labelled_graph()
+    model = build_model(ModelConfig(model="gcn", hidden=8), graph)
+    with pytest.raises(InputError, match="no such device"):
+        stream(model, model.prepare(graph), budget_bytes=1 << 20, device=name)
+
+
+def test_a_graph_on_a_device_is_to_be_left_on_the_host() -> None:
+    require_on_host(torch.device("cpu"), "edges")
+    with pytest.raises(
+        InputError, match=r"its edges are on cuda:0.*Leave the graph on the CPU and pass device='cuda'"
+    ):
+        require_on_host(torch.device("cuda", 0), "edges")

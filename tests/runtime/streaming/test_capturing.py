@@ -1,101 +1,30 @@
-"""A model is traced once for each of its modes, however often a run asks for its program, and anew when it has changed."""
+"""A model is traced anew when it, or the form of its hops, has changed."""
 
 from __future__ import annotations
 
 import gc
 import weakref
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import sagann.compiler.capture
 from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.nn import ModelConfig, build_model
-from sagann.runtime.forecasting.rehearsal import rehearse
-from sagann.runtime.streaming import capturing
 from sagann.runtime.streaming.capturing import captured
-from sagann.runtime.streaming.stream import foretell
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, SagaLayer
-from sagann.train import Contract, Predictor, TrainConfig, Trainer
-from sagann.train.streaming import Streaming
 from tests.graphs import labelled_graph, random_topology
-from tests.plan.machines import ROUND
-from tests.runtime.forecasting.models import model_and_graph
 from tests.tolerances import assert_close
-from tests.train.runs import community_graph
-
-
-@pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each trace, whether the model was in training mode."""
-    found: list[bool] = []
-    capture = sagann.compiler.capture.capture
-
-    def counted(model: torch.nn.Module, *given: Any, **options: Any) -> Any:
-        found.append(model.training)
-        return capture(model, *given, **options)
-
-    monkeypatch.setattr(capturing, "capture", counted)
-    return found
-
-
-def test_a_run_within_a_budget_traces_the_model_once_to_train_and_once_to_evaluate(
-    traces: list[bool], tmp_path: Path
-) -> None:
-    config = TrainConfig(epochs=3, device="cpu", memory="120KiB")
-    trainer = Trainer(ModelConfig(hidden=8), community_graph(600), config, run_dir=tmp_path)
-    trainer.fit()
-    trainer.evaluate()
-    assert sorted(traces) == [False, True]
-
-
-def test_embeddings_trace_the_model_once_up_to_its_last_layer(traces: list[bool], tmp_path: Path) -> None:
-    graph = community_graph(600)
-    predictor = Predictor(
-        build_model(ModelConfig(hidden=8), graph),
-        Contract.of(graph),
-        device=torch.device("cpu"),
-        streaming=Streaming(memory_bytes=120 << 10, spill=tmp_path, trains=False),
-    )
-    for new in (graph, community_graph(300)):
-        predictor.embed(new)
-    assert traces == [False]
-    predictor.release()
-
-
-def test_a_plan_and_its_rehearsal_on_a_part_of_the_graph_trace_the_model_once(traces: list[bool]) -> None:
-    model, graph = model_and_graph("gat")
-    planned = foretell(model, graph, budget_bytes=600_000)
-    assert planned.plan.num_intervals > 2
-    rehearse(model, graph, planned, ROUND)
-    assert traces == [True]
-
-
-def test_another_configuration_or_form_is_another_program(traces: list[bool]) -> None:
-    graph = labelled_graph(30, 90)
-    model = build_model(ModelConfig(model="sage", hidden=8), graph)
-    hops, x = graph.hops(2), graph.features
-    assert x is not None
-    first = captured(model, hops, x, x_is_constant=True)
-    assert captured(model, hops, x, x_is_constant=True) is first
-    assert captured(model, labelled_graph(50, 70).hops(2), x, x_is_constant=True) is first
-    assert captured(model, hops, x, x_is_constant=False) is not first
-    assert captured(model.eval(), hops, x, x_is_constant=True) is not first
-    assert captured(model.train(), hops, x, x_is_constant=True) is first
-    assert len(traces) == 3
 
 
 def with_data(topology: Topology, dtype: torch.dtype, *shape: int) -> Topology:
     return topology.with_edge_data(own=torch.ones(topology.num_edges, *shape, dtype=dtype))
 
 
-def test_hops_of_another_form_have_another_program(traces: list[bool]) -> None:
+def test_hops_of_another_form_have_another_program() -> None:
     topology = random_topology(30, 90)
     model = build_model(ModelConfig(model="sage", hidden=8), labelled_graph(30, 90))
     x = torch.randn(30, 8)
@@ -110,7 +39,7 @@ def test_hops_of_another_form_have_another_program(traces: list[bool]) -> None:
         [with_data(topology, torch.float32, 2)] * 2,
     ]
     programs = {id(captured(model, hops, x, x_is_constant=True)) for hops in forms for _ in range(2)}
-    assert len(programs) == len(traces) == len(forms)
+    assert len(programs) == len(forms)
     walked = [[gather.hop for gather in captured(model, hops, x, x_is_constant=True).gathers] for hops in forms[:2]]
     assert walked == [[0, 0], [0, 1]]
 
@@ -145,7 +74,6 @@ CHANGES: dict[str, Callable[[Scaled], object]] = {
     "an attribute": lambda model: setattr(model, "shifts", True),
     "a module": lambda model: setattr(model, "first", nn.Linear(8, 6, bias=False)),
     "a parameter of another shape": lambda model: setattr(model.first, "bias", nn.Parameter(torch.ones(1))),
-    "a parameter of the same shape": lambda model: setattr(model.first, "bias", nn.Parameter(torch.ones(4))),
     "values of a parameter": lambda model: model.first.bias.data.fill_(3.0),
     "a frozen parameter": lambda model: model.first.requires_grad_(False),
     "an accumulator": lambda model: setattr(model.layer, "accumulator", "max"),

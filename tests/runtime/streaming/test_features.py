@@ -40,14 +40,8 @@ def test_a_store_has_the_numbers_of_its_tensor(name: str, place: str, tmp_path: 
     budget = 1 << 62 if place == "unlimited" else 40_000
     found = []
     for each in (graph, graph.in_memory()):
-        streamed = stream(
-            model,
-            each,
-            budget_bytes=budget,
-            num_intervals=4,
-            select=select,
-            spill=tmp_path if place == "disk" else None,
-        )
+        spill = tmp_path if place == "disk" else None
+        streamed = stream(model, each, budget_bytes=budget, num_intervals=4, select=select, spill=spill)
         assert each.features is not None
         asked = len(rows.asked)
         loss = streamed.loss(each.features, _loss_of)

@@ -8,36 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from sagann.graph import Topology, relabel
+from sagann.graph import relabel
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.partition import vertex_order
 from sagann.plan import equal_vertices
-from sagann.plan.fit import hop_sizes
 from sagann.plan.orders import Order
-from sagann.plan.schedule import Schedule
-from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
-from sagann.plan.sizes import needed_bytes
+from sagann.plan.selection import ALWAYS, NEVER, Select
 from sagann.plan.steps import Move, Plan
 from sagann.runtime.streaming.stream import foretell, stream
-from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.storage import open_graph, save_graph
 from tests.graphs import labelled_graph
-from tests.runtime.streams import dense, in_double
-from tests.tolerances import assert_close, largest
+from tests.runtime.streams import assert_all_close, assert_runs_right, dense, tight, zoo_model
+from tests.tolerances import assert_close
 from tests.zoo import DISTINCT
-
-
-def tight(
-    model: nn.Module, hops: list[Topology], x: torch.Tensor, count: int, order: Order, spill: Path | None
-) -> StreamedModel:
-    """The model streamed with all rows picked, and no more than the hungriest step takes."""
-    bounds = equal_vertices(len(x), count)
-    program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
-    sizes = hop_sizes(program, hops, bounds, ALWAYS)
-    schedule = Schedule(program, sizes, bounds, gradients=roomy.gradients, order=order, selects=True)
-    budget = needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of)
-    return StreamedModel(model, hops, bounds, budget_bytes=budget, spill=spill, order=order, selection=ALWAYS)
 
 
 def picked(plan: Plan) -> set[tuple[str, str]]:
@@ -46,55 +30,18 @@ def picked(plan: Plan) -> set[tuple[str, str]]:
     return {(block.kind, block.needed_by.name) for block in loads if block.needed_by is not None}
 
 
+@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", DISTINCT)
 @pytest.mark.parametrize(
     ("count", "order", "on_disk"), [(2, "stage", False), (3, "row", True), (7, "column", False)]
 )
 def test_every_model_of_the_zoo(name: str, count: int, order: Order, on_disk: bool, tmp_path: Path) -> None:
-    graph = labelled_graph()
-    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=3, dropout=0.0), graph).double()
-    graph = in_double(model.prepare(graph))
-    assert graph.features is not None
-    x = graph.features.double().requires_grad_()
-    hops = list(graph.hops(model.num_hops))
-    expected, upstream = dense(model, hops, x)
-    streamed = tight(model, hops, x, count, order, tmp_path if on_disk else None)
+    model, hops, x = zoo_model(name, layers=3)
+    expected, upstream = dense(model, hops, x.requires_grad_())
+    bounds, spill = equal_vertices(len(x), count), tmp_path if on_disk else None
+    streamed = tight(model, hops, x, order, bounds=bounds, spill=spill, selection=ALWAYS)
     assert len(picked(streamed.plan(x).plan)) >= 2
-    out = streamed(x)
-    found = torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)
-    for ours, theirs in zip((out, *found), expected, strict=True):
-        assert_close(ours, theirs, scale=largest(*expected))
-
-
-@pytest.mark.parametrize("on_disk", [False, True])
-@pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_plans_that_pick_nothing_read_the_same_chunks(
-    name: str, on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sagann.plan.epoch.cheaper", lambda whole, *_: whole())
-    graph = labelled_graph()
-    model = build_model(ModelConfig(model=name, hidden=8, heads=2, layers=2, dropout=0.0), graph).double()
-    graph = in_double(model.prepare(graph))
-    assert graph.features is not None
-    x = graph.features.double().requires_grad_()
-    hops = graph.hops(model.num_hops)
-    expected, upstream = dense(model, hops, x)
-    # Every chunk may have rows picked, and all blocks fit.
-    streamed = StreamedModel(
-        model,
-        hops,
-        equal_vertices(len(x), 3),
-        budget_bytes=1 << 30,
-        selection=Selection(share=2.0),
-        spill=tmp_path if on_disk else None,
-    )
-    plan = streamed.plan(x)
-    assert plan.schedule.hops[0].needed
-    assert plan.plan.picked_bytes == 0
-    out = streamed(x)
-    found = torch.autograd.grad(out, [x, *model.parameters()], upstream, materialize_grads=True)
-    for ours, theirs in zip((out, *found), expected, strict=True):
-        assert_close(ours, theirs, scale=largest(*expected))
+    assert_runs_right(streamed, x, expected, upstream)
 
 
 def test_picked_rows_change_no_bit_and_an_order_only_the_order() -> None:
@@ -115,8 +62,7 @@ def test_picked_rows_change_no_bit_and_an_order_only_the_order() -> None:
     whole, rows, reordered = results
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(rows, whole, strict=True))
     assert_close(reordered[0], whole[0][order])
-    for ours, theirs in zip(reordered[1:], whole[1:], strict=True):
-        assert_close(ours, theirs, scale=largest(*whole))
+    assert_all_close(reordered[1:], whole[1:])
 
 
 def test_rows_of_mapped_features_are_read_from_their_file(tmp_path: Path) -> None:
