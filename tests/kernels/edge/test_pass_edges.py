@@ -12,9 +12,9 @@ from torch import Tensor
 
 from sagann.graph import Topology
 from sagann.kernels.edge import cpu, naive
-from sagann.kernels.edge.function import EdgeFunction, Input, Output
+from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.pass_edges import Edges, PassEdges
-from sagann.kernels.edge.state import GatherState, Run
+from sagann.kernels.edge.state import Run
 from tests.kernels.edge import cases
 from tests.kernels.edge.cases import TOPOLOGIES
 from tests.kernels.edge.chunks import CUTS, by_source, gather
@@ -46,7 +46,7 @@ def for_one_pass(run: Run, *, own: bool) -> Run:
     return run_on
 
 
-@pytest.mark.parametrize(("at", "own"), [("dst", True), ("src", True), ("src", False)])
+@pytest.mark.parametrize(("at", "own"), [("dst", True), ("src", False)])
 @pytest.mark.parametrize("dialect", RUNS)
 def test_every_reduction(dialect: str, at: Literal["dst", "src"], own: bool) -> None:
     function = cases.all_reductions(at)
@@ -55,21 +55,3 @@ def test_every_reduction(dialect: str, at: Literal["dst", "src"], own: bool) -> 
         arrays = arrays_of(function, topology)
         expected = naive.run(function, topology, arrays, seed=7)
         cases.assert_close(gather(run, function, topology, CUTS["3 x 3"](topology), arrays), expected, 1e-10)
-
-
-@pytest.mark.parametrize("dialect", RUNS)
-def test_data_alone_needs_no_ids(dialect: str) -> None:
-    function = weighted_sum()
-    topology = TOPOLOGIES["skewed"]
-    arrays = arrays_of(function, topology)
-    edges = PassEdges.of(topology.with_edge_data(w=arrays["w"]), "src")
-    edges = replace(edges, edge_ids=None, edge_data=dict(edges.edge_data))
-    state = GatherState(function, num_rows=topology.num_src, num_edges=topology.num_edges, device="cpu")
-    state.accumulate(RUNS[dialect], edges, {**arrays, "w": edges.edge_data["w"]})
-    cases.assert_close(state.finish(), naive.run(function, topology, arrays), 1e-10)
-
-
-def weighted_sum() -> EdgeFunction:
-    """Of the data of every source's edges."""
-    w = Input(name="w", side="edge", shape=(3,), dtype=torch.float64)
-    return EdgeFunction(inputs=(w,), ops=(), outputs=(Output(reduce="sum", values=("w",)),), at="src")

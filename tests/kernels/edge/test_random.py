@@ -8,13 +8,6 @@ import torch
 from sagann.kernels.edge.random import random_rows
 
 
-@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
-def test_values_are_dropped_with_their_probability(p: float) -> None:
-    drawn = random_rows(torch.arange(2000), (50,), p, 0, 7, torch.float64)
-    assert float((drawn == 0).double().mean()) == pytest.approx(p, abs=0.01)
-    assert set(drawn.unique().tolist()) <= {0.0, 1 / (1 - p) if p < 1 else 0.0}
-
-
 def test_a_row_is_the_same_wherever_it_is_drawn() -> None:
     ids = torch.tensor([5, 2**33 + 1, 0])
     together = random_rows(ids, (3, 4), 0.5, 1, 7, torch.float32)

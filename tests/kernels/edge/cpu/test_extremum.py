@@ -21,7 +21,7 @@ def test_the_gradient_of_a_hub_does_not_drift() -> None:
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-@pytest.mark.parametrize("shape", [(1,), (41,), (3, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(1,), (3, 5)], ids=str)
 def test_equals_autograd(name: str, shape: tuple[int, ...]) -> None:
     topology = TOPOLOGIES[name]
     generator = torch.Generator().manual_seed(0)

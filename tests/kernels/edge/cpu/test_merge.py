@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
@@ -25,9 +24,9 @@ ROWS = [4, 1, 2]
 "The rows that are cut, of five."
 
 
-def reduced_in_every_way(dtype: torch.dtype) -> EdgeFunction:
+def reduced_in_every_way() -> EdgeFunction:
     """With heads, and outputs between that are not merged."""
-    make = Builder(dtype)
+    make = Builder(torch.float32)
     value, score = make.input("src", (2, 3)), make.input("src", (2,))
     reduced = [(reduce, value) for reduce in ("sum", "edge", "max", "total", "min", "product")]
     return make.function(*reduced, ("softmax", score, value))
@@ -51,13 +50,12 @@ def parts_of(function: EdgeFunction, num_rows: int, first_edge: int, generator: 
     return parts
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=3, max_size=3), continued=st.booleans(), seed=st.integers(0, 1 << 32)
 )
-def test_any_parts(dtype: torch.dtype, sizes: list[int], continued: bool, seed: int) -> None:
-    function, generator = reduced_in_every_way(dtype), torch.Generator().manual_seed(seed)
+def test_any_parts(sizes: list[int], continued: bool, seed: int) -> None:
+    function, generator = reduced_in_every_way(), torch.Generator().manual_seed(seed)
     indptr = np.cumsum([0, *sizes])
     rows, runs = np.array(ROWS), np.zeros(1, np.int64)
     work = Work(items=np.empty((0, 5), np.int64), split_rows=rows, split_indptr=indptr, runs=runs)
