@@ -43,7 +43,7 @@ def test_the_kernel_equals_its_plain_twin(shape: tuple[int, ...], mask: Mask, dt
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
-@pytest.mark.parametrize(("shape", "mask"), zip(SHAPES, [*MASKS[2:5], *MASKS[6:]], strict=True))
+@pytest.mark.parametrize(("shape", "mask"), list(zip(SHAPES, [*MASKS[2:5], *MASKS[6:]], strict=True)))
 def test_the_device_kernel_draws_the_same(shape: tuple[int, ...], mask: Mask) -> None:
     gpu = pytest.importorskip("sagann.kernels.row_dropout.gpu")
     x = torch.randn(shape)
