@@ -50,13 +50,10 @@ def test_auto_is_the_processor_and_all_cuda_devices(count: int, monkeypatch: pyt
         "auto,host",
         "cuda:0,cuda",
         "cuda:x,host",
-        "host",
         "host:1",
         "host,host,accelerator",
         "gpu,accelerator",
-        "accelerator:",
         "accelerator:-1",
-        "host;accelerator",
     ],
 )
 def test_another_form_is_refused(text: str) -> None:

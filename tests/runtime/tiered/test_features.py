@@ -20,10 +20,9 @@ from sagann.graph import AnnouncedFeatures, FeatureStore, Graph, Topology, demo_
 from sagann.graph.feature_store import feature_store
 from sagann.graph.rows import csr_tensor, flat_bytes
 from sagann.runtime.tiered import TieredFeatures
-from sagann.runtime.tiered.announced import Announcement
 from sagann.sampling import NeighborSampler, seed_batches
 from sagann.storage.npy import map_npy, write_npy
-from sagann.tiering import CACHES, LookAhead
+from sagann.tiering import CACHES
 from tests.runtime.tiered.budget_driver import EVERY, WIDTH
 from tests.stores import ComputedRows
 
@@ -159,20 +158,6 @@ def sampled_batches() -> tuple[int, list[Tensor]]:
     sampler = NeighborSampler(topology, [5, 3])
     seeds = seed_batches(torch.arange(500), 50)
     return 2000, [sampler.sample(ids, batch=number).src_ids for number, ids in enumerate(seeds)]
-
-
-def test_look_ahead_reads_what_the_cache_decides() -> None:
-    window = 4
-    num_rows, batches = sampled_batches()
-    store = TieredFeatures(torch.randn(num_rows, 4), hot=0.1, cache="look-ahead")
-    cache, cold, announced = LookAhead(num_rows, num_rows // 10), 0, list[Announcement]()
-    for number in range(len(batches)):
-        for ids in batches[len(announced) : number + window]:
-            announced.append(store.announce(ids))
-            cache.announce(ids.numpy())
-        store.rows_of(announced[number])
-        cold += int((~cache.place_next().is_resident).sum())
-        assert store.traffic().cold.rows == cold
 
 
 def test_decisions_do_not_depend_on_the_order_in_which_batches_are_asked_for() -> None:
