@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, strategies as st
 
 from sagann.sampling import numbering
@@ -60,10 +59,3 @@ def test_ids_beyond_32_bits() -> None:
     local = np.empty(4, dtype=np.int32)
     num_ids, _ = numbering.number_sources(indices, hops[0], ids, 2, table, 2**41, local)
     assert (ids[:num_ids].tolist(), [local.tolist()]) == by_dictionary(indices, hops, seeds)
-
-
-@pytest.mark.parametrize("num_slots", [2, 64])
-def test_a_repeated_seed_is_found(num_slots: int) -> None:
-    seeds = np.array([9, 4, 7, 4, 9])
-    table = numbering.new_table(num_slots, np.dtype(np.int32))
-    assert numbering.number_seeds(seeds, np.empty(6, dtype=np.int64), table, 10)[0] == 3
