@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from scipy.optimize import nnls
 
 from sagann.partition.non_negative import non_negative_solution
 
@@ -30,17 +29,6 @@ def test_no_other_weights_are_better(seed: int, size: int, spread: float) -> Non
     assert (found >= 0).all()
     assert (gradient >= -1e-8 * scale).all()
     assert (np.abs(gradient[found > 0]) <= 1e-8 * scale[found > 0]).all()
-
-
-@given(st.integers(0, 2**32), SIZES)
-def test_it_is_that_of_scipy(seed: int, size: int) -> None:
-    rows, values = problem(seed, size, 0.0)
-    found = non_negative_solution(rows.T @ rows, rows.T @ values)
-    np.testing.assert_allclose(found, nnls(rows, values)[0], rtol=1e-6, atol=1e-9)
-
-
-def test_all_zero_where_any_weight_makes_it_worse() -> None:
-    assert non_negative_solution(np.eye(3), np.array([-1.0, 0.0, -2.0])).tolist() == [0, 0, 0]
 
 
 def test_equations_without_a_unique_solution_are_an_error() -> None:

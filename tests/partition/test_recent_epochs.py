@@ -38,18 +38,6 @@ def test_other_operations_begin_anew() -> None:
     assert {kind: usual.tolist() for kind, usual in found.usual.items()} == {"gather": [3.0], "sum": [4.0]}
 
 
-def test_errors_are_those_of_a_median_of_an_epoch() -> None:
-    random = np.random.default_rng(0)
-    deviations, estimates = [], []
-    for _ in range(4000):
-        # Two pieces of one second: the errors of the epoch's sum are smaller than those of a piece by the root of 2.
-        pieces = 1 + 0.1 * random.normal(size=(7, 2, 1))
-        found = RecentEpochs(seconds={"a": pieces[:, 0], "b": pieces[:, 1]})
-        deviations.append(np.median(pieces.sum(axis=1)) / 2 - 1)
-        estimates.append(found.errors[0])
-    assert np.sqrt(np.mean(np.square(estimates))) == pytest.approx(np.std(deviations), rel=0.15)
-
-
 def test_three_disturbed_epochs_of_seven_hardly_change_errors() -> None:
     calm = [(1.0,), (1.02,), (0.98,), (1.03,)]
     found = recent(*calm, (2.0,), (3.0,), (4.0,))
@@ -61,17 +49,3 @@ def test_three_disturbed_epochs_of_seven_hardly_change_errors() -> None:
 def test_epochs_that_are_equal_by_chance_are_not_sure() -> None:
     errors = [recent(*[(1.0,)] * count).errors[0] for count in (1, 2, 7)]
     assert errors == pytest.approx([np.sqrt(np.pi / 2 * 0.01 / (count * (count + 1))) for count in (1, 2, 7)])
-
-
-def test_the_spread_is_that_of_the_pieces() -> None:
-    # The pieces deviate, their sum does not.
-    first, second = (0.9, 1.0, 1.1), (1.1, 1.0, 0.9)
-    found = RecentEpochs(seconds={"a": np.array(first)[:, np.newaxis], "b": np.array(second)[:, np.newaxis]})
-    assert found.spread == pytest.approx(0.14826)
-    assert found.errors[0] == pytest.approx(np.sqrt(np.pi / 2 * 0.01 / 4 / 3))
-
-
-def test_a_worker_that_does_nothing_has_no_deviation() -> None:
-    found = recent((1.0, 0.0), (1.1, 0.0))
-    assert found.errors[1] == pytest.approx(np.sqrt(np.pi / 2 * 0.01 / 3 / 2))
-    assert recent((0.0, 0.0)).spread == 0.0

@@ -50,18 +50,17 @@ def test_it_is_the_product_with_the_matrix_of_edges(name: str) -> None:
     assert_close(spread(topology, values), edge_counts(topology) @ values)
 
 
-@pytest.mark.parametrize("num_threads", [1, 2, 3])
-@pytest.mark.parametrize("piece_edges", [1, 70_001, 1 << 22])
+@pytest.mark.parametrize(("num_threads", "piece_edges"), [(1, 1 << 22), (2, 64), (3, 70_001)])
 def test_bits_do_not_depend_on_threads_and_pieces(
     power_law: Topology, num_threads: int, piece_edges: int, threads: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spread_module, "PIECE_EDGES", piece_edges if piece_edges > 1 else 64)
+    monkeypatch.setattr(spread_module, "PIECE_EDGES", piece_edges)
     threads(num_threads)  # type: ignore[operator]
     values = values_of(power_law.num_dst)
     assert torch.equal(spread(power_law, values), in_order_of_edges(power_law, values))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.6])
+@pytest.mark.parametrize("share", [0.0, 0.6])
 def test_edges_of_destinations_without_a_value_are_not_read(
     power_law: Topology, share: float, threads: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,12 +20,3 @@ def test_the_hottest_rows_have_the_first_slots(seed: int, num_rows: int, num_slo
         assert decision.slots.tolist() == [expected.get(row, -1) for row in ids.tolist()]
         assert decision.is_resident.tolist() == [row in expected for row in ids.tolist()]
     assert cache.owners.tolist() == [*expected, *[-1] * (num_slots - len(expected))]
-
-
-@given(st.integers(1, 50), st.integers(0, 60))
-def test_without_an_order_the_first_rows_are_hot(num_rows: int, num_slots: int) -> None:
-    ids = np.arange(num_rows)[::-1].copy()
-    plain, by_order = Static(num_rows, num_slots), Static(num_rows, num_slots, np.arange(num_rows))
-    assert plain.place(ids).slots.tolist() == by_order.place(ids).slots.tolist()
-    assert plain.place(ids).slots.dtype == np.int32
-    assert plain.owners.tolist() == by_order.owners.tolist()
