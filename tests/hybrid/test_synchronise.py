@@ -19,7 +19,6 @@ def found_of(*parts: int) -> tuple[dict[str, Found], list[torch.nn.Parameter]]:
     parameters = list(model.parameters())
     found = {}
     for number, share in enumerate(shares_of(*parts)):
-        assert isinstance(share.batch.features, torch.Tensor)
         batch = share.batch.mapped(lambda array: array.double() if array.dtype == torch.float32 else array)
         found[f"trainer{number}"] = propagate(loss_of, parameters, replace(share, batch=batch))
     return found, parameters

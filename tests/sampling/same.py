@@ -11,7 +11,6 @@ def assert_same_block(ours: Topology, expected: Topology) -> None:
     assert (ours.num_src, ours.num_dst) == (expected.num_src, expected.num_dst)
     assert ours.indptr.equal(expected.indptr)
     assert ours.indices.long().equal(expected.indices.long())
-    assert ours.edge_ids is not None
     assert ours.edge_ids.long().equal(expected.edge_ids.long())
     assert ours.edge_data.keys() == expected.edge_data.keys()
     for name, rows in ours.edge_data.items():

@@ -48,7 +48,7 @@ def test_a_smaller_last_batch_may_be_left_out() -> None:
 )
 def test_wrong_arguments_are_named(arguments: tuple[object, ...], named: str) -> None:
     with pytest.raises(InputError) as error:
-        seed_batches(*arguments)  # type: ignore[arg-type]
+        seed_batches(*arguments)
     assert named in str(error.value)
 
 

@@ -40,7 +40,6 @@ def edges_of(topology: Topology) -> set[tuple[int, int]]:
 def test_every_edge_is_kept_or_held_out_and_its_reverse_with_it() -> None:
     graph = communities()
     held = hold_out_links(graph, seed=3)
-    assert held.links is not None
     kept, links = edges_of(held.topology), held.links
     parts = {name: pairs_of(links.src[mask], links.dst[mask]) for name, mask in links.splits.items()}
     assert kept | parts["val"] | parts["test"] == edges_of(graph.topology)
@@ -57,7 +56,6 @@ def test_every_edge_is_kept_or_held_out_and_its_reverse_with_it() -> None:
 def test_false_links_are_no_edges_of_the_whole_graph() -> None:
     graph = communities()
     links = hold_out_links(graph, negatives=7, seed=0).links
-    assert links is not None
     assert links.negatives.shape == (links.num_links, 7)
     false = pairs_of(links.src.repeat_interleave(7), links.negatives.flatten())
     assert not false & edges_of(graph.topology)
@@ -71,8 +69,7 @@ def test_reverses_of_edges_are_no_false_links_where_they_are_the_same_link() -> 
     for seed in range(20):
         for undirected in num_reversed:
             options = {"train": 0.34, "val": 0.33, "negatives": 1, "undirected": undirected}
-            links = hold_out_links(Graph(topology=path), seed=seed, **options).links  # type: ignore[arg-type]
-            assert links is not None
+            links = hold_out_links(Graph(topology=path), seed=seed, **options).links
             false = pairs_of(links.src, links.negatives[:, 0])
             assert not false & edges_of(path)
             num_reversed[undirected] += len(known & {frozenset(pair) for pair in false})
@@ -83,7 +80,6 @@ def test_reverses_of_edges_are_no_false_links_where_they_are_the_same_link() -> 
 def test_no_two_splits_share_a_false_link(undirected: bool) -> None:
     for seed in range(3):
         links = hold_out_links(communities(100), negatives=20, seed=seed, undirected=undirected).links
-        assert links is not None
         false = [
             {
                 (min(pair), max(pair)) if undirected else pair
@@ -108,7 +104,6 @@ def test_a_split_that_the_data_state_is_used(dtype: torch.dtype) -> None:
     edges = graph.topology
     held = hold_out_links(graph, seed=0)
     links = held.links
-    assert links is not None
     for number, (name, mask) in enumerate(links.splits.items()):
         stated = edges.edge_data["split"] == number
         expected = pairs_of(edges.indices[stated], edges.edge_dst()[stated])
@@ -135,9 +130,6 @@ def test_another_split_that_the_data_state_is_refused(split: Tensor, value: str)
 
 def test_the_same_seed_holds_the_same_out() -> None:
     first, second, other = (hold_out_links(communities(), seed=seed).links for seed in (5, 5, 6))
-    assert first is not None
-    assert second is not None
-    assert other is not None
     for (name, ours), (_, theirs) in zip(first.arrays(), second.arrays(), strict=True):
         assert torch.equal(ours, theirs), name
     assert not torch.equal(first.src, other.src)
@@ -149,7 +141,6 @@ def test_of_a_renumbered_graph_the_same_edges_are_held_out() -> None:
     found = []
     for each in (graph, relabel(graph, order)):
         links = hold_out_links(each, seed=2).links
-        assert links is not None
         ids = torch.arange(graph.num_vertices) if each.original_ids is None else each.original_ids
         found.append(
             {split: pairs_of(ids[links.src[mask]], ids[links.dst[mask]]) for split, mask in links.splits.items()}
@@ -160,7 +151,6 @@ def test_of_a_renumbered_graph_the_same_edges_are_held_out() -> None:
 
 def test_no_more_links_are_measured_than_are_asked_for() -> None:
     links = hold_out_links(communities(), most=40, seed=0).links
-    assert links is not None
     assert {name: int(mask.sum()) for name, mask in links.splits.items()} == {"train": 40, "val": 40, "test": 40}
 
 
@@ -170,7 +160,6 @@ def test_self_loops_are_kept_and_not_measured() -> None:
     src, dst = torch.cat([proper[0], loops]), torch.cat([proper[1], loops])
     graph = Graph(topology=Topology.from_coo(src=src, dst=dst, num_src=400))
     held = hold_out_links(graph, train=0.5, val=0.25, seed=0)
-    assert held.links is not None
     assert not bool((held.links.src == held.links.dst).any())
     assert {name: int(mask.sum()) for name, mask in held.links.splits.items()} == {"train": 2, "val": 2, "test": 2}
     assert held.num_edges == 404
@@ -189,7 +178,6 @@ def test_links_from_a_vertex_that_is_joined_to_all_others_are_held_out_and_not_m
     graph = joined_to_all()
     held = hold_out_links(graph, seed=0, negatives=7)
     links = held.links
-    assert links is not None
     assert not bool((links.src == 0).any())
     assert bool((links.dst == 0).any())
     assert not bool((links.src.unsqueeze(1) == links.negatives).any())
@@ -199,7 +187,6 @@ def test_links_from_a_vertex_that_is_joined_to_all_others_are_held_out_and_not_m
     assert {pair for pair in held_out if pair[0]} <= measured
     # The others are ranked among the links that they would be ranked among without it.
     again = hold_out_links(graph, seed=0, negatives=7).links
-    assert again is not None
     assert again.negatives.equal(links.negatives)
     validate_graph(held)
 
@@ -221,8 +208,6 @@ def test_a_graph_on_another_device_is_refused() -> None:
 def test_types_of_edges_are_those_of_links() -> None:
     graph = labelled_graph(types=3)
     held = hold_out_links(graph, train=0.5, val=0.2, negatives=2, seed=0)
-    assert held.links is not None
-    assert held.links.types is not None
     known: dict[tuple[int, int], set[int]] = {}
     for src, dst, kind in zip(
         graph.topology.indices.tolist(),
@@ -262,7 +247,7 @@ def test_the_task_is_told_from_the_links() -> None:
 )
 def test_shares_that_leave_nothing_are_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        hold_out_links(communities(), seed=0, **options)  # type: ignore[arg-type]
+        hold_out_links(communities(), seed=0, **options)
 
 
 def test_what_would_lose_the_links_is_refused(tmp_path: str) -> None:
@@ -293,7 +278,7 @@ ONE = torch.tensor([0])
 def test_another_form_of_links_is_refused(changes: dict[str, object], message: str) -> None:
     options: dict[str, object] = {"src": ONE, "dst": ONE, "negatives": ONE.unsqueeze(1)}
     with pytest.raises(InputError, match=message):
-        MeasuredLinks(**{**options, **changes})  # type: ignore[arg-type]
+        MeasuredLinks(**{**options, **changes})
 
 
 @pytest.mark.parametrize(
@@ -319,7 +304,7 @@ def test_another_form_of_links_is_refused(changes: dict[str, object], message: s
 )
 def test_wrong_values_of_links_are_found(changes: dict[str, object], types: int, message: str) -> None:
     options: dict[str, object] = {"src": ONE, "dst": ONE, "negatives": ONE.unsqueeze(1)}
-    links = MeasuredLinks(**{**options, **changes})  # type: ignore[arg-type]
+    links = MeasuredLinks(**{**options, **changes})
     graph = labelled_graph(types=types)
     with pytest.raises(InputError, match=message):
         validate_graph(Graph(topology=graph.topology, links=links, num_edge_types=types))

@@ -127,7 +127,6 @@ def test_more_edges_than_32_bits_count_are_mapped_and_not_read(tmp_path: Path) -
     assert peak_rss_bytes() - before < 200 << 20
     outer, inner = sampled.blocks
     assert (inner.num_edges, outer.num_edges) == (10, 180)
-    assert inner.edge_ids is not None
     assert inner.edge_ids.dtype == torch.int64
     assert bool((inner.edge_ids[:5] >= indptr[7]).all())
     assert sampled.src_ids.tolist() == [7, 3, 0]
@@ -148,7 +147,6 @@ def test_edge_data_that_learns_gets_gradients() -> None:
     topology = SEVERAL.with_edge_data(learned=learned)
     (block,) = NeighborSampler(topology, [2]).sample(torch.arange(5)).blocks
     block.edge_data["learned"].sum().backward()
-    assert learned.grad is not None
     assert learned.grad.nonzero().squeeze(1).equal(block.edge_ids.long().sort().values)
 
 

@@ -6,7 +6,7 @@ from sagann.graph import rmat_graph
 from sagann.sampling import NeighborSampler
 
 
-def sampled(num_seeds: int = 200):  # type: ignore[no-untyped-def]
+def sampled(num_seeds: int = 200):
     graph = rmat_graph(5000, 200_000, seed=0)
     return NeighborSampler(graph.topology, [20, 20]).sample(torch.arange(num_seeds))
 

@@ -55,7 +55,7 @@ def test_bits_do_not_depend_on_threads_and_pieces(
     power_law: Topology, num_threads: int, piece_edges: int, threads: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spread_module, "PIECE_EDGES", piece_edges)
-    threads(num_threads)  # type: ignore[operator]
+    threads(num_threads)
     values = values_of(power_law.num_dst)
     assert torch.equal(spread(power_law, values), in_order_of_edges(power_law, values))
 
@@ -65,7 +65,7 @@ def test_edges_of_destinations_without_a_value_are_not_read(
     power_law: Topology, share: float, threads: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spread_module, "PIECE_EDGES", 70_001)
-    threads(2)  # type: ignore[operator]
+    threads(2)
     values = values_of(power_law.num_dst)
     # A sum of logarithms begins with zeros of either sign.
     values[values > share] = -0.0

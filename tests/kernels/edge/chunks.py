@@ -171,9 +171,9 @@ def _intervals(size: int, count: int) -> list[slice]:
 
 
 CUTS: dict[str, Callable[[Topology], list[Chunk]]] = {
-    **{f"{p} x {p}": lambda whole, p=p: grid(whole, p, p) for p in (1, 2, 3)},  # type: ignore[misc]
+    **{f"{p} x {p}": lambda whole, p=p: grid(whole, p, p) for p in (1, 2, 3)},
     "7 x 2": lambda whole: grid(whole, 7, 2),
     "2 x 7": lambda whole: grid(whole, 2, 7),
-    **{f"{p} runs": lambda whole, p=p: runs(whole, p) for p in (2, 3)},  # type: ignore[misc]
+    **{f"{p} runs": lambda whole, p=p: runs(whole, p) for p in (2, 3)},
 }
 "Ways to cut a topology."

@@ -13,7 +13,7 @@ from sagann.runtime.loading import GraphBatch, MiniBatch
 def arrays_of(batch: MiniBatch | GraphBatch) -> list[Tensor]:
     """All arrays of a batch."""
     arrays: list[Tensor] = []
-    batch.mapped(lambda array: arrays.append(array) or array)  # type: ignore[func-returns-value]
+    batch.mapped(lambda array: arrays.append(array) or array)
     return arrays
 
 

@@ -50,8 +50,6 @@ def test_a_batch_is_what_sampler_and_features_give() -> None:
     seeds = graph.splits["train"].nonzero().squeeze(1)
     sampler = NeighborSampler(graph.topology, [3, -1], replace=True, weights="weight", seed=5)
     minibatches = of(graph, fanouts=[3, -1], replace=True, weights="weight", seed=5)
-    assert isinstance(graph.features, Tensor)
-    assert graph.labels is not None
     for epoch in range(2):
         expected = seed_batches(seeds, 4, seed=5, epoch=epoch)
         assert len(minibatches) == len(expected) == 5
@@ -136,7 +134,6 @@ def test_all_batches_of_an_epoch_have_each_seed_once() -> None:
 
 def test_seeds_of_a_split_have_labels() -> None:
     graph = labelled_graph()
-    assert graph.labels is not None
     known = graph.labels.clone()
     known[::2] = -1
     batches = list(of(replace(graph, labels=known)))
@@ -166,7 +163,6 @@ def test_features_come_from_a_store_and_may_be_sparse_or_missing() -> None:
 
 def test_features_that_learn_are_refused() -> None:
     graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
     learned = torch.nn.Parameter(graph.features)
     with pytest.raises(InputError) as caught:
         of(graph.with_features(learned))
@@ -302,7 +298,7 @@ def test_what_is_no_argument_is_refused(options: dict[str, Any], message: str) -
 def test_numbers_of_epochs_and_batches_are_checked() -> None:
     for use, message in (
         (lambda: of().set_epoch(-1), r"epoch is out of range: -1, .* \(in MiniBatches.set_epoch\)"),
-        (lambda: of().batches(None), r"epoch is out of range: None, .* \(in MiniBatches.batches, epoch\)"),  # type: ignore[arg-type]
+        (lambda: of().batches(None), r"epoch is out of range: None, .* \(in MiniBatches.batches, epoch\)"),
         (lambda: of().batches(0, first=6), r"the epoch has fewer batches: first is 6, there are 5"),
     ):
         with pytest.raises(InputError, match=message):
@@ -323,7 +319,6 @@ def test_seeds_may_be_a_list_or_an_array_and_fanouts_numbers_of_numpy() -> None:
 )
 def test_two_loops_over_one_tiered_store_have_their_own_rows(cache: str, threads: int, ahead: int) -> None:
     graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
     store = TieredFeatures(graph.features, hot=0.3, cache=cache)
     shared = replace(graph, features=store)
     training = of(shared, batch_size=2, threads=threads, ahead=ahead)
@@ -349,7 +344,6 @@ def test_two_loops_over_one_tiered_store_have_their_own_rows(cache: str, threads
 def test_rows_on_a_device_are_gathered_there(monkeypatch: pytest.MonkeyPatch, threads: int, ahead: int) -> None:
     monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
     graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
     store = DeviceFeatures(graph.features, "30%", devices=SimulatedDevices())
     expected, on_device = of(graph), of(replace(graph, features=store), threads=threads, ahead=ahead)
     for epoch in range(3):
@@ -364,7 +358,6 @@ def test_rows_on_a_device_are_gathered_there(monkeypatch: pytest.MonkeyPatch, th
 
 def test_rows_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
     devices = SimulatedDevices()
     store = DeviceFeatures(graph.features, "30%", devices=devices)
     monkeypatch.setattr(devices, "device", lambda number: torch.device("cuda", 1))
@@ -378,7 +371,6 @@ def test_rows_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_looking_ahead_reads_fewer_cold_rows() -> None:
     graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
     cold = {}
     for cache in ("s3-fifo", "look-ahead"):
         store = TieredFeatures(graph.features, hot=0.3, cache=cache)
@@ -389,6 +381,6 @@ def test_looking_ahead_reads_fewer_cold_rows() -> None:
 
 
 def test_a_data_loader_is_told_to_be_left_out() -> None:
-    loader = torch.utils.data.DataLoader(MiniBatches(labelled_graph(), fanouts=[2], batch_size=4))  # type: ignore[arg-type]
+    loader = torch.utils.data.DataLoader(MiniBatches(labelled_graph(), fanouts=[2], batch_size=4))
     with pytest.raises(InputError, match=r"batches are not rows of a data set.*Leave the DataLoader out"):
         next(iter(loader))

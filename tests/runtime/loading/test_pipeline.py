@@ -58,7 +58,7 @@ def test_a_slow_caller_holds_all_stages_back(ahead: int) -> None:
     stages = [Stage(name="note", work=note, threads=3), Stage(name="pass", work=lambda number: number)]
     with Pipeline(range(40), stages, ahead=ahead) as results:
         for taken in range(5):
-            wait_until(lambda taken=taken: len(begun) == taken + ahead)  # type: ignore[misc]
+            wait_until(lambda taken=taken: len(begun) == taken + ahead)
             time.sleep(0.01)
             assert len(begun) == taken + ahead
             assert next(results) == taken
@@ -99,9 +99,7 @@ def test_a_stage_may_have_a_smaller_bound_than_those_before_it() -> None:
     ]
     with Pipeline(range(30), stages, ahead=7) as results:
         for taken in range(5):
-            wait_until(
-                lambda taken=taken: (len(begun["small"]), len(begun["large"])) == (taken + 7, taken + 2)  # type: ignore[misc]
-            )
+            wait_until(lambda taken=taken: (len(begun["small"]), len(begun["large"])) == (taken + 7, taken + 2))
             time.sleep(0.01)
             assert (len(begun["small"]), len(begun["large"])) == (taken + 7, taken + 2)
             assert next(results) == taken

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph import Graph
@@ -54,7 +53,6 @@ def test_batches_are_those_that_the_processor_samples(
 ) -> None:
     monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
     graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
     expected = of(graph if features != "none" else replace(graph, features=None))
     if features == "device":
         graph = replace(graph, features=DeviceFeatures(graph.features, "30%", devices=SimulatedDevices()))

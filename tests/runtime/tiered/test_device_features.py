@@ -214,9 +214,9 @@ def test_a_file_that_is_cut_is_noticed(tmp_path: Path) -> None:
     ],
 )
 def test_arguments_that_are_refused(given: dict[str, object], message: str) -> None:
-    devices = SimulatedDevices(given.pop("free_bytes", (1 << 20,)))  # type: ignore[arg-type]
+    devices = SimulatedDevices(given.pop("free_bytes", (1 << 20,)))
     with pytest.raises(InputError, match=message):
-        DeviceFeatures(features_of(), **{"hot": "10%", **given}, devices=devices)  # type: ignore[arg-type]
+        DeviceFeatures(features_of(), **{"hot": "10%", **given}, devices=devices)
     assert not devices.pinned
 
 

@@ -188,7 +188,7 @@ def test_an_announced_batch_is_given_once_and_by_its_store(cache: str) -> None:
         store.rows_of(first)
     for wrong in (other.announce(torch.tensor([1])), 5):
         with pytest.raises(InputError, match=message.format("no announcement of this store")):
-            store.rows_of(wrong)  # type: ignore[arg-type]
+            store.rows_of(wrong)
 
 
 def test_there_is_a_limit_for_announced_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +297,7 @@ def test_files_are_closed_with_the_store(tmp_path: Path) -> None:
 )
 def test_arguments_that_are_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        TieredFeatures(torch.ones(10, 2), **{"hot": 0.5, **given})  # type: ignore[arg-type]
+        TieredFeatures(torch.ones(10, 2), **{"hot": 0.5, **given})
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,6 @@ def test_features_without_tiers_are_refused(features: Tensor, message: str) -> N
 
 def test_a_graph_takes_the_store_as_features() -> None:
     graph = demo_graph()
-    assert isinstance(graph.features, Tensor)
     tiered = Graph(topology=graph.topology, features=TieredFeatures(graph.features, hot=0.1))
     assert torch.equal(tiered.in_memory().features, graph.features)
 

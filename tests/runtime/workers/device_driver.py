@@ -120,7 +120,7 @@ def runs_of(workers: Workers, folder: Path, device: torch.device) -> dict[str, l
         return device
 
     found = {"alone": run_of(None, None)} if workers.is_first else {}
-    assembly.device_together = simulated  # type: ignore[assignment]
+    assembly.device_together = simulated
     found["whole"] = run_of(workers, folder / "whole")
     run_of(workers, folder / "stopped", epochs=EPOCHS // 2)
     found["resumed"] = run_of(workers, folder / "stopped", resume=True)
@@ -138,7 +138,7 @@ def work(workers: Workers, folder: Path) -> None:
             travelled.setdefault(doing, set()).add(tensor.device.type)
         return begin(sends, receives, doing, **options)
 
-    workers.begin = watched  # type: ignore[method-assign]
+    workers.begin = watched
     found = {case.name: numbers_of(case, workers, device) for case in cases()}
     torch.save(found, folder / f"worker {workers.rank}.pt")
     told = balanced(workers, device)

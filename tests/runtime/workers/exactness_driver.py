@@ -231,7 +231,6 @@ def numbers_of(case: Case, workers: Workers | None, spill: Path | None = None) -
     with using_engine(case.engine):
         predictor, prepared = prepared_by(case, workers)
         if spill is not None:
-            assert prepared.part is not None
             predictor.stream_within(Streaming(memory_bytes=budget_of(predictor, prepared.part), spill=spill))
         torch.manual_seed(11)
         predictor.try_out(prepared)

@@ -54,11 +54,7 @@ def exchanged(
 
 
 def for_peers(part: PartIntervals, kind: str) -> list[Block]:
-    return [
-        Block(kind, "h", interval, peer)  # type: ignore[arg-type]
-        for interval in part.own
-        for peer in part.sent_by(interval)
-    ]
+    return [Block(kind, "h", interval, peer) for interval in part.own for peer in part.sent_by(interval)]
 
 
 def sent_and_returned(part: WorkerPart, rows: Tensor, host: Host, *, count: int, piece_bytes: int) -> Tensor:

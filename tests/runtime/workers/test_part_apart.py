@@ -162,7 +162,6 @@ def test_edges_inside_the_part_are_gathered_while_rows_travel(monkeypatch: pytes
     def work(workers: RecordedWorkers) -> list[str]:
         part = part_topology(topology, workers)
         edges = part.apart()
-        assert edges is not None
         passes.update({id(edges.inner): (workers, "inner"), id(edges.outer): (workers, "outer")})
         workers.events.clear()
         layer(part, torch.ones(part.num_given, 4, requires_grad=True)).sum().backward()
