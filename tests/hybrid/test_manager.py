@@ -88,30 +88,6 @@ def test_a_small_iteration_keeps_the_shares_and_teaches_nothing() -> None:
     assert manager.assignment == before
 
 
-def test_what_was_measured_counts_for_the_assignment_it_was_measured_with() -> None:
-    manager = manager_of()
-    # Prepared before the first decision, and measured after it.
-    early = manager.assignment
-    run(manager, {"host": 1e-3, "accelerator0": 1e-3}, WARM_UP + 1)
-    decided = manager.assignment
-    assert decided != early
-    times = times_of(early, {"host": 1e-3, "accelerator0": 1e-3})
-    manager.learn(early, times)
-    assert manager.assignment == decided
-
-
-def test_work_is_counted_from_begin_on() -> None:
-    manager = manager_of("static")
-    run(manager, {"host": 1e-3, "accelerator0": 2e-3}, 3)
-    work = manager.work
-    assert (work.iterations, work.edges) == (3, 30)
-    assert work.seeds == {"host": 78, "accelerator0": 222}
-    assert work.train_s["accelerator0"] == pytest.approx(3 * 0.148)
-    assert work.seconds == pytest.approx(3 * 0.148)
-    manager.begin()
-    assert manager.work.iterations == 0
-
-
 def test_iterations_that_compile_teach_nothing() -> None:
     manager = manager_of()
     before = manager.assignment

@@ -95,6 +95,14 @@ def test_seeds_give_independent_masks() -> None:
     assert float((one * other).mean()) == pytest.approx(0, abs=5 * 0.25 / x.numel() ** 0.5)
 
 
+@pytest.mark.parametrize(("salt", "seed"), [(2, 7), (1, 8)])
+def test_salt_and_seed_give_other_values(salt: int, seed: int) -> None:
+    first, other = (
+        random_rows(torch.arange(100), (8,), 0.5, *given, torch.float32) for given in ((1, 7), (salt, seed))
+    )
+    assert not torch.equal(first, other)
+
+
 def test_a_call_draws_its_seed_from_pytorchs_generator() -> None:
     x = torch.ones(40, 30)
     torch.manual_seed(3)

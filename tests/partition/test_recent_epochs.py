@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import pytest
-
 from sagann.partition import RecentEpochs
 
 
@@ -44,8 +41,3 @@ def test_three_disturbed_epochs_of_seven_hardly_change_errors() -> None:
     assert found.usual["gather"].tolist() == [1.03]
     assert found.errors[0] < 0.04
     assert found.spread < 0.1
-
-
-def test_epochs_that_are_equal_by_chance_are_not_sure() -> None:
-    errors = [recent(*[(1.0,)] * count).errors[0] for count in (1, 2, 7)]
-    assert errors == pytest.approx([np.sqrt(np.pi / 2 * 0.01 / (count * (count + 1))) for count in (1, 2, 7)])

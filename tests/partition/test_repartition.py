@@ -141,16 +141,6 @@ def test_a_gain_below_the_margin_does_not_pay(path: CostFeatures) -> None:
     assert not found.moves
 
 
-def test_a_worker_without_a_part_adds_no_error(path: CostFeatures) -> None:
-    bounds = (0, 6, 8, 8)
-    model = learned(path, bounds, (0.06, 0.02, 0.02))
-    found = [
-        decide_repartition(bounds, path, OPERATIONS, model, MOVE, recent((0.06, 0.02, 1e-6), (0.06, 0.02, seconds)))
-        for seconds in (1e-6, 1.0)
-    ]
-    assert found[0].needed_gain == found[1].needed_gain
-
-
 def test_balanced_parts_stay(path: CostFeatures) -> None:
     bounds = (0, 4, 8)
     found = decide_repartition(
@@ -240,16 +230,6 @@ def test_two_unequal_workers_settle_within_ten_epochs(
     assert workers.over_best() <= 1.05
     workers.train(40)
     assert max(workers.epochs_of_moves, default=0) < 10
-
-
-def test_noise_moves_no_vertices_to_and_fro(power_law: CostFeatures) -> None:
-    # A quota takes its moments away from one operation or from another, by chance.
-    runs = [Workers(power_law, [[1.0, 1.0, 0.0, 0.0, 1.0]] * 2, [1.0, 0.4], 0.2, seed) for seed in range(4)]
-    for workers in runs:
-        workers.train(60)
-    late = [epoch for workers in runs for epoch in workers.epochs_of_moves if epoch >= 12]
-    assert len(late) <= 2 * len(runs)
-    assert np.median([workers.over_best() for workers in runs]) <= 1.05
 
 
 def test_operations_that_take_twice_as_long_by_chance_move_no_vertices_to_and_fro(power_law: CostFeatures) -> None:

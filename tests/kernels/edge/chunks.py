@@ -86,14 +86,8 @@ def gather(
     """What a pass over the whole gives, from states of its row intervals.
 
     Args:
-        run: of a dialect.
-        function: of the pass.
-        whole: the edges.
-        chunks: the edges cut.
-        arrays: the inputs of the whole.
         apart: accumulate every chunk on its own, and merge the last one first.
         carried: before every chunk, pack the state into one piece of memory and go on from there.
-        device: where the chunks are computed.
     """
     states: dict[tuple[int, int], GatherState] = {}
     order = torch.cat([chunk.positions for chunk in chunks])

@@ -15,18 +15,3 @@ def test_equal_operations_are_one() -> None:
     assert b.op("add", "x", "y") == b.op("add", "x", "y")
     assert b.op("mul", "x", 2) != b.op("mul", "x", 2.0)
     assert b.op("mul", "x", 0.0) != b.op("mul", "x", -0.0)
-
-
-def test_operations_that_repeat_their_operand_are_left_out() -> None:
-    b = builder()
-    repeated = [
-        b.op("mul", "x", 1.0),
-        b.op("add", 0.0, "x"),
-        b.op("sub", "x", 0),
-        b.op("sum", "x", dims=()),
-        b.op("permute", "x", dims=(0, 1)),
-        b.cast("x", torch.float16),
-        b.reshape(b.reshape("x", (6,)), (2, 3)),
-    ]
-    assert repeated == ["x"] * len(repeated)
-    assert b.op("sub", 0, "x") != "x"

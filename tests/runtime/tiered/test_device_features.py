@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from sagann.errors import DatasetError, InputError
+from sagann.errors import InputError
 from sagann.graph.feature_store import Features, FeatureStore
 from sagann.graph.rows import csr_tensor
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
@@ -188,16 +188,6 @@ def test_refused_pinning_falls_back_with_one_warning(refusal: dict[str, int]) ->
 def test_rows_without_features() -> None:
     features = features_of(0)
     assert_rows(DeviceFeatures(features, "30%", devices=SimulatedDevices()), features)
-
-
-def test_a_file_that_is_cut_is_noticed(tmp_path: Path) -> None:
-    mapped = dataset_array(tmp_path, features_of())
-    store = DeviceFeatures(mapped, "10%", devices=SimulatedDevices())
-    (path,) = tmp_path.rglob("features.npy")
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 100)
-    with pytest.raises(DatasetError):
-        store.rows(torch.arange(NUM_ROWS))
 
 
 @pytest.mark.parametrize(

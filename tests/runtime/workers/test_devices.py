@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from datetime import timedelta
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -166,30 +164,6 @@ def test_workers_compute_on_devices_of_one_type(monkeypatch: pytest.MonkeyPatch)
         assert "the workers disagree: device is cuda at worker 0, and cpu at worker 1" in text
 
 
-class Late:
-    """An operation of NCCL, as PyTorch waits for it: the limit counts from its start."""
-
-    def __init__(self) -> None:
-        self.limits: list[float] = []
-
-    def wait(self, limit: timedelta) -> None:
-        self.limits.append(limit.total_seconds())
-
-
-def test_waiting_for_a_device_is_limited_from_when_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    work, now_s = Late(), iter((10.0, 17.0))
-    monkeypatch.setattr(dist, "batch_isend_irecv", lambda operations: [work])
-    monkeypatch.setattr(dist, "P2POp", lambda *given, **named: None)
-    monkeypatch.setattr(carriers, "time", SimpleNamespace(perf_counter=lambda: next(now_s)))
-    *signals, of_device = carriers.DeviceCarrier(None).parcels({1: torch.ones(2)}, {2: torch.empty(2)})
-    # A byte to and from each of the two workers.
-    assert [parcel.peers for parcel in signals] == [(1,), (2,), (1,), (2,)]
-    assert list(of_device.peers) == [1, 2]
-    (started,) = of_device.start()
-    started.wait(timedelta(seconds=3))
-    assert work.limits == [10.0]
-
-
 class Stalled(Workers):
     """A worker whose transfers end with an error of the carrier."""
 
@@ -225,25 +199,6 @@ class StalledCarrier(carriers.HostCarrier):
 def test_an_error_of_nccl_names_the_workers_of_the_transfer(text: str, message: str) -> None:
     with pytest.raises(WorkerError, match=message):
         Stalled(text).transfer({1: torch.ones(1), 2: torch.ones(1)}, {}, "talking")
-
-
-def test_devices_are_connected_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any type of device stands for CUDA."""
-    connected: list[tuple[torch.device, float]] = []
-    transfers: list[str] = []
-
-    def connect(device: torch.device, *, timeout_s: float) -> carriers.HostCarrier:
-        connected.append((device, timeout_s))
-        return carriers.HostCarrier()
-
-    monkeypatch.setattr(group, "connected_devices", connect)
-    workers, device = Workers(rank=0, size=2, timeout_s=5.0), torch.device("meta")
-    monkeypatch.setattr(workers, "transfer", lambda sends, receives, doing: transfers.append(doing))
-    for _ in range(2):
-        workers.compute_on(torch.device("cpu"))
-        workers.compute_on(device)
-    assert connected == [(device, 60.0)]
-    assert transfers == ["connecting the devices"]
 
 
 def test_devices_that_do_not_find_each_other_say_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Event
 
 import pytest
 import torch
@@ -145,73 +144,11 @@ class Streamed:
         return torch.equal(torch.cat([self.host.get(block)[""] for block in self.halo]), self.halo_rows)
 
 
-@pytest.mark.parametrize("goes_down", [(False, False), (False, True)])
-def test_rows_travel_in_the_order_in_which_either_side_makes_them(goes_down: tuple[bool, bool]) -> None:
-    def work(workers: Workers) -> bool:
-        streamed = Streamed(workers)
-        sends = streamed.sends[::-1] if goes_down[workers.rank] else streamed.sends
-        travel = begun(streamed.blocks, streamed.part, streamed.host, sends, streamed.halo)
-        for block in sends:
-            if block is sends[-1]:
-                # Rows of the other worker's first interval come while the last one is not made.
-                wait_until(lambda: any(each in streamed.host._blocks for each in streamed.halo))
-            streamed.put(block)
-            travel.send(block, lambda: None)
-        travel.wait()
-        return streamed.received()
-
-    assert in_threads(work, 2) == [True, True]
-
-
 def wait_until(holds: Callable[[], bool]) -> None:
     since_s = time.monotonic()
     while not holds():
         assert time.monotonic() - since_s < 60
         time.sleep(0.001)
-
-
-def test_a_block_goes_when_it_is_stored() -> None:
-    def work(workers: Workers) -> bool:
-        streamed, stored = Streamed(workers), Event()
-        travel = begun(streamed.blocks, streamed.part, streamed.host, streamed.sends, streamed.halo)
-        for block in streamed.sends:
-            travel.send(block, lambda: assert_set(stored))
-        assert not streamed.host._blocks
-        for block in streamed.sends:
-            streamed.put(block)
-        stored.set()
-        travel.wait()
-        return streamed.received()
-
-    def assert_set(event: Event) -> None:
-        assert event.wait(60)
-
-    assert in_threads(work, 3) == [True] * 3
-
-
-def test_exchanges_that_are_under_way_together_end_one_after_the_other() -> None:
-    def work(workers: Workers) -> bool:
-        streamed = Streamed(workers)
-        first = begun(streamed.blocks, streamed.part, streamed.host, streamed.sends, streamed.halo)
-        again = [block._replace(name="again") for block in streamed.sends]
-        halo = [block._replace(name="again") for block in streamed.halo]
-        second = begun(streamed.blocks, streamed.part, streamed.host, again, halo, after=first)
-        for block, other in zip(streamed.sends, again, strict=True):
-            streamed.put(block)
-            streamed.host.put(other, streamed.host.get(block))
-            second.send(other, lambda: None)
-        assert not second._is_done
-        for block in streamed.sends:
-            first.send(block, lambda: None)
-        second.wait()
-        first.wait()
-        same = [
-            torch.equal(*(streamed.host.get(each)[""] for each in pair))
-            for pair in zip(streamed.halo, halo, strict=True)
-        ]
-        return streamed.received() and all(same)
-
-    assert in_threads(work, 3) == [True] * 3
 
 
 def test_an_error_of_the_thread_reaches_the_one_that_computes() -> None:

@@ -97,25 +97,6 @@ def test_sparse_features_move(is_opened: bool) -> None:
     in_threads(work, 2)
 
 
-def test_a_move_sends_what_others_get_and_no_more() -> None:
-    graph = Graph(topology=random_topology(60, 300), features=torch.randn(60, 4))
-
-    def work(workers: Workers) -> tuple[int, int]:
-        part = worker_part(graph, workers, opened=graph)
-        start, stop = part.bounds[1], part.bounds[1] + 5
-        before = workers.sent_bytes
-        part.move((0, stop, 60))
-        # Degrees of five vertices, sources and data of their edges; a count of edges, and ids of the halo, each with its length.
-        edges = int(graph.topology.indptr[stop] - graph.topology.indptr[start])
-        edge_bytes = 4 + sum(data[:1].nbytes for data in graph.topology.edge_data.values())
-        rows = 8 * 5 + edge_bytes * edges if workers.rank else 0
-        halo = len(part.topology.part.halo)
-        return workers.sent_bytes - before, rows + 2 * 8 + 8 + 8 * halo
-
-    for found, expected in in_threads(work, 2):
-        assert found == expected
-
-
 @pytest.mark.parametrize("name", ["features", "weight"])
 def test_rows_that_learn_are_refused(name: str) -> None:
     graph = graph_of(random_topology(60, 300, types=3))

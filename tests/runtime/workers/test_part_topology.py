@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, LayerError
+from sagann.errors import InputError
 from sagann.graph import Graph, Topology
 from sagann.nn import GCN, SAGE, GatedGCN
 from sagann.partition import part_of
@@ -108,18 +108,6 @@ def test_a_layer_is_called_with_the_rows_of_own_vertices() -> None:
         assert num_own < num_src
         with pytest.raises(InputError, match=rf"expected a tensor \[{num_own}, F\]"):
             GCN(8, 3)(part.topology, torch.zeros(num_src, 8))
-
-    in_threads(work, 2)
-
-
-def test_no_edge_data_are_added_to_overwritten_edges() -> None:
-    graph = labelled_graph()
-
-    def work(workers: Workers) -> None:
-        part = worker_part(graph, workers, opened=graph).topology
-        part.indices.mul_(1 << 20)
-        with pytest.raises(LayerError, match="edges of a topology were overwritten"):
-            part.with_edge_data(twice=part.edge_data["weight"] * 2)
 
     in_threads(work, 2)
 

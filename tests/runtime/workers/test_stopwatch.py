@@ -89,14 +89,3 @@ def test_pieces_of_a_step_have_their_seconds_without_waits(clock: Clock) -> None
         "backward 0": Lap(row_bytes=0, seconds=64.0),
     }
     assert watch.take() == {}
-
-
-def test_outside_of_a_step_nothing_is_measured(clock: Clock) -> None:
-    watch = Stopwatch()
-    number = watch.exchange(row_bytes=64)
-    clock.now_s += 1.0
-    watch.give_back(number)
-    watch.turn()
-    watch.stop()
-    assert number == 0
-    assert watch.take() == {}

@@ -88,14 +88,6 @@ def test_numbers_of_float64_are_compared_in_float64() -> None:
     cases.assert_close(gpu.run(function, topology.to(DEVICE), {x: rows.to(DEVICE)}), expected, rtol=0.0)
 
 
-@pytest.mark.parametrize("at", ["dst", "src"])
-def test_ids_of_edges(at: str) -> None:
-    make = Builder(torch.float64)
-    edge_id = make.op("edge_id", dtype=torch.int64)
-    function = make.function(("sum", make.op("cast", edge_id)), ("sum", make.input("src", (3,))), at=at)
-    assert_equals_naive(function, TOPOLOGIES["skewed"], rtol=1e-12)
-
-
 def test_powers() -> None:
     make = Builder(torch.float64)
     base = make.input("src", (7,))
