@@ -8,11 +8,9 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph import (
-    LINK_TASK,
     Graph,
     MeasuredLinks,
     Topology,
-    for_task,
     relabel,
     sbm_graph,
     subgraph,
@@ -53,15 +51,6 @@ def test_every_edge_is_kept_or_held_out_and_its_reverse_with_it() -> None:
     validate_graph(held)
 
 
-def test_false_links_are_no_edges_of_the_whole_graph() -> None:
-    graph = communities()
-    links = hold_out_links(graph, negatives=7, seed=0).links
-    assert links.negatives.shape == (links.num_links, 7)
-    false = pairs_of(links.src.repeat_interleave(7), links.negatives.flatten())
-    assert not false & edges_of(graph.topology)
-    assert not any(src == dst for src, dst in false)
-
-
 def test_reverses_of_edges_are_no_false_links_where_they_are_the_same_link() -> None:
     path = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 2, 3]), num_src=4)
     known = {frozenset(pair) for pair in edges_of(path)}
@@ -77,9 +66,10 @@ def test_reverses_of_edges_are_no_false_links_where_they_are_the_same_link() -> 
 
 
 @pytest.mark.parametrize("undirected", [True, False])
-def test_no_two_splits_share_a_false_link(undirected: bool) -> None:
+def test_no_two_splits_share_a_false_link_and_none_is_an_edge(undirected: bool) -> None:
+    graph = communities(100)
     for seed in range(3):
-        links = hold_out_links(communities(100), negatives=20, seed=seed, undirected=undirected).links
+        links = hold_out_links(graph, negatives=20, seed=seed, undirected=undirected).links
         false = [
             {
                 (min(pair), max(pair)) if undirected else pair
@@ -89,6 +79,8 @@ def test_no_two_splits_share_a_false_link(undirected: bool) -> None:
         ]
         assert all(false)
         assert len(set.union(*false)) == sum(map(len, false))
+        assert not set.union(*false) & edges_of(graph.topology)
+        assert not any(src == dst for src, dst in set.union(*false))
 
 
 def with_split(graph: Graph, *, dtype: torch.dtype = torch.int32) -> Graph:
@@ -223,17 +215,6 @@ def test_types_of_edges_are_those_of_links() -> None:
     validate_graph(held)
 
 
-def test_the_task_is_told_from_the_links() -> None:
-    held = hold_out_links(communities(), seed=0)
-    with pytest.raises(InputError, match=r"several tasks.*classification or link-prediction"):
-        for_task(held)
-    alone = for_task(held, LINK_TASK)
-    assert alone.labels is None
-    assert alone.links is held.links
-    with pytest.raises(InputError, match=r"task does not fit.*hold_out_links"):
-        for_task(communities(), LINK_TASK)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -265,25 +246,13 @@ ONE = torch.tensor([0])
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"src": ONE.int()}, "MeasuredLinks.src"),
-        ({"dst": torch.tensor([0, 1])}, "MeasuredLinks.dst"),
-        ({"negatives": torch.zeros(1, 0, dtype=torch.int64)}, "at least one of them"),
-        ({"negatives": torch.zeros(2, 3, dtype=torch.int64)}, "MeasuredLinks.negatives"),
-        ({"splits": {"val": torch.tensor([1])}}, "torch.bool"),
-        ({"splits": {"val": torch.tensor([True, False])}}, "2 rows, 1 links"),
-    ],
-)
-def test_another_form_of_links_is_refused(changes: dict[str, object], message: str) -> None:
-    options: dict[str, object] = {"src": ONE, "dst": ONE, "negatives": ONE.unsqueeze(1)}
-    with pytest.raises(InputError, match=message):
-        MeasuredLinks(**{**options, **changes})
-
-
-@pytest.mark.parametrize(
     ("changes", "types", "message"),
     [
+        ({"src": ONE.int()}, 0, "MeasuredLinks.src"),
+        ({"dst": torch.tensor([0, 1])}, 0, "MeasuredLinks.dst"),
+        ({"negatives": torch.zeros(1, 0, dtype=torch.int64)}, 0, "at least one of them"),
+        ({"splits": {"val": torch.tensor([1])}}, 0, "torch.bool"),
+        ({"splits": {"val": torch.tensor([True, False])}}, 0, "2 rows, 1 links"),
         ({"src": torch.tensor([53])}, 0, r"vertex id out of range.*53.*src of links"),
         ({"negatives": torch.tensor([[0, -1]])}, 0, r"vertex id out of range.*-1.*negatives of links"),
         ({"types": torch.tensor([0])}, 0, "types of links, 0 types of edges"),
@@ -303,8 +272,10 @@ def test_another_form_of_links_is_refused(changes: dict[str, object], message: s
     ],
 )
 def test_wrong_values_of_links_are_found(changes: dict[str, object], types: int, message: str) -> None:
-    options: dict[str, object] = {"src": ONE, "dst": ONE, "negatives": ONE.unsqueeze(1)}
-    links = MeasuredLinks(**{**options, **changes})
-    graph = labelled_graph(types=types)
+    def checked() -> None:
+        links = MeasuredLinks(**{"src": ONE, "dst": ONE, "negatives": ONE.unsqueeze(1), **changes})
+        topology = labelled_graph(types=types).topology
+        validate_graph(Graph(topology=topology, links=links, num_edge_types=types))
+
     with pytest.raises(InputError, match=message):
-        validate_graph(Graph(topology=graph.topology, links=links, num_edge_types=types))
+        checked()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -139,19 +140,6 @@ def test_every_pair_that_is_no_edge_is_equally_likely() -> None:
     assert chisquare(counts[free]).pvalue > 1e-3
 
 
-def test_edges_that_were_overwritten_are_refused() -> None:
-    topology = random_topology(53, 401).mapped(torch.clone)
-    sampler, ends = LinkSampler(topology), torch.arange(3)
-    topology.indices.zero_()
-    for use in (
-        lambda: sampler.sample(ends, ends),
-        lambda: LinkSampler(topology),
-        lambda: negative_destinations(topology, ends, 2),
-    ):
-        with pytest.raises(LayerError, match="the edges of a topology were overwritten"):
-            use()
-
-
 def test_draws_depend_on_seed_epoch_and_batch_alone() -> None:
     def drawn(seed: int, epoch: int, batch: int) -> tuple[int, ...]:
         links = LinkSampler(TOPOLOGY, seed=seed).sample(SRC, DST, epoch=epoch, batch=batch)
@@ -163,36 +151,6 @@ def test_draws_depend_on_seed_epoch_and_batch_alone() -> None:
     none = LinkSampler(TOPOLOGY).sample(SRC[:0], DST[:0])
     assert (len(none.seeds), len(none.src), len(none.labels)) == (0, 0, 0)
     assert [ends.shape for ends in none.side_by_side()] == [(0, 1), (0, 1)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"topology": None}, "LinkSampler.topology"),
-        ({"negatives": -1}, "-1, expected an integer from 0 to 2^31 - 1 (in LinkSampler.negatives)"),
-        ({"how": "random"}, "unknown way to draw negative links: 'random', expected one of uniform, structured"),
-        ({"avoid_edges": None}, "LinkSampler.avoid_edges"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments: dict[str, Any], named: str) -> None:
-    with pytest.raises(InputError) as error:
-        LinkSampler(**{"topology": TOPOLOGY, **arguments})
-    assert named in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("src", "dst", "given", "named"),
-    [
-        ([40], [0], {}, "40, but there are 40 vertices, numbered from 0 (in LinkSampler.sample, src, position 0)"),
-        ([0], [-1], {}, "LinkSampler.sample, dst"),
-        ([0, 1], [0], {}, "2 and 1 (in LinkSampler.sample)"),
-        ([0], [0], {"epoch": -1}, "LinkSampler.sample, epoch"),
-    ],
-)
-def test_wrong_links_are_named(src: list[int], dst: list[int], given: dict[str, Any], named: str) -> None:
-    with pytest.raises(InputError) as error:
-        LinkSampler(TOPOLOGY).sample(torch.tensor(src), torch.tensor(dst), **given)
-    assert named in str(error.value)
 
 
 def naive_destinations(
@@ -239,24 +197,46 @@ def test_negative_links_to_measure_by_are_not_those_that_were_trained_on() -> No
     assert not trained.equal(negative_destinations(TOPOLOGY, SRC, 7, seed=3))
 
 
+ZERO = torch.tensor([0])
+
+
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("use", "named"),
     [
-        ({"topology": None}, "negative_destinations, topology"),
-        ({"src": torch.tensor([0, 40])}, "negative_destinations, src, position 1"),
-        ({"negatives": -1}, "-1, expected an integer from 0 to 2^31 - 1 (in negative_destinations, negatives)"),
-        ({"seed": None}, "negative_destinations, seed"),
-        ({"first": -1}, "negative_destinations, first"),
+        (lambda: LinkSampler(None), "LinkSampler.topology"),
+        (lambda: LinkSampler(TOPOLOGY, negatives=-1), "integer from 0 to 2^31 - 1 (in LinkSampler.negatives)"),
+        (lambda: LinkSampler(TOPOLOGY, how="random"), "'random', expected one of uniform, structured"),
+        (lambda: LinkSampler(TOPOLOGY, avoid_edges=None), "LinkSampler.avoid_edges"),
         (
-            {"topology": complete(4), "src": torch.tensor([1, 2]), "first": 8},
-            "no negative link found: 1000 links drawn, each of them an edge or a self-loop (in negative_destinations, link 8)",
+            lambda: LinkSampler(TOPOLOGY).sample(ZERO + 40, ZERO),
+            "40, but there are 40 vertices, numbered from 0 (in ",
+        ),
+        (lambda: LinkSampler(TOPOLOGY).sample(ZERO, ZERO - 1), "LinkSampler.sample, dst"),
+        (lambda: LinkSampler(TOPOLOGY).sample(ZERO.repeat(2), ZERO), "2 and 1 (in LinkSampler.sample)"),
+        (lambda: LinkSampler(TOPOLOGY).sample(ZERO, ZERO, epoch=-1), "LinkSampler.sample, epoch"),
+        (lambda: negative_destinations(None, SRC, 2), "negative_destinations, topology"),
+        (lambda: negative_destinations(TOPOLOGY, ZERO + 40, 2), "negative_destinations, src, position 0"),
+        (lambda: negative_destinations(TOPOLOGY, SRC, -1), "2^31 - 1 (in negative_destinations, negatives)"),
+        (lambda: negative_destinations(TOPOLOGY, SRC, 2, first=-1), "negative_destinations, first"),
+        (
+            lambda: negative_destinations(complete(4), ZERO + 1, 2, first=8),
+            "edge or a self-loop (in negative_destinations, link 8)",
         ),
     ],
 )
-def test_wrong_arguments_of_negative_destinations_are_named(arguments: dict[str, Any], named: str) -> None:
+def test_wrong_arguments_are_named(use: Callable[[], object], named: str) -> None:
     with pytest.raises(InputError) as error:
-        negative_destinations(**{"topology": TOPOLOGY, "src": SRC, "negatives": 2, **arguments})
+        use()
     assert named in str(error.value)
+
+
+def test_edges_that_were_overwritten_are_refused() -> None:
+    topology = random_topology(53, 401).mapped(torch.clone)
+    sampler = LinkSampler(topology)
+    topology.indices.zero_()
+    for use in (lambda: sampler.sample(ZERO, ZERO), lambda: negative_destinations(topology, ZERO, 2)):
+        with pytest.raises(LayerError, match="the edges of a topology were overwritten"):
+            use()
 
 
 def test_edge_data_that_learn_still_learn_in_blocks_without_the_links() -> None:

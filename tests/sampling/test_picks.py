@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import combinations, permutations
 
 import numpy as np
@@ -17,8 +16,6 @@ from tests.sampling import naive
 KEY = key_of(5, 0)
 LEAST_P = 1e-3
 "Of the tests of frequencies, whose numbers are fixed."
-
-Pick = Callable[..., list[list[int]]]
 
 
 def picked(
