@@ -197,10 +197,7 @@ def test_rows_without_features() -> None:
         ({"replicated": 2.0}, r"part out of range: 2.0, expected 0.0 to 1.0 \(in replicated\)"),
         ({"hot": 100}, "hot tier is smaller than its tables: 100 B, but tables of 200 rows take 800 B"),
         ({"hot": "2GiB"}, "hot tier is larger than the memory of device 0: 2.0 GiB, there are 1.0 GiB in all"),
-        (
-            {"hot": "50%", "free_bytes": [1000]},
-            "the work does not fit the memory of device 0: at least 2.7 KiB are needed",
-        ),
+        ({"hot": "50%", "free_bytes": [1000]}, "does not fit the memory of device 0: at least 2.7 KiB are needed"),
     ],
 )
 def test_arguments_that_are_refused(given: dict[str, object], message: str) -> None:

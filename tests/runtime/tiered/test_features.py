@@ -276,69 +276,45 @@ def test_files_are_closed_with_the_store(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"cache": "lru"},
-            r"unknown cache: 'lru', expected one of static, s3-fifo, look-ahead \(in TieredFeatures, cache\)",
-        ),
-        (
-            {"hottest": torch.tensor([1, 10])},
-            r"vertex id out of range: 10, .* \(in TieredFeatures, hottest, position 1\)",
-        ),
-        (
-            {"hottest": torch.tensor([1, 2, 1])},
-            r"vertex repeated: 1 of 3 ids stand a second time \(in TieredFeatures, hottest\)",
-        ),
-        ({"hottest": [1]}, "argument has the wrong type: a list, expected Tensor"),
-        ({"hot": "all"}, "size is not understood"),
-    ],
-)
-def test_arguments_that_are_refused(given: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        TieredFeatures(torch.ones(10, 2), **{"hot": 0.5, **given})
-
-
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [
-        (
-            torch.tensor([0, 10]),
-            r"vertex id out of range: 10, but there are 10 vertices.* \(in TieredFeatures.*, ids, position 1\)",
-        ),
-        (
-            torch.tensor([1], dtype=torch.int32),
-            r"array has the wrong form: torch.int32 \[1\], expected torch.int64 \[n\]",
-        ),
-        ([1], "argument has the wrong type"),
-    ],
-)
-def test_ids_that_are_refused(ids: Tensor, message: str) -> None:
-    store = TieredFeatures(torch.ones(10, 2), hot=0.5)
-    with pytest.raises(InputError, match=message):
-        store.rows(ids)
-    with pytest.raises(InputError, match=message):
-        store.announce(ids)
-
-
+ROWS = torch.ones(10, 2)
 SPARSE = csr_tensor(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), num_columns=3)
 
 
 @pytest.mark.parametrize(
-    ("features", "message"),
+    ("use", "message"),
     [
-        (SPARSE, r"sparse features have no tiers: rows of different sizes .*to_dense"),
-        (torch.empty(3, 2, device="meta"), r"not in memory of the processor: .* 'meta' \(in TieredFeatures, f"),
         (
-            torch.ones(2, 3, requires_grad=True),
-            r"features that learn would get no gradient: .* \(in TieredFeatures, f",
+            lambda: TieredFeatures(ROWS, cache="lru"),
+            r"'lru', expected one of static, .* \(in TieredFeatures, cache\)",
         ),
+        (lambda: TieredFeatures(ROWS, hot="all"), "size is not understood"),
+        (lambda: TieredFeatures(ROWS, hottest=[1]), "a list, expected Tensor"),
+        (
+            lambda: TieredFeatures(ROWS, hottest=torch.tensor([1, 10])),
+            r"10, .* \(in TieredFeatures, hottest, position 1",
+        ),
+        (
+            lambda: TieredFeatures(ROWS, hottest=torch.tensor([1, 2, 1])),
+            "vertex repeated: 1 of 3 ids stand a second time",
+        ),
+        (lambda: TieredFeatures(ROWS, 0.5).rows(torch.tensor([0, 10])), r"out of range: 10, .*, ids, position 1\)"),
+        (lambda: TieredFeatures(ROWS, 0.5).announce(torch.tensor([10])), "out of range: 10"),
+        (
+            lambda: TieredFeatures(ROWS, 0.5).rows(torch.tensor([1]).int()),
+            r"torch.int32 \[1\], expected torch.int64",
+        ),
+        (lambda: TieredFeatures(ROWS, 0.5).rows([1]), "argument has the wrong type"),
+        (lambda: TieredFeatures(SPARSE), "sparse features have no tiers: rows of different sizes .*to_dense"),
+        (
+            lambda: TieredFeatures(ROWS.to("meta")),
+            r"memory of the processor: .* 'meta' \(in TieredFeatures, features\)",
+        ),
+        (lambda: TieredFeatures(ROWS.clone().requires_grad_()), r"no gradient: .* \(in TieredFeatures, features\)"),
     ],
 )
-def test_features_without_tiers_are_refused(features: Tensor, message: str) -> None:
+def test_what_is_wrong_is_refused(use: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        TieredFeatures(features)
+        use()
 
 
 def test_a_graph_takes_the_store_as_features() -> None:

@@ -96,10 +96,7 @@ def test_a_tier_in_the_memory_of_a_device() -> None:
 @pytest.mark.parametrize(
     ("hot", "message"),
     [
-        (
-            3999,
-            r"hot tier is smaller than its tables: 3.9 KiB, but tables of 1000 rows take 3.9 KiB \(in hot=3999\)",
-        ),
+        (3999, r"smaller than its tables: 3.9 KiB, but tables of 1000 rows take 3.9 KiB \(in hot=3999\)"),
         (1.5, r"part out of range: 1.5, expected 0.0 to 1.0, or 0% to 100% \(in hot\)"),
         (float("nan"), "part out of range: nan"),
         ("much", r"size is not understood: 'much' \(in hot\)"),
