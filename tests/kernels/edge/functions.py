@@ -14,7 +14,21 @@ from torch import Tensor
 from sagann.graph import Topology
 from sagann.kernels.edge.function import COMPARISONS, EdgeFunction, Input, Op, Output, Shape, shape_of, verify
 
-SMOOTH_UNARY = "neg abs exp expm1 log1p tanh sigmoid relu erf sign detach sin cos".split()
+SMOOTH_UNARY = [
+    "neg",
+    "abs",
+    "exp",
+    "expm1",
+    "log1p",
+    "tanh",
+    "sigmoid",
+    "relu",
+    "erf",
+    "sign",
+    "detach",
+    "sin",
+    "cos",
+]
 POSITIVE_UNARY = ["log", "sqrt", "rsqrt", "reciprocal"]
 BINARY = ["add", "sub", "mul", "div", "maximum", "minimum"]
 

@@ -42,7 +42,23 @@ TYPES = {
     torch.bool: "i32",
     None: "i64",
 }
-UNARY = "log sqrt sin cos erf tanh expm1 log1p exp rsqrt floor sign detach abs relu".split()
+UNARY = [
+    "log",
+    "sqrt",
+    "sin",
+    "cos",
+    "erf",
+    "tanh",
+    "expm1",
+    "log1p",
+    "exp",
+    "rsqrt",
+    "floor",
+    "sign",
+    "detach",
+    "abs",
+    "relu",
+]
 
 
 def signature_of(function: EdgeFunction, names: list[str], results: tuple) -> dict[str, str]:
