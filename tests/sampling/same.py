@@ -19,9 +19,11 @@ def assert_same_block(ours: Topology, expected: Topology) -> None:
 
 
 def assert_same(ours: Sampled, expected: Sampled) -> None:
-    """Equal seeds, sources and blocks."""
+    """Equal seeds, sources and blocks, in every bit and type."""
     assert ours.src_ids.equal(expected.src_ids)
     assert ours.seeds.equal(expected.seeds)
     assert len(ours.blocks) == len(expected.blocks)
     for block, other in zip(ours.blocks, expected.blocks, strict=True):
         assert_same_block(block, other)
+        for name in ("indptr", "indices", "edge_ids"):
+            assert getattr(block, name).dtype == getattr(other, name).dtype

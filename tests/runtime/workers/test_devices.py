@@ -28,21 +28,14 @@ def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("two_devices")
-@pytest.mark.parametrize(
-    ("name", "local_rank", "num_local", "expected"),
-    [
-        ("cuda", 0, 2, "cuda:0"),
+def test_each_worker_of_a_machine_has_a_device_of_its_own() -> None:
+    for name, local_rank, num_local, expected in (
         ("cuda", 1, 2, "cuda:1"),
         ("cuda", 0, 1, "cuda:0"),
         ("cuda:1", 0, 1, "cuda:1"),
         ("cpu", 5, 8, "cpu"),
-    ],
-)
-def test_each_worker_of_a_machine_has_a_device_of_its_own(
-    name: str, local_rank: int, num_local: int, expected: str
-) -> None:
-    found = device_of_worker(name, local_rank=local_rank, num_local=num_local)
-    assert found == torch.device(expected)
+    ):
+        assert device_of_worker(name, local_rank=local_rank, num_local=num_local) == torch.device(expected)
 
 
 @pytest.mark.usefixtures("two_devices")
@@ -52,15 +45,10 @@ def test_each_worker_of_a_machine_has_a_device_of_its_own(
         (
             "cuda",
             3,
-            r"there are fewer CUDA devices than workers: PyTorch sees 2, and the machine has 3 workers \(in TrainConfig.device\)\. "
-            r"Start at most 2 workers on this machine, or train on processors \(--device cpu\)",
+            r"PyTorch sees 2, and the machine has 3 workers \(in TrainConfig.device\)\. Start at most 2 workers",
         ),
-        (
-            "cuda:1",
-            2,
-            r"a CUDA device computes for one worker: device is 'cuda:1', and the machine has 2 workers .*Name no number",
-        ),
-        ("cuda:2", 1, r"no such device: 'cuda:2'; PyTorch sees 2 CUDA devices"),
+        ("cuda:1", 2, "a CUDA device computes for one worker: .* the machine has 2 workers .*Name no number"),
+        ("cuda:2", 1, "no such device: 'cuda:2'; PyTorch sees 2 CUDA devices"),
     ],
 )
 def test_devices_that_do_not_suffice_are_refused(name: str, num_local: int, message: str) -> None:
@@ -69,40 +57,22 @@ def test_devices_that_do_not_suffice_are_refused(name: str, num_local: int, mess
 
 
 @pytest.mark.usefixtures("two_devices")
-def test_without_nccl_workers_on_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
-    with pytest.raises(InputError, match=r"workers on CUDA devices talk by NCCL: .* is built without NCCL"):
-        device_of_worker("cuda", local_rank=0, num_local=2)
-    assert device_of_worker("cpu", local_rank=0, num_local=2) == torch.device("cpu")
-
-
-def test_a_machine_without_devices_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match=r"no such device: 'cuda'; PyTorch sees 0 CUDA devices"):
-        device_of_worker("cuda", local_rank=1, num_local=2)
-
-
-@pytest.mark.usefixtures("two_devices")
-@pytest.mark.parametrize(
-    ("name", "num_local", "is_streamed", "expected"),
-    [
+def test_auto_takes_devices_that_the_workers_can_compute_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, num_local, is_streamed, expected in (
         ("auto", 2, False, "cuda"),
         ("auto", 3, False, "cpu"),
         ("auto", 2, True, "cpu"),
         ("cuda", 3, True, "cuda"),
-        ("cpu", 1, False, "cpu"),
-    ],
-)
-def test_auto_takes_devices_that_the_workers_can_compute_on(
-    name: str, num_local: int, is_streamed: bool, expected: str
-) -> None:
-    assert name_for_workers(name, num_local=num_local, is_streamed=is_streamed) == expected
-
-
-@pytest.mark.usefixtures("two_devices")
-def test_auto_takes_no_devices_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    ):
+        assert name_for_workers(name, num_local=num_local, is_streamed=is_streamed) == expected
     monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
     assert name_for_workers("auto", num_local=2, is_streamed=False) == "cpu"
+    assert device_of_worker("cpu", local_rank=0, num_local=2) == torch.device("cpu")
+    with pytest.raises(InputError, match=r"workers on CUDA devices talk by NCCL: .* is built without NCCL"):
+        device_of_worker("cuda", local_rank=0, num_local=2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=r"no such device: 'cuda'; PyTorch sees 0 CUDA devices"):
+        device_of_worker("cuda", local_rank=1, num_local=2)
 
 
 @pytest.mark.usefixtures("two_devices")
