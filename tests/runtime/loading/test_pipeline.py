@@ -48,24 +48,6 @@ def test_results_come_in_order_whatever_the_threads(ahead: int, num_threads: int
 
 
 @pytest.mark.parametrize("ahead", [1, 7])
-def test_a_slow_caller_holds_all_stages_back(ahead: int) -> None:
-    begun: list[int] = []
-
-    def note(number: int) -> int:
-        begun.append(number)
-        return number
-
-    stages = [Stage(name="note", work=note, threads=3), Stage(name="pass", work=lambda number: number)]
-    with Pipeline(range(40), stages, ahead=ahead) as results:
-        for taken in range(5):
-            wait_until(lambda taken=taken: len(begun) == taken + ahead)
-            time.sleep(0.01)
-            assert len(begun) == taken + ahead
-            assert next(results) == taken
-    assert len(begun) <= 5 + ahead
-
-
-@pytest.mark.parametrize("ahead", [1, 7])
 def test_an_item_that_was_taken_keeps_its_place_until_the_caller_goes_on(ahead: int) -> None:
     begun: list[int] = []
     with Pipeline(range(20), [Stage(name="note", work=begun.append)], ahead=ahead, holds=True) as results:
