@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from sagann.errors import LayerError
-from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.kernels.dialects import dialect_for
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.loading import MiniBatch, MiniBatches
@@ -21,7 +20,7 @@ from tests.cuda import waits_refused
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
-from tests.runtime.loading.batches import arrays_of, assert_same
+from tests.runtime.loading.batches import arrays_of, assert_same, sparse_rows
 from tests.train.runs import community_graph
 
 
@@ -30,17 +29,10 @@ def batches_of(**changes: object) -> list[MiniBatch]:
     return list(MiniBatches(graph, fanouts=[3, 2], batch_size=4, ahead=0))
 
 
-def sparse_rows(graph_rows: Tensor) -> Tensor:
-    kept = graph_rows * (graph_rows > 0)
-    vertices, columns = kept.nonzero().unbind(1)
-    offsets = offsets_of(torch.bincount(vertices, minlength=len(kept)))
-    return csr_tensor(offsets, columns, kept[vertices, columns], num_columns=kept.shape[1])
-
-
 @pytest.mark.parametrize("features", ["dense", "sparse", "none", "half"])
 def test_batches_arrive_unchanged_although_copies_are_late(features: str) -> None:
     x = labelled_graph().features
-    changed = {"dense": x, "sparse": sparse_rows(x), "none": None, "half": x.half()}[features]
+    changed = {"dense": x, "sparse": sparse_rows(x.relu()), "none": None, "half": x.half()}[features]
     batches = batches_of(features=changed)
     streams = LateStreams()
     copies = DeviceCopies(streams)

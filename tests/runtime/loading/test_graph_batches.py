@@ -12,11 +12,10 @@ import torch
 import sagann
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology, subgraph
-from sagann.graph.rows import csr_tensor
 from sagann.nn import GGNN, GIN, pool
 from sagann.runtime.loading import GraphBatches
 from sagann.storage import load_graph, save_graph
-from tests.runtime.loading.batches import arrays_of, assert_same
+from tests.runtime.loading.batches import arrays_of, assert_same, sparse_rows
 from tests.runtime.loading.many_graphs import SIZES, many_graphs
 from tests.stores import ComputedRows
 from tests.threads import left_threads
@@ -130,11 +129,7 @@ def test_graphs_of_unknown_label_are_left_out_of_a_split_unless_they_have_target
 def test_sparse_features_stores_and_mapped_graphs_give_the_same_batches(tmp_path: Path) -> None:
     graph = many_graphs()
     expected = list(of(graph))
-    dense = graph.features
-    full = csr_tensor(
-        torch.arange(0, dense.numel() + 1, 6), torch.arange(6).repeat(len(dense)), dense.flatten(), num_columns=6
-    )
-    for batch, other in zip(of(replace(graph, features=full)), expected, strict=True):
+    for batch, other in zip(of(replace(graph, features=sparse_rows(graph.features))), expected, strict=True):
         assert batch.features.layout == torch.sparse_csr
         assert torch.equal(batch.features.to_dense(), other.features)
     save_graph(graph, tmp_path / "g")

@@ -14,7 +14,6 @@ from torch import Tensor
 import sagann
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.runtime.loading import MiniBatches
 from sagann.runtime.loading.minibatches import useful_ahead
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
@@ -24,7 +23,7 @@ from sagann.storage.mapped import MappedRows
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
-from tests.runtime.loading.batches import arrays_of, assert_same
+from tests.runtime.loading.batches import arrays_of, assert_same, sparse_rows
 from tests.stores import ComputedRows
 from tests.threads import left_threads
 
@@ -151,10 +150,7 @@ def test_features_come_from_a_store_and_may_be_sparse_or_missing() -> None:
     for batch in of(replace(graph, features=store)):
         assert torch.equal(batch.features, store.rows(batch.src_ids))
     dense = torch.arange(2 * graph.num_vertices).reshape(-1, 2) % 3.0
-    vertices, columns = dense.nonzero().unbind(1)
-    offsets = offsets_of(torch.bincount(vertices, minlength=len(dense)))
-    sparse = csr_tensor(offsets, columns, dense[vertices, columns], num_columns=2)
-    for batch in of(replace(graph, features=sparse)):
+    for batch in of(replace(graph, features=sparse_rows(dense))):
         assert batch.features.layout == torch.sparse_csr
         assert torch.equal(batch.features.to_dense(), dense[batch.src_ids])
     assert all(batch.features is None for batch in of(replace(graph, features=None)))
