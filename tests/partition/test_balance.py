@@ -41,7 +41,7 @@ def checked_bounds(costs: PartCosts, speeds: Sequence[float]) -> tuple[int, ...]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 4])
-@pytest.mark.parametrize("num_vertices", [0, 1, 5])
+@pytest.mark.parametrize("num_vertices", [0, 1, 4])
 def test_no_cut_of_a_small_graph_is_better(num_vertices: int, num_workers: int) -> None:
     for each in product([0, 1, 3], repeat=num_vertices):
         costs, speeds = costs_of(each), [1.0] * num_workers
@@ -49,15 +49,15 @@ def test_no_cut_of_a_small_graph_is_better(num_vertices: int, num_workers: int) 
 
 
 @given(
-    st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**40)), max_size=9),
-    st.lists(st.sampled_from([0.1, 0.5, 1.0, 1 / 3, 3.7, 1000.0]), min_size=1, max_size=5),
+    st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**40)), max_size=7),
+    st.lists(st.sampled_from([0.1, 0.5, 1.0, 1 / 3, 3.7, 1000.0]), min_size=1, max_size=4),
 )
 def test_no_cut_for_unequal_workers_is_better(each: list[int], speeds: list[float]) -> None:
     costs = costs_of(each)
     assert longest_time(costs, speeds, checked_bounds(costs, speeds)) == least_of_all_cuts(costs, speeds)
 
 
-@given(st.integers(0, 2**32), st.integers(0, 9), st.integers(1, 5))
+@given(st.integers(0, 2**32), st.integers(0, 7), st.integers(1, 4))
 def test_no_cut_by_learned_costs_is_better(seed: int, num_vertices: int, num_workers: int) -> None:
     random = np.random.default_rng(seed)
     sums = np.zeros((num_vertices + 1, 3), dtype=np.int64)
