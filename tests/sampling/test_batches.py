@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -32,18 +34,17 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
+    ("use", "named"),
     [
-        ((torch.tensor([1, 2, 1]), 2), "seed repeated: 1 stands more than once (in seed_batches, seeds)"),
-        ((torch.tensor([True]), 2), "nonzero().squeeze(1) for a mask"),
-        (("12", 2), "a str, expected Tensor or list or tuple or ndarray"),
-        (
-            (SEEDS, 0),
-            "batch_size is out of range: 0, expected an integer from 1 to 2^63 - 1 (in seed_batches, batch_size)",
-        ),
+        (lambda: seed_batches(torch.tensor([1, 2, 1]), 2), "1 stands more than once (in seed_batches, seeds)"),
+        (lambda: seed_batches(torch.tensor([True]), 2), "nonzero().squeeze(1) for a mask"),
+        (lambda: seed_batches("12", 2), "a str, expected Tensor or list or tuple or ndarray"),
+        (lambda: seed_batches(SEEDS, 0), "0, expected an integer from 1 to 2^63 - 1 (in seed_batches, batch_size)"),
+        (lambda: seed_batches(SEEDS, 2, epoch=-1), "-1, expected an integer from 0 to"),
+        (lambda: seed_batches(SEEDS, 2, seed="1"), "seed_batches, seed"),
     ],
 )
-def test_wrong_arguments_are_named(arguments: tuple[object, ...], named: str) -> None:
+def test_wrong_arguments_are_named(use: Callable[[], object], named: str) -> None:
     with pytest.raises(InputError) as error:
-        seed_batches(*arguments)
+        use()
     assert named in str(error.value)
