@@ -150,6 +150,16 @@ def test_edge_data_that_learns_gets_gradients() -> None:
     assert learned.grad.nonzero().squeeze(1).equal(block.edge_ids.long().sort().values)
 
 
+BLOCK = Topology(indptr=torch.tensor([0, 1]), indices=torch.tensor([1]), num_src=2)
+
+
+def weighted(value: float, *, learns: bool = False) -> dict[str, Any]:
+    """Edges one of which has this weight."""
+    weights = torch.ones(SEVERAL.num_edges, dtype=torch.float64)
+    weights[17] = value
+    return {"topology": SEVERAL.with_edge_data(cost=weights.requires_grad_(learns)), "weights": "cost"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -162,6 +172,11 @@ def test_edge_data_that_learns_gets_gradients() -> None:
         ({"replace": 1}, "NeighborSampler.replace"),
         ({"seed": 0.5}, "NeighborSampler.seed"),
         ({"weights": 3}, "NeighborSampler.weights"),
+        ({"topology": BLOCK}, "2 sources, 1 destinations"),
+        (weighted(1.0, learns=True), "weights that learn do not pick edges"),
+        (weighted(-1.0), "0 to 1e+300 (in edge data 'cost', edge 17)"),
+        (weighted(float("nan")), "weight of an edge out of range"),
+        (weighted(1e301), "weight of an edge out of range"),
         ({"weights": "cost"}, "no edge data of that name: 'cost', there are type, weight"),
         ({"weights": "type"}, "expected torch.float32 or torch.float64 [num_edges] (in edge data 'type')"),
     ],
@@ -170,20 +185,6 @@ def test_wrong_arguments_are_named(arguments: dict[str, Any], named: str) -> Non
     with pytest.raises(InputError) as error:
         NeighborSampler(**{"topology": SEVERAL, "fanouts": [2], **arguments})
     assert named in str(error.value)
-
-
-@pytest.mark.parametrize("wrong", [-1.0, float("nan"), 1e301])
-def test_a_wrong_weight_is_named(wrong: float) -> None:
-    weights = torch.ones(SEVERAL.num_edges, dtype=torch.float64)
-    weights[17] = wrong
-    with pytest.raises(InputError, match=r"weight of an edge out of range: .* 0 to 1e\+300 .*'cost', edge 17"):
-        NeighborSampler(SEVERAL.with_edge_data(cost=weights), [2], weights="cost")
-
-
-def test_a_bipartite_topology_is_refused() -> None:
-    block = Topology(indptr=torch.tensor([0, 1]), indices=torch.tensor([1]), num_src=2)
-    with pytest.raises(InputError, match="2 sources, 1 destinations"):
-        NeighborSampler(block, [2])
 
 
 @pytest.mark.parametrize(
@@ -203,12 +204,8 @@ def test_wrong_seeds_are_named(seeds: list[Any], given: dict[str, Any], named: s
         sampler.sample(torch.tensor(seeds, dtype=torch.int64), **given)
     assert named in str(error.value)
     assert sampler.sample(torch.tensor([5])).seeds.tolist() == [5]
-
-
-def test_weights_that_learn_are_refused() -> None:
-    topology = SEVERAL.with_edge_data(w=torch.ones(SEVERAL.num_edges, requires_grad=True))
-    with pytest.raises(InputError, match=r"weights that learn do not pick edges: .* \(in edge data 'w'\)"):
-        NeighborSampler(topology, [3], weights="w")
+    with pytest.raises(InputError, match="for a mask"):
+        sampler.sample(torch.ones(300, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("name", ["indptr", "indices"])
@@ -221,11 +218,6 @@ def test_edges_that_were_overwritten_are_refused(name: str) -> None:
             LayerError, match=f"the edges of a topology were overwritten: .* \\(in Topology.{name}\\)"
         ):
             use()
-
-
-def test_a_mask_is_no_seeds() -> None:
-    with pytest.raises(InputError, match="for a mask"):
-        NeighborSampler(SEVERAL, [2]).sample(torch.ones(300, dtype=torch.bool))
 
 
 def test_edges_picked_with_replacement_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
