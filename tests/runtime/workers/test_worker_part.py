@@ -42,7 +42,7 @@ def test_several_workers_compute_what_one_process_computes(
 
 
 def test_workers_have_numbers_of_intervals_of_their_own(numbers: dict[str, dict[str, Numbers]]) -> None:
-    of_workers = [numbers[f"3 streamed, worker {rank}"] for rank in range(3)]
+    of_workers = [numbers[f"3 streamed, first, worker {rank}"] for rank in range(3)]
     counts = [[int(found[name]["intervals"]) for found in of_workers] for name in of_workers[0]]
     assert max(map(max, counts)) > 2
     assert any(len(set(each)) > 1 for each in counts), counts
