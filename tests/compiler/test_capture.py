@@ -84,7 +84,9 @@ def test_a_layer_used_twice_and_layers_of_layers() -> None:
 FOREIGN = random_topology(30, 90)
 MIXED = "a model that is streamed must treat vertices independently between its layers: "
 UNSEEN = "the model cannot be captured: "
-NO_HOP = UNSEEN + "layer SAGE gets a topology that is none of the hops, or features that are not a row per vertex: "
+NO_HOP = UNSEEN + (
+    "a layer gets a topology that is none of the hops, or features that are not a row per vertex: array has the wrong form: "
+)
 EDGES = UNSEEN + "it reads 'weight', edge data of a hop, which only its layers may"
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a mean over vertices": (lambda m, h, x: m.first(h[0], x - x.mean(0)), MIXED + "operator mean mixes"),

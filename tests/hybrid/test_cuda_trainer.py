@@ -30,7 +30,7 @@ PLACES = [
 def trainer_on(place: str, model: nn.Module, loss_of: LossOf, parameters: list[nn.Parameter]) -> CudaTrainer:
     """A trainer with a copy of a model."""
     if place == "simulated":
-        return CudaTrainer("cuda:0", model, loss_of, parameters, LateStreams())  # type: ignore[arg-type]
+        return CudaTrainer("cuda:0", model, loss_of, parameters, LateStreams())
     device = torch.device(place)
     return CudaTrainer(place, model.to(device), loss_of, parameters, Streams(device))
 
@@ -59,7 +59,6 @@ def test_it_finds_what_the_processor_finds_with_the_weights_of_each_launch(place
         assert found.loss.device.type == "cpu"
         assert found.seconds > 0
         for ours, theirs in zip(found.gradients, expected.gradients, strict=True):
-            assert ours is not None
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
     trainer.close()
 

@@ -50,19 +50,15 @@ def test_auto_is_the_processor_and_all_cuda_devices(count: int, monkeypatch: pyt
         "auto,host",
         "cuda:0,cuda",
         "cuda:x,host",
-        "host",
         "host:1",
         "host,host,accelerator",
-        "gpu,accelerator",
-        "accelerator:",
+        "gpu,cuda",
         "accelerator:-1",
-        "host;accelerator",
     ],
 )
 def test_another_form_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="no list of trainers") as refused:
+    with pytest.raises(InputError, match=r"no list of trainers.*host:2,accelerator:1"):
         Devices.parse(text, where="TrainConfig.devices")
-    assert "host:2,accelerator:1" in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["host:0,accelerator", "accelerator:999999999"])
@@ -72,7 +68,7 @@ def test_numbers_of_cores_have_a_range(text: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not tell the cores of a process")
-def test_accelerators_have_the_last_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accelerators_have_the_last_cores_and_the_processor_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 3, 5, 7})
     devices = Devices.parse("host,accelerator:2,accelerator:1", where="here")
     assert devices.cores() == [(7, 5), (3,)]
@@ -80,22 +76,12 @@ def test_accelerators_have_the_last_cores(monkeypatch: pytest.MonkeyPatch) -> No
     for text in ("accelerator:6", "host:6,accelerator:1"):
         with pytest.raises(InputError, match="more cores than there are"):
             Devices.parse(text, where="here").cores()
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system does not tell the cores of a process")
-@pytest.mark.parametrize(
-    ("text", "own"),
-    [
-        ("host,accelerator:2", (0, 2, 3)),
-        ("host:2,accelerator:2", (0, 2)),
-        ("host:2,cuda:0", (0, 2)),
-        ("host,cuda:0", ()),
+    own = {
+        "host,accelerator:2": (0, 2, 3),
+        "host:2,accelerator:2": (0, 2),
+        "host:2,cuda:0": (0, 2),
+        "host,cuda:0": (),
         # It shares cores with the accelerator.
-        ("host:4,accelerator:2", ()),
-    ],
-)
-def test_the_processor_has_the_first_cores(
-    monkeypatch: pytest.MonkeyPatch, text: str, own: tuple[int, ...]
-) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 3, 5, 7})
-    assert Devices.parse(text, where="here").own_cores() == own
+        "host:4,accelerator:2": (),
+    }
+    assert {text: Devices.parse(text, where="here").own_cores() for text in own} == own

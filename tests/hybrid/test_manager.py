@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from sagann.hybrid.manager import WARM_UP, Manager
@@ -43,11 +41,6 @@ def test_a_processor_that_does_not_train_samples_and_loads_with_all_threads() ->
     )
     cores["host"] = 1
     assert Manager("joint", cores, batch_size=100, uses_host=False).assignment.threads.total == 3
-
-
-def test_every_trainer_has_a_seed_if_there_are_enough() -> None:
-    assert min(manager_of(batch_size=2).assignment.seeds.values()) == 1
-    assert sum(manager_of(batch_size=1).assignment.seeds.values()) == 1
 
 
 @pytest.mark.parametrize("policy", ["joint", "hyscale"])
@@ -95,46 +88,6 @@ def test_a_small_iteration_keeps_the_shares_and_teaches_nothing() -> None:
     assert manager.assignment == before
 
 
-def test_an_iteration_of_nearly_full_size_teaches() -> None:
-    manager = manager_of()
-    for _ in range(WARM_UP + 1):
-        most = manager.share_out(80)
-        manager.learn(most, times_of(most, {"host": 1e-3, "accelerator0": 9e-3}))
-    assert manager.assignment.seeds["host"] > 80
-
-
-def test_it_says_how_far_it_has_warmed_up() -> None:
-    manager = manager_of()
-    run(manager, {"host": 1e-3, "accelerator0": 1e-3}, 1)
-    assert manager.why == f"Warming up: 1 of {WARM_UP} iterations."
-    run(manager, {"host": 1e-3, "accelerator0": 1e-3}, WARM_UP)
-    assert "ms" in manager.why
-
-
-def test_what_was_measured_counts_for_the_assignment_it_was_measured_with() -> None:
-    manager = manager_of()
-    # Prepared before the first decision, and measured after it.
-    early = manager.assignment
-    run(manager, {"host": 1e-3, "accelerator0": 1e-3}, WARM_UP + 1)
-    decided = manager.assignment
-    assert decided != early
-    times = times_of(early, {"host": 1e-3, "accelerator0": 1e-3})
-    manager.learn(early, times)
-    assert manager.assignment == decided
-
-
-def test_work_is_counted_from_begin_on() -> None:
-    manager = manager_of("static")
-    run(manager, {"host": 1e-3, "accelerator0": 2e-3}, 3)
-    work = manager.work
-    assert (work.iterations, work.edges) == (3, 30)
-    assert work.seeds == {"host": 78, "accelerator0": 222}
-    assert work.train_s["accelerator0"] == pytest.approx(3 * 0.148)
-    assert work.seconds == pytest.approx(3 * 0.148)
-    manager.begin()
-    assert manager.work.iterations == 0
-
-
 def test_iterations_that_compile_teach_nothing() -> None:
     manager = manager_of()
     before = manager.assignment
@@ -143,18 +96,6 @@ def test_iterations_that_compile_teach_nothing() -> None:
     assert manager.work.iterations == WARM_UP
     run(manager, {"host": 1e-3, "accelerator0": 1e-3}, 2)
     assert manager.assignment.seeds["host"] == pytest.approx(50, abs=3)
-
-
-def test_a_trainer_that_was_slow_with_few_seeds_gets_more() -> None:
-    manager = manager_of()
-    # Each mini-batch costs 20 ms by itself.
-    manager.start_from(replace(manager.assignment, seeds={"host": 96, "accelerator0": 4}), "joint")
-    for _ in range(60):
-        assignment = manager.assignment
-        train = {name: 0.02 + count * 1e-3 for name, count in assignment.seeds.items()}
-        times = StageTimes(sample=1e-4, load=1e-4, transfer={}, train=train)
-        manager.learn(assignment, times)
-    assert manager.assignment.seeds["host"] == pytest.approx(50, abs=5)
 
 
 def test_a_saved_assignment_goes_on_where_trainers_cores_and_batches_are_the_same() -> None:

@@ -12,13 +12,8 @@ from sagann.hybrid.trainer import Share
 from sagann.runtime.loading import MiniBatch, MiniBatches
 from tests.graphs import labelled_graph
 from tests.hybrid.replicas import shares_of
+from tests.runtime.loading.batches import arrays_of
 from tests.train.runs import sparse_graph, values_graph
-
-
-def arrays_of(batch: MiniBatch) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    batch.mapped(lambda array: found.append(array) or array)  # type: ignore[func-returns-value]
-    return found
 
 
 def share_with(batch: MiniBatch) -> Share:
@@ -44,11 +39,6 @@ def test_a_share_comes_back(kind: str) -> None:
         assert piece.data_ptr() <= ours.data_ptr() < piece.data_ptr() + parcel.num_bytes
     assert [block.num_src for block in found.batch.blocks] == [block.num_src for block in batch.blocks]
     assert (piece[parcel.num_bytes :] == 7).all()
-
-
-def test_arrays_are_aligned() -> None:
-    (share,) = shares_of(20)
-    assert all(offset % 64 == 0 for offset in parcel_of(share).offsets)
 
 
 def test_a_checksum_covers_every_array() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -63,46 +62,9 @@ def test_a_process_finds_what_this_process_finds_with_the_weights_of_each_launch
             torch.testing.assert_close(ours, theirs)
 
 
-def test_seconds_are_those_until_the_answer_is_there(trainer: ProcessTrainer) -> None:
-    sent = trainer.send(shares_of(20)[0])
-    since_s = time.perf_counter()
-    trainer.launch(sent)
-    found = trainer.finish()
-    assert 0 < found.seconds <= time.perf_counter() - since_s
-    trainer.release(sent)
-    # What a process takes beside its propagation is known where its answer was waited for. Otherwise it is at most this, and believed less and less.
-    trainer._around_s = trainer._around(0.5, True)
-    assert trainer._around_s == 0.5
-    assert trainer._around(2.0, False) == pytest.approx(0.45)
-    assert trainer._around(0.1, False) == 0.1
-    assert trainer._around(-0.1, False) == 0.0
-
-
 def test_masks_depend_on_the_seed_of_the_share_alone(trainer: ProcessTrainer) -> None:
     losses = [train(trainer, shares_of(20, seed=seed)[0]).loss.item() for seed in (1, 2, 1)]
     assert losses[0] == losses[2] != losses[1]
-
-
-def test_copies_take_as_long_as_the_rate_says(trainer: ProcessTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "_bytes_per_s", 20_000.0)
-    since_s = time.perf_counter()
-    _, order = trainer.send(shares_of(20)[0])
-    assert time.perf_counter() - since_s >= order.num_bytes / 20_000.0
-
-
-def test_pieces_are_used_again(trainer: ProcessTrainer) -> None:
-    (share,) = shares_of(20)
-    trainer.begin()
-    for _ in range(4):
-        train(trainer, share)
-    before = len(trainer._pieces)
-    for _ in range(before + 1):
-        trainer.send(share)
-    # Shares that were sent and not launched, as of an epoch that was left.
-    trainer.begin()
-    for _ in range(before + 1):
-        trainer.send(share)
-    assert len(trainer._pieces) == before + 1
 
 
 def test_a_damaged_transfer_is_refused(trainer: ProcessTrainer) -> None:

@@ -53,7 +53,7 @@ def batches_of(cores: int, *, ahead: int | None = None) -> tuple[SharedBatches, 
 def pace_of(batches: SharedBatches) -> tuple[float, Iteration]:
     """Seconds from one iteration to the next, after some of them; and the last iteration."""
     with batches.iterations(1) as iterations:
-        for _ in range(40):
+        for _ in range(30):
             next(iterations)
         since_s = time.perf_counter()
         for _ in range(60):
@@ -73,17 +73,7 @@ def test_all_threads_work_and_iterations_come_as_fast_as_is_told() -> None:
     assert pace_s < 2 * STAGE_S / 7
 
 
-@pytest.mark.alone
-def test_threads_without_an_iteration_to_work_on_do_not_count() -> None:
-    batches, _ = batches_of(16, ahead=2)
-    pace_s, last = pace_of(batches)
-    times = last.times({})
-    # Two iterations at a time pass through both stages.
-    assert pace_s == pytest.approx(STAGE_S, rel=0.3)
-    assert times.sample == pytest.approx(pace_s, rel=0.3)
-
-
-@pytest.mark.parametrize(("cores", "ahead"), [(1, 2), (2, 2), (3, 3), (5, 5), (16, 15)])
+@pytest.mark.parametrize(("cores", "ahead"), [(1, 2), (3, 3), (16, 15)])
 def test_no_more_is_prepared_ahead_than_cores_can_work_on(cores: int, ahead: int) -> None:
     assert batches_of(cores)[0].ahead == ahead
 

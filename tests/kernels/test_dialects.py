@@ -37,5 +37,5 @@ def test_a_function_that_the_dialect_does_not_support_runs_in_pytorch() -> None:
 
     function, topology = gated(3), cases.TOPOLOGIES["skewed"]
     arrays = arrays_of(function, topology)
-    found = dialects.run_pass(Nothing(), function, topology, arrays)  # type: ignore[arg-type]
+    found = dialects.run_pass(Nothing(), function, topology, arrays)
     cases.assert_close(found, naive.run(function, topology, arrays), rtol=0.0)

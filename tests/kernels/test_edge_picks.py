@@ -78,7 +78,7 @@ def check_drawn(fanout: int, key: int, count: int, dtype: torch.dtype, first: in
 
 @interpreted
 @pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize(("fanout", "count"), [(1, 600), (2, 300), (3, 40), (5, 7), (16, 40), (25, 3), (70, 0)])
+@pytest.mark.parametrize(("fanout", "count"), [(1, 600), (3, 40), (25, 3), (70, 0)])
 def test_edges_are_those_that_the_processor_picks(fanout: int, count: int, key: int) -> None:
     check_different(fanout, key, count, torch.int32)
     check_drawn(fanout, key, count, torch.int32)
@@ -100,7 +100,7 @@ def test_no_destination_has_an_edge() -> None:
 
 @pytest.mark.gpu
 @on_device
-@pytest.mark.parametrize("fanout", [1, 2, 5, 25, 100, 1024])
+@pytest.mark.parametrize("fanout", [1, 5, 25, 1024])
 def test_a_device_picks_what_the_processor_picks(fanout: int) -> None:
     for key in KEYS:
         check_different(fanout, key, 1000, torch.int32, device="cuda")

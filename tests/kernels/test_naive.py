@@ -46,7 +46,7 @@ def assert_same_gradients(actual: Tensor, expected: Tensor, leaves: list[Tensor]
         assert_close(mine, other)
 
 
-@pytest.mark.parametrize("shape", [(5,), (2, 3), ()])
+@pytest.mark.parametrize("shape", [(2, 3), ()])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("name", odd_topologies())
 def test_reduction_equals_a_loop(name: str, reduction: str, shape: tuple[int, ...]) -> None:
@@ -67,7 +67,7 @@ def test_softmax_equals_a_loop(name: str, score_shape: tuple[int, ...], value_sh
 
 
 @given(seed=st.integers(0, 2**16), num_edges=st.integers(0, 90), num_dst=st.integers(1, 17))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_reductions_over_random_blocks(seed: int, num_edges: int, num_dst: int) -> None:
     block = block_of(random_topology(17, num_edges, seed=seed), num_dst)
     values = torch.randn(block.num_edges, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
@@ -115,8 +115,9 @@ def test_half_precision_rows_are_accumulated_in_float32(dtype: torch.dtype) -> N
         assert gathered.tolist() == [[expected]]
 
 
-@pytest.mark.parametrize("value_dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("score_dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("score_dtype", "value_dtype"), [(torch.float16, torch.float32), (torch.bfloat16, torch.float64)]
+)
 def test_half_precision_scores_are_added_up_in_float32(score_dtype: torch.dtype, value_dtype: torch.dtype) -> None:
     topology = star(4096)
     score = torch.zeros(4096, dtype=score_dtype)
@@ -135,26 +136,19 @@ def test_the_first_of_tied_edges_gets_the_gradient() -> None:
     best.sum().backward()
     assert best.flatten().tolist() == [1, 2, 0, 0]
     assert edge.flatten().tolist() == [0, 1, -1, -1]
-    assert values.grad is not None
     assert values.grad.flatten().tolist() == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("accumulator", [*REDUCTIONS, "concat", "softmax"])
-@pytest.mark.parametrize(
-    "topology",
-    [random_topology(6, 20), odd_topologies()["isolated vertices"], odd_topologies()["multi-edges"]],
-    ids=str,
-)
-def test_gradients_of_gradients(topology: Topology, accumulator: str) -> None:
+def test_gradients_of_gradients(accumulator: str) -> None:
+    topology = random_topology(6, 20)
     values = torch.randn(topology.num_edges, 2, dtype=torch.float64, requires_grad=True)
-    if accumulator == "softmax":
-        score = torch.randn(topology.num_edges, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradgradcheck(lambda *rows: naive.gather_softmax(topology, *rows), (score, values))
-        return
-    if accumulator == "concat":
-        assert torch.autograd.gradgradcheck(lambda rows: naive.gather_concat(topology, rows, 40), (values,))
-        return
-    assert torch.autograd.gradgradcheck(lambda rows: REDUCTIONS[accumulator][0](topology, rows), (values,))
+    score = torch.randn(topology.num_edges, dtype=torch.float64, requires_grad=True)
+    gather, inputs = {
+        "softmax": (naive.gather_softmax, (score, values)),
+        "concat": (lambda edges, rows: naive.gather_concat(edges, rows, 40), (values,)),
+    }.get(accumulator) or (REDUCTIONS[accumulator][0], (values,))
+    assert torch.autograd.gradgradcheck(lambda *rows: gather(topology, *rows), inputs)
 
 
 def test_concat_pads_in_edge_order() -> None:
@@ -176,22 +170,14 @@ def test_concat_refuses_a_vertex_with_more_edges_than_stated() -> None:
         naive.gather_concat(odd_topologies()["one hub"], torch.zeros(36, 1), max_degree=4)
 
 
-@pytest.mark.parametrize("name", odd_topologies())
-def test_scatter_copies_the_rows_of_both_ends(name: str) -> None:
-    topology = odd_topologies()[name]
-    x = torch.randn(topology.num_src, 3)
-    src, dst = naive.scatter_src(topology, x), naive.scatter_dst(topology, x)
-    edge = 0
-    for vertex in range(topology.num_dst):
-        for position in range(int(topology.indptr[vertex]), int(topology.indptr[vertex + 1])):
-            assert torch.equal(src[edge], x[int(topology.indices[position])])
-            assert torch.equal(dst[edge], x[vertex])
-            edge += 1
-    assert len(src) == len(dst) == edge == topology.num_edges
-
-
-def test_scatter_over_a_block_takes_destinations_from_the_first_rows() -> None:
+def test_scatter_copies_the_rows_of_both_ends() -> None:
     block = block_of(odd_topologies()["skewed"], 11)
-    x = torch.arange(block.num_src)[:, None]
-    assert naive.scatter_dst(block, x).max() == block.edge_dst().max() <= 10
-    assert torch.equal(naive.scatter_src(block, x)[:, 0], block.indices.long())
+    x = torch.randn(block.num_src, 3)
+    ends = [
+        (int(block.indices[position]), vertex)
+        for vertex in range(block.num_dst)
+        for position in range(int(block.indptr[vertex]), int(block.indptr[vertex + 1]))
+    ]
+    src, dst = (torch.tensor(each) for each in zip(*ends, strict=True))
+    assert torch.equal(naive.scatter_src(block, x), x[src])
+    assert torch.equal(naive.scatter_dst(block, x), x[dst])

@@ -17,12 +17,3 @@ def test_views_are_apart_aligned_and_of_their_form() -> None:
         view.fill_(number)
     assert all(bool((view == number).all()) for number, view in enumerate(views.values()))
     assert layout.num_bytes == packed_bytes(tensor.nbytes for tensor in tensors.values()) == 128
-
-
-def test_the_same_tensors_with_other_rows() -> None:
-    layout = Layout({"a": torch.zeros(5, 16), "b": torch.zeros(5)}).of_rows(2)
-    assert layout.offset("b") == 128
-    assert {name: tuple(view.shape) for name, view in layout.views(layout.allocate()).items()} == {
-        "a": (2, 16),
-        "b": (2,),
-    }

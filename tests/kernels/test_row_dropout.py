@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sagann.kernels.edge.random import random_rows
 from sagann.kernels.feature_rows import FeatureRows
-from sagann.kernels.row_dropout import Mask, cpu, drop, dropout, dropped, rows_of, rows_with
+from sagann.kernels.row_dropout import Mask, drop, dropout, dropped, rows_of, rows_with
 
 MASKS = [
     None,
@@ -23,7 +23,7 @@ MASKS = [
     Mask(p=0.4, seed=7, ids=torch.arange(2**33, 2**33 + 200).flip(0) * 3),
     Mask(p=0.4, seed=7, ids=torch.tensor([5, 1, 5, 0]).repeat(30)[::2].repeat(2)),
 ]
-SHAPES = [(1, 1), (7, 15), (3, 16), (100, 17), (50, 65), (5, 3, 7), (11,)]
+SHAPES = [(7, 15), (3, 16), (50, 65), (5, 3, 7), (11,)]
 
 
 def expected(x: Tensor, mask: Mask) -> Tensor:
@@ -43,8 +43,7 @@ def test_the_kernel_equals_its_plain_twin(shape: tuple[int, ...], mask: Mask, dt
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("mask", [*MASKS[2:5], *MASKS[6:]])
+@pytest.mark.parametrize(("shape", "mask"), list(zip(SHAPES, [*MASKS[2:5], *MASKS[6:]], strict=True)))
 def test_the_device_kernel_draws_the_same(shape: tuple[int, ...], mask: Mask) -> None:
     gpu = pytest.importorskip("sagann.kernels.row_dropout.gpu")
     x = torch.randn(shape)
@@ -54,14 +53,9 @@ def test_the_device_kernel_draws_the_same(shape: tuple[int, ...], mask: Mask) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_rounds_once(dtype: torch.dtype) -> None:
-    x, mask = torch.randn(40, 19, dtype=dtype), Mask(p=0.5, seed=3)
+def test_half_precision_of_rows_that_are_not_contiguous_rounds_once(dtype: torch.dtype) -> None:
+    x, mask = torch.randn(19, 40, dtype=dtype).T, Mask(p=0.5, seed=3)
     assert torch.equal(dropped(x, mask), expected(x.float(), mask).to(dtype))
-
-
-def test_rows_that_are_not_contiguous() -> None:
-    x, mask = torch.randn(19, 40).T, Mask(p=0.5, seed=3)
-    assert torch.equal(dropped(x, mask), expected(x, mask))
 
 
 def test_nan_and_infinity_are_multiplied_as_pytorch_does() -> None:
@@ -77,7 +71,7 @@ def test_gradients_of_any_order() -> None:
     assert torch.autograd.gradgradcheck(lambda x: drop(x, mask).square(), x)
 
 
-@pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("p", [0.01, 0.5])
 def test_as_many_are_dropped_as_should_be(p: float) -> None:
     x = torch.ones(2000, 300)
     kept = dropped(x, Mask(p=p, seed=5)) > 0
@@ -88,7 +82,7 @@ def test_as_many_are_dropped_as_should_be(p: float) -> None:
     assert (kept.double().mean(0) - (1 - p)).abs().max() < 8 * deviation / 2000**0.5
 
 
-@pytest.mark.parametrize("lag", [1, 2, 3, 16])
+@pytest.mark.parametrize("lag", [1, 16])
 def test_neighbours_are_independent(lag: int) -> None:
     kept = (dropped(torch.ones(2000, 300), Mask(p=0.5, seed=5)) > 0).double() - 0.5
     for one, other in ((kept[:, lag:], kept[:, :-lag]), (kept[lag:], kept[:-lag])):
@@ -99,6 +93,14 @@ def test_seeds_give_independent_masks() -> None:
     x = torch.ones(2000, 300)
     one, other = ((dropped(x, Mask(p=0.5, seed=seed)) > 0).double() - 0.5 for seed in (5, 6))
     assert float((one * other).mean()) == pytest.approx(0, abs=5 * 0.25 / x.numel() ** 0.5)
+
+
+@pytest.mark.parametrize(("salt", "seed"), [(2, 7), (1, 8)])
+def test_salt_and_seed_give_other_values(salt: int, seed: int) -> None:
+    first, other = (
+        random_rows(torch.arange(100), (8,), 0.5, *given, torch.float32) for given in ((1, 7), (salt, seed))
+    )
+    assert not torch.equal(first, other)
 
 
 def test_a_call_draws_its_seed_from_pytorchs_generator() -> None:
@@ -161,21 +163,3 @@ def test_functions_of_pytorch_transform_it() -> None:
     x = torch.ones(8, 8)
     gradient = torch.func.grad(lambda x: dropout(x, 0.5).sum())(x)
     assert set(gradient.unique().tolist()) <= {0.0, 2.0}
-
-
-def test_values_that_a_kernel_leaves_unwritten_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "launch", lambda *_, **__: None)
-    assert dropped(torch.ones(3, 5), MASKS[2]).isnan().all()
-
-
-def test_a_worker_drops_what_it_drops_of_the_whole_graph() -> None:
-    x = torch.ones(12, 4)
-    torch.manual_seed(0)
-    whole = [dropout(x, 0.5), dropout(x, 0.5)]
-    parts: list[list[Tensor]] = []
-    for vertices in (slice(0, 5), slice(5, 5), slice(5, 12)):
-        torch.manual_seed(0)
-        with rows_of(vertices):
-            parts.append([dropout(x[vertices], 0.5) for _ in whole])
-    for number, expected in enumerate(whole):
-        assert torch.equal(torch.cat([part[number] for part in parts]), expected)

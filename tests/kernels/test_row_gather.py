@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sagann.kernels.row_gather import NOWHERE, RowSources, gather_naive, gather_rows, place_dtype, shift_of
+from sagann.kernels.row_gather import NOWHERE, RowSources, gather_naive, gather_rows, shift_of
 
 NUM_ROWS = 40
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
@@ -39,13 +39,11 @@ def sources_of(rows: Tensor, source_of: list[int], dtype: torch.dtype, *, first_
 
 IDS = {
     "none": [],
-    "one": [7],
     "repeated": [3, 3, 39, 0, 3, 39],
     "all": list(range(NUM_ROWS)),
     "many": [(13 * number) % NUM_ROWS for number in range(131)],
 }
 SPREAD = {
-    "all hot": [0] * NUM_ROWS,
     # A source without rows stands before the one of all rows.
     "all cold": [1] * NUM_ROWS,
     "mixed": [row % 2 for row in range(NUM_ROWS)],
@@ -70,8 +68,8 @@ def test_rows_have_the_bits_of_plain_indexing(ids: list[int], spread: list[int],
 
 
 @interpreted
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.uint8])
-@pytest.mark.parametrize("width", [1, 3, 32, 64, 100, 129, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8])
+@pytest.mark.parametrize("width", [1, 32, 100, 129, 300])
 def test_any_width_and_any_beginning(width: int, dtype: torch.dtype) -> None:
     gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
     features = features_of(width, dtype)
@@ -101,8 +99,7 @@ def test_rows_that_lie_nowhere_are_left_alone() -> None:
 
 
 @interpreted
-@pytest.mark.parametrize("width", [1, 3, 130])
-@pytest.mark.parametrize("id_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(("width", "id_dtype"), [(3, torch.int32), (130, torch.int64)])
 def test_one_source_with_all_rows_in_their_order_needs_no_places(width: int, id_dtype: torch.dtype) -> None:
     gpu = pytest.importorskip("sagann.kernels.row_gather.gpu")
     features = features_of(width, torch.float32)
@@ -124,20 +121,9 @@ def test_rows_of_no_bytes() -> None:
         gather(sources, torch.arange(3), torch.empty(3, 0, dtype=torch.uint8))
 
 
-@pytest.mark.parametrize(("num_rows", "shift"), [(0, 1), (1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (2**31, 31)])
-def test_a_shift_holds_every_position(num_rows: int, shift: int) -> None:
-    assert shift_of(num_rows) == shift
-    assert max(0, num_rows - 1) < 1 << shift
-
-
-def test_places_are_narrow_where_they_fit() -> None:
-    assert place_dtype(2, 30) == torch.int32
-    assert place_dtype(3, 30) == torch.int64
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("width", [1, 33, 128, 300])
+@pytest.mark.parametrize("width", [33, 300])
 def test_a_device_reads_its_own_memory_and_the_hosts(width: int) -> None:
     features = features_of(width, torch.float32)
     sources = sources_of(features, SPREAD["mixed"], torch.int32)

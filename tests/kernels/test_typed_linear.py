@@ -39,21 +39,25 @@ def test_typed_linear_is_a_well_formed_operator() -> None:
     torch.library.opcheck(torch.ops.sagann.typed_linear.default, arguments)
 
 
-def test_typed_linear_names_the_row_of_a_bad_type() -> None:
-    with pytest.raises(
-        InputError,
-        match=r"edge type out of range: 7, but there are 2 edge types, numbered from 0 \(in typed_linear, row 1\)",
-    ):
-        typed_linear(torch.ones(2, 2), torch.tensor([0, 7]), torch.ones(2, 2, 2))
+ONES, TYPES = torch.ones(2, 2), torch.tensor([0, 1])
 
 
-def test_typed_linear_refuses_shapes_that_do_not_fit() -> None:
-    with pytest.raises(InputError, match="shapes of a typed linear map do not fit"):
-        typed_linear(torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(2, 2, 2))
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
-def test_typed_linear_refuses_types_that_are_not_integers(dtype: torch.dtype) -> None:
-    message = rf"types of a typed linear map are not integers: {dtype}, expected torch.int64 .* \(in typed_linear\)"
+@pytest.mark.parametrize(
+    ("x", "types", "message"),
+    [
+        (
+            ONES,
+            torch.tensor([0, 7]),
+            r"edge type out of range: 7, but there are 2 edge types, numbered from 0 \(in typed_linear, row 1\)",
+        ),
+        (torch.ones(2, 3), TYPES, "shapes of a typed linear map do not fit"),
+        (
+            ONES,
+            TYPES.float(),
+            r"types of a typed linear map are not integers: torch.float32, expected torch.int64 .* \(in typed_linear\)",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(x: torch.Tensor, types: torch.Tensor, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        typed_linear(torch.ones(2, 2), torch.tensor([0, 1]).to(dtype), torch.ones(2, 2, 2))
+        typed_linear(x, types, torch.ones(2, 2, 2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from itertools import combinations_with_replacement, pairwise, product
 
@@ -41,8 +40,8 @@ def checked_bounds(costs: PartCosts, speeds: Sequence[float]) -> tuple[int, ...]
     return bounds
 
 
-@pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
-@pytest.mark.parametrize("num_vertices", range(6))
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+@pytest.mark.parametrize("num_vertices", [0, 1, 4])
 def test_no_cut_of_a_small_graph_is_better(num_vertices: int, num_workers: int) -> None:
     for each in product([0, 1, 3], repeat=num_vertices):
         costs, speeds = costs_of(each), [1.0] * num_workers
@@ -50,15 +49,15 @@ def test_no_cut_of_a_small_graph_is_better(num_vertices: int, num_workers: int) 
 
 
 @given(
-    st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**40)), max_size=9),
-    st.lists(st.sampled_from([0.1, 0.5, 1.0, 1 / 3, 3.7, 1000.0]), min_size=1, max_size=5),
+    st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**40)), max_size=7),
+    st.lists(st.sampled_from([0.1, 0.5, 1.0, 1 / 3, 3.7, 1000.0]), min_size=1, max_size=4),
 )
 def test_no_cut_for_unequal_workers_is_better(each: list[int], speeds: list[float]) -> None:
     costs = costs_of(each)
     assert longest_time(costs, speeds, checked_bounds(costs, speeds)) == least_of_all_cuts(costs, speeds)
 
 
-@given(st.integers(0, 2**32), st.integers(0, 9), st.integers(1, 5))
+@given(st.integers(0, 2**32), st.integers(0, 7), st.integers(1, 4))
 def test_no_cut_by_learned_costs_is_better(seed: int, num_vertices: int, num_workers: int) -> None:
     random = np.random.default_rng(seed)
     sums = np.zeros((num_vertices + 1, 3), dtype=np.int64)
@@ -108,19 +107,3 @@ def test_speeds_that_no_worker_has_are_refused(speeds: list[float]) -> None:
         InputError, match=r"cannot be cut for these workers: speeds \[.*\], at least one, each a positive"
     ):
         balanced_bounds(PartCosts.of_vertices(4), speeds)
-
-
-@pytest.mark.alone
-def test_ten_million_vertices_are_cut_in_milliseconds() -> None:
-    degrees = np.random.default_rng(0).zipf(2.0, 10_000_000).clip(max=1_000_000)
-    sums = np.zeros((len(degrees) + 1, 4), dtype=np.int64)
-    np.cumsum(degrees[:, np.newaxis] * np.array([1, 1, 1, 4]), axis=0, out=sums[1:])
-    costs = PartCosts(sums=sums, weights=np.array([1e-9, 2e-9, 1e-9, 0.0, 3e-9]))
-    speeds = np.random.default_rng(1).uniform(0.5, 1.5, 64).tolist()
-    balanced_bounds(costs, speeds)
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        balanced_bounds(costs, speeds)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.01

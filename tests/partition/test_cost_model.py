@@ -77,12 +77,6 @@ def test_weights_and_speeds_are_found(features: CostFeatures) -> None:
     assert all((kind.weights >= 0).all() for kind in model.kinds.values())
 
 
-def test_parts_of_another_graph_are_predicted(features: CostFeatures) -> None:
-    src, dst = rmat_edges(4000, 30_000, seed=1)
-    other = count_cost_features(Topology.from_coo(src=src, dst=dst, num_src=4000), OPERATIONS.values())
-    assert max(errors(trained(features, 20), other)) < 0.05
-
-
 def test_noise_is_averaged(features: CostFeatures) -> None:
     model = trained(features, 40, noise=0.05)
     assert model.speeds == pytest.approx((1.2, 0.6, 1.2), rel=0.04)
@@ -105,50 +99,10 @@ def test_a_machine_that_changes_is_followed(features: CostFeatures) -> None:
 def test_what_was_learned_is_kept_while_parts_stay(features: CostFeatures) -> None:
     model = trained(features, 20, noise=0.02)
     before = max(errors(model, features))
-    for epoch in range(200):
+    for epoch in range(60):
         model = model.updated(measured(features, (0, 500, 1500, 4000), [1.2, 0.6, 1.2], noise=0.02, seed=epoch))
-    # The measurements of other parts weigh less than 0.8^200 by now.
+    # The measurements of other parts weigh less than 0.8^60 by now.
     assert max(errors(model, features)) < before + 0.05
-
-
-def test_the_mean_speed_is_one_whatever_was_measured(features: CostFeatures) -> None:
-    model = CostModel().updated(measured(features, (0, 500, 4000), [3.0, 9.0]))
-    assert np.mean(model.speeds) == pytest.approx(1.0)
-    assert model.speeds_of(4)[2:] == (1.0, 1.0)
-    assert model.speeds_of(1) == model.speeds[:1]
-
-
-def test_a_worker_that_was_not_measured_has_speed_one(features: CostFeatures) -> None:
-    model = CostModel().updated(measured(features, (0, 500, 500, 4000), [0.5, 1.0, 1.5]))
-    assert len(model.speeds) == 3
-    assert model.speeds[1] == 1.0
-    assert np.mean([model.speeds[0], model.speeds[2]]) == pytest.approx(1.0)
-
-
-def test_a_worker_that_is_measured_no_longer_is_forgotten_little_by_little(features: CostFeatures) -> None:
-    model = CostModel()
-    for cut in (1500, 1000, 500, 300):
-        model = model.updated(measured(features, (0, cut, 4000), [0.1, 1.0]))
-    assert model.speeds[0] / model.speeds[1] == pytest.approx(0.1, rel=0.1)
-    for epochs in range(1, 60):
-        before = model.speeds[0]
-        model = model.updated([one for one in measured(features, (0, 1500, 4000), [0.1, 1.0]) if one.worker == 1])
-        assert model.speeds[0] == pytest.approx(before**0.95)
-        # The weights are those of the worker that is left.
-        assert model.speeds[1] == 1.0
-        kind, width = next(iter(OPERATIONS.items()))
-        expected = next(one for one in measured(features, (0, 1500, 4000), [0.1, 1.0]) if one.worker == 1)
-        found = model.predict(kind, features.of_part(1500, 4000, width).tolist())
-        if epochs > 10:
-            assert found == pytest.approx(expected.seconds, rel=0.01)
-    assert 0.85 < model.speeds[0] < 1.0
-
-
-def test_empty_parts_say_nothing(features: CostFeatures) -> None:
-    model = trained(features, 3)
-    nothing = Measurement(kind="gather 64", worker=7, features=[0.0] * 5, seconds=1e-6)
-    assert model.updated([nothing]) is model
-    assert model.updated([]) is model
 
 
 @given(st.integers(0, 2**32))
@@ -169,17 +123,6 @@ def test_any_measurements_give_finite_weights_and_speeds(seed: int) -> None:
 
 def random_factor(seed: int) -> float:
     return [0.5, 0.9, 1.0][seed % 3]
-
-
-def test_costs_of_parts_are_those_of_the_operations_together(features: CostFeatures) -> None:
-    model = trained(features, 10)
-    costs = model.part_costs(features, OPERATIONS)
-    for first, stop in ((0, 4000), (17, 500), (9, 9)):
-        expected = sum(
-            model.predict(kind, features.of_part(first, stop, row_bytes).tolist())
-            for kind, row_bytes in OPERATIONS.items()
-        )
-        assert costs.of_part(first, stop) == pytest.approx(expected)
 
 
 def test_a_model_is_saved_without_loss(features: CostFeatures) -> None:
@@ -209,10 +152,8 @@ def test_what_is_not_known_is_refused(features: CostFeatures) -> None:
     ("change", "text"),
     [
         ({"seconds": 0.0}, "no measurement of an operation: 0.0 seconds on worker 0, expected positive seconds"),
-        ({"seconds": float("nan")}, "nan seconds on worker 0"),
         ({"worker": -1}, "1.0 seconds on worker -1"),
         ({"features": [1.0]}, r"a part has other features: \[1.0\], expected 5 numbers of at least 0"),
-        ({"features": [1.0, 1.0, 1.0, 1.0, -1.0]}, "a part has other features"),
     ],
 )
 def test_numbers_of_no_measurement_are_refused(change: dict[str, Any], text: str) -> None:

@@ -20,7 +20,7 @@ def parts_of(topology: Topology, num_parts: int, balance: str) -> list[Part]:
 
 
 @pytest.mark.parametrize("balance", ["edges", "vertices"])
-@pytest.mark.parametrize("num_parts", [1, 2, 3, 5, 60])
+@pytest.mark.parametrize("num_parts", [1, 3, 60])
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_parts_equal_a_brute_force(name: str, num_parts: int, balance: str) -> None:
     topology = TOPOLOGIES[name]
@@ -38,7 +38,7 @@ def test_parts_equal_a_brute_force(name: str, num_parts: int, balance: str) -> N
     assert found == edges
 
 
-@pytest.mark.parametrize("num_parts", [2, 3, 5, 60])
+@pytest.mark.parametrize("num_parts", [2, 60])
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_what_is_sent_is_what_is_needed(name: str, num_parts: int) -> None:
     topology = TOPOLOGIES[name]

@@ -16,7 +16,7 @@ def edges_of(topology: Topology, bounds: tuple[int, ...]) -> list[int]:
 
 
 @pytest.mark.parametrize("balance", ["edges", "vertices"])
-@pytest.mark.parametrize("num_ranges", [1, 2, 3, 7, 64])
+@pytest.mark.parametrize("num_ranges", [1, 3, 64])
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_ranges_hold_every_vertex_once(name: str, num_ranges: int, balance: str) -> None:
     topology = TOPOLOGIES[name]
@@ -26,20 +26,13 @@ def test_ranges_hold_every_vertex_once(name: str, num_ranges: int, balance: str)
     assert all(first <= last for first, last in pairwise(bounds))
 
 
-@pytest.mark.parametrize("num_ranges", [2, 3, 8])
+@pytest.mark.parametrize("num_ranges", [2, 8])
 def test_ranges_of_equal_edges_differ_by_the_largest_in_degree_at_most(num_ranges: int) -> None:
     topology = random_topology(500, 6000)
     share = topology.num_edges / num_ranges
     most = int(topology.in_degrees().max())
     found = edges_of(topology, vertex_ranges(topology.indptr, num_ranges))
     assert all(abs(edges - share) <= most for edges in found)
-
-
-def test_ranges_of_equal_vertices_differ_by_one_at_most() -> None:
-    sizes = [
-        last - first for first, last in pairwise(vertex_ranges(torch.zeros(54, dtype=torch.int64), 4, "vertices"))
-    ]
-    assert max(sizes) - min(sizes) <= 1
 
 
 def test_a_hub_leaves_ranges_empty() -> None:

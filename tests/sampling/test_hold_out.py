@@ -8,11 +8,9 @@ from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph import (
-    LINK_TASK,
     Graph,
     MeasuredLinks,
     Topology,
-    for_task,
     relabel,
     sbm_graph,
     subgraph,
@@ -40,7 +38,6 @@ def edges_of(topology: Topology) -> set[tuple[int, int]]:
 def test_every_edge_is_kept_or_held_out_and_its_reverse_with_it() -> None:
     graph = communities()
     held = hold_out_links(graph, seed=3)
-    assert held.links is not None
     kept, links = edges_of(held.topology), held.links
     parts = {name: pairs_of(links.src[mask], links.dst[mask]) for name, mask in links.splits.items()}
     assert kept | parts["val"] | parts["test"] == edges_of(graph.topology)
@@ -54,25 +51,14 @@ def test_every_edge_is_kept_or_held_out_and_its_reverse_with_it() -> None:
     validate_graph(held)
 
 
-def test_false_links_are_no_edges_of_the_whole_graph() -> None:
-    graph = communities()
-    links = hold_out_links(graph, negatives=7, seed=0).links
-    assert links is not None
-    assert links.negatives.shape == (links.num_links, 7)
-    false = pairs_of(links.src.repeat_interleave(7), links.negatives.flatten())
-    assert not false & edges_of(graph.topology)
-    assert not any(src == dst for src, dst in false)
-
-
 def test_reverses_of_edges_are_no_false_links_where_they_are_the_same_link() -> None:
     path = Topology.from_coo(src=torch.tensor([0, 1, 2]), dst=torch.tensor([1, 2, 3]), num_src=4)
     known = {frozenset(pair) for pair in edges_of(path)}
     num_reversed = dict.fromkeys((True, False), 0)
-    for seed in range(50):
+    for seed in range(20):
         for undirected in num_reversed:
             options = {"train": 0.34, "val": 0.33, "negatives": 1, "undirected": undirected}
-            links = hold_out_links(Graph(topology=path), seed=seed, **options).links  # type: ignore[arg-type]
-            assert links is not None
+            links = hold_out_links(Graph(topology=path), seed=seed, **options).links
             false = pairs_of(links.src, links.negatives[:, 0])
             assert not false & edges_of(path)
             num_reversed[undirected] += len(known & {frozenset(pair) for pair in false})
@@ -80,10 +66,10 @@ def test_reverses_of_edges_are_no_false_links_where_they_are_the_same_link() -> 
 
 
 @pytest.mark.parametrize("undirected", [True, False])
-def test_no_two_splits_share_a_false_link(undirected: bool) -> None:
-    for seed in range(5):
-        links = hold_out_links(communities(100), negatives=20, seed=seed, undirected=undirected).links
-        assert links is not None
+def test_no_two_splits_share_a_false_link_and_none_is_an_edge(undirected: bool) -> None:
+    graph = communities(100)
+    for seed in range(3):
+        links = hold_out_links(graph, negatives=20, seed=seed, undirected=undirected).links
         false = [
             {
                 (min(pair), max(pair)) if undirected else pair
@@ -93,6 +79,8 @@ def test_no_two_splits_share_a_false_link(undirected: bool) -> None:
         ]
         assert all(false)
         assert len(set.union(*false)) == sum(map(len, false))
+        assert not set.union(*false) & edges_of(graph.topology)
+        assert not any(src == dst for src, dst in set.union(*false))
 
 
 def with_split(graph: Graph, *, dtype: torch.dtype = torch.int32) -> Graph:
@@ -102,13 +90,12 @@ def with_split(graph: Graph, *, dtype: torch.dtype = torch.int32) -> Graph:
     return graph.with_topology(graph.topology.with_edge_data(split=split.to(dtype)))
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_a_split_that_the_data_state_is_used(dtype: torch.dtype) -> None:
     graph = with_split(communities(), dtype=dtype)
     edges = graph.topology
     held = hold_out_links(graph, seed=0)
     links = held.links
-    assert links is not None
     for number, (name, mask) in enumerate(links.splits.items()):
         stated = edges.edge_data["split"] == number
         expected = pairs_of(edges.indices[stated], edges.edge_dst()[stated])
@@ -135,9 +122,6 @@ def test_another_split_that_the_data_state_is_refused(split: Tensor, value: str)
 
 def test_the_same_seed_holds_the_same_out() -> None:
     first, second, other = (hold_out_links(communities(), seed=seed).links for seed in (5, 5, 6))
-    assert first is not None
-    assert second is not None
-    assert other is not None
     for (name, ours), (_, theirs) in zip(first.arrays(), second.arrays(), strict=True):
         assert torch.equal(ours, theirs), name
     assert not torch.equal(first.src, other.src)
@@ -149,7 +133,6 @@ def test_of_a_renumbered_graph_the_same_edges_are_held_out() -> None:
     found = []
     for each in (graph, relabel(graph, order)):
         links = hold_out_links(each, seed=2).links
-        assert links is not None
         ids = torch.arange(graph.num_vertices) if each.original_ids is None else each.original_ids
         found.append(
             {split: pairs_of(ids[links.src[mask]], ids[links.dst[mask]]) for split, mask in links.splits.items()}
@@ -160,7 +143,6 @@ def test_of_a_renumbered_graph_the_same_edges_are_held_out() -> None:
 
 def test_no_more_links_are_measured_than_are_asked_for() -> None:
     links = hold_out_links(communities(), most=40, seed=0).links
-    assert links is not None
     assert {name: int(mask.sum()) for name, mask in links.splits.items()} == {"train": 40, "val": 40, "test": 40}
 
 
@@ -170,7 +152,6 @@ def test_self_loops_are_kept_and_not_measured() -> None:
     src, dst = torch.cat([proper[0], loops]), torch.cat([proper[1], loops])
     graph = Graph(topology=Topology.from_coo(src=src, dst=dst, num_src=400))
     held = hold_out_links(graph, train=0.5, val=0.25, seed=0)
-    assert held.links is not None
     assert not bool((held.links.src == held.links.dst).any())
     assert {name: int(mask.sum()) for name, mask in held.links.splits.items()} == {"train": 2, "val": 2, "test": 2}
     assert held.num_edges == 404
@@ -189,7 +170,6 @@ def test_links_from_a_vertex_that_is_joined_to_all_others_are_held_out_and_not_m
     graph = joined_to_all()
     held = hold_out_links(graph, seed=0, negatives=7)
     links = held.links
-    assert links is not None
     assert not bool((links.src == 0).any())
     assert bool((links.dst == 0).any())
     assert not bool((links.src.unsqueeze(1) == links.negatives).any())
@@ -199,7 +179,6 @@ def test_links_from_a_vertex_that_is_joined_to_all_others_are_held_out_and_not_m
     assert {pair for pair in held_out if pair[0]} <= measured
     # The others are ranked among the links that they would be ranked among without it.
     again = hold_out_links(graph, seed=0, negatives=7).links
-    assert again is not None
     assert again.negatives.equal(links.negatives)
     validate_graph(held)
 
@@ -221,8 +200,6 @@ def test_a_graph_on_another_device_is_refused() -> None:
 def test_types_of_edges_are_those_of_links() -> None:
     graph = labelled_graph(types=3)
     held = hold_out_links(graph, train=0.5, val=0.2, negatives=2, seed=0)
-    assert held.links is not None
-    assert held.links.types is not None
     known: dict[tuple[int, int], set[int]] = {}
     for src, dst, kind in zip(
         graph.topology.indices.tolist(),
@@ -238,17 +215,6 @@ def test_types_of_edges_are_those_of_links() -> None:
     validate_graph(held)
 
 
-def test_the_task_is_told_from_the_links() -> None:
-    held = hold_out_links(communities(), seed=0)
-    with pytest.raises(InputError, match=r"several tasks.*classification or link-prediction"):
-        for_task(held)
-    alone = for_task(held, LINK_TASK)
-    assert alone.labels is None
-    assert alone.links is held.links
-    with pytest.raises(InputError, match=r"task does not fit.*hold_out_links"):
-        for_task(communities(), LINK_TASK)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -256,15 +222,13 @@ def test_the_task_is_told_from_the_links() -> None:
         ({"train": 0.0, "val": 0.5}, "too few edges to hold some out.*0 edges are kept"),
         ({"train": 0.9, "val": 0.2}, "train"),
         ({"negatives": 0}, "negatives"),
-        ({"negatives": 10**9}, "negatives"),
         ({"most": 0}, "most"),
-        ({"train": "a"}, "train"),
         ({"train": float("nan")}, "train"),
     ],
 )
 def test_shares_that_leave_nothing_are_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        hold_out_links(communities(), seed=0, **options)  # type: ignore[arg-type]
+        hold_out_links(communities(), seed=0, **options)
 
 
 def test_what_would_lose_the_links_is_refused(tmp_path: str) -> None:
@@ -276,35 +240,19 @@ def test_what_would_lose_the_links_is_refused(tmp_path: str) -> None:
     ):
         with pytest.raises(InputError, match="links are held out"):
             use()
-    with pytest.raises(
-        InputError, match=r"from the graph as it was before, and pass the result to .*hold_out_links"
-    ):
-        subgraph(held, torch.arange(10))
 
 
 ONE = torch.tensor([0])
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"src": ONE.int()}, "MeasuredLinks.src"),
-        ({"dst": torch.tensor([0, 1])}, "MeasuredLinks.dst"),
-        ({"negatives": torch.zeros(1, 0, dtype=torch.int64)}, "at least one of them"),
-        ({"negatives": torch.zeros(2, 3, dtype=torch.int64)}, "MeasuredLinks.negatives"),
-        ({"splits": {"val": torch.tensor([1])}}, "torch.bool"),
-        ({"splits": {"val": torch.tensor([True, False])}}, "2 rows, 1 links"),
-    ],
-)
-def test_another_form_of_links_is_refused(changes: dict[str, object], message: str) -> None:
-    options: dict[str, object] = {"src": ONE, "dst": ONE, "negatives": ONE.unsqueeze(1)}
-    with pytest.raises(InputError, match=message):
-        MeasuredLinks(**{**options, **changes})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
     ("changes", "types", "message"),
     [
+        ({"src": ONE.int()}, 0, "MeasuredLinks.src"),
+        ({"dst": torch.tensor([0, 1])}, 0, "MeasuredLinks.dst"),
+        ({"negatives": torch.zeros(1, 0, dtype=torch.int64)}, 0, "at least one of them"),
+        ({"splits": {"val": torch.tensor([1])}}, 0, "torch.bool"),
+        ({"splits": {"val": torch.tensor([True, False])}}, 0, "2 rows, 1 links"),
         ({"src": torch.tensor([53])}, 0, r"vertex id out of range.*53.*src of links"),
         ({"negatives": torch.tensor([[0, -1]])}, 0, r"vertex id out of range.*-1.*negatives of links"),
         ({"types": torch.tensor([0])}, 0, "types of links, 0 types of edges"),
@@ -324,8 +272,10 @@ def test_another_form_of_links_is_refused(changes: dict[str, object], message: s
     ],
 )
 def test_wrong_values_of_links_are_found(changes: dict[str, object], types: int, message: str) -> None:
-    options: dict[str, object] = {"src": ONE, "dst": ONE, "negatives": ONE.unsqueeze(1)}
-    links = MeasuredLinks(**{**options, **changes})  # type: ignore[arg-type]
-    graph = labelled_graph(types=types)
+    def checked() -> None:
+        links = MeasuredLinks(**{"src": ONE, "dst": ONE, "negatives": ONE.unsqueeze(1), **changes})
+        topology = labelled_graph(types=types).topology
+        validate_graph(Graph(topology=topology, links=links, num_edge_types=types))
+
     with pytest.raises(InputError, match=message):
-        validate_graph(Graph(topology=graph.topology, links=links, num_edge_types=types))
+        checked()

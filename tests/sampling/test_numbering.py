@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, strategies as st
 
 from sagann.sampling import numbering
@@ -49,21 +48,3 @@ def test_local_ids_are_those_of_a_dictionary(seed: int, num_vertices: int, num_s
     seeds = generator.permutation(num_vertices)[: generator.integers(1, 40)]
     hops = [generator.integers(3000, size=size).astype(np.int32) for size in generator.integers(0, 700, size=3)]
     assert numbered(indices, hops, seeds, num_vertices, num_slots) == by_dictionary(indices, hops, seeds)
-
-
-def test_ids_beyond_32_bits() -> None:
-    indices = np.array([2**40 + 1, 2**40, 2**33, 2**40 + 1])
-    seeds, hops = np.array([2**33, 1]), [np.arange(4)]
-    ids = np.empty(8, dtype=np.int64)
-    table = numbering.new_table(2, np.dtype(np.int64))
-    _, table = numbering.number_seeds(seeds, ids, table, 2**41)
-    local = np.empty(4, dtype=np.int32)
-    num_ids, _ = numbering.number_sources(indices, hops[0], ids, 2, table, 2**41, local)
-    assert (ids[:num_ids].tolist(), [local.tolist()]) == by_dictionary(indices, hops, seeds)
-
-
-@pytest.mark.parametrize("num_slots", [2, 64])
-def test_a_repeated_seed_is_found(num_slots: int) -> None:
-    seeds = np.array([9, 4, 7, 4, 9])
-    table = numbering.new_table(num_slots, np.dtype(np.int32))
-    assert numbering.number_seeds(seeds, np.empty(6, dtype=np.int64), table, 10)[0] == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import combinations, permutations
 
 import numpy as np
@@ -17,8 +16,6 @@ from tests.sampling import naive
 KEY = key_of(5, 0)
 LEAST_P = 1e-3
 "Of the tests of frequencies, whose numbers are fixed."
-
-Pick = Callable[..., list[list[int]]]
 
 
 def picked(
@@ -47,12 +44,12 @@ def picked(
     return [positions[out[row] : out[row + 1]].tolist() for row in range(len(degrees))]
 
 
-DEGREES = [0, 1, 2, 5, 64, 65, 66, 130, 700, 5000, 3, 70_000, 2]
+DEGREES = [0, 1, 2, 5, 64, 65, 66, 130, 700, 5000, 3, 2]
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("fanout", [1, 2, 3, 10, 64, 65, 200, 80_000])
+@pytest.mark.parametrize("fanout", [1, 3, 64, 65, 200, 6000])
 def test_uniform_picks_equal_the_twins(fanout: int, replace: bool, dtype: type) -> None:
     found = picked(DEGREES, fanout, replace=replace, dtype=dtype)
     begin = 0
@@ -64,7 +61,7 @@ def test_uniform_picks_equal_the_twins(fanout: int, replace: bool, dtype: type) 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("fanout", [1, 2, 10, 70, 3000])
+@pytest.mark.parametrize("fanout", [1, 10, 70, 3000])
 def test_weighted_picks_equal_the_twins(fanout: int, replace: bool, kind: type) -> None:
     degrees = [0, 1, 2, 5, 64, 65, 66, 130, 700, 3, 2, 2]
     weights = np.random.default_rng(0).exponential(size=sum(degrees)).astype(kind)
@@ -86,16 +83,6 @@ def test_every_set_of_edges_is_equally_likely() -> None:
     for number, row in enumerate(rows):
         counts[tuple(edge - 7 * number for edge in row)] += 1
     assert chisquare(list(counts.values())).pvalue > LEAST_P
-
-
-@pytest.mark.parametrize("fanout", [2, 100], ids=["list", "bits"])
-def test_every_edge_of_a_long_row_is_equally_likely(fanout: int) -> None:
-    degree, times = 1000, 40_000 // fanout
-    counts = np.zeros(degree, dtype=int)
-    for number, row in enumerate(picked([degree] * times, fanout)):
-        assert len(set(row)) == fanout
-        counts[np.array(row) - number * degree] += 1
-    assert chisquare(counts).pvalue > LEAST_P
 
 
 def test_with_replacement_every_edge_is_equally_likely_and_draws_are_independent() -> None:
@@ -123,20 +110,9 @@ def test_weighted_sets_have_the_probabilities_of_picking_one_after_the_other() -
     assert chisquare(list(counts.values()), list(expected.values())).pvalue > LEAST_P
 
 
-def test_weighted_draws_have_the_frequencies_of_the_weights() -> None:
-    times, total = 10_000, sum(WEIGHTS)
-    counts = np.zeros(5)
-    for number, row in enumerate(picked([5] * times, 3, replace=True, weights=np.tile(np.array(WEIGHTS), times))):
-        np.add.at(counts, np.array(row) - 5 * number, 1)
-    assert counts[1] == 0
-    seen = [0, 2, 3, 4]
-    assert chisquare(counts[seen], [3 * times * WEIGHTS[edge] / total for edge in seen]).pvalue > LEAST_P
-
-
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("tiny", [5e-324, 1e-310])
-def test_weights_near_zero_are_weights(tiny: float, replace: bool) -> None:
-    weights = np.array([0.0, tiny, tiny, 0.0])
+def test_weights_near_zero_are_weights(replace: bool) -> None:
+    weights = np.array([0.0, 5e-324, 1e-310, 0.0])
     for row in picked([4], 2, replace=replace, weights=weights):
         assert set(row) <= {1, 2}
         assert len(row) == 2

@@ -19,7 +19,7 @@ def table_bytes(cache: Cache) -> int:
 
 @pytest.mark.parametrize("name", CACHES)
 @pytest.mark.parametrize("has_order", [True, False])
-@pytest.mark.parametrize(("num_rows", "num_slots"), [(1, 1), (1000, 0), (1000, 100), (1000, 999)])
+@pytest.mark.parametrize(("num_rows", "num_slots"), [(1, 1), (1000, 0), (1000, 100)])
 def test_a_cache_takes_the_memory_that_it_states(name: str, has_order: bool, num_rows: int, num_slots: int) -> None:
     made = CACHES[name](num_rows, num_slots, np.arange(num_rows)[::-1] if has_order else None)
     assert CACHES[name].state_bytes(num_rows, num_slots, has_order=has_order) == table_bytes(made)

@@ -10,32 +10,6 @@ from sagann.errors import InputError
 from sagann.tiering.placement import place_hot_rows
 
 
-def test_rows_are_interleaved_over_linked_devices() -> None:
-    (group,) = place_hot_rows([4, 4, 4], num_rows=100)
-    devices, slots = group.seen_from(1)
-    assert devices.tolist() == [rank % 3 for rank in range(12)]
-    assert slots.tolist() == [rank // 3 for rank in range(12)]
-    assert (group.num_hot_rows, group.num_replicated) == (12, 0)
-
-
-def test_where_a_device_is_full_the_others_go_on() -> None:
-    (group,) = place_hot_rows([1, 3, 2], num_rows=100)
-    assert group.seen_from(0)[0].tolist() == [0, 1, 2, 1, 2, 1]
-    assert group.held_by(1).tolist() == [1, 3, 5]
-
-
-def test_without_links_each_device_has_the_hottest_rows() -> None:
-    groups = place_hot_rows([2, 3], num_rows=100, linked=lambda first, second: False)
-    assert [group.devices for group in groups] == [(0,), (1,)]
-    assert [group.held_by(device).tolist() for device, group in enumerate(groups)] == [[0, 1], [0, 1, 2]]
-
-
-def test_two_pairs_of_linked_devices() -> None:
-    groups = place_hot_rows([2] * 4, num_rows=100, linked=lambda first, second: first // 2 == second // 2)
-    assert [group.devices for group in groups] == [(0, 1), (2, 3)]
-    assert groups[1].seen_from(2)[0].tolist() == [2, 3, 2, 3]
-
-
 def test_a_device_with_a_link_to_a_part_of_a_group_is_alone() -> None:
     groups = place_hot_rows([2] * 3, num_rows=9, linked=lambda first, second: {first, second} != {0, 2})
     assert [group.devices for group in groups] == [(0, 1), (2,)]

@@ -26,7 +26,7 @@ from tests.graphs import block_of, labelled_graph, odd_topologies, topology_of
 from tests.tiering import naive_scores as naive
 from tests.tolerances import assert_close
 
-TOPOLOGIES = {**odd_topologies(), **{f"{name}, typed": each for name, each in odd_topologies(types=3).items()}}
+TOPOLOGIES = odd_topologies()
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
@@ -35,7 +35,7 @@ def test_out_degrees(name: str) -> None:
     assert torch.equal(out_degree(topology), naive.edge_counts(topology).sum(1))
 
 
-@pytest.mark.parametrize("damping", [0.0, 0.5, 0.85])
+@pytest.mark.parametrize("damping", [0.0, 0.85])
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_reverse_pagerank_is_the_fixed_point(name: str, damping: float) -> None:
     topology = TOPOLOGIES[name]
@@ -44,21 +44,13 @@ def test_reverse_pagerank_is_the_fixed_point(name: str, damping: float) -> None:
     assert float((found - expected).abs().sum()) < 1e-6 * damping / (1 - damping) + 1e-12
 
 
-@pytest.mark.parametrize("iterations", [0, 1, 5])
+@pytest.mark.parametrize("iterations", [0, 5])
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_weighted_reverse_pagerank(name: str, iterations: int) -> None:
     topology = TOPOLOGIES[name]
     labelled = torch.arange(topology.num_src) % 3 == 1
     found = weighted_reverse_pagerank(topology, labelled, iterations=iterations)
     assert_close(found, naive.weighted_reverse_pagerank(topology, labelled, iterations=iterations))
-
-
-def test_five_iterations_are_the_default() -> None:
-    topology = odd_topologies()["skewed"]
-    labelled = torch.arange(topology.num_src) < 5
-    assert torch.equal(
-        weighted_reverse_pagerank(topology, labelled), weighted_reverse_pagerank(topology, labelled, iterations=5)
-    )
 
 
 def test_the_weight_draws_scores_to_the_labelled_vertices() -> None:
@@ -69,7 +61,7 @@ def test_the_weight_draws_scores_to_the_labelled_vertices() -> None:
     assert reverse_pagerank(topology)[1] == reverse_pagerank(topology)[4]
 
 
-@pytest.mark.parametrize("fanouts", [[1], [2, -1], [3, 1, 2]])
+@pytest.mark.parametrize("fanouts", [[1], [3, -1, 2]])
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_inclusion_probabilities(name: str, fanouts: list[int]) -> None:
     topology = TOPOLOGIES[name]
@@ -87,7 +79,7 @@ def test_inclusion_probabilities_foretell_what_is_read() -> None:
     topology = Topology.from_coo(src=src, dst=dst, num_src=2000)
     labelled = torch.arange(2000) % 10 == 0
     seeds, epochs = labelled.nonzero().squeeze(1), 50
-    for fanouts, batch_size, tolerance in (([-1], 1, 0.03), ([4], 1, 0.03), ([4], 20, 0.03), ([4, 3], 20, 0.1)):
+    for fanouts, batch_size, tolerance in (([4], 20, 0.03), ([4, 3], 20, 0.1)):
         reads = torch.zeros(2000, dtype=torch.int64)
         for epoch in range(epochs):
             reads += measured_accesses(topology, seeds, fanouts, batch_size=batch_size, epoch=epoch)
@@ -99,13 +91,6 @@ def test_inclusion_probabilities_foretell_what_is_read() -> None:
         assert of_hottest >= 0.97 * of_oracle
 
 
-def test_a_certain_vertex_is_certain() -> None:
-    # All labelled vertices are in every batch, and all their in-edges are picked.
-    topology = topology_of([(1, 0), (2, 1), (3, 2)], 4)
-    labelled = torch.arange(4) == 0
-    assert inclusion_probability(topology, labelled, [-1, 5], batch_size=9).tolist() == [1.0, 1.0, 1.0, 0.0]
-
-
 def test_scores_have_the_same_bits_for_any_number_of_threads() -> None:
     src, dst = rmat_edges(3000, 200_000, seed=0)
     graph = Graph(
@@ -114,7 +99,7 @@ def test_scores_have_the_same_bits_for_any_number_of_threads() -> None:
     given = torch.get_num_threads()
     found = []
     try:
-        for threads in (1, 2, 3):
+        for threads in (1, 3):
             torch.set_num_threads(threads)
             found.append([score_vertices(graph, by) for by in SCORES])
     finally:
@@ -182,8 +167,6 @@ def test_what_cannot_be_scored_is_refused() -> None:
         out_degree(topology.to("meta"))
     with pytest.raises(InputError, match="damping is out of range: 1, expected at least 0 and below 1"):
         reverse_pagerank(topology, damping=1)
-    with pytest.raises(InputError, match=r"a str, expected int or float \(in reverse_pagerank, damping"):
-        reverse_pagerank(topology, damping="1")  # type: ignore[arg-type]
     labelled = torch.ones(53, dtype=torch.bool)
     with pytest.raises(InputError, match="batch_size is out of range: 0"):
         inclusion_probability(topology, labelled, [2], batch_size=0)

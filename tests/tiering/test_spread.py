@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from sagann.graph import Graph, Topology
+from sagann.graph import Topology
 from sagann.graph.rmat import rmat_edges
-from sagann.storage import open_graph, save_graph
 from sagann.tiering import spread as spread_module
 from sagann.tiering.spread import spread
-from tests.graphs import odd_topologies, topology_of
-from tests.tiering.naive_scores import edge_counts
-from tests.tolerances import assert_close
+from tests.graphs import topology_of
 
 
 def values_of(num_dst: int) -> Tensor:
@@ -43,30 +38,22 @@ def power_law() -> Topology:
     return Topology.from_coo(src=src, dst=dst, num_src=3000)
 
 
-@pytest.mark.parametrize("name", odd_topologies())
-def test_it_is_the_product_with_the_matrix_of_edges(name: str) -> None:
-    topology = odd_topologies()[name]
-    values = values_of(topology.num_dst)
-    assert_close(spread(topology, values), edge_counts(topology) @ values)
-
-
-@pytest.mark.parametrize("num_threads", [1, 2, 3])
-@pytest.mark.parametrize("piece_edges", [1, 70_001, 1 << 22])
+@pytest.mark.parametrize(("num_threads", "piece_edges"), [(1, 1 << 22), (2, 64), (3, 70_001)])
 def test_bits_do_not_depend_on_threads_and_pieces(
     power_law: Topology, num_threads: int, piece_edges: int, threads: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spread_module, "PIECE_EDGES", piece_edges if piece_edges > 1 else 64)
-    threads(num_threads)  # type: ignore[operator]
+    monkeypatch.setattr(spread_module, "PIECE_EDGES", piece_edges)
+    threads(num_threads)
     values = values_of(power_law.num_dst)
     assert torch.equal(spread(power_law, values), in_order_of_edges(power_law, values))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.6])
+@pytest.mark.parametrize("share", [0.0, 0.6])
 def test_edges_of_destinations_without_a_value_are_not_read(
     power_law: Topology, share: float, threads: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spread_module, "PIECE_EDGES", 70_001)
-    threads(2)  # type: ignore[operator]
+    threads(2)
     values = values_of(power_law.num_dst)
     # A sum of logarithms begins with zeros of either sign.
     values[values > share] = -0.0
@@ -80,16 +67,3 @@ def test_a_row_longer_than_a_piece_is_divided(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(spread_module, "PIECE_EDGES", 5)
     hub = topology_of([(v, 0) for v in range(1, 37)] + [(0, 9), (9, 12)], 37)
     assert torch.equal(spread(hub, values_of(37)), in_order_of_edges(hub, values_of(37)))
-
-
-def test_blocks_and_wide_ids_are_read() -> None:
-    topology = Topology(
-        indptr=torch.tensor([0, 2, 3]), indices=torch.tensor([4, 1, 4], dtype=torch.int64), num_src=5
-    )
-    assert spread(topology, torch.tensor([1.0, 2.0], dtype=torch.float64)).tolist() == [0, 1, 0, 0, 3]
-
-
-def test_mapped_arrays_are_read_in_place(tmp_path: Path, power_law: Topology) -> None:
-    save_graph(Graph(topology=power_law), tmp_path / "graph")
-    values = values_of(power_law.num_dst)
-    assert torch.equal(spread(open_graph(tmp_path / "graph").topology, values), spread(power_law, values))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sagann.kernels.accumulators import gathering
 from sagann.kernels.accumulators.records import RECORDS
 from tests.graphs import odd_topologies
 from tests.tolerances import assert_close
@@ -23,3 +24,8 @@ def test_a_finished_state_is_what_the_twin_gathers(name: str, graph: str) -> Non
 
     state = [rows.clone() for rows in record.reduction.reduce(topology, values)]
     assert_close(record.finish(state, counts), record.gather(topology, *values))
+
+
+def test_an_unknown_accumulator_is_refused() -> None:
+    with pytest.raises(ValueError, match="no accumulator 'median'; choose one of sum, mean, max"):
+        gathering("sum+median")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sagann.graph import Topology
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.function import EdgeFunction, Input
+from sagann.kernels.edge.function import EdgeFunction
 from tests.graphs import odd_topologies
 from tests.kernels.edge.functions import Builder, arrays_of, attention, gated
 
@@ -83,23 +83,6 @@ def sums_over_hubs(at: str, num_edges: int) -> tuple[EdgeFunction, Topology, dic
     arrays[value][:, 0] = 0.1
     wide = {name: array.double() for name, array in arrays.items()}
     return functions[0], topology, arrays, naive.run(functions[1], topology, wide)
-
-
-def named_like_variables(at: str) -> EdgeFunction:
-    """Rows of the other side ("src"), or edge data ("dst"), times parameters named like what kernels look for."""
-    make = Builder(torch.float32)
-    value = make.input("dst" if at == "src" else "edge", (3,))
-    for name in ("edge_id", "edge_local", "edge_global", "other"):
-        make.inputs.append(Input(name=f"parameter_{name}", side="param", shape=(3,), dtype=torch.float32))
-        value = make.op("mul", value, f"parameter_{name}")
-    return make.function(("sum", value), at=at)
-
-
-def one_reduction(reduce: str) -> EdgeFunction:
-    """A source's row reduced in one way."""
-    make = Builder(torch.float64)
-    score = [make.input("edge", ())] if reduce == "softmax" else []
-    return make.function((reduce, *score, make.input("src", (5,))))
 
 
 def all_reductions(at: str) -> EdgeFunction:

@@ -64,7 +64,7 @@ class Builder:
 
     def function(self, *outputs: tuple[str, ...], at: Any = "dst") -> EdgeFunction:
         """The function with outputs (reduce, value, ...)."""
-        made = tuple(Output(reduce=reduce, values=tuple(values)) for reduce, *values in outputs)  # type: ignore[arg-type]
+        made = tuple(Output(reduce=reduce, values=tuple(values)) for reduce, *values in outputs)
         function = EdgeFunction(inputs=tuple(self.inputs), ops=tuple(self.ops), outputs=made, at=at)
         verify(function)
         return function

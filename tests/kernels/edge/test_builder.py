@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from sagann.kernels.edge.builder import Builder
-from sagann.kernels.edge.function import Input, Output
+from sagann.kernels.edge.function import Input
 
 
 def builder() -> Builder:
@@ -15,41 +15,3 @@ def test_equal_operations_are_one() -> None:
     assert b.op("add", "x", "y") == b.op("add", "x", "y")
     assert b.op("mul", "x", 2) != b.op("mul", "x", 2.0)
     assert b.op("mul", "x", 0.0) != b.op("mul", "x", -0.0)
-
-
-def test_operations_that_repeat_their_operand_are_left_out() -> None:
-    b = builder()
-    repeated = [
-        b.op("mul", "x", 1.0),
-        b.op("add", 0.0, "x"),
-        b.op("sub", "x", 0),
-        b.op("sum", "x", dims=()),
-        b.op("permute", "x", dims=(0, 1)),
-        b.cast("x", torch.float16),
-        b.reshape(b.reshape("x", (6,)), (2, 3)),
-    ]
-    assert repeated == ["x"] * len(repeated)
-    assert b.op("sub", 0, "x") != "x"
-
-
-def test_a_broadcast_is_undone_by_sums() -> None:
-    b = builder()
-    assert b.shape(b.sum_to("x", (3,))) == (3,)
-    assert b.shape(b.sum_to("x", (2, 1))) == (2, 1)
-    assert b.shape(b.sum_to("x", ())) == ()
-    assert b.sum_to("x", (2, 3)) == "x"
-
-
-def test_half_precision_is_computed_in_single() -> None:
-    b = builder()
-    assert b.dtype(b.op("add", "x", "y")) == torch.float32
-    assert b.dtype(b.op("lt", "x", 0)) == torch.bool
-
-
-def test_what_no_output_reads_is_left_out() -> None:
-    b = builder()
-    kept = b.op("neg", "x")
-    b.op("exp", "y")
-    function = b.build([Output(reduce="sum", values=(kept,))], "dst")
-    assert [given.name for given in function.inputs] == ["x"]
-    assert [op.op for op in function.ops] == ["neg"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from sagann.kernels.edge.divide import divide
-from sagann.kernels.edge.work import DEVICE_GRAIN, HOST_GRAIN, Grain, item_size
+from sagann.kernels.edge.work import DEVICE_GRAIN, HOST_GRAIN, Grain, item_size, most_items, most_slots, most_splits
 
 GRAINS = [DEVICE_GRAIN, Grain(num_items=8, smallest=4, largest=64), Grain(num_items=4, smallest=1), HOST_GRAIN]
 
@@ -42,6 +42,11 @@ def test_items_cover_every_row_and_edge_once(dtype: type[np.integer], degrees: l
     assert (indptr[whole[:, 0]] == whole[:, 2]).all()
     assert (indptr[whole[:, 1]] == whole[:, 3]).all()
     assert follows(np.stack([work.runs[:-1], work.runs[1:]], 1), 0, len(work.items))
+    # How much a cut takes is known before the degrees are.
+    num_rows, num_edges = len(degrees), int(indptr[-1])
+    assert len(work.items) <= most_items(num_rows, num_edges, grain)
+    assert work.num_slots <= most_slots(num_rows, num_edges, grain)
+    assert len(work.split_rows) <= most_splits(num_rows, num_edges, grain)
 
 
 def follows(ranges: np.ndarray, first: int, last: int) -> bool:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import sagann
-from sagann.errors import InputError, LayerError
+from sagann.errors import InputError
 from sagann.graph import Graph, Topology, subgraph
-from sagann.graph.rows import csr_tensor
-from sagann.interop import to_pyg
 from sagann.nn import GGNN, GIN, pool
-from sagann.runtime.loading import GraphBatch, GraphBatches
+from sagann.runtime.loading import GraphBatches
 from sagann.storage import load_graph, save_graph
+from tests.runtime.loading.batches import arrays_of, assert_same, sparse_rows
 from tests.runtime.loading.many_graphs import SIZES, many_graphs
 from tests.stores import ComputedRows
 from tests.threads import left_threads
@@ -32,21 +27,8 @@ def of(graph: Graph | None = None, **options: Any) -> GraphBatches:
     return GraphBatches(many_graphs() if graph is None else graph, **options)
 
 
-def arrays_of(batch: GraphBatch) -> list[Tensor]:
-    arrays: list[Tensor] = []
-    batch.mapped(lambda array: arrays.append(array) or array)
-    return arrays
-
-
-def assert_same(first: list[GraphBatch], second: list[GraphBatch]) -> None:
-    assert len(first) == len(second)
-    for one, other in zip(first, second, strict=True):
-        assert all(torch.equal(*pair) for pair in zip(arrays_of(one), arrays_of(other), strict=True))
-
-
 def test_a_batch_is_the_subgraph_of_its_graphs() -> None:
     graph = many_graphs()
-    assert graph.graph_ptr is not None
     for batch in of(graph, seed=3):
         vertices = torch.cat(
             [torch.arange(int(graph.graph_ptr[g]), int(graph.graph_ptr[g + 1])) for g in batch.graphs]
@@ -65,6 +47,7 @@ def test_a_batch_is_the_subgraph_of_its_graphs() -> None:
         assert (batch.num_graphs, batch.num_vertices) == (len(batch.graphs), len(vertices))
         assert batch.num_edges == expected.num_edges
         batch.topology.validate()
+        assert {array.device.type for array in arrays_of(batch.to("meta"))} == {"meta"}
 
 
 def test_edge_data_that_learn_are_read_after_the_step_before() -> None:
@@ -75,14 +58,6 @@ def test_edge_data_that_learn_are_read_after_the_step_before() -> None:
         assert bool((batch.topology.edge_data["w"] == number).all())
         with torch.no_grad():
             learned += 1
-
-
-def test_edges_that_were_overwritten_are_refused() -> None:
-    graph = many_graphs()
-    batches = of(graph)
-    graph.topology.indices.zero_()
-    with pytest.raises(LayerError, match="the edges of a topology were overwritten"):
-        batches.load(torch.arange(3))
 
 
 def test_features_that_learn_are_refused() -> None:
@@ -107,7 +82,7 @@ def test_a_model_gives_the_rows_of_all_graphs_at_once() -> None:
             assert_close(pool(rows, batch.graph_ptr), pool(whole, graph.graph_ptr)[batch.graphs])
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 9])
+@pytest.mark.parametrize("ahead", [1, 9])
 def test_batches_ahead_change_nothing(ahead: int) -> None:
     assert_same(list(of(ahead=0)), list(of(ahead=ahead)))
     assert not left_threads()
@@ -154,13 +129,7 @@ def test_graphs_of_unknown_label_are_left_out_of_a_split_unless_they_have_target
 def test_sparse_features_stores_and_mapped_graphs_give_the_same_batches(tmp_path: Path) -> None:
     graph = many_graphs()
     expected = list(of(graph))
-    dense = graph.features
-    assert isinstance(dense, Tensor)
-    full = csr_tensor(
-        torch.arange(0, dense.numel() + 1, 6), torch.arange(6).repeat(len(dense)), dense.flatten(), num_columns=6
-    )
-    for batch, other in zip(of(replace(graph, features=full)), expected, strict=True):
-        assert batch.features is not None
+    for batch, other in zip(of(replace(graph, features=sparse_rows(graph.features))), expected, strict=True):
         assert batch.features.layout == torch.sparse_csr
         assert torch.equal(batch.features.to_dense(), other.features)
     save_graph(graph, tmp_path / "g")
@@ -171,140 +140,37 @@ def test_sparse_features_stores_and_mapped_graphs_give_the_same_batches(tmp_path
     assert all(batch.features is None for batch in of(replace(graph, features=None)))
 
 
-def test_graphs_without_vertices_alone_make_a_batch() -> None:
-    (batch,) = of(graphs=torch.tensor([2]))
-    assert (batch.num_vertices, batch.num_edges, batch.graph_ptr.tolist()) == (0, 0, [0, 0])
+def two_graphs(*offsets: int) -> Graph:
+    """Vertices in a row, each joined to the next one."""
+    ids = torch.arange(3)
+    topology = Topology.from_coo(src=ids, dst=ids + 1, num_src=4)
+    return Graph(topology=topology, graph_ptr=torch.tensor(offsets))
 
 
-def molecules(folder: Path, count: int) -> Graph:
-    """The first molecules of QM9, with one target each; each bond goes both ways."""
-    arrays = np.load(folder / "qm9_20k.npz")
-    ptr = torch.from_numpy(arrays["graph_ptr"][: count + 1])
-    bonds = torch.from_numpy(arrays["edge_index"]).long()
-    is_taken = bonds[1] < ptr[-1]
-    ends, types = bonds[:, is_taken], torch.from_numpy(arrays["edge_type"])[is_taken].long()
-    return Graph(
-        topology=Topology.from_edge_index(
-            torch.cat([ends, ends.flip(0)], 1), int(ptr[-1]), edge_data={"type": types.repeat(2)}
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"graph": many_graphs().topology}, r"Open it with sagann\.load_graph"),
+        ({"graph": Graph(topology=many_graphs().topology)}, r"one graph, without graph_ptr .*sagann\.MiniBatches"),
+        ({"graph": two_graphs(0, 5, 4)}, "graph offsets decrease: 5 then 4 at position 1"),
+        ({"graph": two_graphs(0, 2, 3)}, "graph offsets have the wrong ends: from 0 to 3, expected 0 to 4"),
+        ({"graph": two_graphs(0, 1, 4)}, "an edge joins two graphs: 0 -> 1, from graph 0 to graph 1"),
+        (
+            {"graph": replace(many_graphs(), graph_splits={}), "graphs": "train"},
+            "'train', there are none .*random_graph_s",
         ),
-        features=torch.from_numpy(arrays["features"][: int(ptr[-1])]),
-        graph_ptr=ptr,
-        graph_targets=torch.from_numpy(arrays["graph_targets"][:count, 0].copy()),
-        num_edge_types=4,
-    )
-
-
-class Molecules(torch.nn.Module):
-    """Two layers of GIN, a mean over the atoms, and a linear map."""
-
-    def __init__(self, num_features: int) -> None:
-        super().__init__()
-        self.gnn = sagann.GNN([GIN(num_features, 16), GIN(16, 16)])
-        self.head = torch.nn.Linear(16, 1)
-
-    def forward(self, batch: GraphBatch) -> Tensor:
-        rows = self.gnn(batch.hops(2), batch.features)
-        return self.head(pool(rows, batch.graph_ptr, "mean")).squeeze(1)
-
-
-def test_losses_on_molecules_are_those_of_pyg_for_equal_weights_and_batches(data_folder: Path) -> None:
-    geometric = pytest.importorskip("torch_geometric", reason="PyG is not installed")
-    graph = molecules(data_folder, 300)
-    torch.manual_seed(0)
-    ours = Molecules(graph.num_features)
-    theirs = copy.deepcopy(ours)
-    convs = [
-        geometric.nn.GINConv(layer.mlp, eps=float(layer.eps.detach()), train_eps=True)
-        for layer in theirs.gnn.layers
-    ]
-    # GINConv draws the weights of its network anew.
-    theirs.load_state_dict(ours.state_dict())
-    known = [(layer.mlp, conv.eps) for layer, conv in zip(theirs.gnn.layers, convs, strict=True)]
-    parameters = [each for mlp, eps in known for each in (eps, *mlp.parameters())]
-    whole = to_pyg(graph)
-    datas = []
-    for g, (start, stop) in enumerate(itertools.pairwise(graph.graph_ptr.tolist())):
-        inside = (whole.edge_index[1] >= start) & (whole.edge_index[1] < stop)
-        datas.append(
-            geometric.data.Data(
-                x=whole.x[start:stop],
-                edge_index=whole.edge_index[:, inside] - start,
-                y=graph.graph_targets[g : g + 1],
-            )
-        )
-    steps = [
-        torch.optim.SGD(ours.parameters(), lr=0.05),
-        torch.optim.SGD([*parameters, *theirs.head.parameters()], lr=0.05),
-    ]
-    losses: list[list[float]] = [[], []]
-    batches = GraphBatches(graph, batch_size=64, graphs=None)
-    for batch in itertools.chain(batches, batches):
-        joined = geometric.data.Batch.from_data_list([datas[g] for g in batch.graphs])
-        rows = torch.relu(convs[0](joined.x, joined.edge_index))
-        pooled = geometric.nn.global_mean_pool(convs[1](rows, joined.edge_index), joined.batch)
-        for number, (outputs, targets) in enumerate(
-            ((ours(batch), batch.graph_targets), (theirs.head(pooled).squeeze(1), joined.y))
-        ):
-            loss = torch.nn.functional.mse_loss(outputs, targets)
-            steps[number].zero_grad()
-            loss.backward()
-            steps[number].step()
-            losses[number].append(loss.item())
-    assert len(losses[0]) == 10
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-    assert losses[0][-1] < losses[0][0]
-
-
-BAD = {
-    "no graph_ptr": (
-        {"graph": Graph(topology=many_graphs().topology)},
-        r"there are no graphs to make batches of: one graph, without graph_ptr .*sagann\.MiniBatches",
-    ),
-    "offsets decrease": (
-        {"graph": replace(many_graphs((2, 2)), graph_ptr=torch.tensor([0, 5, 4]), graph_splits={})},
-        r"graph offsets decrease: 5 then 4 at position 1",
-    ),
-    "offsets end early": (
-        {"graph": replace(many_graphs((2, 2)), graph_ptr=torch.tensor([0, 2, 3]))},
-        r"graph offsets have the wrong ends: from 0 to 3, expected 0 to 4",
-    ),
-    "edge joins graphs": (
-        {
-            "graph": Graph(
-                topology=Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([2]), num_src=3),
-                graph_ptr=torch.tensor([0, 1, 3]),
-            )
-        },
-        r"an edge joins two graphs: 0 -> 2, from graph 0 to graph 1",
-    ),
-    "split missing": (
-        {"graph": replace(many_graphs(), graph_splits={}), "graphs": "train"},
-        r"the graphs have no such split: 'train', there are none .*random_graph_split",
-    ),
-    "no graph": ({"graphs": torch.empty(0, dtype=torch.int64)}, r"an epoch has no batch: 0 graphs, batch_size 3"),
-    "all dropped": ({"batch_size": 12, "drop_last": True}, r"11 graphs, batch_size 12 .*Leave drop_last out"),
-    "batch_size": ({"batch_size": 0}, r"batch_size is out of range: 0, expected an integer from 1 to"),
-    "out of range": (
-        {"graphs": torch.tensor([3, 11])},
-        r"graph id out of range: 11, but there are 11 graphs, numbered from 0 \(in GraphBatches\.graphs, position 1\)",
-    ),
-    "below zero": ({"graphs": torch.tensor([-1])}, r"graph id out of range: -1"),
-    "twice": ({"graphs": torch.tensor([3, 4, 3])}, r"graph repeated: 3 stands more than once"),
-    "floats": (
-        {"graphs": torch.tensor([1.0])},
-        r"torch\.float32 \[1\], expected torch\.int64 \[n\]",
-    ),
-    "mask of vertices": (
-        {"graphs": torch.ones(40, dtype=torch.bool)},
-        r"torch\.bool \[40\], expected torch\.bool \[11\]",
-    ),
-    "no graph at all": ({"graph": many_graphs().topology}, r"Open it with sagann\.load_graph"),
-    "shuffle": ({"shuffle": 1}, r"Pass True or False"),
-    "seed": ({"seed": -1}, r"seed is out of range: -1"),
-}
-
-
-@pytest.mark.parametrize(("options", "message"), BAD.values(), ids=BAD)
+        ({"graphs": torch.empty(0, dtype=torch.int64)}, "an epoch has no batch: 0 graphs, batch_size 3"),
+        ({"batch_size": 12, "drop_last": True}, "11 graphs, batch_size 12 .*Leave drop_last out"),
+        ({"batch_size": 0}, "batch_size is out of range: 0, expected an integer from 1 to"),
+        (
+            {"graphs": torch.tensor([3, 11])},
+            r"11, but there are 11 graphs, .* \(in GraphBatches\.graphs, position 1\)",
+        ),
+        ({"graphs": torch.tensor([3, 4, 3])}, "graph repeated: 3 stands more than once"),
+        ({"graphs": torch.ones(40, dtype=torch.bool)}, r"torch\.bool \[40\], expected torch\.bool \[11\]"),
+        ({"shuffle": 1}, "Pass True or False"),
+    ],
+)
 def test_bad_arguments_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         of(**options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from torch import Tensor
 import sagann
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.graph.rows import csr_tensor, offsets_of
-from sagann.runtime.loading import MiniBatch, MiniBatches
+from sagann.runtime.loading import MiniBatches
 from sagann.runtime.loading.minibatches import useful_ahead
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.sampling import NeighborSampler, seed_batches
@@ -25,21 +23,9 @@ from sagann.storage.mapped import MappedRows
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
+from tests.runtime.loading.batches import arrays_of, assert_same, sparse_rows
 from tests.stores import ComputedRows
 from tests.threads import left_threads
-
-
-def arrays_of(batch: MiniBatch) -> list[Tensor]:
-    arrays: list[Tensor] = []
-    batch.mapped(lambda array: arrays.append(array) or array)
-    return arrays
-
-
-def assert_same(first: list[MiniBatch], second: list[MiniBatch]) -> None:
-    assert len(first) == len(second)
-    for one, other in zip(first, second, strict=True):
-        pairs = list(zip(arrays_of(one), arrays_of(other), strict=True))
-        assert all(torch.equal(*pair) for pair in pairs)
 
 
 def of(graph: Graph | None = None, **options: Any) -> MiniBatches:
@@ -63,8 +49,6 @@ def test_a_batch_is_what_sampler_and_features_give() -> None:
     seeds = graph.splits["train"].nonzero().squeeze(1)
     sampler = NeighborSampler(graph.topology, [3, -1], replace=True, weights="weight", seed=5)
     minibatches = of(graph, fanouts=[3, -1], replace=True, weights="weight", seed=5)
-    assert isinstance(graph.features, Tensor)
-    assert graph.labels is not None
     for epoch in range(2):
         expected = seed_batches(seeds, 4, seed=5, epoch=epoch)
         assert len(minibatches) == len(expected) == 5
@@ -80,13 +64,12 @@ def test_a_batch_is_what_sampler_and_features_give() -> None:
                 assert torch.equal(ours.edge_data["type"], theirs.edge_data["type"])
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("ahead", [0, 1, 9])
+@pytest.mark.parametrize(("threads", "ahead"), [(3, 0), (1, 1), (3, 9)])
 def test_threads_and_batches_ahead_change_nothing(threads: int, ahead: int) -> None:
     assert_same(list(of(ahead=0)), list(of(threads=threads, ahead=ahead)))
 
 
-@pytest.mark.parametrize(("cores", "expected"), [(1, 0), (2, 0), (3, 4), (64, 4)])
+@pytest.mark.parametrize(("cores", "expected"), [(2, 0), (3, 4)])
 def test_few_cores_make_batches_in_the_step(cores: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sagann.runtime.loading.minibatches.num_cores", lambda: cores)
     assert of(ahead=None).ahead == expected
@@ -126,6 +109,7 @@ def test_epochs_differ_and_come_again() -> None:
     assert_same(list(minibatches), first)
     assert_same(list(minibatches), second)
     assert_same(list(minibatches.batches(1)), second)
+    assert_same(list(minibatches.batches(1, first=3)), second[3:])
     # A loop that is left early has had its epoch.
     minibatches.set_epoch(0)
     for _ in minibatches:
@@ -133,37 +117,22 @@ def test_epochs_differ_and_come_again() -> None:
     assert_same(list(minibatches), second)
 
 
-def test_an_epoch_begins_at_any_batch() -> None:
-    minibatches = of()
-    whole = list(minibatches.batches(3))
-    for first in range(len(whole) + 1):
-        assert_same(list(minibatches.batches(3, first=first)), whole[first:])
-
-
 def test_all_batches_of_an_epoch_have_each_seed_once() -> None:
     graph = labelled_graph()
-    for options, expected in (
-        ({"seeds": "val"}, graph.splits["val"].nonzero().squeeze(1)),
-        ({"seeds": graph.splits["test"]}, graph.splits["test"].nonzero().squeeze(1)),
-        ({"seeds": torch.tensor([7, 3, 50])}, torch.tensor([3, 7, 50])),
+    for seeds, expected in (
+        ("val", graph.splits["val"].nonzero().squeeze(1)),
+        (graph.splits["test"], graph.splits["test"].nonzero().squeeze(1)),
+        (torch.tensor([7, 3, 50]), torch.tensor([3, 7, 50])),
     ):
-        seeds = torch.cat([batch.seeds for batch in of(graph, **options)])
-        assert torch.equal(seeds.sort().values, expected)
-    in_order = torch.cat([batch.seeds for batch in of(graph, seeds=torch.tensor([7, 3, 50]), shuffle=False)])
-    assert in_order.tolist() == [7, 3, 50]
-
-
-def test_the_last_batch_may_be_left_out() -> None:
-    graph = labelled_graph()
-    assert [len(batch.seeds) for batch in of(graph, seeds=torch.arange(10))] == [4, 4, 2]
-    dropped = of(graph, seeds=torch.arange(10), drop_last=True)
-    assert [len(batch.seeds) for batch in dropped] == [4, 4]
-    assert len(dropped) == 2
+        found = torch.cat([batch.seeds for batch in of(graph, seeds=seeds)])
+        assert torch.equal(found.sort().values, expected)
+    in_order = of(graph, seeds=torch.arange(10).flip(0), shuffle=False, drop_last=True)
+    assert [batch.seeds.tolist() for batch in in_order] == [[9, 8, 7, 6], [5, 4, 3, 2]]
+    assert len(in_order) == 2
 
 
 def test_seeds_of_a_split_have_labels() -> None:
     graph = labelled_graph()
-    assert graph.labels is not None
     known = graph.labels.clone()
     known[::2] = -1
     batches = list(of(replace(graph, labels=known)))
@@ -181,24 +150,16 @@ def test_features_come_from_a_store_and_may_be_sparse_or_missing() -> None:
     for batch in of(replace(graph, features=store)):
         assert torch.equal(batch.features, store.rows(batch.src_ids))
     dense = torch.arange(2 * graph.num_vertices).reshape(-1, 2) % 3.0
-    vertices, columns = dense.nonzero().unbind(1)
-    offsets = offsets_of(torch.bincount(vertices, minlength=len(dense)))
-    sparse = csr_tensor(offsets, columns, dense[vertices, columns], num_columns=2)
-    for batch in of(replace(graph, features=sparse)):
+    for batch in of(replace(graph, features=sparse_rows(dense))):
         assert batch.features.layout == torch.sparse_csr
         assert torch.equal(batch.features.to_dense(), dense[batch.src_ids])
     assert all(batch.features is None for batch in of(replace(graph, features=None)))
     assert all(batch.labels is None for batch in of(replace(graph, labels=None, num_classes=0)))
 
 
-@pytest.mark.parametrize("is_contiguous", [True, False])
-def test_features_that_learn_are_refused(is_contiguous: bool) -> None:
+def test_features_that_learn_are_refused() -> None:
     graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
-    rows = graph.features if is_contiguous else graph.features.T.contiguous().T
-    assert_same(list(of(graph.with_features(rows))), list(of(graph)))
-    learned = torch.nn.Parameter(rows)
-    assert learned.is_contiguous() == is_contiguous
+    learned = torch.nn.Parameter(graph.features)
     with pytest.raises(InputError) as caught:
         of(graph.with_features(learned))
     assert str(caught.value) == (
@@ -207,13 +168,6 @@ def test_features_that_learn_are_refused(is_contiguous: bool) -> None:
         "torch.nn.Embedding of the ids of a batch's vertices."
     )
     assert_same(list(of(graph.with_features(learned.detach()))), list(of(graph)))
-
-
-def test_multi_label_graphs_have_a_row_of_labels_for_each_seed() -> None:
-    graph = labelled_graph()
-    labels = torch.randint(2, (graph.num_vertices, 3), dtype=torch.uint8)
-    for batch in of(replace(graph, labels=labels)):
-        assert torch.equal(batch.labels, labels[batch.seeds])
 
 
 def test_targets_come_with_the_batch() -> None:
@@ -265,16 +219,11 @@ def test_a_store_that_gives_too_few_rows_is_refused() -> None:
         list(of(graph))
 
 
-@pytest.fixture
-def stored(tmp_path: Path) -> Graph:
-    graph = labelled_graph(20_000, 100_000)
+def test_a_graph_on_disk_has_the_batches_of_the_graph_in_memory(tmp_path: Path) -> None:
+    graph = labelled_graph(2000, 10_000)
     save_graph(graph, tmp_path / "graph")
-    return load_graph(tmp_path / "graph")
-
-
-def test_a_graph_on_disk_has_the_batches_of_the_graph_in_memory(stored: Graph) -> None:
-    options: dict[str, Any] = {"batch_size": 1000, "threads": 2}
-    assert_same(list(of(labelled_graph(20_000, 100_000), **options)), list(of(stored, **options)))
+    options: dict[str, Any] = {"batch_size": 100, "threads": 2}
+    assert_same(list(of(graph, **options)), list(of(load_graph(tmp_path / "graph"), **options)))
 
 
 def test_counters_tell_edges_rows_and_bytes() -> None:
@@ -286,13 +235,6 @@ def test_counters_tell_edges_rows_and_bytes() -> None:
     assert load.rows == sum(len(batch.src_ids) for batch in found)
     assert load.num_bytes == sum(batch.features.nbytes for batch in found)
     assert caller.items == len(found) == 5
-
-
-def test_blocks_are_prepared_before_they_arrive() -> None:
-    (batch, *_) = of()
-    for block in batch.blocks:
-        assert block._csr is not None
-        assert {("edge pass", "cpu", "dst"), ("edge pass", "cpu", "src")} <= block._derived.keys()
 
 
 def test_the_loop_of_the_readme_trains() -> None:
@@ -313,66 +255,32 @@ def test_the_loop_of_the_readme_trains() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
-GRAPH = labelled_graph()
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"graph": 3}, "argument has the wrong type: a int, expected Graph (in MiniBatches.graph)."),
-    (
-        {"batch_size": 0},
-        "batch_size is out of range: 0, expected an integer from 1 to 2^63 - 1 (in MiniBatches.batch_size).",
-    ),
+    ({"batch_size": 0}, "batch_size is out of range: 0, expected an integer from 1 to 2^63 - 1 (in MiniBatches."),
     ({"threads": 0}, "threads is out of range: 0, expected an integer from 1 to 8192 (in MiniBatches.threads)."),
     ({"ahead": -1}, "ahead is out of range: -1, expected an integer from 0 to 8192 (in MiniBatches.ahead)."),
-    (
-        {"shuffle": 1},
-        "argument has the wrong type: a int, expected bool (in MiniBatches.shuffle). Pass True or False.",
-    ),
+    ({"shuffle": 1}, "a int, expected bool (in MiniBatches.shuffle). Pass True or False."),
     ({"drop_last": 1}, "argument has the wrong type: a int, expected bool (in MiniBatches.drop_last)."),
     ({"fanouts": [0]}, "fanout out of range: 0"),
     ({"weights": "price"}, "the topology has no edge data of that name: 'price', there are weight"),
-    (
-        {"seeds": 3},
-        "argument has the wrong type: a int, expected Tensor or list or tuple or ndarray (in MiniBatches.seeds).",
-    ),
-    ({"seeds": [1.5]}, "array has the wrong form: torch.float32 [1], expected torch.int64 [n]"),
-    (
-        {"seeds": np.array([1.7, 2.2], np.float16)},
-        "array has the wrong form: torch.float16 [2], expected torch.int64 [n]",
-    ),
-    ({"seeds": [1j]}, "array has the wrong form: torch.complex64 [1], expected torch.int64 [n]"),
+    ({"device": "tpu"}, "no such device: 'tpu'"),
+    ({"seeds": 3}, "a int, expected Tensor or list or tuple or ndarray (in MiniBatches.seeds)."),
+    ({"seeds": np.array([1.7], np.float16)}, "wrong form: torch.float16 [1], expected torch.int64 [n]"),
     ({"seeds": [[1], [2, 3]]}, "these are no ids: "),
-    ({"seeds": ["a"]}, "these are no ids: "),
     ({"seeds": [2**70]}, "these are no ids: "),
-    ({"seeds": []}, "an epoch has no batch: 0 seeds"),
-    ({"seeds": [3, 1, 3]}, "seed repeated: 3 stands more than once (in MiniBatches.seeds)."),
+    ({"seeds": torch.ones(3, dtype=torch.bool)}, "wrong form: torch.bool [3], expected torch.bool [53]"),
+    ({"seeds": [53]}, "vertex id out of range: 53, but there are 53 vertices, numbered from 0"),
     (
-        {"fanouts": [3, 2**31 - 1], "replace": True},
-        "fanout out of range: 2147483647, expected an integer from 1 to 65536, or -1 for all edges, where edges are picked with "
-        "replacement (in fanouts, hop 1).",
+        {"seeds": [3, 1, 3]},
+        "seed repeated: 3 stands more than once (in MiniBatches.seeds). Pass every id once, with",
     ),
-    ({"fanouts": [True, 2]}, "argument has the wrong type: a bool, expected int (in fanouts, hop 0)"),
     (
         {"seeds": "dev"},
         "the vertices have no such split: 'dev', there are train, val, test (in MiniBatches.seeds).",
     ),
-    (
-        {"seeds": torch.ones(3, dtype=torch.bool)},
-        "array has the wrong form: torch.bool [3], expected torch.bool [53]",
-    ),
-    ({"seeds": torch.tensor([53])}, "vertex id out of range: 53, but there are 53 vertices, numbered from 0"),
-    ({"seeds": torch.tensor([1.0])}, "array has the wrong form: torch.float32 [1], expected torch.int64 [n]"),
-    (
-        {"seeds": torch.arange(0)},
-        "an epoch has no batch: 0 seeds, batch_size 4 (in MiniBatches.seeds). Pass at least one seed.",
-    ),
-    (
-        {"seeds": torch.arange(3), "drop_last": True},
-        "an epoch has no batch: 3 seeds, batch_size 4 (in MiniBatches.seeds). Leave drop_last out, or lower batch_size.",
-    ),
-    ({"device": "tpu"}, "no such device: 'tpu'"),
-    (
-        {"seeds": torch.tensor([3, 1, 3])},
-        "seed repeated: 3 stands more than once (in MiniBatches.seeds). Pass every id once, with ids.unique() for example.",
-    ),
+    ({"seeds": []}, "an epoch has no batch: 0 seeds, batch_size 4 (in MiniBatches.seeds). Pass at least one seed."),
+    ({"seeds": [0, 1], "drop_last": True}, "2 seeds, batch_size 4 (in MiniBatches.seeds). Leave drop_last out, or"),
 )
 
 
@@ -384,68 +292,35 @@ def test_what_is_no_argument_is_refused(options: dict[str, Any], message: str) -
 
 
 def test_numbers_of_epochs_and_batches_are_checked() -> None:
-    minibatches = of()
-    with pytest.raises(InputError, match=r"epoch is out of range: -1, .* \(in MiniBatches.set_epoch\)"):
-        minibatches.set_epoch(-1)
-    with pytest.raises(InputError, match=r"epoch is out of range: None, .* \(in MiniBatches.batches, epoch\)"):
-        minibatches.batches(None)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"the epoch has fewer batches: first is 6, there are 5"):
-        minibatches.batches(0, first=6)
+    for use, message in (
+        (lambda: of().set_epoch(-1), r"epoch is out of range: -1, .* \(in MiniBatches.set_epoch\)"),
+        (lambda: of().batches(None), r"epoch is out of range: None, .* \(in MiniBatches.batches, epoch\)"),
+        (lambda: of().batches(0, first=6), r"the epoch has fewer batches: first is 6, there are 5"),
+    ):
+        with pytest.raises(InputError, match=message):
+            use()
 
 
 def test_seeds_may_be_a_list_or_an_array_and_fanouts_numbers_of_numpy() -> None:
     expected = list(of(seeds=torch.tensor([7, 1, 3])))
     mask = [number in (1, 3, 7) for number in range(labelled_graph().num_vertices)]
-    for seeds in (
-        [7, 1, 3],
-        (7, 1, 3),
-        np.array([7, 1, 3]),
-        np.array([7, 1, 3], dtype=np.int32),
-        np.array([7, 1, 3], dtype=np.uint16),
-    ):
+    for seeds in ([7, 1, 3], (7, 1, 3), np.array([7, 1, 3], dtype=np.int32), np.array([7, 1, 3], dtype=np.uint16)):
         assert_same(list(of(seeds=seeds, fanouts=[np.int64(3), np.int32(2)])), expected)
     assert_same(list(of(seeds=mask)), list(of(seeds=torch.tensor(mask))))
     assert of(fanouts=[np.int64(3), -1]).neighbor_sampler.fanouts == (3, -1)
 
 
-def test_no_thread_is_left_after_a_loop() -> None:
-    for _ in of(threads=3):
-        break
-    assert not left_threads()
-
-
-def test_it_needs_no_copy_of_the_graph() -> None:
-    minibatches = of(GRAPH)
-    assert minibatches.graph is GRAPH
-    assert minibatches.neighbor_sampler.topology is GRAPH.topology
-
-
-@pytest.mark.parametrize("cache", ["static", "s3-fifo", "look-ahead"])
-@pytest.mark.parametrize(("threads", "ahead"), [(1, 0), (1, 3), (3, 6)])
-def test_a_tiered_store_is_told_of_batches_ahead(cache: str, threads: int, ahead: int) -> None:
-    graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
-    store = TieredFeatures(graph.features, hot=0.3, cache=cache)
-    expected, tiered = of(graph), of(replace(graph, features=store), threads=threads, ahead=ahead)
-    for epoch in range(3):
-        assert_same(list(expected.batches(epoch)), list(tiered.batches(epoch)))
-        # A loop that is left early leaves announced batches behind.
-        for _ in tiered.batches(epoch, first=1):
-            break
-    assert 0 < store.traffic().hot.rows < store.traffic().rows
-
-
-@pytest.mark.parametrize("cache", ["static", "s3-fifo", "look-ahead"])
-@pytest.mark.parametrize(("threads", "ahead"), [(1, 0), (1, 3), (3, 6)])
+@pytest.mark.parametrize(
+    ("cache", "threads", "ahead"), [("static", 1, 3), ("s3-fifo", 3, 6), ("look-ahead", 1, 0), ("look-ahead", 3, 6)]
+)
 def test_two_loops_over_one_tiered_store_have_their_own_rows(cache: str, threads: int, ahead: int) -> None:
     graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
     store = TieredFeatures(graph.features, hot=0.3, cache=cache)
     shared = replace(graph, features=store)
     training = of(shared, batch_size=2, threads=threads, ahead=ahead)
     validation = of(shared, seeds=torch.arange(7, graph.num_vertices), batch_size=3, fanouts=[2, 2], ahead=ahead)
     taken = 0
-    for epoch in range(12):
+    for epoch in range(5):
         for step, batch in enumerate(training.batches(epoch)):
             assert torch.equal(batch.features, graph.features[batch.src_ids])
             # A whole loop, one that is left early, and one that is open beside another loop of the same object.
@@ -457,7 +332,7 @@ def test_two_loops_over_one_tiered_store_have_their_own_rows(cache: str, threads
             if step == 3:
                 same = zip(training.batches(epoch), training.batches(epoch), strict=True)
                 assert all(torch.equal(one.features, other.features) for one, other in same)
-    assert taken > 300
+    assert taken > 100
     assert not left_threads()
 
 
@@ -465,7 +340,6 @@ def test_two_loops_over_one_tiered_store_have_their_own_rows(cache: str, threads
 def test_rows_on_a_device_are_gathered_there(monkeypatch: pytest.MonkeyPatch, threads: int, ahead: int) -> None:
     monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
     graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
     store = DeviceFeatures(graph.features, "30%", devices=SimulatedDevices())
     expected, on_device = of(graph), of(replace(graph, features=store), threads=threads, ahead=ahead)
     for epoch in range(3):
@@ -480,7 +354,6 @@ def test_rows_on_a_device_are_gathered_there(monkeypatch: pytest.MonkeyPatch, th
 
 def test_rows_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
     devices = SimulatedDevices()
     store = DeviceFeatures(graph.features, "30%", devices=devices)
     monkeypatch.setattr(devices, "device", lambda number: torch.device("cuda", 1))
@@ -492,41 +365,8 @@ def test_rows_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         of(replace(graph, features=store))
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_batches_are_announced_in_their_order_and_ahead_of_loading(threads: int) -> None:
-    graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
-    store = TieredFeatures(graph.features, hot=0.3, cache="look-ahead")
-    known: list[int] = []
-    begun: list[Tensor] = []
-    announce, rows_of = store.announce, store.rows_of
-
-    def note_announced(ids: Tensor) -> Any:
-        begun.append(ids)
-        return announce(ids)
-
-    def note_loaded(announcement: Any) -> Tensor:
-        # Sampling has time to be as far ahead as it may be.
-        deadline_s = time.monotonic() + 30
-        while len(begun) < min(len(known) + 4, len(minibatches)) and time.monotonic() < deadline_s:
-            time.sleep(0.001)
-        known.append(len(begun))
-        return rows_of(announcement)
-
-    store.announce, store.rows_of = note_announced, note_loaded  # type: ignore[method-assign]
-    minibatches = of(replace(graph, features=store), batch_size=1, threads=threads, ahead=4)
-    assert (minibatches.announces, minibatches.window) == (True, 4)
-    batches = list(minibatches.batches(0))
-    assert all(torch.equal(ids, batch.src_ids) for ids, batch in zip(begun, batches, strict=True))
-    # The batch that is loaded, and at least three after it.
-    assert len(batches) >= 16
-    assert all(count >= min(number + 4, len(batches)) for number, count in enumerate(known))
-    assert of(graph).window == of(replace(graph, features=TieredFeatures(graph.features, hot=0.3))).window == 0
-
-
 def test_looking_ahead_reads_fewer_cold_rows() -> None:
     graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
     cold = {}
     for cache in ("s3-fifo", "look-ahead"):
         store = TieredFeatures(graph.features, hot=0.3, cache=cache)
@@ -537,6 +377,6 @@ def test_looking_ahead_reads_fewer_cold_rows() -> None:
 
 
 def test_a_data_loader_is_told_to_be_left_out() -> None:
-    loader = torch.utils.data.DataLoader(MiniBatches(labelled_graph(), fanouts=[2], batch_size=4))  # type: ignore[arg-type]
+    loader = torch.utils.data.DataLoader(MiniBatches(labelled_graph(), fanouts=[2], batch_size=4))
     with pytest.raises(InputError, match=r"batches are not rows of a data set.*Leave the DataLoader out"):
         next(iter(loader))

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -36,8 +32,7 @@ def late(number: int) -> int:
     return 10 * number
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3, 50])
-@pytest.mark.parametrize("num_threads", [1, 4])
+@pytest.mark.parametrize(("ahead", "num_threads"), [(0, 1), (1, 4), (3, 1), (50, 4)])
 def test_results_come_in_order_whatever_the_threads(ahead: int, num_threads: int) -> None:
     stages = [
         Stage(name="late", work=late, threads=num_threads),
@@ -52,30 +47,7 @@ def test_results_come_in_order_whatever_the_threads(ahead: int, num_threads: int
     wait_until(lambda: not threads())
 
 
-def test_no_items_need_no_thread() -> None:
-    assert list(Pipeline(range(0), [Stage(name="late", work=late)], ahead=4)) == []
-    assert not threads()
-
-
-@pytest.mark.parametrize("ahead", [1, 2, 7])
-def test_a_slow_caller_holds_all_stages_back(ahead: int) -> None:
-    begun: list[int] = []
-
-    def note(number: int) -> int:
-        begun.append(number)
-        return number
-
-    stages = [Stage(name="note", work=note, threads=3), Stage(name="pass", work=lambda number: number)]
-    with Pipeline(range(40), stages, ahead=ahead) as results:
-        for taken in range(5):
-            wait_until(lambda taken=taken: len(begun) == taken + ahead)  # type: ignore[misc]
-            time.sleep(0.01)
-            assert len(begun) == taken + ahead
-            assert next(results) == taken
-    assert len(begun) <= 5 + ahead
-
-
-@pytest.mark.parametrize("ahead", [1, 2, 7])
+@pytest.mark.parametrize("ahead", [1, 7])
 def test_an_item_that_was_taken_keeps_its_place_until_the_caller_goes_on(ahead: int) -> None:
     begun: list[int] = []
     with Pipeline(range(20), [Stage(name="note", work=begun.append)], ahead=ahead, holds=True) as results:
@@ -93,8 +65,7 @@ def test_an_item_that_was_taken_keeps_its_place_until_the_caller_goes_on(ahead: 
     assert begun == list(range(20))
 
 
-@pytest.mark.parametrize("num_threads", [1, 3])
-def test_a_stage_may_have_a_smaller_bound_than_those_before_it(num_threads: int) -> None:
+def test_a_stage_may_have_a_smaller_bound_than_those_before_it() -> None:
     begun: dict[str, list[int]] = {"small": [], "large": []}
 
     def note(name: str) -> Callable[[int], int]:
@@ -105,21 +76,19 @@ def test_a_stage_may_have_a_smaller_bound_than_those_before_it(num_threads: int)
         return work
 
     stages = [
-        Stage(name="small", work=note("small"), threads=num_threads),
-        Stage(name="large", work=note("large"), threads=num_threads, ahead=2),
+        Stage(name="small", work=note("small"), threads=3),
+        Stage(name="large", work=note("large"), threads=3, ahead=2),
     ]
     with Pipeline(range(30), stages, ahead=7) as results:
         for taken in range(5):
-            wait_until(
-                lambda taken=taken: (len(begun["small"]), len(begun["large"])) == (taken + 7, taken + 2)  # type: ignore[misc]
-            )
+            wait_until(lambda taken=taken: (len(begun["small"]), len(begun["large"])) == (taken + 7, taken + 2))
             time.sleep(0.01)
             assert (len(begun["small"]), len(begun["large"])) == (taken + 7, taken + 2)
             assert next(results) == taken
         assert list(results) == list(range(5, 30))
 
 
-@pytest.mark.parametrize("ahead", [1, 4, 50])
+@pytest.mark.parametrize("ahead", [1, 50])
 def test_a_stage_may_take_items_in_order(ahead: int) -> None:
     entered: list[int] = []
 
@@ -137,7 +106,7 @@ def test_a_stage_may_take_items_in_order(ahead: int) -> None:
     assert entered == list(range(3, 33))
 
 
-@pytest.mark.parametrize("failing", [0, 5, 29])
+@pytest.mark.parametrize("failing", [0, 29])
 def test_a_stage_in_order_does_not_wait_for_an_item_that_has_failed(failing: int) -> None:
     def work(number: int) -> int:
         if number == failing:
@@ -155,8 +124,7 @@ def test_a_stage_in_order_does_not_wait_for_an_item_that_has_failed(failing: int
     assert not threads()
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 8])
-@pytest.mark.parametrize("stage", ["first", "second"])
+@pytest.mark.parametrize(("ahead", "stage"), [(0, "first"), (1, "second"), (8, "first"), (8, "second")])
 def test_an_exception_comes_in_the_place_of_its_item(ahead: int, stage: str) -> None:
     def fail(name: str) -> Callable[[int], int]:
         def work(number: int) -> int:
@@ -176,20 +144,6 @@ def test_an_exception_comes_in_the_place_of_its_item(ahead: int, stage: str) -> 
     assert not threads()
 
 
-def test_items_before_a_failed_one_are_not_lost() -> None:
-    def work(number: int) -> int:
-        if number == 3:
-            raise OSError("the disk failed")
-        # The failure is there long before these.
-        time.sleep(0.02 if number < 3 else 0)
-        return number
-
-    results = Pipeline(range(9), [Stage(name="read", work=work, threads=4)], ahead=6)
-    assert [next(results) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(OSError, match="the disk failed"):
-        next(results)
-
-
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_a_stage_cannot_end_the_loop_as_if_there_were_no_more_items(ahead: int) -> None:
     def work(number: int) -> int:
@@ -200,22 +154,13 @@ def test_a_stage_cannot_end_the_loop_as_if_there_were_no_more_items(ahead: int) 
     assert caught.value.__notes__ == ["Raised by stage 'read' of item 0."]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
 def test_whatever_ends_a_stage_reaches_the_caller(error: type[BaseException]) -> None:
     def work(number: int) -> int:
         raise error
 
     with pytest.raises(error):
         list(Pipeline(range(3), [Stage(name="read", work=work)], ahead=2))
-    assert not threads()
-
-
-def test_a_receiver_that_fails_ends_the_pipeline() -> None:
-    def receive(number: int) -> int:
-        raise RuntimeError("the device failed")
-
-    with pytest.raises(RuntimeError, match="the device failed"):
-        list(Pipeline(range(9), [Stage(name="late", work=late)], ahead=2, receive=receive))
     assert not threads()
 
 
@@ -238,34 +183,10 @@ def test_closing_waits_for_the_work_that_is_under_way_and_drops_the_rest() -> No
     results.close()
 
 
-def test_a_with_block_that_fails_ends_the_threads() -> None:
-    def loop() -> None:
-        with Pipeline(range(99), [Stage(name="late", work=late)], ahead=4) as results:
-            raise RuntimeError(f"the loop failed at {next(results)}")
-
-    with pytest.raises(RuntimeError, match="the loop failed at 0"):
-        loop()
-    assert not threads()
-
-
 def test_a_loop_that_is_left_early_ends_the_threads() -> None:
     for number in Pipeline(range(10_000), [Stage(name="late", work=late, threads=2)], ahead=4):
         if number == 30:
             break
-    wait_until(lambda: not threads())
-
-
-def test_a_pipeline_in_a_circle_of_references_is_collected() -> None:
-    class Holder:
-        def __init__(self) -> None:
-            self.own = self
-            self.results = Pipeline(range(10_000), [Stage(name="late", work=late, threads=2)], ahead=4)
-
-    def begin() -> None:
-        assert next(Holder().results) == 0
-
-    begin()
-    gc.collect()
     wait_until(lambda: not threads())
 
 
@@ -364,46 +285,18 @@ def test_counters_say_what_each_stage_does(ahead: int) -> None:
         assert load.waited_s < 0.1 < sample.waited_s
 
 
-def interrupted(script: str) -> subprocess.CompletedProcess[str]:
-    """Run a program, and send it Ctrl-C when it says so."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "waiting\n"
-    time.sleep(0.2)
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=240)
-    return subprocess.CompletedProcess([], process.returncode, out, err)
-
-
 PROGRAM = """
-import sys, threading, time
+import time
 from sagann.runtime.loading.pipeline import Pipeline
 from sagann.runtime.loading.stages import Stage
-def say(word):
-    # In one piece: print writes the end of the line by itself, and two threads write.
-    sys.stdout.write(word + "\\n")
-    sys.stdout.flush()
 def work(number):
-    if number == 1:
-        say("waiting")
-        time.sleep({work_s})
+    time.sleep(0.5 * number)
     return number
-results = Pipeline(range(9), [Stage(name="load", work=work)], ahead=2)
+next(Pipeline(range(9), [Stage(name="load", work=work)], ahead=2))
+print("done")
 """
 
 
-def test_ctrl_c_ends_a_wait() -> None:
-    done = interrupted(PROGRAM.format(work_s=1) + "list(results)")
-    assert done.returncode == -signal.SIGINT
-    assert done.stderr.endswith("KeyboardInterrupt\n")
-
-
 def test_a_process_ends_although_a_pipeline_is_open() -> None:
-    program = PROGRAM.format(work_s=0.5) + "next(results); say('done')"
-    done: Any = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=True
-    )
-    assert sorted(done.stdout.split()) == ["done", "waiting"]
-    assert done.stderr == ""
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240, check=True)
+    assert (ran.stdout, ran.stderr) == ("done\n", "")

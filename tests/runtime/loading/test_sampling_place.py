@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph import Graph
@@ -18,6 +18,7 @@ from sagann.runtime.tiered import DeviceFeatures, DeviceTopology
 from tests.graphs import labelled_graph
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.runtime.device.late_streams import LateStreams
+from tests.runtime.loading import batches
 
 pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
@@ -31,33 +32,27 @@ def of(graph: Graph, **options: Any) -> MiniBatches:
     return MiniBatches(graph, **{"fanouts": [3, 2], "batch_size": 16, **options})
 
 
-def arrays_of(batch: MiniBatch) -> list[Tensor]:
-    # Blocks that the processor samples have their out-edges as well.
+def with_out_edges(batch: MiniBatch) -> MiniBatch:
+    """A batch with the out-edges that blocks of the processor have."""
     blocks = tuple(block.with_edge_data() for block in batch.blocks)
     for block in blocks:
         block.csr()
-    arrays: list[Tensor] = []
-    replace(batch, blocks=blocks).mapped(lambda array: arrays.append(array) or array)
-    return arrays
+    return replace(batch, blocks=blocks)
 
 
-def assert_same(ours: list[MiniBatch], expected: list[MiniBatch]) -> None:
-    assert len(ours) == len(expected) > 1
-    for batch, other in zip(ours, expected, strict=True):
-        for found, wanted in zip(arrays_of(batch), arrays_of(other), strict=True):
-            assert found.dtype == wanted.dtype
-            assert torch.equal(found, wanted)
+def assert_same(ours: Iterable[MiniBatch], expected: Iterable[MiniBatch]) -> None:
+    found = list(map(with_out_edges, ours))
+    assert len(found) > 1
+    batches.assert_same(found, list(map(with_out_edges, expected)))
 
 
 @interpreted
-@pytest.mark.parametrize("features", ["processor", "device", "none"])
-@pytest.mark.parametrize("ahead", [0, 6])
+@pytest.mark.parametrize(("features", "ahead"), [("processor", 0), ("device", 6), ("none", 6)])
 def test_batches_are_those_that_the_processor_samples(
     monkeypatch: pytest.MonkeyPatch, features: str, ahead: int
 ) -> None:
     monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
     graph = labelled_graph()
-    assert isinstance(graph.features, Tensor)
     expected = of(graph if features != "none" else replace(graph, features=None))
     if features == "device":
         graph = replace(graph, features=DeviceFeatures(graph.features, "30%", devices=SimulatedDevices()))
@@ -65,10 +60,10 @@ def test_batches_are_those_that_the_processor_samples(
         graph = replace(graph, features=None)
     ours = of(graph, sample_on=sampled_by(graph), ahead=ahead)
     for epoch in range(2):
-        assert_same(list(ours.batches(epoch)), list(expected.batches(epoch)))
-    with ours.batches(0) as batches:
-        assert sum(batch.num_edges for batch in batches) == batches.counters[0].rows
-        assert [stage.name for stage in batches.counters] == ["sample", "load", "copy", "caller"]
+        assert_same(ours.batches(epoch), expected.batches(epoch))
+    with ours.batches(0) as epoch:
+        assert sum(batch.num_edges for batch in epoch) == epoch.counters[0].rows
+        assert [stage.name for stage in epoch.counters] == ["sample", "load", "copy", "caller"]
 
 
 @interpreted
@@ -77,12 +72,7 @@ def test_links_may_be_sampled_on_a_device(monkeypatch: pytest.MonkeyPatch) -> No
     graph = labelled_graph()
     given: dict[str, Any] = {"fanouts": [2], "batch_size": 64, "ahead": 0}
     ours = LinkBatches(graph, graph.topology, sample_on=sampled_by(graph), **given)
-    assert_same(list(ours.batches(1)), list(LinkBatches(graph, graph.topology, **given).batches(1)))
-
-
-def test_the_processor_samples_by_default() -> None:
-    graph = labelled_graph()
-    assert_same(list(of(graph, sample_on="cpu").batches(0)), list(of(graph).batches(0)))
+    assert_same(ours.batches(1), LinkBatches(graph, graph.topology, **given).batches(1))
 
 
 def test_who_cannot_sample_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,4 +102,4 @@ def test_a_device_has_the_batches_of_the_processor(threads: int, ahead: int) -> 
     expected = of(graph, batch_size=64)
     for epoch in range(2):
         found = [batch.mapped(lambda array: array.cpu()) for batch in ours.batches(epoch)]
-        assert_same(found, list(expected.batches(epoch)))
+        assert_same(found, expected.batches(epoch))

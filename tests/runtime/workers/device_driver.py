@@ -7,38 +7,30 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from sagann.graph import Graph
 from sagann.nn import GNN, ModelConfig, build_model
 from sagann.partition import cost_features
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.workers import Workers
 from sagann.runtime.workers.carriers import DeviceCarrier, Parcel
 from sagann.saga import NaiveEngine, using_engine
-from sagann.saga.engine import Engine
 from sagann.train import TrainConfig, Trainer, assembly, balancer
-from sagann.train.contract import Contract
-from sagann.train.epoch_source import WholeGraph
-from sagann.train.predictor import Predictor
 from tests.graphs import labelled_graph
-from tests.runtime.in_memory.test_batch_norm import OfVertices
-from tests.runtime.workers.epochs import Numbers, trained
-from tests.runtime.workers.exactness_driver import GatedLayer, several
+from tests.runtime.workers.exactness_driver import Case, GatedLayer, Numbers, normed, prepared_by, several, trained
 from tests.runtime.workers.processes import run_workers
 from tests.simulated_device import SIMULATED, SimulatedTensor, register
 from tests.train.runs import community_graph
 
 SIZE = 3
 EPOCHS = 6
-Case = tuple[str, Callable[[], nn.Module], Graph, Engine]
 
 
 class SimulatedCarrier(DeviceCarrier):
@@ -58,47 +50,35 @@ def values(tensor: Tensor) -> Tensor:
     return tensor.values
 
 
-def normed() -> GNN:
-    layers = [GatedLayer(8, 16), OfVertices(16, 6), GatedLayer(6, 3)]
-    return GNN(layers, norms=[nn.BatchNorm1d(16, momentum=None), nn.BatchNorm1d(6, affine=False)])
-
-
 def cases() -> Iterator[Case]:
-    graph = labelled_graph()
-    for name in ("gcn", "gat", "sage", "maxpool-gcn"):
+    graph, compiled = labelled_graph(), CompiledEngine()
+    typed = labelled_graph(types=3)
+    for name, on in (("gat", graph), ("maxpool-gcn", graph), ("rgcn", typed)):
         config = ModelConfig(model=name, hidden=8, dropout=0.0)
-        yield name, lambda config=config: build_model(config, graph), graph, CompiledEngine()
-    yield "README", lambda: GNN([GatedLayer(8, 16), GatedLayer(16, 3)]), graph, CompiledEngine()
-    yield "README, naive", lambda: GNN([GatedLayer(8, 16), GatedLayer(16, 3)]), graph, NaiveEngine()
-    yield "several, with edges that are dropped", several, graph, CompiledEngine()
-    typed, relations = labelled_graph(types=3), ModelConfig(model="rgcn", hidden=8, dropout=0.0)
-    yield "rgcn", lambda: build_model(relations, typed), typed, CompiledEngine()
-    yield "batch norms", normed, graph, CompiledEngine()
+        yield Case(name, partial(build_model, config, on), on, compiled)
+    yield Case("README, naive", gated, graph, NaiveEngine())
+    yield Case("several, with edges that are dropped", several, graph, compiled)
+    yield Case("batch norms", partial(normed, 0.0), graph, compiled)
 
 
-def on_processor(numbers: Numbers) -> Numbers:
-    return {name: each.cpu() for name, each in numbers.items()}
+def gated() -> GNN:
+    return GNN([GatedLayer(8, 16), GatedLayer(16, 3)])
 
 
 def numbers_of(case: Case, workers: Workers | None, device: torch.device) -> Numbers:
     """Losses, gradients, logits and embeddings; of workers, a part of the epochs after vertices have moved."""
-    _, build, graph, engine = case
-    torch.manual_seed(5)
-    model = build()
-    with using_engine(engine):
-        predictor = Predictor(model, Contract.of(graph), device=device, workers=workers)
-        prepared = predictor.prepare(graph)
-        source = WholeGraph(predictor, prepared)
-        found, _ = trained(model, source)
+    with using_engine(case.engine):
+        predictor, prepared = prepared_by(case, workers, device=device, dtype=torch.float32)
+        found = trained(predictor, prepared)
         if (part := prepared.part) is not None:
             require_place(part.topology, device)
-            size, num_vertices = part.workers.size, graph.num_vertices
+            size, num_vertices = part.workers.size, case.graph.num_vertices
             part.move((0, *(num_vertices * number // (size + 1) for number in range(2, size + 1)), num_vertices))
             require_place(part.topology, device)
             assert part.features.device == device
-        found |= {f"moved {name}": each for name, each in trained(model, source)[0].items()}
+        found |= {f"moved {name}": each for name, each in trained(predictor, prepared).items()}
         found["embeddings"] = predictor.embed(prepared)
-    return on_processor(found)
+    return {name: each.cpu() for name, each in found.items()}
 
 
 def require_place(topology: Any, device: torch.device) -> None:
@@ -110,17 +90,13 @@ def require_place(topology: Any, device: torch.device) -> None:
 
 def balanced(workers: Workers, device: torch.device) -> list[Any]:
     """What workers that are balanced by cost tell of two epochs."""
-    graph = labelled_graph()
-    torch.manual_seed(5)
-    model = GNN([GatedLayer(8, 16), GatedLayer(16, 3)])
-    predictor = Predictor(model, Contract.of(graph), device=device, workers=workers)
-    prepared = predictor.prepare(graph)
-    source = WholeGraph(predictor, prepared)
+    case = Case("balanced", gated, labelled_graph(), CompiledEngine())
+    predictor, prepared = prepared_by(case, workers, device=device, dtype=torch.float32)
     settles = balancer.Balancer(prepared.part)
     settles.begin()
     found = []
     for epochs_left in (2, 1, 0):
-        trained(model, source)
+        trained(predictor, prepared)
         found.append(settles.settle(epochs_left).to_json())
     return found
 
@@ -144,7 +120,7 @@ def runs_of(workers: Workers, folder: Path, device: torch.device) -> dict[str, l
         return device
 
     found = {"alone": run_of(None, None)} if workers.is_first else {}
-    assembly.device_together = simulated  # type: ignore[assignment]
+    assembly.device_together = simulated
     found["whole"] = run_of(workers, folder / "whole")
     run_of(workers, folder / "stopped", epochs=EPOCHS // 2)
     found["resumed"] = run_of(workers, folder / "stopped", resume=True)
@@ -162,8 +138,8 @@ def work(workers: Workers, folder: Path) -> None:
             travelled.setdefault(doing, set()).add(tensor.device.type)
         return begin(sends, receives, doing, **options)
 
-    workers.begin = watched  # type: ignore[method-assign]
-    found = {case[0]: numbers_of(case, workers, device) for case in cases()}
+    workers.begin = watched
+    found = {case.name: numbers_of(case, workers, device) for case in cases()}
     torch.save(found, folder / f"worker {workers.rank}.pt")
     told = balanced(workers, device)
     text = {
@@ -173,7 +149,9 @@ def work(workers: Workers, folder: Path) -> None:
     }
     (folder / f"worker {workers.rank}.json").write_text(json.dumps(text))
     if workers.is_first:
-        torch.save({case[0]: numbers_of(case, None, torch.device("cpu")) for case in cases()}, folder / "alone.pt")
+        torch.save(
+            {case.name: numbers_of(case, None, torch.device("cpu")) for case in cases()}, folder / "alone.pt"
+        )
 
 
 def main(folder: Path) -> None:

@@ -93,15 +93,6 @@ def ask(workers: Workers) -> None:
     workers.any(False, "agreeing on the next epoch")
 
 
-def compute_meanwhile(workers: Workers) -> None:
-    """Compute while rows travel, then wait for them."""
-    mine = torch.ones(1 << 20)
-    found = {rank: torch.empty_like(mine) for rank in workers.others}
-    finish = workers.begin(dict.fromkeys(workers.others, mine), found, "exchanging rows of the halo")
-    time.sleep(0.5)
-    finish()
-
-
 def stream_meanwhile(workers: Workers) -> None:
     """Compute while a thread exchanges a block with each other worker, then wait for it."""
     size = workers.size
@@ -179,8 +170,6 @@ def main(folder: Path) -> None:
         for name, number, wait, timeout_s in (
             ("killed", signal.SIGKILL, ask, LONG_S),
             ("stopped", signal.SIGSTOP, ask, TIMEOUT_S),
-            ("killed meanwhile", signal.SIGKILL, compute_meanwhile, LONG_S),
-            ("stopped meanwhile", signal.SIGSTOP, compute_meanwhile, TIMEOUT_S),
             ("killed beside", signal.SIGKILL, stream_meanwhile, LONG_S),
             ("stopped beside", signal.SIGSTOP, stream_meanwhile, TIMEOUT_S),
         ):

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from tests.runtime.workers.device_driver import EPOCHS, SIZE, cases
-from tests.runtime.workers.epochs import Numbers
+from tests.runtime.workers.exactness_driver import Numbers, require_same
 from tests.runtime.workers.processes import run_driver
 from tests.shared import SharedFolder
-from tests.tolerances import largest
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(900)]
 RELATIVE = 1e-5
@@ -41,25 +40,11 @@ def said(folder: Path, rank: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", [name for name, *_ in cases()])
+@pytest.mark.parametrize("name", [case.name for case in cases()])
 def test_workers_on_devices_compute_what_one_processor_computes(folder: Path, name: str) -> None:
     expected: Numbers = torch.load(folder / "alone.pt")[name]
-    # Gradients of an epoch are measured by the largest of them.
-    scale = {
-        key: max(1.0, largest(*(expected[other] for other in expected if other.split()[-1] == key.split()[-1])))
-        for key in expected
-    }
     for rank in range(SIZE):
-        found: Numbers = torch.load(folder / f"worker {rank}.pt")[name]
-        assert found.keys() == expected.keys()
-        for key, value in found.items():
-            torch.testing.assert_close(
-                value,
-                expected[key],
-                rtol=RELATIVE,
-                atol=RELATIVE * scale[key],
-                msg=lambda text, at=(rank, key): f"{at}: {text}",
-            )
+        require_same(torch.load(folder / f"worker {rank}.pt")[name], expected, RELATIVE, f"worker {rank}")
 
 
 def test_rows_and_gradients_travel_from_device_to_device(folder: Path) -> None:

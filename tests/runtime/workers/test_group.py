@@ -58,10 +58,9 @@ def test_transfers_that_travel_together_are_told_apart(folder: Path) -> None:
 
 DOING = {
     "": "agreeing on the next epoch",
-    " meanwhile": "exchanging rows of the halo",
     " beside": "exchanging rows of the halo",
 }
-"What workers do that wait, that compute meanwhile and wait then, and that have a thread exchange blocks meanwhile."
+"What workers do that wait, and that have a thread exchange blocks meanwhile."
 of_every_wait = pytest.mark.parametrize("when", DOING)
 
 
@@ -99,7 +98,7 @@ def test_a_process_that_torchrun_did_not_start_has_nobody_to_join(monkeypatch: p
         pass
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 1e-5, 1e10, math.nan, "60", True])
+@pytest.mark.parametrize("seconds", [0, 1e10, math.nan, "60"])
 def test_nobody_waits_so_long(seconds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")

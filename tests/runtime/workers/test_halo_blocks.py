@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Event
 
 import pytest
 import torch
@@ -54,11 +53,7 @@ def exchanged(
 
 
 def for_peers(part: PartIntervals, kind: str) -> list[Block]:
-    return [
-        Block(kind, "h", interval, peer)  # type: ignore[arg-type]
-        for interval in part.own
-        for peer in part.sent_by(interval)
-    ]
+    return [Block(kind, "h", interval, peer) for interval in part.own for peer in part.sent_by(interval)]
 
 
 def sent_and_returned(part: WorkerPart, rows: Tensor, host: Host, *, count: int, piece_bytes: int) -> Tensor:
@@ -87,7 +82,7 @@ def sent_and_returned(part: WorkerPart, rows: Tensor, host: Host, *, count: int,
     return total
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_rows_of_the_halo_come_and_their_gradients_go_back(name: str, size: int) -> None:
     topology = TOPOLOGIES[name]
@@ -105,7 +100,7 @@ def test_rows_of_the_halo_come_and_their_gradients_go_back(name: str, size: int)
     assert_close(torch.cat([added for added, _ in found]), 2 * rows * readers[:, None])
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 40, 1 << 20])
+@pytest.mark.parametrize("piece_bytes", [1, 1 << 20])
 def test_the_size_of_pieces_changes_nothing(piece_bytes: int, tmp_path: Path) -> None:
     topology: Topology = random_topology(60, 400)
     rows = torch.randn(60, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -149,73 +144,11 @@ class Streamed:
         return torch.equal(torch.cat([self.host.get(block)[""] for block in self.halo]), self.halo_rows)
 
 
-@pytest.mark.parametrize("goes_down", [(False, False), (True, True), (False, True)])
-def test_rows_travel_in_the_order_in_which_either_side_makes_them(goes_down: tuple[bool, bool]) -> None:
-    def work(workers: Workers) -> bool:
-        streamed = Streamed(workers)
-        sends = streamed.sends[::-1] if goes_down[workers.rank] else streamed.sends
-        travel = begun(streamed.blocks, streamed.part, streamed.host, sends, streamed.halo)
-        for block in sends:
-            if block is sends[-1]:
-                # Rows of the other worker's first interval come while the last one is not made.
-                wait_until(lambda: any(each in streamed.host._blocks for each in streamed.halo))
-            streamed.put(block)
-            travel.send(block, lambda: None)
-        travel.wait()
-        return streamed.received()
-
-    assert in_threads(work, 2) == [True, True]
-
-
 def wait_until(holds: Callable[[], bool]) -> None:
     since_s = time.monotonic()
     while not holds():
         assert time.monotonic() - since_s < 60
         time.sleep(0.001)
-
-
-def test_a_block_goes_when_it_is_stored() -> None:
-    def work(workers: Workers) -> bool:
-        streamed, stored = Streamed(workers), Event()
-        travel = begun(streamed.blocks, streamed.part, streamed.host, streamed.sends, streamed.halo)
-        for block in streamed.sends:
-            travel.send(block, lambda: assert_set(stored))
-        assert not streamed.host._blocks
-        for block in streamed.sends:
-            streamed.put(block)
-        stored.set()
-        travel.wait()
-        return streamed.received()
-
-    def assert_set(event: Event) -> None:
-        assert event.wait(60)
-
-    assert in_threads(work, 3) == [True] * 3
-
-
-def test_exchanges_that_are_under_way_together_end_one_after_the_other() -> None:
-    def work(workers: Workers) -> bool:
-        streamed = Streamed(workers)
-        first = begun(streamed.blocks, streamed.part, streamed.host, streamed.sends, streamed.halo)
-        again = [block._replace(name="again") for block in streamed.sends]
-        halo = [block._replace(name="again") for block in streamed.halo]
-        second = begun(streamed.blocks, streamed.part, streamed.host, again, halo, after=first)
-        for block, other in zip(streamed.sends, again, strict=True):
-            streamed.put(block)
-            streamed.host.put(other, streamed.host.get(block))
-            second.send(other, lambda: None)
-        assert not second._is_done
-        for block in streamed.sends:
-            first.send(block, lambda: None)
-        second.wait()
-        first.wait()
-        same = [
-            torch.equal(*(streamed.host.get(each)[""] for each in pair))
-            for pair in zip(streamed.halo, halo, strict=True)
-        ]
-        return streamed.received() and all(same)
-
-    assert in_threads(work, 3) == [True] * 3
 
 
 def test_an_error_of_the_thread_reaches_the_one_that_computes() -> None:
@@ -300,27 +233,3 @@ def test_only_the_time_in_which_another_worker_is_waited_for_counts() -> None:
         return streamed.received()
 
     assert in_threads(work, 2) == [True, True]
-
-
-def test_a_worker_that_sends_nothing_is_named_and_its_exchange_is_aborted() -> None:
-    def work(workers: Workers) -> str:
-        streamed = Streamed(workers)
-        travel = begun(streamed.blocks, streamed.part, streamed.host, streamed.sends, streamed.halo)
-        if workers.rank == 1:
-            # As a worker that computes for long: nothing is complete.
-            time.sleep(1.0)
-            travel.abort()
-            return str(travel._is_done)
-        workers.timeout_s = 0.2
-        for block in streamed.sends:
-            streamed.put(block)
-            travel.send(block, lambda: None)
-        since_s = time.monotonic()
-        with pytest.raises(WorkerError) as refused:
-            travel.wait()
-        assert 0.2 <= time.monotonic() - since_s < 60
-        return str(refused.value)
-
-    found = in_threads(work, 2)
-    assert found[0].startswith("worker 1 is gone: no answer within 0.2 s while testing")
-    assert found[1] == "True"

@@ -7,7 +7,6 @@ from itertools import combinations_with_replacement
 
 import pytest
 import torch
-from torch import Tensor
 
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology
@@ -27,19 +26,10 @@ def graph_of(topology: Topology) -> Graph:
     return Graph(topology=topology.with_edge_data(pair=weights), features=rows, num_edge_types=3)
 
 
-def divisions(num_vertices: int, size: int) -> list[tuple[int, ...]]:
-    """Bounds of parts: some empty, in several places."""
+def divisions(num_vertices: int) -> list[tuple[int, ...]]:
+    """Bounds of three parts: some empty, in several places."""
     cuts = sorted({0, 1, num_vertices // 3, num_vertices - 1, num_vertices} & set(range(num_vertices + 1)))
-    return [(0, *inner, num_vertices) for inner in combinations_with_replacement(cuts, size - 1)]
-
-
-def same(one: Tensor, other: Tensor) -> bool:
-    if is_sparse(one):
-        return all(
-            torch.equal(getattr(one, name)(), getattr(other, name)())
-            for name in ("crow_indices", "col_indices", "values")
-        )
-    return torch.equal(one, other)
+    return [(0, *inner, num_vertices) for inner in combinations_with_replacement(cuts, 2)]
 
 
 def require_part(part: WorkerPart, graph: Graph, bounds: tuple[int, ...]) -> None:
@@ -64,11 +54,10 @@ def require_part(part: WorkerPart, graph: Graph, bounds: tuple[int, ...]) -> Non
     )
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_parts_move_anywhere_and_back(name: str, size: int) -> None:
+def test_parts_move_anywhere_and_back(name: str) -> None:
     graph = graph_of(TOPOLOGIES[name])
-    order = divisions(graph.num_vertices, size)
+    order = divisions(graph.num_vertices)
     order = order[::2] + order[::-1]
 
     def work(workers: Workers) -> None:
@@ -82,7 +71,7 @@ def test_parts_move_anywhere_and_back(name: str, size: int) -> None:
                 part.move(bounds)
                 require_part(part, graph, bounds)
 
-    in_threads(work, size)
+    in_threads(work, 3)
 
 
 @pytest.mark.parametrize("is_opened", [True, False])
@@ -106,25 +95,6 @@ def test_sparse_features_move(is_opened: bool) -> None:
             assert part.first_value == int(graph.features.crow_indices()[part.vertices.start])
 
     in_threads(work, 2)
-
-
-def test_a_move_sends_what_others_get_and_no_more() -> None:
-    graph = Graph(topology=random_topology(60, 300), features=torch.randn(60, 4))
-
-    def work(workers: Workers) -> tuple[int, int]:
-        part = worker_part(graph, workers, opened=graph)
-        start, stop = part.bounds[1], part.bounds[1] + 5
-        before = workers.sent_bytes
-        part.move((0, stop, 60))
-        # Degrees of five vertices, sources and data of their edges; a count of edges, and ids of the halo, each with its length.
-        edges = int(graph.topology.indptr[stop] - graph.topology.indptr[start])
-        edge_bytes = 4 + sum(data[:1].nbytes for data in graph.topology.edge_data.values())
-        rows = 8 * 5 + edge_bytes * edges if workers.rank else 0
-        halo = len(part.topology.part.halo)
-        return workers.sent_bytes - before, rows + 2 * 8 + 8 + 8 * halo
-
-    for found, expected in in_threads(work, 2):
-        assert found == expected
 
 
 @pytest.mark.parametrize("name", ["features", "weight"])

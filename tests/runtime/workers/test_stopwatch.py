@@ -89,28 +89,3 @@ def test_pieces_of_a_step_have_their_seconds_without_waits(clock: Clock) -> None
         "backward 0": Lap(row_bytes=0, seconds=64.0),
     }
     assert watch.take() == {}
-
-
-def test_steps_add_up_until_they_are_taken(clock: Clock) -> None:
-    watch = Stopwatch()
-    for seconds in (1.0, 2.0):
-        watch.start()
-        clock.now_s += seconds
-        watch.exchange(row_bytes=8)
-        clock.now_s += 10 * seconds
-        watch.stop()
-    assert watch.take() == {
-        "forward 0": Lap(row_bytes=0, seconds=3.0),
-        "forward 1": Lap(row_bytes=8, seconds=30.0),
-    }
-
-
-def test_outside_of_a_step_nothing_is_measured(clock: Clock) -> None:
-    watch = Stopwatch()
-    number = watch.exchange(row_bytes=64)
-    clock.now_s += 1.0
-    watch.give_back(number)
-    watch.turn()
-    watch.stop()
-    assert number == 0
-    assert watch.take() == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,15 @@ from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.backend import DeviceBackend
 from sagann.runtime.device.parcels import tensors_of
 from sagann.runtime.workers import Workers
-from sagann.train.epoch_source import WholeGraph
+from sagann.train.contract import Contract
+from sagann.train.predictor import Predictor
 from sagann.train.streaming import Streaming
 from tests.runtime.device.late_streams import LateStreams
-from tests.runtime.workers.epochs import Numbers, trained
-from tests.runtime.workers.streamed_driver import budget_of, cases, in_double, prepared_by
+from tests.runtime.workers.exactness_driver import CPU, Numbers, budget_of, cases, require_same, trained
 from tests.runtime.workers.threads import in_threads
 from tests.threads import left_threads
-from tests.tolerances import assert_close, largest
 
-CASES = {name: (build, graph) for name, build, graph in cases()}
+CASES = {case.name: case for case in cases()}
 
 
 @pytest.fixture
@@ -59,30 +59,29 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[LateStreams]:
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-@pytest.mark.parametrize("name", ["extremes", "jumping", "batch norms of edges"])
+@pytest.mark.parametrize("name", ["several", "jumping", "empty parts, batch norms of edges"])
 def test_numbers_are_those_of_one_process(
     devices: list[LateStreams], name: str, on_disk: bool, tmp_path: Path
 ) -> None:
-    build, graph = CASES[name]
-    making = threading.Lock()
+    case, making = CASES[name], threading.Lock()
+    graph = replace(case.graph, features=case.graph.features.double())
 
     def numbers(workers: Workers | None) -> Numbers:
         # Threads have one source of random numbers.
         with making:
-            predictor = prepared_by(build, graph, workers)
-        prepared = predictor.prepare(in_double(graph))
+            torch.manual_seed(5)
+            model = case.build().double()
+        predictor = Predictor(model, Contract.of(graph), device=CPU, workers=workers)
+        prepared = predictor.prepare(graph)
         if workers is not None:
             spill = tmp_path / str(workers.rank) if on_disk else None
             predictor.stream_within(Streaming(memory_bytes=budget_of(predictor, prepared.part), spill=spill))
-        found, _ = trained(predictor.model, WholeGraph(predictor, prepared))
+        found = trained(predictor, prepared)
         predictor.release()
         return found
 
     alone = numbers(None)
     for found in in_threads(numbers, 2):
-        assert found.keys() == alone.keys()
-        for key, value in found.items():
-            # Gradients that a BatchNorm takes away are 0 but for rounding.
-            assert_close(value, alone[key], scale=max(1.0, largest(alone[key])))
+        require_same(found, alone, 1e-10, name)
     assert all(copied > 0 for each in devices[-2:] for copied in each.copied.values())
     assert not left_threads()

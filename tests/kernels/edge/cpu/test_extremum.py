@@ -14,14 +14,14 @@ TOPOLOGIES = odd_topologies()
 
 
 def test_the_gradient_of_a_hub_does_not_drift() -> None:
-    num_dst = 300_000
+    num_dst = 100_000
     topology = Topology.from_coo(src=torch.zeros(num_dst).long(), dst=torch.arange(num_dst), num_src=num_dst)
     found = scatter_extremum(topology, torch.arange(num_dst)[:, None], torch.full((num_dst, 1), 0.1))
     torch.testing.assert_close(found[0].item(), 0.1 * num_dst, rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-@pytest.mark.parametrize("shape", [(1,), (41,), (3, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(1,), (3, 5)], ids=str)
 def test_equals_autograd(name: str, shape: tuple[int, ...]) -> None:
     topology = TOPOLOGIES[name]
     generator = torch.Generator().manual_seed(0)

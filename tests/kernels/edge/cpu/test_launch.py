@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import signal
 import subprocess
 import sys
 
 import pytest
-
-from sagann.kernels.edge.cpu import launch
 
 INTERRUPTED = """
 import ctypes, signal, sys, threading, time
@@ -27,7 +24,7 @@ def kernel(args):
     # What is raised in here is lost.
     while sys._current_frames()[caller.ident].f_code.co_name == "kernel":
         time.sleep(0.01)
-    for _ in range({presses}):
+    for _ in range(3):
         time.sleep(0.1)
         signal.pthread_kill(caller.ident, signal.SIGINT)
     time.sleep(0.2)
@@ -41,15 +38,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="the system signals no single thread")
-@pytest.mark.parametrize("presses", [0, 1, 3])
-def test_an_interrupt_waits_for_the_threads_that_still_use_the_arrays(presses: int) -> None:
-    program = [sys.executable, "-c", INTERRUPTED.format(presses=presses)]
+def test_an_interrupt_waits_for_the_threads_that_still_use_the_arrays() -> None:
+    program = [sys.executable, "-c", INTERRUPTED]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=240)
-    assert (ended.stdout, ended.stderr) == ("interrupted [7]\n" if presses else "", "")
-
-
-def test_python_threads_run_the_kernel_as_often_as_there_are_threads() -> None:
-    ran: list[int] = []
-    kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ran.append)
-    launch._on_python_threads(ctypes.cast(kernel, ctypes.c_void_p).value, 7, 3)
-    assert ran == [7, 7, 7]
+    assert (ended.stdout, ended.stderr) == ("interrupted [7]\n", "")

@@ -85,7 +85,7 @@ def report(
     warps: int = 1,
 ) -> None:
     """Compile and print."""
-    names = entry.arg_names  # type: ignore[attr-defined]
+    names = entry.arg_names
     attrs = {(at,): [["tt.divisibility", 16]] for at, arg in enumerate(names) if arg in aligned}
     types = {arg: "constexpr" if arg in constants else types[arg] for arg in names}
     at = {(names.index(arg),): value for arg, value in constants.items()}
