@@ -46,13 +46,6 @@ def test_only_a_part_that_is_needed_fails() -> None:
     assert [row[1] for row in rows(doctor_tables.findings_table(findings))] == ["ok", "failed", "-"]
 
 
-def test_what_is_always_needed() -> None:
-    versions = core_versions()
-    assert {"torch", "numpy", "numba", "pyarrow", "typer", "rich"} <= set(versions)
-    assert versions["torch"] == metadata.version("torch")
-    assert "pytest" not in versions
-
-
 def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = [
         "torch>=2",
@@ -71,12 +64,3 @@ def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", version)
     assert extras() == {"a": {"present": "1.2"}, "b": {"absent": None, "present": "1.2"}}
     assert core_versions() == {"torch": None}
-
-
-def test_without_an_installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def requires(_: str) -> list[str]:
-        raise metadata.PackageNotFoundError("sagann")
-
-    monkeypatch.setattr(metadata, "requires", requires)
-    assert core_versions() == {}
-    assert extras() == {}
