@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,17 @@ from sagann.graph import Graph, Topology
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.nn import ModelConfig
 from sagann.saga import SagaLayer
-from sagann.train import Contract, Predictor, Reporter, TrainConfig, Trainer, TrainResult
+from sagann.train import (
+    Contract,
+    EpochProgress,
+    EpochRecord,
+    Predictor,
+    Reporter,
+    RunInfo,
+    TrainConfig,
+    Trainer,
+    TrainResult,
+)
 
 CPU = torch.device("cpu")
 
@@ -65,6 +76,44 @@ class Plain(nn.Module):
 
     def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
         return self.linear(x)
+
+
+class CrashError(Exception):
+    """Ends a run, as a crash would."""
+
+
+def crash() -> None:
+    raise CrashError
+
+
+class Heard(Reporter):
+    """Keeps what it is told, and calls a function after a batch of an epoch, or after an epoch where the batch is 0."""
+
+    def __init__(self, epoch: int | None = None, batch: int = 0, call: Callable[[], object] = crash) -> None:
+        self.place, self.call = (epoch, batch), call
+        self.messages: list[str] = []
+        self.batches: list[EpochProgress] = []
+        self.records: list[EpochRecord] = []
+        self.results: list[TrainResult] = []
+
+    def on_start(self, info: RunInfo) -> None:
+        self.info = info
+
+    def on_batch(self, progress: EpochProgress) -> None:
+        self.batches.append(progress)
+        if (progress.epoch, progress.batch) == self.place:
+            self.call()
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        self.records.append(record)
+        if (record.epoch, 0) == self.place:
+            self.call()
+
+    def on_end(self, result: TrainResult) -> None:
+        self.results.append(result)
+
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
 
 
 def seeded_model(kind: type[nn.Module] = TwoLayers, *, seed: int = 0, **options: Any) -> nn.Module:
@@ -141,6 +190,12 @@ def sparse_graph() -> Graph:
     return replace(graph, features=csr_tensor(offsets, columns, x[vertices, columns], num_columns=x.shape[1]))
 
 
+def lines_of(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of a run's history without what a clock says."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in ("epoch_s", "mteps")} for line in lines]
+
+
 def trainer_of(
     model: nn.Module | ModelConfig | None = None,
     graph: Graph | None = None,
@@ -153,3 +208,11 @@ def trainer_of(
     model = model if model is not None else seeded_model()
     graph = graph if graph is not None else community_graph()
     return Trainer(model, graph, TrainConfig(**options), run_dir=run_dir, reporter=reporter)
+
+
+def fit_until(epoch: int, batch: int, *given: Any, **options: Any) -> TrainResult:
+    """Train until a batch of an epoch, and stop there as Ctrl-C does; after the epoch where the batch is 0."""
+    heard = Heard(epoch, batch)
+    trainer = trainer_of(*given, reporter=heard, **options)
+    heard.call = trainer.stop
+    return trainer.fit()

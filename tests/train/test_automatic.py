@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from sagann.errors import InputError
 from sagann.free_space import Memory
@@ -20,10 +19,10 @@ from sagann.nn import ModelConfig, build_model
 from sagann.runtime.streaming.stream import dense_bytes
 from sagann.saga.engine import NaiveEngine, using_engine
 from sagann.storage import load_graph, save_graph
-from sagann.train import Contract, Reporter, TrainConfig, Trainer, TrainResult, automatic
-from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE, automatic_budget
+from sagann.train import Reporter, TrainConfig, Trainer, TrainResult, automatic
+from sagann.train.automatic import MARGIN_BYTES, MARGIN_SHARE
 from tests.runtime.memory_driver import generated
-from tests.train.runs import Mixing, Plain, community_graph, seeded_model
+from tests.train.runs import Mixing, community_graph, seeded_model
 
 MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
 KIB = 1 << 10
@@ -180,37 +179,6 @@ def test_other_engines_are_left_alone(free: Free) -> None:
     free(0)
     with using_engine(NaiveEngine()):
         assert train()[1] == []
-
-
-@pytest.mark.parametrize("name", ["gat", "ggnn"])
-def test_the_estimates_enclose_what_is_planned(name: str) -> None:
-    graph = community_graph(600)
-    model = build_model(ModelConfig(model=name, layers=3, hidden=16), graph)
-    graph = model.prepare(graph)  # type: ignore[operator]
-    planned = dense_bytes(model, graph)
-    assert automatic._least_bytes(model, graph) < planned < automatic._most_bytes(model, graph)
-
-
-def test_a_streamed_run_holds_no_logits_of_all_vertices() -> None:
-    num_vertices, num_classes = 10_000_000, 172
-    sizes = Contract(
-        task="classification", num_outputs=num_classes, num_features=8, num_edge_types=0, num_vertices=num_vertices
-    )
-    graph, model = sizes.shape_only_graph(), seeded_model(Plain)
-    # In memory they would take more than what is left; of all vertices a few scores at a time are looked at.
-    left_bytes = automatic._room_bytes(model, graph, 8 << 30)
-    assert 3 << 30 < left_bytes < 6 << 30
-    assert automatic._logit_bytes(model, graph) == 4 * num_vertices * num_classes > left_bytes
-    few = torch.zeros(num_vertices, dtype=torch.bool)
-    few[:1000] = True
-    # What is measured together is a split.
-    assert 6 << 30 < automatic._room_bytes(model, replace(graph, splits={"train": few}), 8 << 30) < 7 << 30
-
-
-def test_nobody_is_told_where_there_is_nothing_to_say(free: Free) -> None:
-    free(None)
-    graph = community_graph(60)
-    assert automatic_budget(build_model(MODEL, graph), graph, pytest.fail) is None
 
 
 @pytest.mark.slow

@@ -180,17 +180,6 @@ def test_a_loss_has_one_name():
     assert TrainConfig(**json.loads(json.dumps(config.to_json()))) == config
 
 
-def test_json_and_back():
-    config = TrainConfig(
-        optimizer="SGD",
-        optimizer_options={"momentum": 0.9},
-        scheduler="StepLR",
-        scheduler_options={"step_size": 5},
-        patience=3,
-    )
-    assert TrainConfig(**json.loads(json.dumps(config.to_json()))) == config
-
-
 def test_sizes_of_a_hot_tier_that_are_understood():
     for hot in ("10%", "2GiB", "auto", "0%"):
         config = TrainConfig(sample=(5,), hot=hot, score="degree", cache="s3-fifo")

@@ -14,24 +14,6 @@ from sagann.train.identity import graph_difference, graph_identity
 from tests.train.runs import community_graph
 
 
-def test_json_and_back():
-    contract = Contract.of(community_graph())
-    assert Contract.from_json(json.loads(json.dumps(asdict(contract)))) == contract
-
-
-@pytest.mark.parametrize("multi_label", [False, True])
-@pytest.mark.parametrize("model", ["gcn", "ggnn"])
-@pytest.mark.parametrize("featureless", [False, True])
-def test_models_of_the_zoo_are_built_from_sizes_alone(multi_label, model, featureless):
-    graph = replace(community_graph(multi_label=multi_label), num_edge_types=2)
-    graph = replace(graph, features=None) if featureless else graph
-    shapes = Contract.of(graph).shape_only_graph()
-    assert Contract.of(shapes) == Contract.of(graph)
-    config = ModelConfig(model=model, hidden=8)
-    expected = {name: value.shape for name, value in build_model(config, graph).state_dict().items()}
-    assert {name: value.shape for name, value in build_model(config, shapes).state_dict().items()} == expected
-
-
 @pytest.mark.parametrize("shape", [(540,), (540, 5)])
 def test_a_model_of_edge_features_is_built_from_sizes_alone(shape):
     graph = community_graph()
@@ -121,15 +103,6 @@ def test_a_model_of_edge_types_refuses_a_graph_without():
     typed.check(replace(community_graph(), num_edge_types=2))
     with pytest.raises(InputError, match="0 edge types, the model expects 3"):
         typed.check(community_graph())
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("num_edge_types", 2**40), ("num_vertices", -1), ("num_outputs", True), ("task", 1)]
-)
-def test_sizes_out_of_range_are_refused(name, value):
-    sizes = asdict(Contract.of(community_graph()))
-    with pytest.raises(TypeError, match=rf"{name} is {value}, expected (an integer from 0|one of classification)"):
-        Contract.from_json({**sizes, name: value})
 
 
 def test_as_many_names_as_classes():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,23 @@ from sagann.graph import Graph, random_graph_split
 from sagann.nn import ModelConfig
 from sagann.runtime.loading import GraphBatches
 from sagann.saga.engine import NaiveEngine, using_engine
-from sagann.train import Contract, EpochProgress, Reporter, TrainConfig, Trainer
+from sagann.train import Contract, TrainConfig, Trainer
 from sagann.train.graph_epochs import GraphEpochs
 from sagann.train.graph_predictor import GraphPredictor
 from tests.runtime.loading.many_graphs import many_graphs
 from tests.threads import left_threads
 from tests.tolerances import assert_close
 from tests.train.graphs_of import OwnReadout, graph_model, on_answers_of_vertices, rings_and_stars
-from tests.train.runs import CPU, assert_same_bits, numbers_of, seeded_model, trainer_of, weights_of
+from tests.train.runs import (
+    CPU,
+    Heard,
+    assert_same_bits,
+    fit_until,
+    numbers_of,
+    seeded_model,
+    trainer_of,
+    weights_of,
+)
 
 BATCHES: dict[str, Any] = {"batch_size": 8, "epochs": 4}
 
@@ -106,24 +114,14 @@ def test_a_run_learns_and_says_what_it_trains() -> None:
 
 
 def test_the_default_batch_has_64_graphs() -> None:
-    trainer = trainer_of(graph_model(), rings_and_stars(200), epochs=1)
-    sizes: list[int] = []
-
-    class Batches(Reporter):
-        def on_batch(self, progress: EpochProgress) -> None:
-            sizes.append(progress.num_batches)
-
-    trainer._reporter = Batches()
-    trainer.fit()
-    num_known = len(trainer.graph.graphs.known(trainer.graph.graph_splits["train"]))
-    assert sizes == [-(-num_known // 64)] * (-(-num_known // 64) - 1)
+    graph, heard = rings_and_stars(200), Heard()
+    trainer_of(graph_model(), graph, epochs=1, reporter=heard).fit()
+    num_known = len(graph.graphs.known(graph.graph_splits["train"]))
+    assert heard.batches[0].num_batches == -(-num_known // 64) > 1
 
 
-@pytest.mark.parametrize("ahead", [1, 5])
-def test_batches_ahead_change_no_bit_and_leave_no_thread(ahead: int) -> None:
-    here, made_ahead = (
-        trainer_of(graph_model(), rings_and_stars(), **BATCHES, batches_ahead=n) for n in (0, ahead)
-    )
+def test_batches_ahead_change_no_bit_and_leave_no_thread() -> None:
+    here, made_ahead = (trainer_of(graph_model(), rings_and_stars(), **BATCHES, batches_ahead=n) for n in (0, 5))
     assert numbers_of(here.fit()) == numbers_of(made_ahead.fit())
     assert_same_bits(weights_of(here.model), weights_of(made_ahead.model))
     assert not left_threads()
@@ -132,14 +130,7 @@ def test_batches_ahead_change_no_bit_and_leave_no_thread(ahead: int) -> None:
 def test_a_run_that_is_stopped_within_an_epoch_and_resumed_is_the_uninterrupted_one(tmp_path: Path) -> None:
     whole = trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path / "whole", **BATCHES)
     expected = numbers_of(whole.fit())
-
-    class Stop(Reporter):
-        def on_batch(self, progress: EpochProgress) -> None:
-            if (progress.epoch, progress.batch) == (2, 3):
-                stopped.stop()
-
-    stopped = trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path / "cut", reporter=Stop(), **BATCHES)
-    result = stopped.fit()
+    result = fit_until(2, 3, graph_model(), rings_and_stars(), run_dir=tmp_path / "cut", **BATCHES)
     assert (result.interrupted, result.epochs, result.batch) == (True, 1, 3)
     again = trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path / "cut", **BATCHES, batches_ahead=2)
     assert numbers_of(again.resume()) == expected
@@ -162,46 +153,30 @@ def test_multi_label_graphs_and_their_metrics() -> None:
     assert set(found.metrics["test"]) >= {"loss", "micro_f1", "roc_auc"}
 
 
-def test_losses_class_weights_and_own_metrics_are_of_graphs() -> None:
+@pytest.mark.parametrize("name", ["gat", "rgcn"])
+def test_models_of_the_zoo_train_on_graphs(name: str) -> None:
+    config = ModelConfig(model=name, hidden=8, heads=2, pool="mean,max")
+    options: dict[str, Any] = {"task": "graph-classification", "epochs": 2, "batch_size": 3}
+    losses = [record.loss for record in trainer_of(config, many_graphs(), **options).fit().history]
+    with using_engine(NaiveEngine()):
+        twin = trainer_of(config, many_graphs(), **options).fit()
+    assert losses == pytest.approx([record.loss for record in twin.history], rel=1e-4)
+
+
+def test_own_losses_own_metrics_and_class_weights_are_of_graphs() -> None:
     graph, rows = rings_and_stars(), []
 
-    def weighted(outputs: Tensor, answers: Tensor) -> Tensor:
+    def noted(outputs: Tensor, answers: Tensor) -> Tensor:
         rows.append(len(outputs))
         return F.cross_entropy(outputs, answers, reduction="none")
 
-    trainer = Trainer(
-        graph_model(),
-        graph,
-        TrainConfig(epochs=1),
-        loss=weighted,
-        metrics={"right": lambda outputs, answers: float((outputs.argmax(1) == answers).float().mean())},
-    )
-    metrics = trainer.fit().metrics
-    assert metrics["test"]["right"] == pytest.approx(metrics["test"]["accuracy"])
+    def right(outputs: Tensor, answers: Tensor) -> float:
+        return float((outputs.argmax(1) == answers).float().mean())
+
+    found = Trainer(graph_model(), graph, TrainConfig(epochs=1), loss=noted, metrics={"right": right}).fit()
+    assert found.metrics["test"]["right"] == pytest.approx(found.metrics["test"]["accuracy"])
     assert max(rows) == len(graph.graphs.known(graph.graph_splits["train"]))
-    balanced = trainer_of(graph_model(), graph, epochs=1, class_weights="balanced")
-    assert len(balanced._parts.predictor.mean_loss.class_weights) == 2
-
-
-@pytest.mark.parametrize("name", ["gcn", "gat", "sage", "ggnn", "rgcn", "pna", "appnp", "sgc"])
-def test_models_of_the_zoo_train_on_graphs(name: str) -> None:
-    trainer = trainer_of(
-        ModelConfig(model=name, hidden=8, heads=2, pool="mean,max"),
-        many_graphs(),
-        task="graph-classification",
-        epochs=2,
-        batch_size=3,
-    )
-    losses = [record.loss for record in trainer.fit().history]
-    with using_engine(NaiveEngine()):
-        twin = trainer_of(
-            ModelConfig(model=name, hidden=8, heads=2, pool="mean,max"),
-            many_graphs(),
-            task="graph-classification",
-            epochs=2,
-            batch_size=3,
-        )
-        assert losses == pytest.approx([record.loss for record in twin.fit().history], rel=1e-4)
+    trainer_of(graph_model(), graph, epochs=1, class_weights="balanced").fit()
 
 
 def test_a_graph_without_vertices_is_learned() -> None:
@@ -218,26 +193,14 @@ def test_a_model_of_ones_own_pools_by_itself() -> None:
 
 
 def test_the_task_chooses_between_answers_of_vertices_and_of_graphs() -> None:
-    graph, said = on_answers_of_vertices(rings_and_stars()), []
-
-    class Messages(Reporter):
-        def on_message(self, text: str) -> None:
-            said.append(text)
-
+    graph, heard = on_answers_of_vertices(rings_and_stars()), Heard()
     with pytest.raises(InputError, match="Choose classification or graph-classification"):
         trainer_of(graph_model(), graph)
-    trainer = trainer_of(graph_model(), graph, task="graph-classification", epochs=1, reporter=Messages())
+    trainer = trainer_of(graph_model(), graph, task="graph-classification", epochs=1, reporter=heard)
     assert trainer.fit().epochs == 1
-    assert said == [
+    assert heard.messages == [
         "Graph 'rings' also has labels of 3 classes; the task 'graph-classification' does not use them."
     ]
-
-
-def steps_of(graph: Graph, **options: Any) -> Iterator[int]:
-    trainer = trainer_of(graph_model(), graph, **options)
-    assert isinstance(trainer._parts.predictor, GraphPredictor)
-    source = GraphEpochs(trainer._parts.predictor, trainer._parts.prepared, trainer.config)
-    return (step.num_labelled for step in source.steps(1))
 
 
 def test_graphs_of_unknown_label_are_not_trained() -> None:
@@ -246,7 +209,9 @@ def test_graphs_of_unknown_label_are_not_trained() -> None:
     splits = {"train": train, "test": ~train}
     with pytest.raises(InputError, match="unknown label"):
         trainer_of(graph_model(), replace(graph, graph_splits=splits))
-    assert sum(steps_of(graph, batch_size=7)) == int(graph.graph_splits["train"].sum())
+    predictor = GraphPredictor(graph_model(), Contract.of(graph), device=CPU)
+    source = GraphEpochs(predictor, predictor.prepare(graph), TrainConfig(batch_size=7))
+    assert sum(step.num_labelled for step in source.steps(1)) == int(graph.graph_splits["train"].sum())
 
 
 @pytest.mark.parametrize(

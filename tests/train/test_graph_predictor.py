@@ -9,32 +9,22 @@ from typing import Any
 import pytest
 import torch
 
-import sagann
 from sagann.errors import InputError, LayerError
 from sagann.graph import Graph, for_task
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.nn import ModelConfig, build_model
 from sagann.storage import load_graph, save_graph
 from sagann.train import Contract, Predictor, TrainConfig, Trainer, graph_predictor, load_run
-from sagann.train.graph_predictor import GraphPredictor, predictor_of
+from sagann.train.graph_predictor import predictor_of
 from tests.runtime.loading.many_graphs import many_graphs
 from tests.tolerances import assert_close
 from tests.train.graphs_of import graph_model, rings_and_stars
-from tests.train.runs import CPU, community_graph, seeded_model
+from tests.train.runs import CPU, community_graph
 
 
 def of(graph: Graph | None = None) -> Predictor:
     graph = rings_and_stars() if graph is None else graph
     return predictor_of(graph_model(), Contract.of(graph), device=CPU)
-
-
-def test_the_contract_chooses_the_predictor() -> None:
-    contract = Contract.of(rings_and_stars())
-    assert (contract.task, contract.kind, contract.unit) == ("graph-classification", "classification", "graph")
-    assert isinstance(of(), GraphPredictor)
-    vertices = predictor_of(seeded_model(), Contract.of(community_graph()), device=CPU)
-    assert type(vertices) is Predictor
-    assert (vertices.contract.task, vertices.contract.unit) == ("classification", "vertex")
 
 
 def test_rows_do_not_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,10 +114,6 @@ def test_outputs_that_are_not_finite_name_the_graph() -> None:
         predictor.model.head[3].bias.fill_(float("nan"))
     with pytest.raises(InputError, match="not finite: graph 0 and 59 more"):
         predictor.predict(graph)
-
-
-def test_the_package_has_the_model() -> None:
-    assert sagann.nn.GraphModel is type(graph_model())
 
 
 def test_a_preparation_that_loses_graphs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

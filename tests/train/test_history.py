@@ -88,13 +88,6 @@ def test_axes_of_ones_own_are_drawn_into() -> None:
     assert axes.get_lines()[2].get_xdata().tolist() == [2, 4]
 
 
-def test_one_epoch_without_metrics_is_a_point() -> None:
-    pytest.importorskip("matplotlib")
-    figure = History(records(1, eval_every=2)).plot()
-    (axes,) = figure.axes
-    assert [line.get_marker() for line in axes.get_lines()] == ["."]
-
-
 def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(InputError, match=r"nothing to draw: no epoch has ended .*Call fit first"):
         History([]).plot()

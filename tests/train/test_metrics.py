@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from sagann.errors import InputError
 from sagann.train import TrainConfig, Trainer
-from sagann.train.metrics import KINDS, compute_metrics, finite, measuring_bytes, predict_classes
+from sagann.train.metrics import KINDS, compute_metrics, finite
 from sagann.train.resources import reproducible
 from tests.train.runs import community_graph, predictor_of, seeded_model
 
@@ -115,19 +115,6 @@ def test_no_vertex_no_metric():
     assert compute_metrics(torch.empty(0, 3), torch.empty(0, dtype=torch.int64), task="classification") == {}
 
 
-def test_only_the_named_metrics_are_computed():
-    found = compute_metrics(
-        torch.randn(4, 3), torch.tensor([0, 1, 2, 0]), task="classification", names=["accuracy"]
-    )
-    assert set(found) == {"accuracy"}
-
-
-def test_predictions_of_multi_label_are_bits():
-    predicted = predict_classes(torch.tensor([[1.0, -1.0]]), multi_label=True)
-    assert predicted.dtype == torch.uint8
-    assert predicted.tolist() == [[1, 0]]
-
-
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_slabs_of_chosen_rows_measure_the_same(multi_label: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(3)
@@ -140,33 +127,6 @@ def test_slabs_of_chosen_rows_measure_the_same(multi_label: bool, monkeypatch: p
     monkeypatch.setattr("sagann.train.metrics._SCORES_AT_ONCE", 31 * 3)
     parted = compute_metrics(logits, labels[rows], task=TASK[multi_label], rows=rows)
     assert parted == pytest.approx(whole, rel=1e-6)
-
-
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_scores_of_a_few_classes_hold_no_others(multi_label: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = torch.randn(49, 4, generator=torch.Generator().manual_seed(3))
-    labels = (logits > 0).to(torch.uint8) if multi_label else torch.arange(49) % 4
-    monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", 4 * 7)
-    monkeypatch.setattr("sagann.train.metrics._SCORES_AT_ONCE", 49 * 3)
-    held: list[tuple[int, int]] = []
-    cat = torch.cat
-
-    def recorded(parts: list[torch.Tensor], *given: object, **named: object) -> torch.Tensor:
-        held.extend((part.untyped_storage().nbytes(), part.nbytes) for part in parts if part.ndim == 2)
-        return cat(parts, *given, **named)
-
-    monkeypatch.setattr(torch, "cat", recorded)
-    compute_metrics(logits, labels, task=TASK[multi_label], names=["roc_auc"], rows=torch.arange(49))
-    # Of seven slabs, three classes and then the fourth.
-    assert len(held) >= 14
-    assert all(in_memory == used for in_memory, used in held)
-
-
-def test_what_measuring_takes_is_bounded_for_any_number_of_classes():
-    assert measuring_bytes(10, 3, multi_label=False) == 10 * 256 + 30 * 24
-    assert measuring_bytes(10, 3, multi_label=True) == 10 * 256 + 30 * 24 + 30 * 4
-    many, more = (measuring_bytes(10**6, num_classes, multi_label=False) for num_classes in (10**4, 10**5))
-    assert many == more < 10**6 * 256 + 10**9
 
 
 class _Largest(TorchDispatchMode):
@@ -189,26 +149,6 @@ def test_no_vertex_is_compared_with_every_pair_of_classes():
         assert torch.are_deterministic_algorithms_enabled()
     assert found == compute_metrics(logits, labels, task="classification")
     # Probabilities in float64 are the largest; the pairs would take 24 times as much.
-    assert largest.num_bytes <= 2 * logits.nbytes
-
-
-def test_decisions_are_counted_a_slab_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = torch.randn(500, 40, generator=torch.Generator().manual_seed(0))
-    labels = (torch.rand(500, 40, generator=torch.Generator().manual_seed(1)) > 0.5).to(torch.uint8)
-    names = ["accuracy", "micro_f1", "macro_f1"]
-    expected = compute_metrics(logits, labels, task="multi-label", names=names)
-    for module in ("sagann.graph.checks", "sagann.train.metrics"):
-        monkeypatch.setattr(f"{module}.CHECKED_AT_ONCE", 400)
-    with _Largest() as largest:
-        assert compute_metrics(logits, labels, task="multi-label", names=names) == expected
-    # Predictions are bytes, and no tensor has a larger number for each decision.
-    assert largest.num_bytes <= labels.nbytes
-
-
-def test_no_table_of_every_pair_of_classes_is_made():
-    logits, labels = torch.randn(3, 20_000), torch.tensor([0, 19_999, 7])
-    with _Largest() as largest:
-        compute_metrics(logits, labels, task="classification")
     assert largest.num_bytes <= 2 * logits.nbytes
 
 
@@ -266,12 +206,3 @@ def test_a_loss_beyond_its_types_range_is_infinite_and_left_out_of_what_is_finit
     assert found["rmse"] == pytest.approx(1e38 / 2**0.5)
     assert found["mae"] == pytest.approx(5e37)
     assert finite({"test": found | {"r2": float("nan")}}) == {"test": {"mae": found["mae"], "rmse": found["rmse"]}}
-
-
-def test_slabs_of_chosen_rows_measure_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(3)
-    outputs, targets = (torch.randn(50, 2, generator=generator) + 1e3 for _ in range(2))
-    rows = torch.randperm(50, generator=generator)[:31]
-    whole = compute_metrics(outputs[rows], targets[rows], task="regression")
-    monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", 2 * 7)
-    assert compute_metrics(outputs, targets[rows], task="regression", rows=rows) == pytest.approx(whole, rel=1e-6)

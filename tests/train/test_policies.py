@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from torch import nn
 
 from sagann.errors import InputError
@@ -41,35 +40,14 @@ def test_matrices_leave_biases_and_norms_alone():
     }
 
 
-def test_frozen_parameters_are_left_out():
-    model = nn.Linear(2, 2)
-    model.bias.requires_grad_(False)
-    (group,) = decay_all(model, 0.1)
-    assert group["params"] == [model.weight]
-
-
 def test_a_model_without_parameters_is_refused():
     with pytest.raises(InputError, match="the model has nothing to train: 0 parameters"):
         build_optimizer(TrainConfig(), [])
 
 
-@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "RMSprop", "LBFGS", "Adagrad", "NAdam", "RAdam", "Rprop"])
-def test_every_optimizer_by_name(name):
-    model = nn.Linear(2, 2)
-    optimizer = build_optimizer(TrainConfig(optimizer=name, lr=0.125), decay_all(model, 0.0))
-    assert type(optimizer).__name__ == name
-    assert optimizer.param_groups[0]["lr"] == 0.125
-
-
 def test_weight_decay_of_zero_overrules_the_default_of_adamw():
     optimizer = build_optimizer(TrainConfig(optimizer="AdamW"), decay_all(nn.Linear(2, 2), 0.0))
     assert optimizer.param_groups[0]["weight_decay"] == 0
-
-
-def test_what_torch_refuses_is_said_in_four_parts():
-    config = TrainConfig(optimizer="SGD", optimizer_options={"momentum": -1.0})
-    with pytest.raises(InputError, match="torch refuses the optimizer: SGD: Invalid momentum value"):
-        build_optimizer(config, decay_all(nn.Linear(2, 2), 0.0))
 
 
 def scheduler_of(config, *, maximise=True):
@@ -86,19 +64,6 @@ def test_a_schedule_shorter_than_training_is_refused_before_it_starts():
     options = {"max_lr": 0.1, "total_steps": 9}
     with pytest.raises(InputError, match="the schedule ends before training: 9 steps, 10 epochs"):
         scheduler_of(TrainConfig(epochs=10, scheduler="OneCycleLR", scheduler_options=options))
-
-
-@pytest.mark.parametrize(("maximise", "mode"), [(True, "max"), (False, "min")])
-def test_plateau_goes_the_way_of_the_monitor(maximise, mode):
-    config = TrainConfig(scheduler="ReduceLROnPlateau")
-    assert scheduler_of(config, maximise=maximise).mode == mode
-
-
-def test_no_scheduler_by_default():
-    assert scheduler_of(TrainConfig()) is None
-    assert torch.optim.lr_scheduler.StepLR is type(
-        scheduler_of(TrainConfig(scheduler="StepLR", scheduler_options={"step_size": 2}))
-    )
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD", "LBFGS", "SparseAdam", "Rprop", "Adafactor"])

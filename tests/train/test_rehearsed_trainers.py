@@ -94,23 +94,6 @@ def test_copies_and_propagation_are_each_trainers_own() -> None:
         assert host.train_s < CLAIMS_S < other.train_s
 
 
-def test_shares_are_those_of_the_runs_minibatches() -> None:
-    found = rehearsed(batch_size=64, devices="accelerator,accelerator:2")
-    # There are 30 seeds in all, and the processor does not train.
-    assert list(found.shares) == [ACCELERATOR, "accelerator1"]
-    assert [each.seeds for each in found.shares[ACCELERATOR]] == [3, 7, 15, 30]
-    single = rehearsed(batch_size=1)
-    assert [each.seeds for each in single.shares[HOST]] == [1]
-    assert single.share_of(HOST, 1).train_s == single.shares[HOST][0].train_s
-
-
-def test_threads_come_back() -> None:
-    before = torch.get_num_threads()
-    found = rehearsed(devices="host:9,accelerator:1")
-    assert found.threads == 7
-    assert torch.get_num_threads() == before
-
-
 def test_a_rehearsal_with_a_process_changes_nothing_and_leaves_nothing() -> None:
     trainer = trainer_of(MODEL, **CONFIG)
     weights, generator = weights_of(trainer.model), torch.get_rng_state()

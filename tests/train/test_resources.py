@@ -17,7 +17,6 @@ import torch
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 from sagann.train import TrainConfig, Trainer
-from sagann.train.plain_state import pack, unpack
 from sagann.train.resources import (
     capture_rng,
     reproducible,
@@ -25,7 +24,6 @@ from sagann.train.resources import (
     restore_rng,
     seeded,
     stop_on_interrupt,
-    versions,
 )
 from tests.train.runs import assert_same_bits, community_graph, numbers_of, seeded_model, weights_of
 
@@ -63,15 +61,6 @@ def test_an_index_is_not_taken_for_a_smaller_one(monkeypatch):
     assert device_named(torch.device("cuda", 0)) == torch.device("cuda", 0)
 
 
-def test_reproducible_is_undone():
-    with reproducible(True, torch.device("cpu")):
-        assert torch.are_deterministic_algorithms_enabled()
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert torch.utils.deterministic.fill_uninitialized_memory
-    with reproducible(False, torch.device("cpu")):
-        assert not torch.are_deterministic_algorithms_enabled()
-
-
 def test_reproducible_is_undone_by_the_last_of_several_threads():
     first, second = (reproducible(True, torch.device("cpu")) for _ in range(2))
     with ExitStack() as of_second:
@@ -82,11 +71,6 @@ def test_reproducible_is_undone_by_the_last_of_several_threads():
         assert not torch.utils.deterministic.fill_uninitialized_memory
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.utils.deterministic.fill_uninitialized_memory
-
-
-def test_versions():
-    assert versions()["torch"] == torch.__version__
-    assert versions()["threads"] == torch.get_num_threads()
 
 
 def test_importing_train_loads_nothing_heavy():
@@ -119,38 +103,6 @@ def test_every_generator_continues_where_it_was(draws_before):
         draw()
         restore_rng(state, CPU)
         assert [draw() for _ in range(700)] == expected
-
-
-def test_states_come_back_from_a_checkpoint():
-    content = pack(capture_rng(CPU))
-    expected = draw()
-    restore_rng(unpack(content), CPU)
-    assert draw() == expected
-
-
-def test_seeded_leaves_other_devices_alone(monkeypatch):
-    seeded_all = []
-    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded_all.append)
-    with seeded(3, CPU):
-        drawn = float(torch.randn(()))
-    assert not seeded_all
-    assert drawn == float(torch.randn((), generator=torch.Generator().manual_seed(3)))
-
-
-def test_seeded_gives_the_same_numbers_and_the_callers_states_back():
-    def seed_all():
-        random.seed(1)
-        np.random.seed(1)
-        torch.manual_seed(1)
-
-    seed_all()
-    undisturbed = draw()
-    seed_all()
-    with seeded(2**40, CPU):
-        first = draw()
-    with seeded(2**40, CPU):
-        assert draw() == first
-    assert draw() == undisturbed
 
 
 class PressCtrlC:
@@ -204,10 +156,6 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
         trainer_of(tmp_path, PressCtrlC(3, 3)).fit()
     assert signal.getsignal(signal.SIGINT) is before
     assert trainer_of(tmp_path).fit(resume=True).epochs == 9
-
-
-def test_without_a_run_folder_ctrl_c_stops_too():
-    assert trainer_of(reporter=PressCtrlC(2)).fit().epochs == 2
 
 
 def test_ctrl_c_in_the_last_epoch_changes_nothing():

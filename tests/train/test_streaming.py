@@ -17,12 +17,9 @@ from torch import nn
 from sagann.errors import InputError, LayerError
 from sagann.graph.feature_store import tensor_of
 from sagann.nn import MaxPoolGCN, ModelConfig
-from sagann.plan.epoch import Planned
 from sagann.plan.residency import BudgetError
 from sagann.runtime.blocks.spill import Scratch, SpillError
-from sagann.runtime.streaming.executor import Executor
 from sagann.runtime.streaming.stream import stream
-from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.storage import open_graph, save_graph
 from sagann.storage.mapped import MappedRows
 from sagann.train import TrainConfig, Trainer, TrainResult, load_run
@@ -37,44 +34,6 @@ MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
 def trained(run_dir: Path | None = None, *, multi_label: bool = False, **options: object) -> TrainResult:
     config = TrainConfig(epochs=8, device="cpu", **options)  # type: ignore[arg-type]
     return Trainer(MODEL, community_graph(600, multi_label=multi_label), config, run_dir=run_dir).fit()
-
-
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_a_budget_gives_the_numbers_of_a_dense_run(
-    multi_label: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = []
-    run = StreamedModel._run
-
-    def counted(self: StreamedModel, x: torch.Tensor, loss_of: object) -> torch.Tensor:
-        counts.append(len(self.bounds) - 1)
-        return run(self, x, loss_of)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(StreamedModel, "_run", counted)
-    dense = trained(multi_label=multi_label)
-    assert not counts
-    streamed = trained(tmp_path / "run", multi_label=multi_label, memory=TIGHT)
-    assert min(counts) > 1
-    for ours, theirs in zip(streamed.history, dense.history, strict=True):
-        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
-        assert ours.metrics["val"]["loss"] == pytest.approx(theirs.metrics["val"]["loss"], rel=1e-4)
-
-
-@pytest.mark.parametrize("eval_every", [1, 2])
-def test_a_streamed_run_continues_bitwise(eval_every: int, tmp_path: Path) -> None:
-    graph = community_graph(300)
-    model = ModelConfig(model="sage", layers=2, hidden=16, dropout=0.3)
-
-    def run(name: str, epochs: int, **options: bool) -> TrainResult:
-        spill = str(tmp_path / "elsewhere")
-        config = TrainConfig(epochs=epochs, device="cpu", memory=TIGHT, spill=spill, eval_every=eval_every)
-        return Trainer(model, graph, config, run_dir=tmp_path / name).fit(**options)
-
-    run("cut", 3)
-    continued, whole = run("cut", 7, resume=True), run("whole", 7)
-    assert [record.loss for record in continued.history] == [record.loss for record in whole.history]
-    assert continued.metrics == whole.metrics
-    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_features_are_needed_and_embeddings_come_from_memory(tmp_path: Path) -> None:
@@ -137,39 +96,6 @@ def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
         trained(memory=TIGHT, spill=str(tmp_path / "file"))
     with pytest.raises(InputError, match="needs features"):
         stream(MaxPoolGCN(8, 3), replace(graph, features=None), budget_bytes=1 << 20)
-
-
-def test_training_and_evaluation_are_planned_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened: list[object] = []
-    plan_of, run = StreamedModel._planned, StreamedModel._run
-
-    def planned(self: StreamedModel, x: torch.Tensor, folded: bool) -> Planned:
-        num_known = len(self._plans)
-        found = plan_of(self, x, folded)
-        if len(self._plans) > num_known:
-            happened.append((self.model.training, torch.is_grad_enabled(), folded))
-        return found
-
-    def ran(self: StreamedModel, x: torch.Tensor, loss_of: object) -> torch.Tensor:
-        happened.append("ran")
-        return run(self, x, loss_of)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(StreamedModel, "_planned", planned)
-    monkeypatch.setattr(StreamedModel, "_run", ran)
-    trained(memory=TIGHT)
-    assert happened[:2] == [(True, True, True), (False, False, False)]
-    assert set(happened[2:]) == {"ran"}
-
-
-def test_trying_out_a_streamed_model_leaves_random_numbers_and_its_mode() -> None:
-    model = ModelConfig(model="sage", layers=2, hidden=16, dropout=0.3)
-    trainer = Trainer(model, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
-    state = torch.get_rng_state()
-    trainer._parts.predictor.try_out(trainer._parts.prepared)
-    trainer._parts.predictor.release()
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(module.training for module in trainer.model.modules())
-    assert torch.is_grad_enabled()
 
 
 def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,19 +203,6 @@ def test_a_dataset_is_trained_on_without_being_loaded(tmp_path: Path, monkeypatc
     assert made.count((prepared.num_edges,)) == 2
     assert (600, graph.num_classes) in made
     assert not (tmp_path / "spill").exists()
-
-
-def test_what_is_gathered_once_serves_training_and_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[object] = []
-    keep = Executor.keep_constants
-
-    def counted(self: Executor) -> None:
-        computed.append(self)
-        keep(self)
-
-    monkeypatch.setattr(Executor, "keep_constants", counted)
-    Trainer(MODEL, community_graph(600), TrainConfig(epochs=2, device="cpu", memory=TIGHT)).fit()
-    assert len(computed) == 1
 
 
 def test_a_feature_store_trains_as_the_tensor_of_its_rows(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from sagann.nn import ModelConfig
 from sagann.storage import check_dataset, open_graph, save_graph
 from sagann.train import TrainConfig, Trainer, load_run, read_run
 from sagann.train.metrics import KINDS
-from sagann.train.reporter import LogReporter
 from tests.train.runs import (
+    Heard,
     Plain,
     TwoLayers,
     assert_same_bits,
@@ -28,7 +28,6 @@ from tests.train.runs import (
     trainer_of,
     values_graph,
     weights_of,
-    without_split,
 )
 
 
@@ -47,28 +46,6 @@ def test_training_learns_what_features_alone_do_not_tell():
     assert result.epochs == len(result.history) == 60
     assert result.epoch_s == statistics.median(record.epoch_s for record in result.history)
     assert result.peak_rss_bytes > 50 * 2**20
-
-
-def test_a_trainer_says_what_it_trains_on_what():
-    trainer = trainer_of(seeded_model(Plain), community_graph(), epochs=7)
-    said = (
-        "Trainer(model='Plain', data='communities', trains='the whole graph', epoch={} of 7, monitor='val/accuracy', "
-        "device='cpu')"
-    )
-    assert repr(trainer) == said.format(0)
-    trainer.fit()
-    assert repr(trainer) == said.format(7)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"memory": "64MiB"}, "trains='the whole graph, streamed within 64.0 MiB'"),
-        ({"sample": (5, 3), "batch_size": 16}, "trains='mini-batches of 16 with 5,3 neighbours'"),
-    ],
-)
-def test_a_trainer_says_how_it_trains(options, expected):
-    assert expected in repr(trainer_of(**options))
 
 
 def test_multi_label_training():
@@ -99,38 +76,14 @@ def test_regression():
         trainer.predict(probabilities=True)
 
 
-def test_several_targets_have_a_column_each():
-    graph = values_graph(90, num_targets=3)
-    trainer = trainer_of(ModelConfig(hidden=8), graph, epochs=2, loss="huber", monitor="val/r2")
-    result = trainer.fit()
-    assert result.metrics["val"]["r2"] == max(record.metrics["val"]["r2"] for record in result.history)
-    assert trainer.predict().shape == (90, 3)
-
-
-@pytest.mark.parametrize("options", [{"memory": "15kB"}, {"sample": (-1, -1), "batch_size": 300}])
-def test_a_regression_has_the_same_numbers_streamed_and_sampled(options, tmp_path):
-    model = ModelConfig(hidden=16, dropout=0.0)
-    dense = trainer_of(model, values_graph(300, num_targets=2), epochs=5, loss="mae").fit()
-    other = trainer_of(
-        model, values_graph(300, num_targets=2), epochs=5, loss="mae", run_dir=tmp_path, **options
-    ).fit()
-    for ours, theirs in zip(other.history, dense.history, strict=True):
-        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
-        assert ours.metrics["val"] == pytest.approx(theirs.metrics["val"], rel=1e-4)
-    assert other.metrics["test"] == pytest.approx(dense.metrics["test"], rel=1e-3)
-
-
 def test_the_answers_that_a_task_leaves_out_are_said():
     both = replace(community_graph(), targets=values_graph().targets)
-    said = []
-
-    class Noting(LogReporter):
-        def on_message(self, text):
-            said.append(text)
-
-    trainer = trainer_of(ModelConfig(hidden=8), both, epochs=1, task="regression", reporter=Noting())
+    heard = Heard()
+    trainer = trainer_of(ModelConfig(hidden=8), both, epochs=1, task="regression", reporter=heard)
     assert set(trainer.fit().metrics["test"]) == set(KINDS["regression"].metrics)
-    assert said == ["Graph 'communities' also has labels of 3 classes; the task 'regression' does not use them."]
+    assert heard.messages == [
+        "Graph 'communities' also has labels of 3 classes; the task 'regression' does not use them."
+    ]
     with pytest.raises(InputError, match=r"labels of 3 classes and 1 target per vertex, and no task is named"):
         trainer_of(ModelConfig(hidden=8), both)
     with pytest.raises(InputError, match=r"task 'regression', graph 'communities' has labels .*TrainConfig.task"):
@@ -210,19 +163,18 @@ def test_the_same_seed_is_bitwise_the_same_run():
     one = trainer_of(first, seed=3).fit()
     torch.manual_seed(2)
     two = trainer_of(second, seed=3).fit()
-    assert numbers_of(one) == numbers_of(two)
+    assert numbers_of(one) == numbers_of(two) != numbers_of(trainer_of(seed=4).fit())
     assert one.metrics == two.metrics
     assert_same_bits(weights_of(first), weights_of(second))
 
 
-@pytest.mark.parametrize("options", [{}, {"sample": (-1, -1), "batch_size": 8}])
-def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone(options):
+def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone():
     begin = threading.Barrier(2)
 
     def weights_after(seed, together=True):
         if together:
             begin.wait(timeout=60)
-        trainer = trainer_of(ModelConfig(hidden=8), epochs=4, seed=seed, **options)
+        trainer = trainer_of(ModelConfig(hidden=8), epochs=4, seed=seed)
         trainer.fit()
         return weights_of(trainer.model)
 
@@ -232,20 +184,6 @@ def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone(options):
     assert torch.equal(torch.get_rng_state(), before)
     for seed, weights in zip((1, 2), found, strict=True):
         assert_same_bits(weights, weights_after(seed, together=False))
-
-
-def test_another_seed_is_another_run():
-    assert numbers_of(trainer_of(seed=3).fit()) != numbers_of(trainer_of(seed=4).fit())
-
-
-def test_a_model_config_is_built_under_the_seed():
-    def run(seed):
-        trainer = trainer_of(ModelConfig(hidden=8), epochs=3, seed=seed)
-        trainer.fit()
-        return weights_of(trainer.model)
-
-    assert_same_bits(run(3), run(3))
-    assert not torch.equal(next(iter(run(3).values())), next(iter(run(4).values())))
 
 
 def test_the_callers_random_numbers_are_left_alone():
@@ -359,15 +297,9 @@ def test_an_output_that_is_no_number_outside_the_measured_vertices_is_found_befo
     "options",
     [
         {"optimizer_options": {"betas": [0.9]}},
-        {"optimizer_options": {"betas": "ab"}},
-        {"optimizer_options": {"eps": "small"}},
         {"optimizer_options": {"capturable": True}},
-        {"scheduler": "StepLR", "scheduler_options": {"step_size": 0}},
-        {"scheduler": "StepLR", "scheduler_options": {"step_size": "x"}},
         {"scheduler": "LambdaLR", "scheduler_options": {"lr_lambda": 0.5}},
         {"scheduler": "ReduceLROnPlateau", "scheduler_options": {"patience": "long"}},
-        {"scheduler": "SequentialLR", "scheduler_options": {"schedulers": [], "milestones": []}},
-        {"scheduler": "CosineAnnealingLR", "scheduler_options": {"T_max": 0}},
     ],
 )
 def test_options_that_torch_finds_out_late_are_explained(options):
@@ -418,6 +350,8 @@ def test_the_run_folder(tmp_path):
     )
     result = trainer.fit()
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    # Whom the umask lets may read the weights too.
+    assert len({(tmp_path / "run" / name).stat().st_mode for name in ("run.json", "model.safetensors")}) == 1
     assert found["model"] == "gcn"
     assert found["data"] == "data/communities"
     assert (found["num_vertices"], found["num_edges"], found["epochs"]) == (90, 540, 12)
@@ -437,11 +371,6 @@ def test_the_run_folder(tmp_path):
     assert run["versions"]["torch"] == torch.__version__
     checkpoints = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert checkpoints == ["epoch-000010.pt", "epoch-000012.pt"]
-
-
-def test_splits_that_are_absent_are_empty_in_the_summary(tmp_path):
-    trainer_of(graph=without_split(community_graph(), "val"), epochs=2, run_dir=tmp_path).fit()
-    assert json.loads((tmp_path / "metrics.json").read_text())["val"] == {}
 
 
 def test_a_used_run_folder_is_not_overwritten_unasked(tmp_path):
@@ -528,8 +457,7 @@ def test_a_model_that_overwrites_the_features_is_refused(only_in_training):
         trainer_of(seeded_model(Doubles)).fit()
 
 
-@pytest.mark.parametrize("array", ["indptr", "indices"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("array", "when"), [("indptr", "before"), ("indices", "after")])
 def test_a_model_that_overwrites_the_edges_is_refused_and_the_dataset_stays(array, when, tmp_path):
     class Moves(TwoLayers):
         def forward(self, hops, x):
@@ -574,17 +502,6 @@ def test_an_operator_without_reproducible_form_is_explained():
     trainer_of(seeded_model(Refused), deterministic=False, epochs=1).fit()
 
 
-def test_a_folder_in_which_nothing_was_trained_is_used_again(tmp_path):
-    class Fails(Plain):
-        def forward(self, hops, x):
-            return super().forward(hops, x) * (math.nan if self.training else 1)
-
-    with pytest.raises(InputError, match="diverged"):
-        trainer_of(seeded_model(Fails), run_dir=tmp_path).fit()
-    assert (tmp_path / "run.json").exists()
-    trainer_of(epochs=1, run_dir=tmp_path).fit()
-
-
 def test_a_graph_that_was_checked_before_is_checked_for_its_labels_and_splits_only():
     graph = community_graph()
     features = graph.features.clone()
@@ -596,12 +513,6 @@ def test_a_graph_that_was_checked_before_is_checked_for_its_labels_and_splits_on
     labels = torch.full_like(graph.labels, graph.num_classes)
     with pytest.raises(InputError, match="label out of range"):
         Trainer(ModelConfig(hidden=8), replace(graph, labels=labels), TrainConfig(device="cpu"), validate=False)
-
-
-def mapped_graph(folder):
-    """A graph whose arrays are mapped from files in ``folder``."""
-    save_graph(community_graph(), folder)
-    return open_graph(folder)
 
 
 def test_a_flipped_bit_is_refused_unless_the_graph_counts_as_checked(tmp_path):
