@@ -26,8 +26,6 @@ def there_and_back(tmp_path, value):
 @pytest.mark.parametrize(
     "value",
     [
-        True,
-        0.1 + 0.2,
         -math.inf,
         [1, (2, [3, {4}])],
         {0: "zero", ("a", 1): {"x": 2**70}},

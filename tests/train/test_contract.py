@@ -14,10 +14,9 @@ from sagann.train.identity import graph_difference, graph_identity
 from tests.train.runs import community_graph
 
 
-@pytest.mark.parametrize("shape", [(540,), (540, 5)])
-def test_a_model_of_edge_features_is_built_from_sizes_alone(shape):
+def test_a_model_of_edge_features_is_built_from_sizes_alone():
     graph = community_graph()
-    graph = graph.with_topology(graph.topology.with_edge_data(attr=torch.ones(shape, dtype=torch.int64)))
+    graph = graph.with_topology(graph.topology.with_edge_data(attr=torch.ones(540, 5, dtype=torch.int64)))
     config, shapes = ModelConfig(model="gine", hidden=8), Contract.of(graph).shape_only_graph()
     assert Contract.of(shapes) == Contract.of(graph)
     model = build_model(config, graph)
@@ -85,8 +84,6 @@ def test_labels_that_do_not_fit_are_refused(graph, message):
     [
         (torch.zeros(90, 4), r"float32 \[90, 4\], expected a dense tensor of .* \[90, 3\] on cpu \(in model M\)"),
         (torch.zeros(90, 3, dtype=torch.int64), r"torch.int64 \[90, 3\]"),
-        (torch.zeros(90, 3, dtype=torch.complex64), r"torch.complex64 \[90, 3\]"),
-        (torch.zeros(90, 3).to(torch.float8_e4m3fn), r"torch.float8_e4m3fn \[90, 3\]"),
         (torch.zeros(90, 3, device="meta"), r"torch.float32 \[90, 3\] on meta"),
         (torch.zeros(90, 3).to_sparse(), r"torch.float32 \[90, 3\] of layout torch.sparse_coo"),
         (None, "a NoneType"),

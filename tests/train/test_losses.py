@@ -257,30 +257,6 @@ def test_a_function_that_gives_no_loss_for_each_vertex_is_refused_before_trainin
         build_loss("regression", graph.vertices, function=function).try_out(graph.vertices, 2, CPU)
 
 
-def test_what_a_function_gives_is_checked_in_training_too() -> None:
-    loss = Loss(name="(short)", function=lambda z, y: (z - y).square()[:5])
-    loss.try_out(ONE.vertices, 1, CPU)
-    with pytest.raises(InputError, match=r"torch.float32 \[5, 1\] for 9 vertices"):
-        loss(torch.zeros(9, 1), torch.zeros(9, 1))
-
-
-def test_json_and_back() -> None:
-    loss = build_loss("classification", SKEWED.vertices, class_weights=WEIGHTS)
-    assert Loss.from_json(loss.to_json()) == loss
-    own = Loss.from_json(build_loss("regression", ONE.vertices, function=nn.L1Loss(reduction="none")).to_json())
-    assert own == Loss(name="(L1Loss)")
-    assert not own.is_known
-    for damaged in (
-        {},
-        {"name": "mse"},
-        {"name": 3, "class_weights": []},
-        {"name": "mse", "class_weights": ["a"]},
-        [],
-    ):
-        with pytest.raises((KeyError, TypeError)):
-            Loss.from_json(damaged)
-
-
 def test_a_graph_with_both_answers_is_measured_by_its_task() -> None:
     both = replace(community_graph(), targets=values_graph().targets)
     for task in ("classification", "regression"):

@@ -15,8 +15,6 @@ from sagann.train.metrics import KINDS, compute_metrics, finite
 from sagann.train.resources import reproducible
 from tests.train.runs import community_graph, predictor_of, seeded_model
 
-TASK = {False: "classification", True: "multi-label"}
-
 
 def f1(predicted: list[bool], truth: list[bool]) -> float:
     both = sum(p and t for p, t in zip(predicted, truth, strict=True))
@@ -115,18 +113,21 @@ def test_no_vertex_no_metric():
     assert compute_metrics(torch.empty(0, 3), torch.empty(0, dtype=torch.int64), task="classification") == {}
 
 
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_slabs_of_chosen_rows_measure_the_same(multi_label: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("task", ["classification", "multi-label", "regression"])
+def test_slabs_of_chosen_rows_measure_the_same(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(3)
-    logits = torch.randn(50, 4, generator=generator)
-    labels = torch.randint(2, (50, 4), generator=generator).to(torch.uint8) if multi_label else torch.arange(50) % 4
+    outputs = torch.randn(50, 4, generator=generator) + 1e3 * (task == "regression")
     rows = torch.randperm(50, generator=generator)[:31]
-    whole = compute_metrics(logits[rows], labels[rows], task=TASK[multi_label])
-    assert set(whole) == set(KINDS[TASK[multi_label]].metrics)
+    answers = {
+        "classification": torch.arange(50) % 4,
+        "multi-label": torch.randint(2, (50, 4), generator=generator).to(torch.uint8),
+        "regression": torch.randn(50, 4, generator=generator) + 1e3,
+    }[task]
+    whole = compute_metrics(outputs[rows], answers[rows], task=task)
+    assert set(whole) == set(KINDS[task].metrics)
     monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", 4 * 7)
     monkeypatch.setattr("sagann.train.metrics._SCORES_AT_ONCE", 31 * 3)
-    parted = compute_metrics(logits, labels[rows], task=TASK[multi_label], rows=rows)
-    assert parted == pytest.approx(whole, rel=1e-6)
+    assert compute_metrics(outputs, answers[rows], task=task, rows=rows) == pytest.approx(whole, rel=1e-6)
 
 
 class _Largest(TorchDispatchMode):

@@ -40,6 +40,13 @@ def test_matrices_leave_biases_and_norms_alone():
     }
 
 
+def test_frozen_parameters_are_left_out():
+    model = nn.Linear(2, 2)
+    model.bias.requires_grad_(False)
+    (group,) = decay_all(model, 0.1)
+    assert group["params"] == [model.weight]
+
+
 def test_a_model_without_parameters_is_refused():
     with pytest.raises(InputError, match="the model has nothing to train: 0 parameters"):
         build_optimizer(TrainConfig(), [])
@@ -66,16 +73,15 @@ def test_a_schedule_shorter_than_training_is_refused_before_it_starts():
         scheduler_of(TrainConfig(epochs=10, scheduler="OneCycleLR", scheduler_options=options))
 
 
-@pytest.mark.parametrize("name", ["Adam", "SGD", "LBFGS", "SparseAdam", "Rprop", "Adafactor"])
 @pytest.mark.parametrize(
-    ("scheduler", "options"),
+    ("name", "scheduler", "options"),
     [
-        (None, {}),
-        ("StepLR", {"step_size": 3}),
-        ("CosineAnnealingLR", {"T_max": 5}),
-        ("OneCycleLR", {"max_lr": 0.1, "total_steps": 20, "cycle_momentum": False}),
-        ("ReduceLROnPlateau", {"patience": 1}),
-        ("LinearLR", {"start_factor": 1.0, "end_factor": 0.0}),
+        ("LBFGS", None, {}),
+        ("SparseAdam", "StepLR", {"step_size": 3}),
+        ("Rprop", "CosineAnnealingLR", {"T_max": 5}),
+        ("SGD", "OneCycleLR", {"max_lr": 0.1, "total_steps": 20, "cycle_momentum": False}),
+        ("Adafactor", "ReduceLROnPlateau", {"patience": 1}),
+        ("Adam", "LinearLR", {"start_factor": 1.0, "end_factor": 0.0}),
     ],
 )
 def test_what_torch_takes_passes_the_trial(name, scheduler, options):
@@ -86,8 +92,6 @@ def test_what_torch_takes_passes_the_trial(name, scheduler, options):
     ("scheduler", "options", "message"),
     [
         ("StepLR", {"step_size": 0}, "torch refuses the scheduler: StepLR: integer modulo by zero"),
-        ("StepLR", {"step_size": "a"}, "torch refuses the scheduler: StepLR"),
-        ("CosineAnnealingLR", {"T_max": 0}, "torch refuses the scheduler: CosineAnnealingLR"),
         ("ExponentialLR", {"gamma": -1}, r"-0.01 after 1 steps, expected 0 to 3.4e\+38"),
         ("StepLR", {"step_size": 90, "gamma": -1}, "-0.01 after 90 steps"),
         ("ExponentialLR", {"gamma": 1e300}, r"1e\+298 after 1 steps"),

@@ -10,10 +10,10 @@ import torch
 
 from sagann.errors import CheckpointError, InputError
 from sagann.nn import ModelConfig
-from sagann.train import LogReporter, TrainConfig, Trainer, load_run, read_run
+from sagann.train import TrainConfig, Trainer, load_run, read_run
 from sagann.train.streaming import Streaming
 from tests.tolerances import assert_close
-from tests.train.runs import TwoLayers, community_graph, seeded_model
+from tests.train.runs import CrashError, Heard, TwoLayers, community_graph, seeded_model
 
 USERS_LAYER = """
 from torch import nn
@@ -105,7 +105,7 @@ def test_a_run_has_the_names_of_its_graph(tmp_path):
             apply(replace(graph, feature_names=tuple("qprstuvw")))
 
 
-@pytest.mark.parametrize("model", ["gcn", "ggnn", "gat", "residual-gcn"])
+@pytest.mark.parametrize("model", ["gcn", "residual-gcn"])
 def test_models_for_graphs_without_features_are_reopened(tmp_path, model):
     graph = replace(community_graph(), features=None)
     trainer, _ = train(tmp_path, ModelConfig(model=model, hidden=8), graph, epochs=2)
@@ -165,15 +165,8 @@ def test_weights_of_another_model_are_refused(tmp_path):
 
 
 def test_a_run_without_weights_is_refused(tmp_path):
-    class StopError(Exception):
-        pass
-
-    class Stops(LogReporter):
-        def on_start(self, info):
-            raise StopError
-
-    trainer = Trainer(ModelConfig(hidden=8), community_graph(), TrainConfig(), run_dir=tmp_path, reporter=Stops())
-    with pytest.raises(StopError):
+    trainer = Trainer(ModelConfig(hidden=8), community_graph(), TrainConfig(), run_dir=tmp_path, reporter=Heard(1))
+    with pytest.raises(CrashError):
         trainer.fit()
     assert read_run(tmp_path).metrics is None
     with pytest.raises(CheckpointError, match="the run has no weights yet"):
@@ -183,37 +176,13 @@ def test_a_run_without_weights_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"model": None},
         {"train": {"epochs": 0}},
         {"contract": {}},
-        {"data": "x", "train": []},
-        {"identity": {}},
-        {"automatic_memory_bytes": {"bytes": 1}},
-        {"automatic_memory_bytes": True},
         {"automatic_memory_bytes": -1},
-        {"automatic_memory_bytes": 2**63},
-        {"loss": "mse"},
-        {"loss": {"name": "mse", "class_weights": []}},
-        {"loss": {"name": "cross_entropy", "class_weights": [1.0]}},
         {"loss": {"name": "cross_entropy", "class_weights": ["a", 1, 1]}},
-        {"loss": {"name": "cross_entropy"}},
-        {"data": 3},
-        {"class_names": [1, 2, 3]},
         {"class_names": ["a"]},
         {"model": {"name": "gcn", "config": {"model": "gcn", "layers": 10**6}}},
-        {"model": {"name": "gcn", "config": {"model": "gcn", "hidden": 2**40}}},
-        {"model": {"name": "gcn", "config": "gcn"}},
         {"model": {"name": None, "config": None}},
-        {
-            "contract": {
-                "task": "classification",
-                "num_outputs": 3,
-                "num_features": "x",
-                "feature_names": [],
-                "num_edge_types": 0,
-                "num_vertices": 9,
-            }
-        },
     ],
 )
 def test_a_damaged_run_json_is_refused(tmp_path, change):

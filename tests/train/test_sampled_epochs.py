@@ -43,6 +43,7 @@ from tests.train.runs import (
     Heard,
     Mean,
     Mixing,
+    Plain,
     TwoLayers,
     assert_same_bits,
     community_graph,
@@ -116,6 +117,17 @@ def test_a_model_that_mixes_vertices_is_refused_before_training(model: type[nn.M
     with pytest.raises(LayerError, match="mini-batches must treat vertices independently between its layers"):
         trainer.fit()
     trainer_of(model(), epochs=1).fit()
+
+
+def test_fanouts_and_features_are_those_of_the_models_hops() -> None:
+    with pytest.raises(
+        InputError, match=r"2 fanouts, the model walks 3 hops .*Name 3 fanouts, as --sample 10,10,10"
+    ):
+        trainer_of(ModelConfig(layers=3), sample=(25, 10))
+    with pytest.raises(InputError, match="Train it on the whole graph; it reads no edge"):
+        trainer_of(seeded_model(Plain), sample=(3,))
+    with pytest.raises(InputError, match="mini-batches need features: vertices have none"):
+        trainer_of(ModelConfig(), replace(community_graph(), features=None), sample=(25, 10))
 
 
 def test_a_model_whose_weights_are_not_finite_is_said_to_diverge() -> None:

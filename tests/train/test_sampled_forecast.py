@@ -23,8 +23,6 @@ from sagann.runtime.tiered.counters import TierCounts
 from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer
 from sagann.train.sampled_forecast import (
-    FEWEST_BATCHES,
-    MOST_BATCHES,
     RehearsedEpochs,
     Round,
 )
@@ -93,7 +91,7 @@ def test_bytes_and_edges_are_those_of_the_epochs_that_were_rehearsed(sample: tup
     assert found.num_edges == pytest.approx(num_edges / 5, rel=5e-3)
 
 
-@pytest.mark.parametrize("cache", ["static", "s3-fifo", "look-ahead"])
+@pytest.mark.parametrize("cache", ["static", "look-ahead"])
 def test_tiers_give_what_they_give_in_an_epoch(cache: str) -> None:
     graph = community_graph()
 
@@ -150,23 +148,6 @@ def test_nothing_of_the_run_changes() -> None:
     assert_same_bits(weights_of(trainer.model), weights_of(undisturbed.model))
 
 
-def test_rehearsal_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: list[int] = []
-    forecast = RehearsedEpochs.forecast
-
-    def counted(source: RehearsedEpochs, session: Any) -> Any:
-        found = forecast(source, session)
-        counts.append(found.num_rehearsed)
-        return found
-
-    monkeypatch.setattr(RehearsedEpochs, "forecast", counted)
-    # Time enough, and none.
-    for longest_s in (600.0, 0.0):
-        monkeypatch.setattr("sagann.train.sampled_forecast.LONGEST_S", longest_s)
-        trainer_of(**{**SAMPLED, "batch_size": 1}).foretell()
-    assert counts == [5 * MOST_BATCHES, FEWEST_BATCHES]
-
-
 class Lazy(nn.Module):
     """A layer whose size is known with the first batch."""
 
@@ -203,7 +184,7 @@ def test_what_cannot_be_foretold_is_refused() -> None:
         trainer_of(seeded_model(), **SAMPLED, lr=1e30, optimizer="SGD").foretell()
 
 
-@pytest.mark.parametrize("given", [{"memory": "1GiB"}, {"hot": "auto"}, {"hot": "40%", "cache": "s3-fifo"}])
+@pytest.mark.parametrize("given", [{"memory": "1GiB"}, {"hot": "40%", "cache": "s3-fifo"}])
 def test_a_run_after_its_forecast_does_not_read_the_hot_rows_again(
     given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,14 +217,6 @@ def mapped_trainer(path: Path) -> Trainer:
     return Trainer(seeded_model(), replace(graph, features=mapped), config)
 
 
-def test_hot_rows_of_a_map_that_was_written_to_are_read_again(tmp_path: Path) -> None:
-    trainer = mapped_trainer(tmp_path / "rows.npy")
-    trainer.foretell()
-    assert trainer._parts.kept_tiers is not None
-    trainer._parts.prepared.graph.features.mul_(2)
-    assert trainer._parts.take_tiers() is None
-
-
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_memory_is_left_to_a_hot_tier_that_is_read_again(
     is_changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -262,29 +235,3 @@ def test_memory_is_left_to_a_hot_tier_that_is_read_again(
     with pytest.raises(FoundError) as found:
         trainer.fit()
     assert (found.value.args[0] > 0) == is_changed
-
-
-def test_tiers_of_a_forecast_that_failed_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: object) -> None:
-        raise InterruptedError
-
-    trainer = mapped_trainer(tmp_path / "rows.npy")
-    monkeypatch.setattr(RehearsedEpochs, "forecast", failing)
-    with pytest.raises(InterruptedError):
-        trainer.foretell()
-    assert trainer._parts.kept_tiers is None
-
-
-def test_tiers_of_a_store_whose_rows_nobody_compares_do_not_stay() -> None:
-    graph = community_graph()
-    store = ComputedRows(graph.num_vertices, graph.num_features)
-    config = TrainConfig(**SAMPLED, memory="1GiB", device="cpu")
-    trainer = Trainer(seeded_model(), replace(graph, features=store), config)
-    assert list(trainer.foretell().tiers) == ["hot", "cold"]
-    assert trainer._parts.kept_tiers is None
-
-
-def test_tiers_of_rows_in_memory_do_not_stay() -> None:
-    trainer = trainer_of(**SAMPLED, hot="50%")
-    trainer.foretell()
-    assert trainer._parts.kept_tiers is None

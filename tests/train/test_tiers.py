@@ -19,7 +19,7 @@ from sagann.plan.residency import BudgetError
 from sagann.runtime.tiered import TieredFeatures
 from sagann.runtime.tiered.features import hot_tier_bytes
 from sagann.storage import load_graph, save_graph
-from sagann.tiering import SCORES, hottest, score_vertices
+from sagann.tiering import hottest, score_vertices
 from sagann.train import TrainConfig
 from sagann.train.batch_memory import BatchMemory
 from sagann.train.tiers import (
@@ -27,7 +27,6 @@ from sagann.train.tiers import (
     device_tiered,
     hottest_rows,
     is_in_memory,
-    looks_ahead,
     plan_tiers,
     stated_hot_bytes,
     tiered,
@@ -66,17 +65,14 @@ def test_without_a_budget_nothing_is_measured() -> None:
     [
         # Half of it has room for the whole queue.
         (200, 4, TierPlan(hot=100 * KIB, ahead=4)),
-        (150, 4, TierPlan(hot=75 * KIB, ahead=4)),
         # A shorter queue.
         (149, 4, TierPlan(hot=149 * KIB // 2, ahead=3)),
-        (90, 4, TierPlan(hot=45 * KIB, ahead=1)),
         # The hot tier gives up room for one batch ahead, and then that batch.
         (89, 4, TierPlan(hot=44 * KIB, ahead=1)),
         (70, 4, TierPlan(hot=25 * KIB, ahead=1)),
         # The tables of static take 4 bytes a row.
         (60, 4, TierPlan(hot=None, ahead=2)),
         (35, 4, TierPlan(hot=None, ahead=0)),
-        (200, 0, TierPlan(hot=100 * KIB, ahead=0)),
         (60, 0, TierPlan(hot=25 * KIB, ahead=0)),
     ],
 )
@@ -91,34 +87,6 @@ def test_hot_tier_and_batches_never_exceed_the_budget(budget_kib: int, ahead: in
     assert hot_bytes + BATCHES.needed_bytes(found.ahead) <= budget_kib * KIB
     assert hot_bytes <= budget_kib * KIB // 2
     assert 0 <= found.ahead <= ahead
-
-
-def test_a_window_takes_room_of_the_queue() -> None:
-    for window_kib, expected in ((0, 4), (5, 3), (90, 0)):
-        batches = replace(BATCHES, window_bytes=window_kib * KIB)
-        config = config_of(memory="85KiB")
-        found = plan_tiers(
-            torch.zeros(4000, 8), config, ahead=4, budget_bytes=85 * KIB, measure=lambda found=batches: found
-        )
-        assert found.ahead == expected
-        assert batches.needed_bytes(found.ahead) <= 85 * KIB
-
-
-@pytest.mark.parametrize(
-    ("features", "options", "expected"),
-    [
-        (STORE, {"cache": "look-ahead"}, True),
-        (STORE, {"cache": "static"}, False),
-        (torch.zeros(5, 2), {"cache": "look-ahead"}, False),
-        (torch.zeros(5, 2), {"cache": "look-ahead", "hot": "10%"}, True),
-        (TieredFeatures(STORE, hot=0.0, cache="look-ahead"), {"cache": "static"}, True),
-        (TieredFeatures(STORE, hot=0.0), {"cache": "look-ahead"}, False),
-    ],
-)
-def test_a_window_is_sampled_for_a_hot_tier_that_looks_ahead(
-    features: Features, options: dict[str, Any], expected: bool
-) -> None:
-    assert looks_ahead(features, config_of(memory="1MiB", **options)) == expected
 
 
 def test_a_stated_hot_tier_shortens_the_queue() -> None:
@@ -139,11 +107,10 @@ def test_a_hot_tier_beyond_its_half_is_refused() -> None:
     hot_bytes = hot_tier_bytes(STORE, "80%", cache="static")
     with pytest.raises(InputError) as caught:
         planned(STORE, 200, hot="80%")
-    assert str(caught.value) == (
-        f"the hot tier is larger than its half of the memory budget: hot '80%' takes {hot_bytes / KIB:.1f} KiB with its "
-        "tables, half of the budget is 100.0 KiB (in TrainConfig.hot). Leave hot out for as much as the budget has room for, "
-        f"or raise the budget (--memory) to {with_exact(2 * hot_bytes)} or more."
+    assert f"hot '80%' takes {hot_bytes / KIB:.1f} KiB with its tables, half of the budget is 100.0 KiB" in str(
+        caught.value
     )
+    assert f"(--memory) to {with_exact(2 * hot_bytes)} or more." in caught.value.hint
     assert planned(STORE, -(-2 * hot_bytes // KIB), hot="80%").hot == "80%"
 
 
@@ -151,32 +118,23 @@ def test_a_hot_tier_beyond_its_half_is_refused() -> None:
 def test_the_least_budget_is_named_and_is_one(features: Features, offered_kib: int) -> None:
     with pytest.raises(BudgetError) as caught:
         planned(features, 34)
-    assert str(caught.value) == (
-        f"the memory budget cannot be met: {with_exact(34 * KIB)}, at least {with_exact(35 * KIB)} are needed: a training step without "
-        "batches ahead takes 35.0 KiB with its mini-batch of 10.0 KiB and the tables of threads (in TrainConfig.memory). Raise the budget "
-        f"(--memory) to {with_exact(35 * KIB)} or more, or lower batch_size or the fanouts; {with_exact(offered_kib * KIB)} have room for "
-        "4 batches ahead as well."
+    assert f"{with_exact(34 * KIB)}, at least {with_exact(35 * KIB)} are needed: a training step" in str(
+        caught.value
     )
+    assert f"{with_exact(offered_kib * KIB)} have room for 4 batches ahead as well." in str(caught.value)
     with pytest.raises(BudgetError, match=r"or lower batch_size or the fanouts\.$"):
         planned(features, 34, ahead=0)
     assert planned(features, caught.value.needed_bytes // KIB).ahead == 0
     assert planned(features, caught.value.offered_bytes // KIB).ahead == 4
 
 
-@pytest.mark.parametrize(
-    ("free_kib", "hot"), [(200, 100 * KIB), (180, 80 * KIB), (117, 17 * KIB), (115, None), (10, None)]
-)
+@pytest.mark.parametrize(("free_kib", "hot"), [(200, 100 * KIB), (117, 17 * KIB), (115, None), (10, None)])
 def test_a_budget_beyond_the_free_memory_makes_the_hot_tier_smaller(
     monkeypatch: pytest.MonkeyPatch, free_kib: int, hot: int | None
 ) -> None:
     room = Room(name="memory", total_bytes=None, free_bytes=free_kib * KIB)
     monkeypatch.setattr("sagann.train.tiers.host_room", lambda: room)
     assert planned(STORE, 200).hot == hot
-
-
-def test_auto_within_a_budget_is_what_it_has_room_for() -> None:
-    assert planned(STORE, 200, hot="auto") == planned(STORE, 200)
-    assert planned(torch.zeros(4000, 8), 200, hot="auto") == TierPlan(hot=None, ahead=4)
 
 
 def test_the_least_budget_beside_a_stated_hot_tier() -> None:
@@ -194,40 +152,23 @@ def test_the_least_budget_beside_a_stated_hot_tier() -> None:
 
 
 def test_sparse_features_are_refused() -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=r"sparse features have no tiers: hot is '10%'.*Leave hot out"):
         stated_hot_bytes(sparse_graph().features, config_of(hot="10%"))
-    assert str(caught.value) == (
-        "sparse features have no tiers: hot is '10%', but rows differ in size (in TrainConfig.hot). "
-        "Leave hot out: sparse features are used in memory."
-    )
     assert stated_hot_bytes(sparse_graph().features, config_of(memory="1GiB")) == 0
 
 
-def test_sizes_of_a_stated_hot_tier() -> None:
-    assert stated_hot_bytes(None, config_of(hot="10%")) == 0
-    assert stated_hot_bytes(STORE, config_of(hot="50KiB")) <= 50 * KIB
-    with pytest.raises(InputError, match="hot tier is smaller than its tables"):
-        stated_hot_bytes(STORE, config_of(hot="1KiB"))
-
-
-@pytest.mark.parametrize("score", SCORES)
-def test_the_hottest_by_the_score_are_hot(score: str) -> None:
+@pytest.mark.parametrize("is_on_device", [False, True])
+@pytest.mark.parametrize("score", ["degree", "vip"])
+def test_the_hottest_by_the_score_are_hot(score: str, is_on_device: bool) -> None:
     graph = community_graph()
     config = config_of(hot="20%", score=score, batch_size=16)
-    store = tiered(graph, "20%", config, hottest_rows(graph, config))
-    scores = score_vertices(graph, score, fanouts=(4, 3), batch_size=16)
-    store.rows(hottest(scores, 18))
-    assert (store.num_hot_rows, store.traffic().cold.rows) == (18, 0)
-
-
-def test_the_hottest_are_on_the_device() -> None:
-    graph = community_graph()
-    devices = SimulatedDevices()
-    config = config_of(hot="20%", score="wrpr", batch_size=16)
     order = hottest_rows(graph, config)
-    store = device_tiered(graph, "20%", config, order, torch.device("cpu"), devices=devices)
-    store.rows(hottest(score_vertices(graph, "wrpr", fanouts=(4, 3), batch_size=16))[:18])
-    assert (store.num_hot_rows, store.tiers()["device"].rows, store.traffic().cold.rows) == (18, 18, 0)
+    if is_on_device:
+        store = device_tiered(graph, "20%", config, order, torch.device("cpu"), devices=SimulatedDevices())
+    else:
+        store = tiered(graph, "20%", config, order)
+    store.rows(hottest(score_vertices(graph, score, fanouts=(4, 3), batch_size=16), 18))
+    assert (store.num_hot_rows, store.traffic().cold.rows) == (18, 0)
 
 
 def test_a_hot_tier_on_the_device_leaves_room_for_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
