@@ -329,33 +329,6 @@ def test_an_optimizer_that_asks_several_times_counts_an_iteration_once() -> None
         assert sum(record.trainers.seeds) == 30
 
 
-@pytest.mark.parametrize("shares", [(17, 1), (7, 11)])
-def test_weights_do_not_depend_on_shares(shares: tuple[int, int]) -> None:
-    graph, found = labelled_graph(), []
-    for devices in (None, DEVICES):
-        torch.manual_seed(0)
-        predictor = predictor_of(
-            build_model(ModelConfig(model="gat", hidden=16, dropout=0.0), graph).double(), graph
-        )
-        prepared, parameters = predictor.prepare(graph), list(predictor.model.parameters())
-        config = TrainConfig(sample=(3, 3), batch_size=18, devices=devices)
-        source: Any = SampledEpochs(predictor, prepared, config)
-        if devices is not None:
-            source = with_parcels(HybridEpochs(predictor, prepared, config), predictor)
-            before = source.manager.assignment
-            seeds = dict(zip(before.seeds, shares, strict=True))
-            source.manager.start_from(replace(before, seeds=seeds), "static")
-        optimizer = torch.optim.Adam(parameters, lr=0.01)
-        for epoch in range(1, 4):
-            for step in source.steps(epoch):
-                optimizer.zero_grad()
-                step.loss().backward()
-                optimizer.step()
-        found.append([parameter.detach().clone() for parameter in parameters])
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="this system does not tell the cores of a thread")
 @pytest.mark.skipif(num_cores() < 2, reason="one core for both")
 def test_this_process_keeps_to_its_own_cores_while_it_trains(tmp_path: Path) -> None:

@@ -212,13 +212,6 @@ def test_class_weights_that_do_not_fit_are_refused(weights: tuple[float, ...], m
         build_loss("classification", graph.vertices, class_weights=weights)
 
 
-def test_weights_of_tiny_magnitude_are_scaled() -> None:
-    tiny = build_loss("classification", SKEWED.vertices, class_weights=(1e-300, 2e-300, 4e-300))
-    assert tiny.class_weights == pytest.approx(
-        build_loss("classification", SKEWED.vertices, class_weights=(1.0, 2.0, 4.0)).class_weights
-    )
-
-
 @pytest.mark.parametrize(
     ("graph", "options", "message"),
     [

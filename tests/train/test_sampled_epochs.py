@@ -6,7 +6,7 @@ import json
 import os
 import re
 import signal
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,13 +162,6 @@ def test_a_batch_norm_cannot_be_trained_on_one_vertex() -> None:
         trainer_of(TwoLayers(), graph, epochs=1, sample=(3, 3), batch_size=8).fit()
 
 
-@pytest.mark.parametrize("options", [{"batches_ahead": 0}, {"sampling_threads": 3, "batches_ahead": 9}])
-def test_threads_and_batches_ahead_change_no_bit(options: dict[str, Any]) -> None:
-    first, second = trainer_of(**SAMPLED), trainer_of(**{**SAMPLED, **options})
-    assert numbers_of(first.fit()) == numbers_of(second.fit())
-    assert_same_bits(weights_of(first.model), weights_of(second.model))
-
-
 def press() -> None:
     signal.raise_signal(signal.SIGINT)
 
@@ -236,19 +229,6 @@ def test_ctrl_c_ends_after_the_batch_and_the_run_goes_on_bitwise(
     assert_same_bits(weights_of(again.model), weights_of(whole.model))
 
 
-def test_early_stopping_and_more_epochs_after_a_stop_within_an_epoch(tmp_path: Path) -> None:
-    options: dict[str, Any] = {**SAMPLED, "epochs": 60, "patience": 3, "lr": 0.2, "monitor": "val/loss"}
-    whole = trainer_of(run_dir=tmp_path / "whole", **options)
-    expected = whole.fit()
-    assert expected.stopped_early
-    assert fit_until(2, 2, run_dir=tmp_path / "cut", **{**options, "epochs": 3}).batch == 2
-    resumed = trainer_of(run_dir=tmp_path / "cut", **options)
-    result = resumed.resume()
-    assert numbers_of(result) == numbers_of(expected)
-    assert (result.best_epoch, result.stopped_early) == (expected.best_epoch, True)
-    assert_same_bits(weights_of(resumed.model), weights_of(whole.model))
-
-
 def test_the_seconds_of_an_epoch_add_up_and_leave_checkpoints_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,14 +267,6 @@ def test_another_sample_is_another_run(options: dict[str, Any], difference: str,
     trainer_of(run_dir=tmp_path, **SAMPLED).fit()
     with pytest.raises(CheckpointError, match=difference):
         trainer_of(run_dir=tmp_path, **{**SAMPLED, "epochs": 9, **options}).resume()
-
-
-def test_evaluation_takes_all_in_edges() -> None:
-    trainer = trainer_of(**SAMPLED, weights="last")
-    result = trainer.fit()
-    graph = community_graph()
-    assert result.metrics == predictor_of(trainer.model, graph).evaluate(graph)
-    assert result.history[-1].metrics["val"]["accuracy"] == result.metrics["val"]["accuracy"]
 
 
 def test_within_a_budget_evaluation_is_streamed_and_training_is_the_same(tmp_path: Path) -> None:
@@ -605,3 +577,27 @@ def test_a_hot_tier_on_the_device_changes_no_bit(monkeypatch: pytest.MonkeyPatch
     )
     assert source.traffic is not None
     assert 0 < source.traffic.hot.rows < source.traffic.rows == made[0].traffic().rows
+
+
+@pytest.mark.usefixtures("every_batch_saved")
+def test_a_disk_that_is_full_within_an_epoch_and_then_has_room(small_disk: Path, tmp_path: Path) -> None:
+    whole = trainer_of(SAGE, **SAMPLED)
+    expected = numbers_of(whole.fit())
+    others = small_disk / "others"
+
+    def fill() -> None:
+        with others.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    run = small_disk / "run"
+    with pytest.raises(CheckpointError, match=r"the run folder cannot be written: .*No space left on device"):
+        trainer_of(SAGE, run_dir=run, reporter=Heard(2, 2, fill), **SAMPLED).fit()
+    # What was saved within the epoch is whole.
+    assert max(CheckpointFolder(run / "checkpoints", keep=2).positions()) == Position(1, 1)
+    assert not (run / "metrics.json").exists()
+    others.unlink()
+    assert not left_threads()
+    resumed = trainer_of(SAGE, run_dir=run, **SAMPLED)
+    assert numbers_of(resumed.resume()) == expected
+    assert_same_bits(weights_of(resumed.model), weights_of(whole.model))

@@ -206,32 +206,3 @@ def test_a_run_after_its_forecast_does_not_read_the_hot_rows_again(
     # The tiers were handed over: they do not stay beside what comes next.
     foretold.fit()
     assert len(made) == 3
-
-
-def mapped_trainer(path: Path) -> Trainer:
-    """A trainer of features that are mapped from a file, with a hot tier of all rows."""
-    graph = community_graph()
-    np.save(path, graph.features.numpy())
-    mapped = torch.from_numpy(np.load(path, mmap_mode="c"))
-    config = TrainConfig(**SAMPLED, hot="100%", device="cpu")
-    return Trainer(seeded_model(), replace(graph, features=mapped), config)
-
-
-@pytest.mark.parametrize("is_changed", [False, True])
-def test_memory_is_left_to_a_hot_tier_that_is_read_again(
-    is_changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class FoundError(Exception):
-        pass
-
-    def noted(*_: object, hot_bytes: int, **__: object) -> None:
-        raise FoundError(hot_bytes)
-
-    trainer = mapped_trainer(tmp_path / "rows.npy")
-    trainer.foretell()
-    if is_changed:
-        trainer._parts.prepared.graph.features.mul_(2)
-    monkeypatch.setattr("sagann.train.run_parts.automatic_budget", noted)
-    with pytest.raises(FoundError) as found:
-        trainer.fit()
-    assert (found.value.args[0] > 0) == is_changed

@@ -343,21 +343,6 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path):
     assert names == ["epoch-000008.pt", "epoch-000010.pt", "epoch-000012.pt"]
 
 
-def test_state_that_cannot_be_saved_is_refused_by_name(tmp_path):
-    class Odd(Plain):
-        def get_extra_state(self):
-            return {"callback": print}
-
-        def set_extra_state(self, state):
-            pass
-
-    with pytest.raises(
-        CheckpointError, match=r"training state cannot be saved: a builtins.builtin_function"
-    ) as caught:
-        trainer_of(tmp_path, model=seeded_model(Odd)).fit()
-    assert "(in model._extra_state.callback)" in caught.value.message
-
-
 def test_an_unfinished_run_predicts_with_its_best_weights_so_far(tmp_path):
     with pytest.raises(CrashError):
         trainer_of(tmp_path, stop_after=10, model=ModelConfig(hidden=8)).fit()

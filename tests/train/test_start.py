@@ -1,4 +1,4 @@
-"""Runs that are refused because their folder has lost something; exact continuation is tested with sessions."""
+"""Runs that are refused because of what their folder has, or has lost."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from sagann.errors import CheckpointError, InputError
 from sagann.train import TrainConfig, Trainer
+from sagann.train.run_folder import RunFolder
 from tests.train.runs import community_graph, fit_until, seeded_model
 
 
@@ -97,3 +98,41 @@ def test_a_part_of_an_epoch_that_was_saved_is_work(tmp_path):
     assert fit_until(1, 2, run_dir=tmp_path, epochs=2, sample=(4, 3), batch_size=8).epochs == 0
     with pytest.raises(InputError, match="the run folder holds a run"):
         trainer_of(tmp_path, epochs=2, sample=(4, 3), batch_size=8).fit()
+
+
+def test_a_folder_is_locked_once(tmp_path):
+    with (
+        RunFolder(tmp_path).locked(),
+        pytest.raises(InputError, match="the run folder is in use"),
+        RunFolder(tmp_path).locked(),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checkpoints", "events"])
+def test_a_run_does_not_write_to_where_a_link_leads(tmp_path, name):
+    mine, run = tmp_path / "mine", tmp_path / "run"
+    run.mkdir()
+    if name in ("checkpoints", "events"):
+        (mine / "epoch-000001").mkdir(parents=True)
+    else:
+        mine.write_text("precious\n")
+    (run / name).symlink_to(mine)
+    with (
+        pytest.raises(InputError, match=rf"has a link in it, .*: '{name}' leads to '.*mine'"),
+        RunFolder(run).locked(),
+    ):
+        pass
+    assert (mine / "epoch-000001").exists() if mine.is_dir() else mine.read_text() == "precious\n"
+
+
+def test_links_under_temporary_names_are_removed_and_not_followed(tmp_path):
+    mine, run = tmp_path / "mine", tmp_path / "run"
+    mine.mkdir()
+    (mine / "precious").touch()
+    run.mkdir()
+    for name in (".tmp-run.json", ".tmp-model.safetensors", ".tmp-removed-checkpoints"):
+        (run / name).symlink_to(mine)
+    with RunFolder(run).locked():
+        assert [path.name for path in run.iterdir()] == [".lock"]
+    assert (mine / "precious").exists()

@@ -21,8 +21,9 @@ from sagann.runtime.blocks.spill import SpillError
 from sagann.runtime.streaming.stream import stream
 from sagann.storage import open_graph, save_graph
 from sagann.storage.mapped import MappedRows
-from sagann.train import TrainConfig, Trainer, TrainResult, load_run
+from sagann.train import TrainConfig, Trainer, TrainResult, load_run, profile
 from sagann.train.streaming import Streaming
+from tests.plan.machines import ROUND
 from tests.stores import ComputedRows
 from tests.train.runs import Mixing, community_graph, seeded_model
 
@@ -238,3 +239,38 @@ def test_a_sampled_run_has_half_of_its_budget_for_an_evaluation(tmp_path: Path) 
     assert int(least[2]) >= 2 * int(least[1]) > 300
     with pytest.raises(BudgetError, match="a training step without batches ahead takes"):
         trained(tmp_path, sample=(5, 5), batch_size=16, memory=f"{least[2]}B")
+
+
+def profiled(run_dir: Path) -> None:
+    config = TrainConfig(epochs=2, device="cpu", memory="20kB", profile=True)
+    Trainer(MODEL, community_graph(300), config, run_dir=run_dir).fit()
+
+
+def test_the_last_epoch_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    # Probing the disk takes seconds.
+    monkeypatch.setattr(profile, "probe", lambda folder, device: ROUND)
+    profiled(tmp_path / "run")
+    events = json.loads((tmp_path / "run" / "profile.json").read_text())["traceEvents"]
+    spans = [[event["name"] for event in events if (event["ph"], event["pid"]) == ("X", pid)] for pid in (0, 1)]
+    # Planned and measured: forward and backward, and no evaluation, which would emit the result.
+    assert sorted(spans[0]) == sorted(spans[1])
+    names = {name.partition(":")[0] for name in spans[1]}
+    assert {"transform_loss 2", "gather_grad 1", "edges csr"} <= names
+    assert "emit 2" not in names
+    assert (tmp_path / "run" / "profile.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plan_that_cannot_be_timed_leaves_the_measured_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*given: object) -> None:
+        raise InputError("no rates: none (in machine)", hint="Probe it.")
+
+    monkeypatch.setattr(profile, "probe", refuse)
+    monkeypatch.setattr(profile, "can_draw", lambda: False)
+    profiled(tmp_path)
+    events = json.loads((tmp_path / "profile.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0}
+    assert "The planned epoch is not in profile.json: no rates" in caplog.text
+    assert "profile.png is not drawn" in caplog.text

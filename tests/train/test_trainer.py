@@ -458,11 +458,6 @@ def test_features_made_in_inference_mode_predict():
     assert predicted.shape == (graph.num_vertices,)
 
 
-def test_a_device_that_is_not_there_is_refused():
-    with pytest.raises(InputError, match="no such device: 'cuda:77'"):
-        trainer_of(device="cuda:77")
-
-
 def test_an_operator_without_reproducible_form_is_explained():
     class Refused(Plain):
         def forward(self, hops, x):
