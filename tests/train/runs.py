@@ -149,12 +149,18 @@ def values_graph(num_vertices: int = 90, *, num_targets: int = 1) -> Graph:
     assert isinstance(graph.features, Tensor)
     generator = torch.Generator().manual_seed(9)
     weights = torch.randn(2, 8, num_targets, generator=generator)
-    means = torch.zeros_like(graph.features)
-    src, dst = graph.topology.indices.long(), graph.topology.edge_dst().long()
-    means.index_add_(0, dst, graph.features[src]).div_(graph.topology.in_degrees().clamp(min=1)[:, None])
+    means = (dense_means(graph) @ graph.features.double()).float()
     values = graph.features @ weights[0] + means @ weights[1]
     targets = 5 + values + 0.1 * torch.randn(values.shape, generator=generator)
     return replace(graph, labels=None, num_classes=0, targets=targets, name="values")
+
+
+def dense_means(graph: Graph) -> Tensor:
+    """The matrix that means over in-edges are products with, float64 [V, V]."""
+    sums = torch.zeros(graph.num_vertices, graph.num_vertices, dtype=torch.float64)
+    dst, src = graph.topology.edge_dst().long(), graph.topology.indices.long()
+    sums.index_put_((dst, src), torch.ones(1, dtype=torch.float64), accumulate=True)
+    return sums / sums.sum(1, keepdim=True).clamp(min=1)
 
 
 def without_split(graph: Graph, name: str) -> Graph:

@@ -11,14 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sagann.errors import CheckpointError, InputError
-from sagann.graph import Graph, random_graph_split
-from sagann.nn import ModelConfig
+from sagann.errors import CheckpointError, InputError, LayerError
+from sagann.graph import Graph, for_task, random_graph_split
+from sagann.graph.rows import csr_tensor, offsets_of
+from sagann.nn import ModelConfig, build_model
 from sagann.runtime.loading import GraphBatches
 from sagann.saga.engine import NaiveEngine, using_engine
-from sagann.train import Contract, TrainConfig, Trainer
+from sagann.storage import load_graph, save_graph
+from sagann.train import Contract, Predictor, TrainConfig, Trainer, graph_predictor, load_run
 from sagann.train.graph_epochs import GraphEpochs
-from sagann.train.graph_predictor import GraphPredictor
+from sagann.train.graph_predictor import GraphPredictor, predictor_of
 from tests.runtime.loading.many_graphs import many_graphs
 from tests.threads import left_threads
 from tests.tolerances import assert_close
@@ -27,6 +29,8 @@ from tests.train.runs import (
     CPU,
     Heard,
     assert_same_bits,
+    community_graph,
+    dense_means,
     fit_until,
     numbers_of,
     seeded_model,
@@ -47,22 +51,13 @@ class PlainTwin(nn.Module):
     def forward(self, graph: Graph, graphs: Tensor) -> Tensor:
         gnn = self.model.gnn
         assert graph.graph_ptr is not None
-        rows, adjacency = [], []
-        for g in graphs.tolist():
-            first, last = int(graph.graph_ptr[g]), int(graph.graph_ptr[g + 1])
-            dense = torch.zeros(last - first, last - first, dtype=torch.float64)
-            dst, src = graph.topology.edge_dst().long(), graph.topology.indices.long()
-            own = (dst >= first) & (dst < last)
-            dense.index_put_(
-                (dst[own] - first, src[own] - first), torch.ones(1, dtype=torch.float64), accumulate=True
-            )
-            rows.append(graph.features[first:last].double())
-            adjacency.append(dense / dense.sum(1, keepdim=True).clamp(min=1))
-        x, mean = torch.cat(rows), torch.block_diag(*adjacency)
+        parts = [torch.arange(*graph.graph_ptr[g : g + 2].tolist()) for g in graphs.tolist()]
+        rows = torch.cat(parts)
+        x, mean = graph.features[rows].double(), dense_means(graph)[rows][:, rows]
         hidden = gnn.norm(gnn.first.own(x) + gnn.first.neighbours(mean @ x)).relu()
         found = gnn.second.own(hidden) + gnn.second.neighbours(mean @ hidden)
-        parts = found.split([len(part) for part in rows])
-        return self.model.head(torch.stack([torch.cat([part.mean(0), part.amax(0)]) for part in parts]))
+        pooled = [torch.cat([part.mean(0), part.amax(0)]) for part in found.split([len(part) for part in parts])]
+        return self.model.head(torch.stack(pooled))
 
 
 @pytest.mark.parametrize("regression", [False, True])
@@ -242,3 +237,123 @@ def test_models_and_graphs_that_cannot_be_learned_are_refused() -> None:
         trainer_of(graph_model(), replace(graph, graph_splits={}))
     with pytest.raises(InputError, match="batches of graphs need features"):
         trainer_of(graph_model(), replace(graph, features=None))
+
+
+def of(graph: Graph | None = None) -> Predictor:
+    graph = rings_and_stars() if graph is None else graph
+    return predictor_of(graph_model(), Contract.of(graph), device=CPU)
+
+
+def test_rows_do_not_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, predictor = rings_and_stars(), of()
+    whole, rows = predictor.logits(predictor.prepare(graph)), predictor.embed(graph)
+    monkeypatch.setattr(graph_predictor, "_VERTICES_AT_ONCE", 20)
+    assert_close(predictor.logits(predictor.prepare(graph)), whole)
+    assert_close(predictor.embed(graph), rows)
+    model = predictor.model.eval()
+    with torch.no_grad():
+        assert_close(model(graph.hops(2), graph.features, graph.graph_ptr), whole)
+        assert_close(model.gnn(graph.hops(2), graph.features), rows)
+
+
+def test_new_graphs_are_predicted_without_answers() -> None:
+    predictor, other = of(), rings_and_stars(20)
+    bare = replace(other, graph_labels=None, num_graph_classes=0, graph_splits={})
+    assert torch.equal(predictor.predict(bare), predictor.predict(other))
+    with pytest.raises(InputError, match="the graph has no graph_labels: graph_labels are None"):
+        predictor.evaluate(bare)
+    assert list(predictor.evaluate(replace(other, graph_splits={}))) == ["all"]
+
+
+def test_sparse_features_and_files_give_the_same(tmp_path: Path) -> None:
+    graph = rings_and_stars()
+    sparse = graph.features * (graph.features > 0)
+    graph = replace(graph, features=sparse)
+    config = ModelConfig(model="sage", hidden=8, dropout=0.0)
+    torch.manual_seed(0)
+    predictor = predictor_of(build_model(config, graph), Contract.of(graph), device=CPU)
+    expected = predictor.logits(predictor.prepare(graph))
+    vertices, columns = sparse.nonzero().unbind(1)
+    offsets = offsets_of(torch.bincount(vertices, minlength=len(sparse)))
+    as_csr = replace(graph, features=csr_tensor(offsets, columns, sparse[vertices, columns], num_columns=8))
+    assert_close(predictor.logits(predictor.prepare(as_csr)), expected)
+    save_graph(graph, tmp_path / "rings")
+    mapped = load_graph(tmp_path / "rings")
+    assert_close(predictor.logits(predictor.prepare(mapped)), expected)
+
+
+def test_a_run_is_reopened(tmp_path: Path) -> None:
+    for name, graph in (("classes", rings_and_stars()), ("values", rings_and_stars(regression=True))):
+        trainer = Trainer(
+            ModelConfig(model="gin", hidden=8), graph, TrainConfig(epochs=2, batch_size=16), run_dir=tmp_path / name
+        )
+        metrics = trainer.fit().metrics
+        reopened = load_run(tmp_path / name)
+        assert reopened.evaluate(graph) == metrics
+        assert torch.equal(reopened.predict(graph), trainer.predict())
+    with pytest.raises(
+        InputError,
+        match=r"neither streamed nor divided among workers: a memory budget .*Leave memory \(--memory\) out",
+    ):
+        load_run(tmp_path / "classes", memory="1GiB")
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (community_graph(), "has no graph_labels"),
+        (replace(rings_and_stars(), num_graph_classes=3), "3 exclusive classes, the model predicts 2"),
+        (rings_and_stars(multi_label=True), "2 multi-label classes, the model predicts 2 exclusive"),
+    ],
+)
+def test_graphs_that_do_not_fit_are_not_evaluated(graph: Graph, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        of().evaluate(graph)
+
+
+def test_a_single_graph_is_not_predicted() -> None:
+    with pytest.raises(InputError, match="there are no graphs to make batches of"):
+        of().predict(community_graph())
+
+
+def test_targets_of_another_number_are_refused() -> None:
+    graph = for_task(many_graphs(), "graph-regression")
+    torch.manual_seed(0)
+    predictor = predictor_of(build_model(ModelConfig(model="gin"), graph), Contract.of(graph), device=CPU)
+    with pytest.raises(InputError, match="1 target per graph, the model predicts 2 per graph"):
+        predictor.evaluate(replace(graph, graph_targets=torch.zeros(graph.num_graphs)))
+
+
+def test_outputs_that_are_not_finite_name_the_graph() -> None:
+    graph = rings_and_stars()
+    predictor = of(graph)
+    with torch.no_grad():
+        predictor.model.head[3].bias.fill_(float("nan"))
+    with pytest.raises(InputError, match="not finite: graph 0 and 59 more"):
+        predictor.predict(graph)
+
+
+def test_a_preparation_that_loses_graphs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, predictor = rings_and_stars(), of()
+    monkeypatch.setattr(type(predictor.model), "prepare", lambda model, given: rings_and_stars(20))
+    with pytest.raises(LayerError, match="prepare must keep the graphs: 20 graphs, 60 were passed"):
+        predictor.predict(graph)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ("hops, x, *, graph_ptr", "too many positional arguments"),
+        ("hops, x, graph_ptr, extra", "missing a required argument: 'extra'"),
+        ("hops, graph_ptr", "too many positional arguments"),
+    ],
+)
+def test_a_forward_that_takes_other_arguments_is_refused(parameters: str, message: str) -> None:
+    scope: dict[str, Any] = {"Module": torch.nn.Module}
+    exec(f"class Mine(Module):\n    def forward(self, {parameters}):\n        return x", scope)
+    contract = Contract.of(rings_and_stars())
+    with pytest.raises(
+        InputError,
+        match=rf"cannot be called as model\(hops, x, graph_ptr\): forward\(.*{message}.*hops, x, graph_ptr",
+    ):
+        predictor_of(scope["Mine"](), contract, device=CPU)

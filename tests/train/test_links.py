@@ -27,7 +27,7 @@ from sagann.train.link_epochs import LinkEpochs, SampledLinkEpochs
 from sagann.train.link_predictor import LinkPredictor
 from tests.graphs import labelled_graph
 from tests.tolerances import assert_close
-from tests.train.runs import CPU, Heard, assert_same_bits, numbers_of, weights_of
+from tests.train.runs import CPU, Heard, assert_same_bits, dense_means, numbers_of, weights_of
 
 LINKS: dict[str, Any] = {"task": LINK_TASK, "epochs": 3}
 
@@ -68,19 +68,10 @@ def predictor_of(model: nn.Module, graph: Graph) -> LinkPredictor:
 
 def plain_rows(model: LinkModel, graph: Graph) -> Tensor:
     """The rows of two SAGE layers, with a dense adjacency."""
-    topology = graph.topology
-    adjacency = torch.zeros(graph.num_vertices, graph.num_vertices, dtype=torch.float64)
-    dst, src = topology.edge_dst().long(), topology.indices.long()
-    adjacency.index_put_((dst, src), torch.ones(1, dtype=torch.float64), accumulate=True)
-    mean = adjacency / adjacency.sum(1, keepdim=True).clamp(min=1)
-    rows = graph.features.double()  # type: ignore[union-attr]
+    means, rows = dense_means(graph), graph.features.double()  # type: ignore[union-attr]
     first, second = model.gnn.layers
-    hidden = torch.relu(_sage(first, rows, mean @ rows))
-    return _sage(second, hidden, mean @ hidden)
-
-
-def _sage(layer: Any, own: Tensor, mean: Tensor) -> Tensor:
-    return layer.apply_vertex(own, mean)
+    hidden = torch.relu(first.apply_vertex(rows, means @ rows))
+    return second.apply_vertex(hidden, means @ hidden)
 
 
 def test_a_run_is_that_of_a_plain_loop() -> None:

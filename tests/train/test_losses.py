@@ -23,7 +23,7 @@ from sagann.train.sampled_epochs import SampledEpochs
 from sagann.train.streaming import Streaming
 from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
-from tests.train.runs import CPU, Mean, community_graph, seeded_model, values_graph
+from tests.train.runs import CPU, Mean, community_graph, dense_means, seeded_model, values_graph
 
 Twin = Callable[[Tensor, Tensor], Tensor]
 Numbers = dict[str, Tensor]
@@ -42,14 +42,7 @@ class Two(nn.Module):
 
 def twin_outputs(model: Two, graph: Graph) -> Tensor:
     """The same model with a dense matrix in place of edges."""
-    assert isinstance(graph.features, Tensor)
-    n, topology = graph.num_vertices, graph.topology
-    sums = torch.zeros(n, n, dtype=torch.float64)
-    sums.index_put_(
-        (topology.edge_dst().long(), topology.indices.long()), torch.ones(graph.num_edges).double(), accumulate=True
-    )
-    means = sums / sums.sum(1, keepdim=True).clamp(min=1)
-    x = graph.features.double()
+    x, means = graph.features.double(), dense_means(graph)  # type: ignore[union-attr]
     hidden = torch.relu(model.first.own(x) + model.first.neighbours(means @ x))
     return model.second.own(hidden) + model.second.neighbours(means @ hidden)
 

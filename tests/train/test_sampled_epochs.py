@@ -501,80 +501,55 @@ def test_a_model_that_gives_no_row_per_seed_is_refused() -> None:
         trainer_of(seeded_model(Wide), **SAMPLED).fit()
 
 
-def copy_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the processor take a device's place, with copies that are as late as they may be."""
-    minibatches = "sagann.runtime.loading.minibatches"
-    monkeypatch.setattr(f"{minibatches}.device_named", lambda device, *, where: torch.device("cpu"))
-    monkeypatch.setattr(f"{minibatches}.Streams", lambda device: LateStreams())
+IN_PLACE = "The other rows are read in place from pinned memory."
+GATHERED = "The other rows are gathered by the processor."
+SAMPLED_THERE = r"Mini-batches are sampled by cuda:0\. The edges take .* of its memory\. .* more are read in place from pinned memory\."
+HOT = r"The hot tier takes .* of cuda:0: \d\d\.\d% of the rows, those of the highest score \(cache 'static'\)\. "
 
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
-def test_who_samples_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_simulated(*given: Any, **named: Any) -> SampleOn:
+@pytest.mark.parametrize(
+    ("sample_on", "is_pinned", "last"),
+    [("device", True, SAMPLED_THERE), ("cpu", True, HOT + IN_PLACE), ("cpu", False, HOT + GATHERED)],
+)
+def test_a_hot_tier_and_edges_on_the_device_change_no_bit(
+    monkeypatch: pytest.MonkeyPatch, sample_on: str, is_pinned: bool, last: str
+) -> None:
+    made: list[DeviceFeatures] = []
+
+    def tiered_on_simulated(*given: Any) -> DeviceFeatures:
+        assert given[-1].type == "cuda"
+        devices = SimulatedDevices(refuse_at=None if is_pinned else 0)
+        made.append(device_tiered(*given, devices=devices))
+        return made[0]
+
+    def sampled_on_simulated(*given: Any, **named: Any) -> SampleOn:
         # Room for half of the edges' arrays.
         return sampling_place(*given, **named, devices=SimulatedDevices((6000,)))
 
-    def on_simulated(*given: Any) -> DeviceFeatures:
-        return device_tiered(*given, devices=SimulatedDevices())
-
-    monkeypatch.setattr("sagann.train.sampled_epochs.sampling_place", of_simulated)
-    monkeypatch.setattr("sagann.train.sampled_epochs.device_tiered", on_simulated)
-    copy_late(monkeypatch)
+    # The processor takes the device's place, with copies that are as late as they may be.
+    minibatches, epochs = "sagann.runtime.loading.minibatches", "sagann.train.sampled_epochs"
+    monkeypatch.setattr(f"{minibatches}.device_named", lambda device, *, where: torch.device("cpu"))
+    monkeypatch.setattr(f"{minibatches}.Streams", lambda device: LateStreams())
+    monkeypatch.setattr(f"{epochs}.device_tiered", tiered_on_simulated)
+    monkeypatch.setattr(f"{epochs}.sampling_place", sampled_on_simulated)
     graph = labelled_graph()
+    # GCN's degree weights are edge data.
     model = model_named("gcn", graph)
     predictor = predictor_of(model, graph)
-    # GCN's degree weights are edge data.
-    prepared = predictor.prepare(graph)
-    parameters = list(model.parameters())
-    expected = gradients_of(SampledEpochs(predictor, prepared, TrainConfig(**SAMPLED)), parameters)
-    predictor.device = torch.device("cuda", 0)
-    said: list[str] = []
-    config = TrainConfig(**SAMPLED, hot="30%", sample_on="device")
-    source = SampledEpochs(predictor, prepared, config, say=said.append)
-    found = gradients_of(source, parameters)
-    assert torch.equal(found[0], expected[0])
-    assert all(map(torch.equal, found[1], expected[1]))
-    assert re.fullmatch(
-        r"Mini-batches are sampled by cuda:0\. The edges take .* of its memory\. .* more are read in place from pinned memory\.",
-        said[-1],
-    )
-
-
-@pytest.mark.parametrize("is_pinned", [True, False])
-def test_a_hot_tier_on_the_device_changes_no_bit(monkeypatch: pytest.MonkeyPatch, is_pinned: bool) -> None:
-    made: list[DeviceFeatures] = []
-
-    def on_simulated(
-        graph: Graph, hot: str, config: TrainConfig, order: Tensor, device: torch.device
-    ) -> DeviceFeatures:
-        assert device.type == "cuda"
-        devices = SimulatedDevices(refuse_at=None if is_pinned else 0)
-        made.append(device_tiered(graph, hot, config, order, device, devices=devices))
-        return made[0]
-
-    monkeypatch.setattr("sagann.train.sampled_epochs.device_tiered", on_simulated)
-    copy_late(monkeypatch)
-    graph = labelled_graph()
-    model = model_named("sage", graph)
-    predictor = predictor_of(model, graph)
-    prepared = predictor.prepare(graph)
-    config = TrainConfig(**SAMPLED, hot="30%")
-    parameters = list(model.parameters())
+    prepared, parameters = predictor.prepare(graph), list(model.parameters())
     expected = gradients_of(SampledEpochs(predictor, prepared, TrainConfig(**SAMPLED)), parameters)
     # The graph stays on the host, as where evaluations are streamed.
     predictor.device = torch.device("cuda", 0)
     said: list[str] = []
+    config = TrainConfig(**SAMPLED, hot="30%", sample_on=sample_on)
     with nullcontext() if is_pinned else pytest.warns(RuntimeWarning, match="The features cannot be read in place"):
         source = SampledEpochs(predictor, prepared, config, say=said.append)
     found = gradients_of(source, parameters)
     assert torch.equal(found[0], expected[0])
     assert all(map(torch.equal, found[1], expected[1]))
-    (text,) = said
-    assert re.fullmatch(
-        r"The hot tier takes .* of cuda:0: \d\d\.\d% of the rows, those of the highest score \(cache 'static'\)\. The other rows are "
-        + ("read in place from pinned memory." if is_pinned else "gathered by the processor."),
-        text,
-    )
+    assert re.fullmatch(last, said[-1])
+    assert sample_on == "device" or len(said) == 1
     assert source.traffic is not None
     assert 0 < source.traffic.hot.rows < source.traffic.rows == made[0].traffic().rows
 
