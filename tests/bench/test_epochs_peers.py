@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -56,18 +53,3 @@ def test_pyg_computes_the_same(model: str, variant: str, folder: Path) -> None:
     ours = logits(sagann_worker, specification(model, folder))
     theirs = logits(pyg_worker, specification(model, folder, variant))
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3 * float(theirs.abs().max()))
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("worker", [sagann_worker, pyg_worker])
-def test_epochs_with_dropout_train(worker: Any, folder: Path) -> None:
-    told = specification("gcn", folder, "csr+sparse" if worker is pyg_worker else "")
-    told |= {"defaults": True, "dropout": 0.5, "sparse": True}
-    runner = worker.build(told, worker.load(told, folder))
-    assert math.isnan(runner.run())
-    name = "logits" if worker is pyg_worker else "probabilities"
-    before = runner.result()[name]
-    runner.run()
-    assert np.abs(runner.result()[name] - before).max() > 0
-    if worker is sagann_worker:
-        runner.close()

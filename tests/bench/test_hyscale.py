@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.hyscale import __main__ as hyscale
-from bench.hyscale.cases import CASES, FIGURE_11
+from bench.hyscale.cases import CASES
 from sagann.machines import published_machine
 from tests.bench.tables import rows_of
 
@@ -26,10 +26,3 @@ def test_epochs_are_counted_as_the_table_says() -> None:
         f"- {sum(each <= 0.25 for each in errors)} of 10 within 25%, {sum(each <= 0.4 for each in errors)} within 40%"
         in lines[1]
     )
-
-
-def test_managed_training_is_no_slower_than_offloading() -> None:
-    steps = hyscale.steps_of(U250, FIGURE_11[0])
-    assert list(steps) == ["offload", *hyscale.STEPS]
-    assert steps["two stages"] <= steps["management"] <= steps["hybrid"] * 1.001
-    assert steps["management"] <= steps["offload"] * 1.03

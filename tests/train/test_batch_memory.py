@@ -22,21 +22,6 @@ def test_a_batch_takes_its_blocks_and_features() -> None:
     assert least < found.batch_bytes < 3 * MARGIN * least
 
 
-def test_a_step_takes_what_its_backward_pass_reads_again() -> None:
-    rows, width = 30, 64
-    model = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.ReLU(), torch.nn.Linear(width, 3))
-
-    class Deep(Plain):
-        def forward(self, hops: object, x: torch.Tensor) -> torch.Tensor:
-            return model(x[:rows])
-
-    predictor = predictor_of(Deep())
-    found = measure_batches(predictor, batches_of(1000))
-    # The rectified rows, which two operators keep, the features, which are the batch's, and the logits.
-    kept = 4 * rows * width
-    assert int(MARGIN * 3 * kept) <= found.step_bytes <= int(MARGIN * (3 * kept + 3 * 4 * rows * 3 + 5000))
-
-
 def test_a_step_is_measured_as_it_trains_with_dropout() -> None:
     model = torch.nn.Sequential(
         torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 3)

@@ -62,12 +62,6 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ({"seed": 2**63}, "an integer from 0 to 2^63 - 1"),
         ({"spill": ""}, "spill is refused: '', expected a folder"),
         ({"spill": "a\0"}, "spill is refused: 'a\\x00'"),
-        ({"device": "tpu"}, "device is refused: 'tpu', expected 'cpu', 'cuda', 'cuda:N' or 'auto'"),
-        ({"deterministic": 1}, "deterministic is refused: 1, expected True or False"),
-        (
-            {"hot": 0.1, "sample": (5,)},
-            "hot is refused: 0.1, expected a size as '2GiB'",
-        ),
         (
             {"hot": "110%", "sample": (5,)},
             "part out of range: '110%', expected 0.0 to 1.0, or 0% to 100% (in Train",
@@ -87,20 +81,12 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
             "cache is refused: 'static', expected look-ahead where sample is not",
         ),
         (
-            {"score": "rpr", "sample": (5,)},
-            "score is refused: 'rpr', expected vip where neither hot nor memory is set",
-        ),
-        (
             {"score": "pagerank", "sample": (5,), "hot": "auto"},
             "score is refused: 'pagerank', expected one of degree, rpr, wrpr, vip",
         ),
         (
             {"cache": ["lru"], "sample": (5,), "memory": "1GiB"},
             "cache is refused: ['lru'], expected one of static, s3-fifo, look-ahead",
-        ),
-        (
-            {"loss": "cross_entropi"},
-            "unknown loss: 'cross_entropi' (in TrainConfig.loss). Did you mean 'cross_entropy'?",
         ),
         ({"loss": 3}, "loss is refused: 3, expected a name"),
         (
@@ -110,17 +96,14 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ({"class_weights": [1, -1]}, "class_weights is refused: [1, -1]"),
         ({"class_weights": np.array([1.0, 2.0])}, "class_weights is refused: array"),
         ({"class_weights": [1, "a"]}, "class_weights is refused: [1, 'a']"),
-        ({"memory": 5}, "memory is refused: 5, expected a size above 0 such as '2GiB', or None"),
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
         ({"profile": True}, "profile is refused: True, expected False where neither memory nor devices is set"),
         ({"decay": "some"}, "decay is refused: 'some', expected one of all, first-layer, matrices"),
         ({"weights": "worst"}, "weights is refused: 'worst', expected 'best' or 'last'"),
-        ({"monitor": "val/precision"}, "monitor is refused: 'val/precision'"),
         (
             {"monitor": "test/accuracy"},
             "monitor is refused: 'test/accuracy', expected 'train' or 'val' (never 'test')",
         ),
-        ({"optimizer": "adam"}, "unknown optimizer: 'adam' (in TrainConfig.optimizer). Did you mean 'Adam'?"),
         (
             {"scheduler": StepLR},
             "a name (pass a function as Trainer(..., scheduler=...)), or None",
@@ -132,10 +115,6 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ),
         ({"optimizer_options": {"betas": {1, 2}}}, "optimizer_options cannot be saved as JSON: 'betas'"),
         ({"scheduler": "StepLR", "scheduler_options": {"steps": 1}}, "StepLR has no such option: 'steps'"),
-        (
-            {"scheduler_options": {"gamma": 1}},
-            "scheduler_options is refused: {'gamma': 1}, expected {} where scheduler is not set",
-        ),
         (
             {"optimizer": "LBFGS", "weight_decay": 0.1},
             "weight_decay is refused: 0.1, expected 0 for the optimizer 'LBFGS'",

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph.feature_store import tensor_of
@@ -63,24 +62,14 @@ def test_a_model_with_a_batch_norm_can_be_evaluated_within_a_budget(tmp_path: Pa
     predictor.release()
 
 
-def test_a_model_with_a_batch_norm_trains_within_a_budget_and_continues_bitwise(tmp_path: Path) -> None:
-    graph = community_graph(600)
-
-    def run(
-        name: str, epochs: int = 6, memory: str | None = TIGHT, **options: bool
-    ) -> tuple[TrainResult, nn.Module]:
+def test_a_model_with_a_batch_norm_continues_bitwise_within_a_budget(tmp_path: Path) -> None:
+    def run(name: str, epochs: int, **options: bool) -> TrainResult:
+        config = TrainConfig(epochs=epochs, device="cpu", memory=TIGHT)
         model = seeded_model(dropout=0.0)
-        config = TrainConfig(epochs=epochs, device="cpu", memory=memory)
-        return Trainer(model, graph, config, run_dir=tmp_path / name).fit(**options), model
+        return Trainer(model, community_graph(600), config, run_dir=tmp_path / name).fit(**options)
 
-    (whole, model), (dense, plain) = run("whole"), run("dense", memory=None)
-    for ours, theirs in zip(whole.history, dense.history, strict=True):
-        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
-        assert ours.metrics["val"]["loss"] == pytest.approx(theirs.metrics["val"]["loss"], rel=1e-4)
-    for (name, mine), expected in zip(model.named_buffers(), plain.buffers(), strict=True):
-        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5, msg=name)
     run("cut", 3)
-    continued, _ = run("cut", resume=True)
+    whole, continued = run("whole", 6), run("cut", 6, resume=True)
     assert [record.loss for record in continued.history] == [record.loss for record in whole.history]
     assert continued.metrics == whole.metrics
 
