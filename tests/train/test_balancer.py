@@ -79,12 +79,11 @@ def slowest_s(bounds: tuple[int, ...], factors: tuple[float, ...]) -> float:
     )
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_two_unequal_workers_settle_within_ten_epochs_near_the_best_division(rank: int) -> None:
+def test_two_unequal_workers_settle_within_ten_epochs_near_the_best_division() -> None:
     said: list[str] = []
 
     def run(balancer: Balancer, watch: Recorded) -> list[WorkerBalance]:
-        slow(balancer, watch, rank)
+        slow(balancer, watch)
         return [balancer.settle(100 - epoch) for epoch in range(30)]
 
     epochs, others = balanced(run, say=said.append)
@@ -96,7 +95,7 @@ def test_two_unequal_workers_settle_within_ten_epochs_near_the_best_division(ran
     assert max(moves) < 10
     assert len(said) == len(moves)
     assert said[0].startswith("Vertices move between the workers: new parts take ")
-    factors = (2.0, 1.0) if rank == 0 else (1.0, 2.0)
+    factors = (1.0, 2.0)
     best_s = min(slowest_s((0, cut, NUM_VERTICES), factors) for cut in range(NUM_VERTICES + 1))
     assert slowest_s(epochs[-1].bounds, factors) <= 1.05 * best_s
     assert slowest_s(epochs[0].bounds, factors) >= 1.2 * best_s
@@ -156,17 +155,9 @@ def test_workers_that_disagree_are_refused() -> None:
             balancer.settle(10)
         return str(error.value)
 
-    def bounds(balancer: Balancer, watch: Recorded) -> str:
-        object.__setattr__(balancer.part.topology.part, "bounds", (0, 5 + balancer.part.workers.rank, NUM_VERTICES))
-        with pytest.raises(InputError) as error:
-            balancer.settle(10)
-        return str(error.value)
-
     for text in balanced(operations):
         assert (
             "the workers disagree: operations are {'forward 0': 0, 'forward 1': 64, 'backward 1': 64} at worker 0"
             in text
         )
         assert "and {'forward 0': 0, 'forward 1': 128} at worker 1" in text
-    for text in balanced(bounds):
-        assert "the workers disagree: bounds are [0, 5, 3000] at worker 0, and [0, 6, 3000] at worker 1" in text

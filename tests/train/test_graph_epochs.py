@@ -31,7 +31,6 @@ from tests.train.runs import (
     assert_same_bits,
     community_graph,
     dense_means,
-    fit_until,
     numbers_of,
     seeded_model,
     trainer_of,
@@ -120,16 +119,6 @@ def test_batches_ahead_change_no_bit_and_leave_no_thread() -> None:
     assert numbers_of(here.fit()) == numbers_of(made_ahead.fit())
     assert_same_bits(weights_of(here.model), weights_of(made_ahead.model))
     assert not left_threads()
-
-
-def test_a_run_that_is_stopped_within_an_epoch_and_resumed_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    whole = trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path / "whole", **BATCHES)
-    expected = numbers_of(whole.fit())
-    result = fit_until(2, 3, graph_model(), rings_and_stars(), run_dir=tmp_path / "cut", **BATCHES)
-    assert (result.interrupted, result.epochs, result.batch) == (True, 1, 3)
-    again = trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path / "cut", **BATCHES, batches_ahead=2)
-    assert numbers_of(again.resume()) == expected
-    assert_same_bits(weights_of(whole.model), weights_of(again.model))
 
 
 def test_other_answers_or_batches_are_another_run(tmp_path: Path) -> None:

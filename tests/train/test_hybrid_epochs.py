@@ -362,9 +362,7 @@ def test_trainers_without_seeds_are_named_at_the_end() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"devices": DEVICES}, "devices.*None where sample is not set"),
         ({"sample": (4, 3), "devices": "host"}, "no list of trainers"),
-        ({"sample": (4, 3), "devices": 3}, "devices is refused"),
         ({"sample": (4, 3), "sharing": "static"}, "sharing.*joint where devices is not set"),
         ({"sample": (4, 3), "mapping": "model"}, "mapping.*cores where devices is not set"),
         ({"sample": (4, 3), "devices": DEVICES, "mapping": "best"}, "one of cores, model"),

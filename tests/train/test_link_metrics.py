@@ -114,16 +114,6 @@ def test_filtered_ranks_equal_those_counted_by_hand(
     assert scores.equal(before)
 
 
-def test_relations_are_apart_where_they_are_given() -> None:
-    known = Topology.from_coo(
-        src=torch.tensor([0, 0]), dst=torch.tensor([1, 2]), num_src=3, edge_data={"type": torch.tensor([0, 1])}
-    )
-    scores, end = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([0])
-    arguments = {"head": end, "tail": torch.tensor([1])}
-    assert filtered_ranks(scores, known, relation=torch.tensor([0]), **arguments).tolist() == [2.0]
-    assert filtered_ranks(scores, known, **arguments).tolist() == [1.0]
-
-
 KNOWN = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=3)
 ONE = torch.tensor([0])
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sagann.errors import InputError
-from sagann.graph import LINK_TASK, Graph, Topology, for_task
+from sagann.graph import LINK_TASK, Graph, Topology
 from sagann.runtime.workers import Workers
 from sagann.train import Contract, Predictor, TrainConfig
 from sagann.train.epoch_source import WholeGraph
@@ -176,11 +176,7 @@ def test_targets_of_one_column_do_not_broadcast() -> None:
 
 def test_class_weights_have_a_mean_of_one_over_the_training_vertices() -> None:
     loss = build_loss("classification", SKEWED.vertices, class_weights=WEIGHTS)
-    weights = torch.tensor(loss.class_weights).double()
-    assert float((COUNTS * weights).sum()) == pytest.approx(float(COUNTS.sum()))
-    assert float(weights[1] / weights[0]) == pytest.approx(4)
-    balanced = build_loss("classification", SKEWED.vertices, class_weights="balanced")
-    assert balanced.class_weights == pytest.approx((COUNTS.sum() / 3 / COUNTS).tolist())
+    assert float((COUNTS * torch.tensor(loss.class_weights)).sum()) == pytest.approx(float(COUNTS.sum()))
     # A class without training vertices weighs as the most frequent one.
     absent = replace(SKEWED, num_classes=4)
     found = build_loss("classification", absent.vertices, class_weights="balanced").class_weights
@@ -241,14 +237,3 @@ def test_a_function_that_gives_no_loss_for_each_vertex_is_refused_before_trainin
     torch.manual_seed(0)
     with pytest.raises(InputError, match=message):
         build_loss("regression", graph.vertices, function=function).try_out(graph.vertices, 2, CPU)
-
-
-def test_a_graph_with_both_answers_is_measured_by_its_task() -> None:
-    both = replace(community_graph(), targets=values_graph().targets)
-    for task in ("classification", "regression"):
-        graph = for_task(both, task)
-        predictor = Predictor(seeded_model(Two, out_dim=graph.num_outputs), Contract.of(graph), device=CPU)
-        assert predictor.evaluate(both) == predictor.evaluate(graph)
-        assert torch.equal(predictor.predict(both), predictor.predict(graph))
-    with pytest.raises(InputError, match="the graph has answers for several tasks"):
-        Contract.of(both)

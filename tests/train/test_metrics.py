@@ -102,17 +102,6 @@ def test_multi_label_metrics_equal_those_counted_by_hand(num_classes, n, seed):
     assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_auc_is_left_out_where_no_class_has_both_kinds_of_vertices():
-    found = compute_metrics(torch.randn(4, 3), torch.full((4,), 2), task="classification")
-    assert set(found) == set(KINDS["classification"].metrics) - {"roc_auc"}
-
-
-def test_auc_averages_over_the_classes_that_are_defined():
-    logits = torch.tensor([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 2.0, 0.0]])
-    found = compute_metrics(logits, torch.tensor([0, 1, 1]), task="classification", names=["roc_auc"])
-    assert found == {"roc_auc": 1.0}
-
-
 def test_no_vertex_no_metric():
     assert compute_metrics(torch.empty(0, 3), torch.empty(0, dtype=torch.int64), task="classification") == {}
 

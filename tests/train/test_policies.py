@@ -62,11 +62,6 @@ def scheduler_of(config, *, maximise=True):
     return build_scheduler(config, optimizer, maximise=maximise)
 
 
-def test_a_scheduler_that_lacks_an_argument_is_refused():
-    with pytest.raises(InputError, match="torch refuses the scheduler: OneCycleLR: You must define"):
-        scheduler_of(TrainConfig(scheduler="OneCycleLR", scheduler_options={"max_lr": 0.1}))
-
-
 def test_a_schedule_shorter_than_training_is_refused_before_it_starts():
     options = {"max_lr": 0.1, "total_steps": 9}
     with pytest.raises(InputError, match="the schedule ends before training: 9 steps, 10 epochs"):

@@ -11,16 +11,14 @@ import pytest
 import torch
 
 from sagann.errors import InputError
-from sagann.hybrid.trainer import HostTrainer
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.hybrid.assignment import HOST
 from sagann.plan.hybrid.rehearsed import RehearsedJob, RehearsedShare
 from sagann.train import TrainConfig, rehearsals, rehearsed_trainers
 from sagann.train.hybrid_epochs import HybridEpochs
-from sagann.train.rehearsed_trainers import RehearsedTrainers
 from tests.hybrid.processes import spawned_by
 from tests.train.runs import assert_same_bits, community_graph, predictor_of, trainer_of, weights_of
-from tests.train.test_hybrid_epochs import DEVICES, HYBRID, ParcelTrainer
+from tests.train.test_hybrid_epochs import DEVICES, HYBRID
 
 ACCELERATOR = "accelerator0"
 MODEL = ModelConfig(model="sage", hidden=8, dropout=0.5)
@@ -116,32 +114,6 @@ def test_a_rehearsal_before_a_run_changes_no_number_of_it(monkeypatch: pytest.Mo
 
 
 MEASURED: dict[str, Any] = {"sample": (4, 3), "batch_size": 16, "devices": "host:1,accelerator:1"}
-
-
-def test_every_size_of_a_share_and_every_stage(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Its accelerator is in this process.
-    monkeypatch.setattr(rehearsed_trainers, "LONGEST_S", 0.0)
-    predictor = predictor_of(build_model(MODEL, community_graph()), community_graph())
-    source = RehearsedTrainers(predictor, predictor.prepare(community_graph()), TrainConfig(**MEASURED))
-    host = HostTrainer(predictor.loss_of_batch, list(predictor.model.parameters()))
-    source.trainers = {HOST: host, ACCELERATOR: ParcelTrainer(predictor)}
-    found = source.rehearse(torch.optim.SGD(predictor.model.parameters(), lr=0.1))
-    assert list(found.shares) == [HOST, ACCELERATOR]
-    for shares in found.shares.values():
-        assert [each.seeds for each in shares] == [2, 4, 8, 16]
-        for each in shares:
-            assert min(each.sample_s, each.load_s, each.train_s) > 0
-            # Four in-edges of a seed, three of each vertex after that; rows of 32 bytes.
-            assert each.seeds < each.edges <= each.seeds * (4 + 5 * 3)
-            assert 32 * each.seeds < each.loaded_bytes <= 32 * 90
-        assert shares[0].edges < shares[-1].edges
-    for host_share, other in zip(found.shares[HOST], found.shares[ACCELERATOR], strict=True):
-        assert host_share.copied_bytes == host_share.copy_s == host_share.copy_core_s == 0
-        # Edges travel, too.
-        assert other.copied_bytes > other.loaded_bytes
-    assert found.synchronise_s > 0
-    assert found.model_bytes == sum(each.nbytes for each in predictor.model.parameters())
-    assert (found.num_train, found.threads) == (30, 1)
 
 
 def test_a_rehearsal_with_a_process_changes_nothing_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -10,20 +9,15 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 from sagann.train import TrainConfig, Trainer
-from sagann.train.plain_state import pack, unpack
 from sagann.train.resources import (
-    capture_rng,
     reproducible,
     resolve_device,
-    restore_rng,
-    seeded,
     stop_on_interrupt,
 )
 from tests.train.runs import Heard, assert_same_bits, community_graph, numbers_of, seeded_model, weights_of
@@ -78,30 +72,6 @@ def test_importing_train_loads_nothing_heavy():
     heavy = ("tensorboard", "rich", "pyarrow", "numba", "scipy", "safetensors")
     code = f"import sys, sagann.train; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
-
-
-CPU = torch.device("cpu")
-
-
-def draw():
-    # Gaussians come in pairs, of which the second is kept for later: it is state too.
-    return [
-        random.gauss(0, 1),
-        random.random(),
-        np.random.standard_normal(),
-        np.random.rand(),
-        float(torch.randn(())),
-    ]
-
-
-def test_every_generator_continues_where_it_was():
-    with seeded(3, CPU):
-        draw()
-        content = pack(capture_rng(CPU))
-        expected = [draw() for _ in range(700)]
-        draw()
-        restore_rng(unpack(content), CPU)
-        assert [draw() for _ in range(700)] == expected
 
 
 def press(times=1):

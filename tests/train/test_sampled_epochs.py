@@ -387,24 +387,6 @@ def test_tiers_change_no_bit_and_count_every_row(cache: str, options: dict[str, 
     assert expected.history[0].traffic is None
 
 
-@pytest.mark.parametrize("cache", ["static", "look-ahead"])
-def test_a_tiered_run_is_resumed_bitwise_with_any_tiers(cache: str, tmp_path: Path) -> None:
-    graph = mapped_graph(tmp_path / "graph")
-    whole = trainer_of(SAGE, graph, **SAMPLED)
-    expected = numbers_of(whole.fit())
-    cut = {**SAMPLED, "epochs": 2}
-    trainer_of(SAGE, graph, run_dir=tmp_path / "cut", **cut, hot="10%", cache=cache).fit()
-    again = trainer_of(SAGE, graph, run_dir=tmp_path / "cut", **{**SAMPLED, "epochs": 3}, hot="10%", cache=cache)
-    history = again.resume().history
-    assert all(record.traffic is not None and record.traffic.hot.rows for record in history)
-    # Other tiers, or none, are no other run.
-    others: dict[str, Any] = {"hot": "5%", "cache": "s3-fifo", "score": "degree"} if cache == "static" else {}
-    last = trainer_of(SAGE, graph, run_dir=tmp_path / "cut", **SAMPLED, **others)
-    assert numbers_of(last.resume()) == expected
-    assert_same_bits(weights_of(last.model), weights_of(whole.model))
-    assert json.loads((tmp_path / "cut" / "run.json").read_text())["train"]["hot"] == others.get("hot")
-
-
 def test_a_budget_gives_features_of_a_file_a_hot_tier_and_no_other_bits(tmp_path: Path) -> None:
     graph, heard = mapped_graph(tmp_path / "graph", 6000), Heard()
     options: dict[str, Any] = {**SAMPLED, "batch_size": 200, "cache": "static", "memory": "1300KiB"}

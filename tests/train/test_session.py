@@ -220,7 +220,8 @@ def test_numpy_and_python_random_numbers_resume_bitwise(tmp_path):
             noise = random.gauss(0, 1) + np.random.standard_normal() if self.training else 0.0
             return super().forward(hops, F.dropout(x + noise, 0.3, self.training))
 
-    check_resume(tmp_path, kind=Noisy)
+    # Gaussians come in pairs, of which the second is kept for later: after five epochs there is one.
+    check_resume(tmp_path, kind=Noisy, checkpoint_every=5)
 
 
 def test_a_finished_run_is_finished_again(tmp_path):
@@ -296,6 +297,12 @@ def test_lost_history_is_refused(tmp_path):
         trainer_of(tmp_path).fit(resume=True)
 
 
+def with_another_value(graph):
+    features = graph.features.clone()
+    features[17, 3] += 1e-6
+    return replace(graph, features=features)
+
+
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
@@ -309,21 +316,15 @@ def test_lost_history_is_refused(tmp_path):
         ),
         ({"model": Plain()}, r"model\.class was TwoLayers, is Plain"),
         ({"graph": community_graph(60)}, r"graph\.num_vertices was 90, is 60"),
+        ({"graph": with_another_value(community_graph())}, r"graph\.features was \w+, is \w+"),
     ],
 )
 def test_resuming_with_something_else_names_the_first_difference(tmp_path, options, difference):
     trainer_of(tmp_path).fit()
+    before = (tmp_path / "run.json").read_bytes()
     with pytest.raises(CheckpointError, match="the run was started differently: " + difference):
         trainer_of(tmp_path, **options).fit(resume=True)
-
-
-def test_resuming_with_other_values_in_the_graph_is_refused(tmp_path):
-    trainer_of(tmp_path).fit()
-    graph = community_graph()
-    features = graph.features.clone()
-    features[17, 3] += 1e-6
-    with pytest.raises(CheckpointError, match=r"graph\.features was \w+, is \w+"):
-        trainer_of(tmp_path, graph=replace(graph, features=features)).fit(resume=True)
+    assert (tmp_path / "run.json").read_bytes() == before
 
 
 def test_other_versions_are_told(tmp_path):
@@ -349,14 +350,6 @@ def test_an_unfinished_run_predicts_with_its_best_weights_so_far(tmp_path):
     whole = trainer_of(tmp_path / "whole", epochs=9, model=ModelConfig(hidden=8))
     whole.fit()
     assert torch.equal(load_run(tmp_path, device="cpu").predict(community_graph()), whole.predict())
-
-
-def test_a_model_with_another_dropout_is_refused_and_run_json_stays(tmp_path):
-    trainer_of(tmp_path, model=ModelConfig(hidden=8, dropout=0.5)).fit()
-    before = (tmp_path / "run.json").read_bytes()
-    with pytest.raises(CheckpointError, match=r"model\.config\.dropout was 0\.5, is 0\.0"):
-        trainer_of(tmp_path, model=ModelConfig(hidden=8, dropout=0.0)).fit(resume=True)
-    assert (tmp_path / "run.json").read_bytes() == before
 
 
 def test_a_changed_model_file_is_refused(tmp_path):

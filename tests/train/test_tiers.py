@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ from sagann.graph.feature_store import Features
 from sagann.plan.residency import BudgetError
 from sagann.runtime.tiered import TieredFeatures
 from sagann.runtime.tiered.features import hot_tier_bytes
-from sagann.storage import load_graph, save_graph
 from sagann.tiering import hottest, score_vertices
 from sagann.train import TrainConfig
 from sagann.train.batch_memory import BatchMemory
@@ -26,14 +23,12 @@ from sagann.train.tiers import (
     TierPlan,
     device_tiered,
     hottest_rows,
-    is_in_memory,
     plan_tiers,
-    stated_hot_bytes,
     tiered,
 )
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.stores import ComputedRows
-from tests.train.runs import community_graph, sparse_graph
+from tests.train.runs import community_graph
 
 KIB = 1 << 10
 BATCHES = BatchMemory(batch_bytes=10 * KIB, step_bytes=20 * KIB, thread_bytes=5 * KIB)
@@ -50,14 +45,6 @@ def planned(features: Features, budget_kib: int, **options: Any) -> TierPlan:
     ahead = options.pop("ahead", 4)
     config = config_of(memory=f"{budget_kib}KiB", **options)
     return plan_tiers(features, config, ahead=ahead, budget_bytes=budget_kib * KIB, measure=lambda: BATCHES)
-
-
-def test_without_a_budget_nothing_is_measured() -> None:
-    def measure() -> BatchMemory:
-        raise AssertionError("measured")
-
-    found = plan_tiers(STORE, config_of(hot="10%"), ahead=7, budget_bytes=None, measure=measure)
-    assert found == TierPlan(hot="10%", ahead=7)
 
 
 @pytest.mark.parametrize(
@@ -137,26 +124,6 @@ def test_a_budget_beyond_the_free_memory_makes_the_hot_tier_smaller(
     assert planned(STORE, 200).hot == hot
 
 
-def test_the_least_budget_beside_a_stated_hot_tier() -> None:
-    narrow = TieredFeatures(ComputedRows(10_000, 0), hot=0.0)
-    hot_bytes = hot_tier_bytes(narrow, "0%", cache="static")
-    with pytest.raises(BudgetError, match=re.escape("the tables of threads, and a hot tier 39.1 KiB")) as caught:
-        plan_tiers(
-            narrow,
-            config_of(memory="80KiB", hot="0%"),
-            ahead=4,
-            budget_bytes=80 * KIB,
-            measure=lambda: BatchMemory(batch_bytes=KIB, step_bytes=60 * KIB, thread_bytes=0),
-        )
-    assert caught.value.needed_bytes == hot_bytes + 61 * KIB
-
-
-def test_sparse_features_are_refused() -> None:
-    with pytest.raises(InputError, match=r"sparse features have no tiers: hot is '10%'.*Leave hot out"):
-        stated_hot_bytes(sparse_graph().features, config_of(hot="10%"))
-    assert stated_hot_bytes(sparse_graph().features, config_of(memory="1GiB")) == 0
-
-
 @pytest.mark.parametrize("is_on_device", [False, True])
 @pytest.mark.parametrize("score", ["degree", "vip"])
 def test_the_hottest_by_the_score_are_hot(score: str, is_on_device: bool) -> None:
@@ -178,10 +145,3 @@ def test_a_hot_tier_on_the_device_leaves_room_for_the_budget(monkeypatch: pytest
     graph = replace(community_graph(), features=torch.zeros(90, 8000))
     with pytest.raises(InputError, match=r"the work does not fit the memory of cuda:0: .*, 1.0 MiB are free"):
         device_tiered(graph, "2MiB", config, torch.arange(90), torch.device("cuda", 0))
-
-
-def test_where_features_are(tmp_path: Path) -> None:
-    save_graph(community_graph(), tmp_path / "graph")
-    features = load_graph(tmp_path / "graph").features
-    assert features is not None
-    assert [is_in_memory(each) for each in (features, torch.zeros(3, 2), STORE)] == [False, True, False]
