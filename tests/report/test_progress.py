@@ -13,7 +13,7 @@ from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.storage.import_source import silent
 from sagann.train import EpochProgress, EpochRecord, RunInfo
 from sagann.train.worker_balance import WorkerBalance
-from tests.train.test_records import WORK
+from tests.train.test_history import WORK
 
 INFO = RunInfo(
     model="gcn",

@@ -63,6 +63,10 @@ class TwoLayers(nn.Module):
 class Mixing(TwoLayers):
     """Its result depends on a mean over all vertices."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Identity()
+
     def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
         return super().forward(hops, x - x.mean(0))
 

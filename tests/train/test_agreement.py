@@ -94,18 +94,16 @@ def test_a_difference_is_named_with_both_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "device", "message"),
+    ("options", "device", "balance", "message"),
     [
-        ({"sample": (5, 5)}, CPU, r"sample is refused: \(5, 5\), expected None"),
-        ({"memory": "2GiB", "profile": True}, CPU, "profile is refused: True, expected False"),
-        ({"memory": "2GiB"}, torch.device("cuda", 0), "device is 'cuda:0', memory is '2GiB'"),
+        ({"sample": (5, 5)}, CPU, "edges", r"sample is refused: \(5, 5\), expected None"),
+        ({"memory": "2GiB", "profile": True}, CPU, "edges", "profile is refused: True, expected False"),
+        ({"memory": "2GiB"}, torch.device("cuda", 0), "edges", "device is 'cuda:0', memory is '2GiB'"),
+        ({"memory": "2GiB"}, CPU, "cost", r"balance is 'cost', memory is '2GiB'"),
     ],
 )
-def test_what_workers_cannot_do_is_refused(options: dict[str, object], device: torch.device, message: str) -> None:
+def test_what_workers_cannot_do_is_refused(
+    options: dict[str, object], device: torch.device, balance: str, message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        require_divisible(replace(CONFIG, **options), device, balance="edges")
-
-
-def test_workers_that_stream_do_not_move_vertices() -> None:
-    with pytest.raises(InputError, match=r"balance is 'cost', memory is '2GiB'"):
-        require_divisible(replace(CONFIG, memory="2GiB"), CPU, balance="cost")
+        require_divisible(replace(CONFIG, **options), device, balance=balance)

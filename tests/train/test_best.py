@@ -43,13 +43,6 @@ def test_without_val_the_training_loss_is_monitored_and_the_last_weights_are_kep
     assert set(result.metrics) == {"train", "test"}
 
 
-def test_monitoring_an_absent_split_is_refused():
-    with pytest.raises(
-        InputError, match="the monitored split is not there: 'val/loss', the graph has the splits train"
-    ):
-        trainer_of(graph=without_split(community_graph(), "val"), monitor="val/loss")
-
-
 def test_monitoring_an_undefined_metric_is_refused():
     graph = community_graph()
     one_class = graph.splits["val"] & (graph.labels == 0)

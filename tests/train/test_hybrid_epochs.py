@@ -21,7 +21,7 @@ from sagann.hybrid.cuda_trainer import CudaTrainer
 from sagann.hybrid.parcel import parcel_of, share_in
 from sagann.hybrid.trainer import Found, HostTrainer, Share
 from sagann.kernels.seeds import seeded
-from sagann.nn import SAGE, ModelConfig, build_model
+from sagann.nn import ModelConfig, build_model
 from sagann.runtime.processor import num_cores
 from sagann.saga.layer import count_hops
 from sagann.train import TrainConfig, Trainer
@@ -33,6 +33,7 @@ from tests.hybrid.processes import spawned_by
 from tests.runtime.device.late_streams import LateStreams
 from tests.train.runs import (
     Heard,
+    Mixing,
     TwoLayers,
     assert_same_bits,
     community_graph,
@@ -303,21 +304,9 @@ def test_batch_norm_is_refused() -> None:
         trainer_of(TwoLayers(), devices=DEVICES, **HYBRID).fit()
 
 
-class Centred(nn.Module):
-    """Subtracts the mean of all vertices of a mini-batch between its layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = SAGE(8, 8), SAGE(8, 3)
-
-    def forward(self, hops: Any, x: Tensor) -> Tensor:
-        rows = self.first(hops[0], x)
-        return self.second(hops[1], rows - rows.mean(dim=0))
-
-
 def test_a_mean_over_a_mini_batch_is_refused_before_anything_starts() -> None:
     with pytest.raises(LayerError, match="must treat vertices independently between its layers"):
-        trainer_of(Centred(), devices=DEVICES, **HYBRID).fit()
+        trainer_of(Mixing(), devices=DEVICES, **HYBRID).fit()
     assert not spawned_by(os.getpid())
 
 

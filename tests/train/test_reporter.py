@@ -11,7 +11,7 @@ from sagann.errors import MissingDependencyError
 from sagann.train import EpochRecord
 from sagann.train.reporter import TensorBoardReporter
 from tests.train.runs import Heard, trainer_of
-from tests.train.test_records import WORK
+from tests.train.test_history import WORK
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tiers of a sampled run: what is hot, how a budget is divided, and what is refused."""
+"""Tiers of a sampled run: what is hot, how a budget is divided, what a mini-batch takes of it, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sagann.errors import InputError
 from sagann.free_space import Room
 from sagann.graph.feature_store import Features
 from sagann.plan.residency import BudgetError
-from sagann.runtime.tiered import TieredFeatures
+from sagann.runtime.loading import MiniBatches
 from sagann.runtime.tiered.features import hot_tier_bytes
 from sagann.tiering import hottest, score_vertices
 from sagann.train import TrainConfig
-from sagann.train.batch_memory import BatchMemory
+from sagann.train.batch_memory import MARGIN, BatchMemory, measure_batches
 from sagann.train.tiers import (
     TierPlan,
     device_tiered,
@@ -28,7 +28,7 @@ from sagann.train.tiers import (
 )
 from tests.runtime.device.drivers import SimulatedDevices
 from tests.stores import ComputedRows
-from tests.train.runs import community_graph
+from tests.train.runs import Plain, community_graph, predictor_of
 
 KIB = 1 << 10
 BATCHES = BatchMemory(batch_bytes=10 * KIB, step_bytes=20 * KIB, thread_bytes=5 * KIB)
@@ -82,12 +82,6 @@ def test_a_stated_hot_tier_shortens_the_queue() -> None:
     assert 800 * 32 < hot_bytes < 48 * KIB
     assert planned(STORE, 200, hot="20%") == TierPlan(hot="20%", ahead=4)
     assert planned(STORE, 96, hot="20%") == TierPlan(hot="20%", ahead=1)
-
-
-def test_features_in_memory_and_a_store_with_tiers_get_no_hot_tier_by_themselves() -> None:
-    assert planned(torch.zeros(4000, 8), 200) == TierPlan(hot=None, ahead=4)
-    assert planned(torch.zeros(4000, 8), 200, hot="0%") == TierPlan(hot="0%", ahead=4)
-    assert planned(TieredFeatures(STORE, hot=0.0), 200) == TierPlan(hot=None, ahead=4)
 
 
 def test_a_hot_tier_beyond_its_half_is_refused() -> None:
@@ -145,3 +139,53 @@ def test_a_hot_tier_on_the_device_leaves_room_for_the_budget(monkeypatch: pytest
     graph = replace(community_graph(), features=torch.zeros(90, 8000))
     with pytest.raises(InputError, match=r"the work does not fit the memory of cuda:0: .*, 1.0 MiB are free"):
         device_tiered(graph, "2MiB", config, torch.arange(90), torch.device("cuda", 0))
+
+
+def batches_of(batch_size: int, threads: int = 1) -> MiniBatches:
+    return MiniBatches(community_graph(), fanouts=[4, 3], batch_size=batch_size, threads=threads, ahead=0)
+
+
+def test_a_batch_takes_its_blocks_and_features() -> None:
+    batches = batches_of(1000)
+    (batch,) = batches.batches(1)
+    found = measure_batches(predictor_of(), batches)
+    # Float32 features, and int64 or int32 ids of edges in both orders.
+    least = batch.features.nbytes + sum(4 * 4 * block.num_edges for block in batch.blocks)
+    assert least < found.batch_bytes < 3 * MARGIN * least
+
+
+def test_a_step_is_measured_as_it_trains_with_dropout() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Dropout(0.5), torch.nn.Linear(64, 3)
+    )
+
+    class Dropping(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = model
+
+        def forward(self, hops: object, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x[:30])
+
+    model.eval()
+    predictor = predictor_of(Dropping())
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    found = measure_batches(predictor, batches_of(1000))
+    # Rows before the norm, the dropped rows and what dropout multiplied by; twice the largest for gradients.
+    assert found.step_bytes > MARGIN * (3 + 2) * 4 * 30 * 64
+    assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+    assert not any(module.training for module in model.modules())
+
+
+def test_lazy_parameters_are_no_memory_of_a_step() -> None:
+    class Lazy(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.LazyLinear(10_000), torch.nn.Linear(10_000, 3))
+
+        def forward(self, hops: object, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x[:30])
+
+    found = measure_batches(predictor_of(Lazy()), batches_of(1000))
+    # The hidden rows and gradients of as many, but not the first weight, of 320 KB.
+    assert found.step_bytes <= MARGIN * (3 * 4 * 30 * 10_000 + 50_000)

@@ -186,15 +186,6 @@ def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone():
         assert_same_bits(weights, weights_after(seed, together=False))
 
 
-def test_the_callers_random_numbers_are_left_alone():
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    trainer_of(ModelConfig(hidden=8), epochs=2).fit()
-    assert torch.equal(torch.rand(3), expected)
-    assert not torch.are_deterministic_algorithms_enabled()
-
-
 def test_evaluation_every_few_epochs_and_at_the_end():
     result = trainer_of(epochs=8, eval_every=3).fit()
     assert [record.epoch for record in result.history if record.metrics] == [3, 6, 8]
