@@ -362,13 +362,6 @@ def test_a_score_may_overwrite_the_types_that_it_gets(monkeypatch: pytest.Monkey
     assert types.tolist() == [2, 1]
 
 
-class OfPairs(Distance):
-    """Has a score of two arguments."""
-
-    def score(self, src: Tensor, dst: Tensor) -> Tensor:  # type: ignore[override]
-        return (src * dst).sum(-1)
-
-
 class Scorer(nn.Module):
     """Scores by a module that takes one argument."""
 
@@ -380,17 +373,10 @@ class Scorer(nn.Module):
         return self.gnn(hops, x)
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [(OfPairs, r"score\(src.*too many positional"), (Scorer, r"score\(input.*too many positional")],
-)
-def test_a_score_that_takes_other_arguments_is_refused_before_anything_runs(
-    kind: type[nn.Module], value: str
-) -> None:
-    with pytest.raises(
-        InputError, match=rf"cannot be called as model.score\(src, dst, types\).*{value}.*model {kind.__name__}"
-    ):
-        trainer_of(kind(), communities())
+def test_a_score_that_takes_other_arguments_is_refused_before_anything_runs() -> None:
+    message = r"cannot be called as model.score\(src, dst, types\).*score\(input.*too many positional.*model Scorer"
+    with pytest.raises(InputError, match=message):
+        trainer_of(Scorer(), communities())
 
 
 def test_a_model_file_may_score_links_itself(tmp_path: Path) -> None:

@@ -200,18 +200,12 @@ def test_a_temporary_folder_of_somebody_elses_is_left_alone(tmp_path):
 
 @pytest.mark.parametrize("epochs", [12, 1100])
 def test_the_rate_after_the_last_step_may_be_anything(epochs):
-    """OneCycleLR's line goes on below 0, where no step is taken."""
+    # OneCycleLR's line goes on below 0, where no step is taken.
     options = {"max_lr": 0.2, "total_steps": epochs, "anneal_strategy": "linear"}
-    config = TrainConfig(
-        epochs=epochs,
-        optimizer="SGD",
-        optimizer_options={"momentum": 0.9},
-        scheduler="OneCycleLR",
-        scheduler_options=options,
-        device="cpu",
-        eval_every=epochs,
-    )
-    assert Trainer(seeded_model(Plain), community_graph(), config).fit().epochs == epochs
+    momentum = {"optimizer": "SGD", "optimizer_options": {"momentum": 0.9}}
+    schedule = {"scheduler": "OneCycleLR", "scheduler_options": options}
+    trainer = trainer_of(None, model=seeded_model(Plain), epochs=epochs, eval_every=epochs, **momentum, **schedule)
+    assert trainer.fit().epochs == epochs
 
 
 def test_numpy_and_python_random_numbers_resume_bitwise(tmp_path):
