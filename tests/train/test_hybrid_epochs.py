@@ -200,27 +200,26 @@ def test_an_epoch_goes_on_in_the_middle() -> None:
     assert sum(source.work.seeds) == 30 - 3 * 7
 
 
-def test_a_run_with_a_process_is_the_run_without_and_leaves_nothing(tmp_path: Path) -> None:
-    config = ModelConfig(model="gat", hidden=8, dropout=0.0)
-    alone = trainer_of(config, **HYBRID).fit()
-    result = trainer_of(config, run_dir=tmp_path / "run", devices=DEVICES, link_rate=1e8, **HYBRID).fit()
+def test_a_run_with_a_process_is_the_run_without_and_its_profile_has_every_stage_and_decision(
+    tmp_path: Path,
+) -> None:
+    config, options = ModelConfig(model="sage", hidden=8, dropout=0.0), {**HYBRID, "epochs": 8, "batch_size": 6}
+    alone = trainer_of(config, **options).fit()
+    there = {"run_dir": tmp_path, "devices": DEVICES, "link_rate": 1e8, "profile": True}
+    result = trainer_of(config, **there, **options).fit()
     for ours, theirs in zip(result.history, alone.history, strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
         assert ours.metrics["val"]["loss"] == pytest.approx(theirs.metrics["val"]["loss"], rel=1e-4)
-    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert line["trainers"] == ["host", "accelerator0"]
-    assert sum(line["trainer_seeds"]) == 30
-    assert min(line["trainer_s"]) > 0
-    assert line["transfer_s"][0] == 0 < line["transfer_s"][1]
-    assert line["trainer_why"].endswith(".")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        assert line["trainers"] == ["host", "accelerator0"]
+        assert sum(line["trainer_seeds"]) == 30
+    # Both share the first epoch.
+    assert min(lines[0]["trainer_s"]) > 0
+    assert lines[0]["transfer_s"][0] == 0 < lines[0]["transfer_s"][1]
+    assert lines[0]["trainer_why"].endswith(".")
     assert not spawned_by(os.getpid())
-
-
-def test_a_profile_has_every_stage_and_every_decision(tmp_path: Path) -> None:
-    options = {**HYBRID, "epochs": 8, "batch_size": 6}
-    model = ModelConfig(model="sage", hidden=8, dropout=0.0)
-    result = trainer_of(model, run_dir=tmp_path / "run", devices=DEVICES, profile=True, **options).fit()
-    events = json.loads((tmp_path / "run" / "profile.json").read_text())["traceEvents"]
+    events = json.loads((tmp_path / "profile.json").read_text())["traceEvents"]
     lanes = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
     spans = [(lanes[event["tid"]], event["name"]) for event in events if event["ph"] == "X"]
     batches = [f"epoch 8, batch {number}" for number in range(5)]

@@ -271,8 +271,9 @@ def test_another_sample_is_another_run(options: dict[str, Any], difference: str,
 
 def test_within_a_budget_evaluation_is_streamed_and_training_is_the_same(tmp_path: Path) -> None:
     graph, model = community_graph(600), ModelConfig(hidden=16)
-    dense = trainer_of(model, graph, **SAMPLED, weights="last")
-    streamed = trainer_of(model, graph, run_dir=tmp_path, **SAMPLED, weights="last", memory="100KiB")
+    options: dict[str, Any] = {**SAMPLED, "epochs": 1, "weights": "last"}
+    dense = trainer_of(model, graph, **options)
+    streamed = trainer_of(model, graph, run_dir=tmp_path, **options, memory="100KiB")
     expected, found = dense.fit(), streamed.fit()
     assert [record.loss for record in found.history] == [record.loss for record in expected.history]
     assert_same_bits(weights_of(streamed.model), weights_of(dense.model))
@@ -364,7 +365,7 @@ SAGE = ModelConfig(model="sage", hidden=8)
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("options", [{}, {"batches_ahead": 0}, {"sampling_threads": 3, "batches_ahead": 9}])
 def test_tiers_change_no_bit_and_count_every_row(cache: str, options: dict[str, Any], tmp_path: Path) -> None:
-    graph = mapped_graph(tmp_path / "graph")
+    graph = mapped_graph(tmp_path / "graph", 120)
     plain = trainer_of(SAGE, graph, **SAMPLED)
     expected = plain.fit()
     hot = trainer_of(SAGE, graph, run_dir=tmp_path / "run", **{**SAMPLED, **options}, hot="10%", cache=cache)
@@ -389,7 +390,7 @@ def test_tiers_change_no_bit_and_count_every_row(cache: str, options: dict[str, 
 
 def test_a_budget_gives_features_of_a_file_a_hot_tier_and_no_other_bits(tmp_path: Path) -> None:
     graph, heard = mapped_graph(tmp_path / "graph", 6000), Heard()
-    options: dict[str, Any] = {**SAMPLED, "batch_size": 200, "cache": "static", "memory": "1300KiB"}
+    options: dict[str, Any] = {**SAMPLED, "epochs": 2, "batch_size": 200, "cache": "static", "memory": "1300KiB"}
     chosen = trainer_of(SAGE, graph, run_dir=tmp_path / "chosen", reporter=heard, **options)
     found = chosen.fit()
     stated = trainer_of(SAGE, graph, run_dir=tmp_path / "stated", **{**options, "batches_ahead": 0}, hot="5%").fit()

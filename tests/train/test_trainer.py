@@ -405,7 +405,7 @@ CHANGED_FEATURES = "overwrites its input: the features were changed in place 1 t
         # Vertex 7 is measured at the end only.
         (lambda model, x: model.linear(x).index_fill(0, torch.tensor([7]), math.nan), InputError, "the model's output is not finite: vertex 7 and 0 more"),
         # Errors of the user's model are left as they are.
-        (lambda model, x: x["features"] if model.training else model.linear(x), IndexError, ""),
+        (lambda model, x: x["features"] if model.training else model.linear(x), IndexError, None),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_be_trained_is_refused_and_nothing_is_saved(tmp_path, change, error, message):
