@@ -217,7 +217,7 @@ def test_a_run_with_a_process_is_the_run_without_and_its_profile_has_every_stage
     # Both share the first epoch.
     assert min(lines[0]["trainer_s"]) > 0
     assert lines[0]["transfer_s"][0] == 0 < lines[0]["transfer_s"][1]
-    assert lines[0]["trainer_why"].endswith(".")
+    assert lines[-1]["trainer_why"].endswith(".")
     assert not spawned_by(os.getpid())
     events = json.loads((tmp_path / "profile.json").read_text())["traceEvents"]
     lanes = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
