@@ -13,7 +13,7 @@ from sagann.nn import ModelConfig
 from sagann.train import TrainConfig, Trainer, load_run, read_run
 from sagann.train.streaming import Streaming
 from tests.tolerances import assert_close
-from tests.train.runs import CrashError, Heard, TwoLayers, community_graph, seeded_model
+from tests.train.runs import CrashError, Heard, TwoLayers, community_graph, seeded_model, trainer_of
 
 USERS_LAYER = """
 from torch import nn
@@ -158,9 +158,7 @@ def test_a_module_of_the_users_own_is_passed_again(tmp_path):
 def test_a_model_with_another_dropout_is_another_run(tmp_path):
     train(tmp_path, ModelConfig(hidden=8, dropout=0.5), epochs=1)
     with pytest.raises(CheckpointError, match=r"model\.config\.dropout was 0\.5, is 0\.0"):
-        Trainer(
-            ModelConfig(hidden=8, dropout=0.0), community_graph(), TrainConfig(epochs=1), run_dir=tmp_path
-        ).resume()
+        trainer_of(ModelConfig(hidden=8, dropout=0.0), epochs=1, run_dir=tmp_path).resume()
 
 
 def test_weights_of_another_model_are_refused(tmp_path):
