@@ -10,20 +10,7 @@ pytest.importorskip("torch_geometric", reason="PyG is not installed: pip install
 
 from bench.device import __main__ as script
 
-TINY = [
-    "--device",
-    "cpu",
-    "--datasets",
-    "tiny",
-    "--hidden",
-    "16",
-    "--rounds",
-    "1",
-    "--at-least",
-    "0",
-    "--copied",
-    "1",
-]
+TINY = "--device cpu --datasets tiny --hidden 16 --rounds 1 --at-least 0 --copied 1"
 
 
 @pytest.mark.thorough
@@ -33,7 +20,7 @@ def test_one_table_of_epochs_gathers_and_streamed_epochs(
 ) -> None:
     out = tmp_path / "table.md"
     asked = ["--models", "gcn", "--variants", "edge_index", "csr", "--streamed", "gcn"]
-    assert script.main([*TINY, *asked, "--out", str(out)]) == 0
+    assert script.main([*TINY.split(), *asked, "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert said == out.read_text()
     lines = [line.split(" | ") for line in said.splitlines() if line.startswith("| ") and "|--" not in line][1:]

@@ -13,12 +13,11 @@ from sagann.kernels.edge import cpu
 pytestmark = pytest.mark.skipif(not can_run(), reason="needs g++, and AVX2 or AVX-512")
 
 
-@pytest.mark.parametrize("features", [7, 41, 143])
-@pytest.mark.parametrize("kind", ["uniform", "power law"])
+@pytest.mark.parametrize("features", [7, 143])
 @pytest.mark.parametrize("name", GATHERS)
-def test_a_gather_equals_the_yardstick(name: str, kind: str, features: int) -> None:
+def test_a_gather_equals_the_yardstick(name: str, features: int) -> None:
     torch.manual_seed(0)
-    topology = topology_of(kind, 500, 9_000)
+    topology = topology_of("power law", 500, 9_000)
     gather = GATHERS[name](topology, features)
     results = [torch.full(form.shape, -1e30).to(form.dtype) for form in gather.results]
 

@@ -8,15 +8,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from sagann.report.access_curves import curves_table, share_read, write_curves
+from sagann.report.access_curves import curves_table, write_curves
 
 CURVES = {"score": torch.arange(101) / 100, "oracle": (torch.arange(101) / 100).sqrt()}
-
-
-def test_shares_are_read_at_whole_rows() -> None:
-    assert share_read(CURVES["score"], 0.25) == pytest.approx(0.25)
-    assert share_read(torch.tensor([0.0, 0.75, 1.0]), 0.5) == 0.75
-    assert share_read(torch.tensor([0.0, 1.0]), 0.9) == 0
 
 
 def test_a_row_per_share_and_a_column_per_curve() -> None:

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from importlib import metadata
-
 import pytest
 from rich.table import Table
 
 from sagann.free_space import Memory
 from sagann.report import doctor_tables
-from sagann.report.doctor_tables import core_versions, extras
 from sagann.report.probes import Finding
 
 
@@ -44,39 +41,3 @@ def test_only_a_part_that_is_needed_fails() -> None:
         Finding(name="CUDA", ok=False, detail="none"),
     ]
     assert [row[1] for row in rows(doctor_tables.findings_table(findings))] == ["ok", "failed", "-"]
-
-
-def test_what_is_always_needed() -> None:
-    versions = core_versions()
-    assert {"torch", "numpy", "numba", "pyarrow", "typer", "rich"} <= set(versions)
-    assert versions["torch"] == metadata.version("torch")
-    assert "pytest" not in versions
-
-
-def test_extras(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = [
-        "torch>=2",
-        'present>=1; extra == "a"',
-        "absent ; extra == 'b'",
-        'present; extra == "b"',
-        'x; extra == "dev"',
-    ]
-
-    def version(name: str) -> str:
-        if name != "present":
-            raise metadata.PackageNotFoundError(name)
-        return "1.2"
-
-    monkeypatch.setattr(metadata, "requires", lambda _: listed)
-    monkeypatch.setattr(metadata, "version", version)
-    assert extras() == {"a": {"present": "1.2"}, "b": {"absent": None, "present": "1.2"}}
-    assert core_versions() == {"torch": None}
-
-
-def test_without_an_installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def requires(_: str) -> list[str]:
-        raise metadata.PackageNotFoundError("sagann")
-
-    monkeypatch.setattr(metadata, "requires", requires)
-    assert core_versions() == {}
-    assert extras() == {}

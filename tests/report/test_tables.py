@@ -8,8 +8,7 @@ import torch
 from rich.console import Console
 
 from sagann.graph import Graph, Topology, rmat_graph
-from sagann.report.tables import dataset_table, metrics_table, rates_table
-from tests.plan.machines import ROUND
+from sagann.report.tables import dataset_table, metrics_table
 
 
 def test_a_row_per_split_and_a_column_per_metric() -> None:
@@ -94,17 +93,3 @@ def test_several_labels_per_vertex() -> None:
     labels = torch.tensor([[1, 0], [1, 1], [1, 0]], dtype=torch.uint8)
     rows = described(replace(graph, labels=labels, num_classes=2))
     assert rows["classes"] == "2, several per vertex (0: 3, 1: 1)"
-
-
-def test_labels_of_a_damaged_dataset_do_not_take_memory() -> None:
-    graph = rmat_graph(3, 5, seed=0)
-    rows = described(replace(graph, labels=torch.tensor([2**62, -5, 0]), num_classes=2**40))
-    assert rows["classes"].startswith(f"{2**40} (0: 1")
-
-
-def test_a_device_has_its_copies_in_the_table() -> None:
-    between = replace(ROUND, host_to_device_bytes=50 * 2.0**30, device_to_host_bytes=45 * 2.0**30)
-    cells = {str(cell) for column in rates_table(between).columns for cell in column.cells}
-    assert "50.0 GiB/s to it, 45.0 GiB/s from it" in cells
-    without = {str(cell) for column in rates_table(ROUND).columns for cell in column.cells}
-    assert cells - without == {"copies to and from the device", "50.0 GiB/s to it, 45.0 GiB/s from it"}

@@ -6,20 +6,14 @@ from rich.table import Table
 from sagann.report.terminal import Terminal
 
 
-def test_results_and_notes_go_separate_ways(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal = Terminal()
+@pytest.mark.parametrize("quiet", [False, True])
+def test_results_and_notes_go_separate_ways_and_quiet_drops_notes(
+    quiet: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = Terminal(quiet=quiet)
     terminal.show("a result")
     terminal.say("a note")
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("a result\n", "a note\n")
-
-
-def test_quiet_drops_notes(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal = Terminal(quiet=True)
-    terminal.show("a result")
-    terminal.say("a note")
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("a result\n", "")
+    assert capsys.readouterr() == ("a result\n", "" if quiet else "a note\n")
 
 
 def test_text_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

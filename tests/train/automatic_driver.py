@@ -15,7 +15,7 @@ from sagann.nn import ModelConfig
 from sagann.storage import load_graph
 from sagann.train import TrainConfig, Trainer, run_parts
 from tests.runtime.memory_driver import generated
-from tests.train.test_automatic import Heard
+from tests.train.runs import Heard
 
 MOST_LABELLED = 40_000
 MODEL = ModelConfig(model="maxpool-gcn", layers=3, hidden=256, dropout=0.0)

@@ -21,8 +21,9 @@ from sagann.graph import Graph, Topology, random_split
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.workers import Workers, move
 from sagann.runtime.workers.stopwatch import Lap, Stopwatch
-from sagann.train import Reporter, TrainConfig, Trainer
+from sagann.train import TrainConfig, Trainer
 from tests.runtime.workers.processes import join, run_workers, start_workers
+from tests.train.runs import Heard
 
 EPOCHS, SAVED = 14, 8
 MODELS = ("gcn", "gated-gcn")
@@ -44,16 +45,6 @@ class Recorded(Stopwatch):
         }
 
 
-class Said(Reporter):
-    """Keeps the messages."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def on_message(self, text: str) -> None:
-        self.texts.append(text)
-
-
 def graph() -> Graph:
     generator = torch.Generator().manual_seed(0)
     # The first vertices have most of the edges. A process that has generated an R-MAT graph cannot fork.
@@ -70,9 +61,9 @@ def graph() -> Graph:
 
 def trainer(
     workers: Workers | None, model: str, epochs: int, folder: Path | None = None, *, balance: str = "cost"
-) -> tuple[Trainer, Said]:
+) -> tuple[Trainer, Heard]:
     torch.manual_seed(5)
-    data, said = graph(), Said()
+    data, said = graph(), Heard()
     module = build_model(ModelConfig(model=model, hidden=8, dropout=0.5), data).double()
     if workers is not None:
         workers.balance, workers.stopwatch = balance, Recorded()
@@ -104,7 +95,7 @@ def train(
                 "metrics": result.metrics,
                 "weights": made.model.state_dict(),
                 "predictions": made.predict(probabilities=True),
-                "said": said.texts,
+                "said": said.messages,
             },
             folder / f"{name}, {model}, {rank}.pt",
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,17 @@ from sagann.graph import Graph, Topology
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.nn import ModelConfig
 from sagann.saga import SagaLayer
-from sagann.train import Contract, Predictor, Reporter, TrainConfig, Trainer, TrainResult
+from sagann.train import (
+    Contract,
+    EpochProgress,
+    EpochRecord,
+    Predictor,
+    Reporter,
+    RunInfo,
+    TrainConfig,
+    Trainer,
+    TrainResult,
+)
 
 CPU = torch.device("cpu")
 
@@ -52,6 +63,10 @@ class TwoLayers(nn.Module):
 class Mixing(TwoLayers):
     """Its result depends on a mean over all vertices."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.Identity()
+
     def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
         return super().forward(hops, x - x.mean(0))
 
@@ -65,6 +80,44 @@ class Plain(nn.Module):
 
     def forward(self, hops: Sequence[Topology], x: Tensor) -> Tensor:
         return self.linear(x)
+
+
+class CrashError(Exception):
+    """Ends a run, as a crash would."""
+
+
+def crash() -> None:
+    raise CrashError
+
+
+class Heard(Reporter):
+    """Keeps what it is told, and calls a function after a batch of an epoch, or after an epoch where the batch is 0."""
+
+    def __init__(self, epoch: int | None = None, batch: int = 0, call: Callable[[], object] = crash) -> None:
+        self.place, self.call = (epoch, batch), call
+        self.messages: list[str] = []
+        self.batches: list[EpochProgress] = []
+        self.records: list[EpochRecord] = []
+        self.results: list[TrainResult] = []
+
+    def on_start(self, info: RunInfo) -> None:
+        self.info = info
+
+    def on_batch(self, progress: EpochProgress) -> None:
+        self.batches.append(progress)
+        if (progress.epoch, progress.batch) == self.place:
+            self.call()
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        self.records.append(record)
+        if (record.epoch, 0) == self.place:
+            self.call()
+
+    def on_end(self, result: TrainResult) -> None:
+        self.results.append(result)
+
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
 
 
 def seeded_model(kind: type[nn.Module] = TwoLayers, *, seed: int = 0, **options: Any) -> nn.Module:
@@ -100,12 +153,18 @@ def values_graph(num_vertices: int = 90, *, num_targets: int = 1) -> Graph:
     assert isinstance(graph.features, Tensor)
     generator = torch.Generator().manual_seed(9)
     weights = torch.randn(2, 8, num_targets, generator=generator)
-    means = torch.zeros_like(graph.features)
-    src, dst = graph.topology.indices.long(), graph.topology.edge_dst().long()
-    means.index_add_(0, dst, graph.features[src]).div_(graph.topology.in_degrees().clamp(min=1)[:, None])
+    means = (dense_means(graph) @ graph.features.double()).float()
     values = graph.features @ weights[0] + means @ weights[1]
     targets = 5 + values + 0.1 * torch.randn(values.shape, generator=generator)
     return replace(graph, labels=None, num_classes=0, targets=targets, name="values")
+
+
+def dense_means(graph: Graph) -> Tensor:
+    """The matrix that means over in-edges are products with, float64 [V, V]."""
+    sums = torch.zeros(graph.num_vertices, graph.num_vertices, dtype=torch.float64)
+    dst, src = graph.topology.edge_dst().long(), graph.topology.indices.long()
+    sums.index_put_((dst, src), torch.ones(1, dtype=torch.float64), accumulate=True)
+    return sums / sums.sum(1, keepdim=True).clamp(min=1)
 
 
 def without_split(graph: Graph, name: str) -> Graph:
@@ -141,6 +200,12 @@ def sparse_graph() -> Graph:
     return replace(graph, features=csr_tensor(offsets, columns, x[vertices, columns], num_columns=x.shape[1]))
 
 
+def lines_of(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of a run's history without what a clock says."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in ("epoch_s", "mteps")} for line in lines]
+
+
 def trainer_of(
     model: nn.Module | ModelConfig | None = None,
     graph: Graph | None = None,
@@ -153,3 +218,11 @@ def trainer_of(
     model = model if model is not None else seeded_model()
     graph = graph if graph is not None else community_graph()
     return Trainer(model, graph, TrainConfig(**options), run_dir=run_dir, reporter=reporter)
+
+
+def fit_until(epoch: int, batch: int, *given: Any, **options: Any) -> TrainResult:
+    """Train until a batch of an epoch, and stop there as Ctrl-C does; after the epoch where the batch is 0."""
+    heard = Heard(epoch, batch)
+    trainer = trainer_of(*given, reporter=heard, **options)
+    heard.call = trainer.stop
+    return trainer.fit()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,14 +15,11 @@ from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.workers import Workers
-from sagann.runtime.workers.group import START_TIMEOUT_S
 from sagann.saga.engine import using_engine
-from sagann.storage import load_graph, save_graph
 from sagann.train import Contract, Predictor, TrainConfig, agreement
-from sagann.train.agreement import device_together, require_agreement, require_divisible, require_same_run
-from sagann.train.identity import graph_identity
+from sagann.train.agreement import require_agreement, require_divisible, require_same_run
 from sagann.train.losses import Loss
-from tests.runtime.workers.threads import ThreadedWorkers, in_threads
+from tests.runtime.workers.threads import in_threads
 from tests.train.runs import CPU, community_graph
 
 CONFIG = TrainConfig(epochs=3, device="cpu")
@@ -51,23 +45,6 @@ def agree(
         return ""
 
     return in_threads(work, len(starts))
-
-
-class Patient(ThreadedWorkers):
-    """Notes for how long it would wait."""
-
-    def begin(self, *given: Any, timeout_s: float | None = None) -> Callable[[], None]:
-        self.waits_s = [*getattr(self, "waits_s", []), timeout_s]
-        return super().begin(*given, timeout_s=timeout_s)
-
-
-def test_workers_wait_long_for_the_first_one_which_may_check_a_large_graph() -> None:
-    def work(workers: Patient) -> list[float | None]:
-        assert device_together("cpu", workers) == CPU
-        return workers.waits_s
-
-    for waits_s in in_threads(work, 2, Patient):
-        assert set(waits_s) == {START_TIMEOUT_S}
 
 
 def test_an_engine_that_keeps_nothing_is_another_engine() -> None:
@@ -100,11 +77,6 @@ def test_lbfgs_wants_workers_of_equally_many_threads(monkeypatch: pytest.MonkeyP
     assert all("versions.threads is 1 at worker 0, and 2 at worker 1" in text for text in said)
 
 
-def test_equal_workers_agree() -> None:
-    graph = community_graph()
-    assert agree(*[(CONFIG, graph, model_of()) for _ in range(3)]) == ["", "", ""]
-
-
 def test_a_difference_is_named_with_both_values() -> None:
     graph, model = community_graph(), model_of()
     other = replace(graph, labels=(graph.labels + 1) % 3)
@@ -121,33 +93,14 @@ def test_a_difference_is_named_with_both_values() -> None:
             assert f"(in worker {rank} of 3). Start every worker with the same versions" in said
 
 
-def test_workers_have_the_same_loss() -> None:
-    start = (CONFIG, community_graph(), model_of())
-    own = Loss(name="(mine)", function=lambda outputs, answers: outputs.sum(1))
-    said = agree(start, start, losses=(None, own))
-    assert all("loss.name is cross_entropy at worker 0, and (mine) at worker 1" in text for text in said)
-
-
-def test_arrays_of_a_dataset_are_told_apart_without_reading_them(tmp_path: Path) -> None:
-    # Small arrays are always read.
-    graph = replace(community_graph(), features=torch.ones(90, 50000))
-    save_graph(graph, tmp_path / "graph")
-    stated = graph_identity(load_graph(tmp_path / "graph", verify=False), as_stated=True)
-    assert stated == graph_identity(graph)
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "balance", "message"),
     [
-        ({"sample": (5, 5)}, r"sample is refused: \(5, 5\), expected None"),
-        ({"memory": "2GiB", "profile": True}, "profile is refused: True, expected False"),
+        ({"sample": (5, 5)}, "edges", r"sample is refused: \(5, 5\), expected None"),
+        ({"memory": "2GiB", "profile": True}, "edges", "profile is refused: True, expected False"),
+        ({"memory": "2GiB"}, "cost", r"balance is 'cost', memory is '2GiB'"),
     ],
 )
-def test_what_workers_cannot_do_is_refused(options: dict[str, object], message: str) -> None:
+def test_what_workers_cannot_do_is_refused(options: dict[str, object], balance: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        require_divisible(replace(CONFIG, **options), balance="edges")
-
-
-def test_workers_that_stream_do_not_move_vertices() -> None:
-    with pytest.raises(InputError, match=r"balance is 'cost', memory is '2GiB'"):
-        require_divisible(replace(CONFIG, memory="2GiB"), balance="cost")
+        require_divisible(replace(CONFIG, **options), balance=balance)

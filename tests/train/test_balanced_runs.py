@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from sagann.train.run_folder import RunFolder
 from tests.runtime.workers.processes import run_driver
 from tests.shared import SharedFolder
 from tests.train.balance_driver import EPOCHS, MODELS, SAVED
@@ -79,18 +78,6 @@ def test_a_resumed_run_starts_with_the_recorded_ranges(folder: Path) -> None:
     assert first["predicted_worker_s"] is not None
     for mine, theirs in zip(resumed["history"], whole["history"], strict=True):
         assert mine["loss"] == pytest.approx(theirs["loss"], rel=RELATIVE)
-
-
-def test_the_model_is_saved_with_the_run(folder: Path) -> None:
-    run = RunFolder(folder / "first gcn")
-    checkpoint = run.checkpoints.newest(on_damaged=pytest.fail)
-    assert checkpoint is not None
-    state, lines = checkpoint.state["balance"], found(folder, "first", "gcn")["history"]
-    assert state["bounds"] == lines[-1]["worker_bounds"]
-    # The first layer's features need no gradient, so none of them go back.
-    assert list(state["operations"]) == ["forward 0", "forward 1", "forward 2", "backward 2", "backward 0"]
-    slow, fast = state["model"]["speeds"][::-1]
-    assert fast / slow == pytest.approx(3.0, rel=0.1)
 
 
 def test_a_worker_that_is_killed_in_a_move_ends_the_other(folder: Path) -> None:

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import math
-import zipfile
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, deque
 from pathlib import Path
 
 import numpy as np
@@ -24,21 +23,9 @@ def there_and_back(tmp_path, value):
     return folder.read(Position(10)).state["value"]
 
 
-def test_written_and_read_back(tmp_path):
-    folder = CheckpointFolder(tmp_path / "checkpoints", keep=2)
-    assert folder.write(checkpoint()) == tmp_path / "checkpoints" / "epoch-000010.pt"
-    back = folder.read(Position(10))
-    weights = back.state["weights"]
-    assert {**back.state, "weights": None} == {"lr": 0.1, "best": None, "weights": None}
-    assert torch.equal(weights["w"], torch.arange(4.0))
-    assert weights["n"].shape == ()
-
-
 @pytest.mark.parametrize(
     "value",
     [
-        True,
-        0.1 + 0.2,
         -math.inf,
         [1, (2, [3, {4}])],
         {0: "zero", ("a", 1): {"x": 2**70}},
@@ -50,13 +37,6 @@ def test_plain_values_and_their_types_come_back(tmp_path, value):
     back = there_and_back(tmp_path, value)
     assert back == value
     assert type(back) is type(value)
-
-
-def test_values_of_other_classes_become_plain(tmp_path):
-    value = {"d": defaultdict(list, a=[1]), "f": np.float64(0.5), "s": np.str_("x")}
-    back = there_and_back(tmp_path, value)
-    assert back == {"d": {"a": [1]}, "f": 0.5, "s": "x"}
-    assert {type(item) for item in back.values()} == {dict, float, str}
 
 
 def test_tensors_keep_their_bits_and_leave_what_lies_behind_them(tmp_path):
@@ -99,13 +79,6 @@ def test_a_class_is_not_made_even_if_others_allow_it(tmp_path):
         CheckpointFolder(tmp_path, keep=1).read(Position(10))
 
 
-def test_the_newest_are_kept_in_the_order_of_epochs(tmp_path):
-    folder = CheckpointFolder(tmp_path, keep=2)
-    for epoch in (8, 9, 10, 1_000_000):
-        folder.write(checkpoint(epoch))
-    assert folder.positions() == [Position(1_000_000), Position(10)]
-
-
 def test_positions_within_an_epoch_lie_between_those_of_its_ends(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=3)
     for epoch, batch in ((3, 0), (3, 9), (3, 10), (4, 0)):
@@ -119,15 +92,6 @@ def test_positions_within_an_epoch_lie_between_those_of_its_ends(tmp_path):
     (tmp_path / "epoch-000003-batch-000009.pt").rename(tmp_path / "epoch-000003-batch-000011.pt")
     with pytest.raises(CheckpointError, match=r"it is of batch 9 of epoch 4, its name says batch 11 of epoch 4"):
         folder.read(Position(3, 11))
-
-
-def test_what_a_killed_process_left_is_no_checkpoint_and_is_removed(tmp_path):
-    folder = CheckpointFolder(tmp_path, keep=5)
-    folder.write(checkpoint(1))
-    (tmp_path / ".tmp-epoch-000002.pt").write_bytes(b"half")
-    assert folder.positions() == [Position(1)]
-    folder.write(checkpoint(3))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-000001.pt", "epoch-000003.pt"]
 
 
 def test_one_that_goes_while_it_is_read_is_no_damage(tmp_path, monkeypatch):
@@ -159,41 +123,6 @@ def test_a_full_disk_gets_its_room_back(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["epoch-000001.pt"]
 
 
-def test_a_damaged_one_is_replaced(tmp_path):
-    folder = CheckpointFolder(tmp_path, keep=5)
-    folder.write(checkpoint()).write_text("{}")
-    folder.write(checkpoint())
-    assert folder.read(Position(10)).position == Position(10)
-
-
-def test_a_flipped_bit_is_noticed_or_changes_nothing(tmp_path):
-    """Names, padding and dates of a zip archive have no checksums."""
-    folder = CheckpointFolder(tmp_path, keep=2)
-    path = folder.write(checkpoint())
-    content, state = path.read_bytes(), str(folder.read(Position(10)).state)
-    with zipfile.ZipFile(path) as archive:
-        (member,) = [each for each in archive.infolist() if each.filename.endswith("data/0")]
-    values = content.index(torch.arange(4.0).numpy().tobytes(), member.header_offset)
-    for at in (*range(0, len(content), 7), *range(values, values + 16)):
-        path.write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
-        try:
-            found = str(folder.read(Position(10)).state)
-        except CheckpointError:
-            continue
-        assert found == state
-        assert not values <= at < values + 16
-
-
-def test_every_truncation_is_noticed(tmp_path):
-    folder = CheckpointFolder(tmp_path, keep=2)
-    path = folder.write(checkpoint())
-    content = path.read_bytes()
-    for length in (len(content) - 1, len(content) // 2, 1, 0):
-        path.write_bytes(content[:length])
-        with pytest.raises(CheckpointError, match="checkpoint is damaged"):
-            folder.read(Position(10))
-
-
 def test_another_format_is_named(tmp_path):
     folder = CheckpointFolder(tmp_path, keep=2)
     torch.save({"format": 3}, tmp_path / "epoch-000010.pt")
@@ -202,22 +131,3 @@ def test_another_format_is_named(tmp_path):
     torch.save(torch.ones(2), tmp_path / "epoch-000010.pt")
     with pytest.raises(CheckpointError, match="checkpoint is damaged: format None, expected 2"):
         folder.read(Position(10))
-
-
-def test_an_earlier_format_is_refused(tmp_path):
-    for name in ("epoch-000008", "epoch-000009-batch-000004"):
-        (tmp_path / name).mkdir()
-    with pytest.raises(CheckpointError, match="of an earlier format: epoch-000009-batch-000004 is a folder"):
-        CheckpointFolder(tmp_path, keep=2).newest(on_damaged=pytest.fail)
-
-
-def test_newest_passes_damaged_ones_over_and_tells(tmp_path):
-    folder = CheckpointFolder(tmp_path, keep=5)
-    assert folder.newest(on_damaged=pytest.fail) is None
-    for epoch in (1, 2, 3):
-        path = folder.write(checkpoint(epoch))
-    path.write_bytes(path.read_bytes()[:-1])
-    told = []
-    assert folder.newest(on_damaged=told.append).position == Position(2)
-    assert len(told) == 1
-    assert "epoch-000003.pt" in told[0]

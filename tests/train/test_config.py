@@ -6,25 +6,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
 from sagann.errors import InputError
 from sagann.train import TrainConfig
+from sagann.train.policies import (
+    build_optimizer,
+    build_scheduler,
+    decay_all,
+    decay_first_layer,
+    decay_matrices,
+    try_policies,
+)
+from tests.train.runs import TwoLayers
 
 
 @pytest.mark.parametrize(
     ("mistake", "hint", "mended"),
     [
         ({"loss": "ce"}, "'cross_entropy'", {"loss": "cross_entropy"}),
-        ({"loss": "NLLLoss"}, "'cross_entropy'", {"loss": "cross_entropy"}),
         ({"loss": "bce_with_logits"}, "'bce'", {"loss": "bce"}),
         ({"task": "node_classification"}, "'classification'", {"task": "classification"}),
-        ({"task": "link"}, "'link-prediction'", {"task": "link-prediction"}),
         ({"optimizer": "adamw"}, "'AdamW'", {"optimizer": "AdamW"}),
         ({"scheduler": "cosine"}, "'CosineAnnealingLR'", {"scheduler": "CosineAnnealingLR"}),
         ({"monitor": "acc"}, "'val/accuracy'", {"monitor": "val/accuracy"}),
-        ({"monitor": "valid/auc"}, "'val/roc_auc'", {"monitor": "val/roc_auc"}),
-        ({"monitor": "train_loss"}, "'train/loss'", {"monitor": "train/loss"}),
         ({"monitor": "test/f1"}, "'val/micro_f1'", {"monitor": "val/micro_f1"}),
         ({"device": "gpu"}, "'cuda'", {"device": "cuda"}),
         ({"memory": 300}, "'2GiB'", {"memory": "2GiB"}),
@@ -58,37 +64,19 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
     [
         ({"epochs": 0}, "epochs is refused: 0, expected an integer from 1 to 2^63 - 1"),
         ({"epochs": 2.5}, "epochs is refused: 2.5"),
-        ({"epochs": True}, "epochs is refused: True"),
         ({"lr": 0}, "lr is refused: 0, expected a finite number above 0"),
-        ({"lr": float("nan")}, "lr is refused: nan"),
         ({"lr": "fast"}, "lr is refused: 'fast'"),
-        ({"lr": None}, "lr is refused: None"),
         ({"weight_decay": -1e-3}, "weight_decay is refused: -0.001, expected a finite number of at least 0"),
-        ({"clip_norm": 0.0}, "clip_norm is refused: 0.0"),
-        ({"seed": -1}, "seed is refused: -1"),
         ({"seed": 10**10_000}, "seed is refused: a value with an integer of thousands of digits, expected"),
         ({"optimizer_options": {"eps": 10**10_000}}, "'eps' is a value with an integer of thousands of digits"),
         ({"seed": 2**63}, "an integer from 0 to 2^63 - 1"),
-        ({"patience": 0}, "patience is refused: 0"),
         ({"spill": ""}, "spill is refused: '', expected a folder"),
-        ({"spill": "\ud800"}, "spill is refused: '\\ud800'"),
         ({"spill": "a\0"}, "spill is refused: 'a\\x00'"),
-        ({"eval_every": 0}, "eval_every is refused: 0"),
-        ({"checkpoint_every": 0}, "checkpoint_every is refused: 0"),
-        ({"keep_checkpoints": 0}, "keep_checkpoints is refused: 0"),
-        ({"device": "tpu"}, "device is refused: 'tpu', expected 'cpu', 'cuda', 'cuda:N' or 'auto'"),
-        ({"deterministic": 1}, "deterministic is refused: 1, expected True or False"),
-        (
-            {"hot": 0.1, "sample": (5,)},
-            "hot is refused: 0.1, expected a size as '2GiB'",
-        ),
         (
             {"hot": "110%", "sample": (5,)},
             "part out of range: '110%', expected 0.0 to 1.0, or 0% to 100% (in Train",
         ),
         ({"hot": "much", "sample": (5,)}, "size is not understood: 'much' (in TrainConfig.hot)"),
-        ({"hot": "10%"}, "hot is refused: '10%', expected None where sample is not set"),
-        ({"sample_on": "gpu", "sample": (5,)}, "sample_on is refused: 'gpu', expected one of cpu, device"),
         ({"sample_on": "device"}, "sample_on is refused: 'device', expected cpu where sample is not set"),
         (
             {"sample_on": "device", "sample": (5,), "device": "cpu"},
@@ -103,10 +91,6 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
             "cache is refused: 'static', expected look-ahead where sample is not",
         ),
         (
-            {"score": "rpr", "sample": (5,)},
-            "score is refused: 'rpr', expected vip where neither hot nor memory is set",
-        ),
-        (
             {"score": "pagerank", "sample": (5,), "hot": "auto"},
             "score is refused: 'pagerank', expected one of degree, rpr, wrpr, vip",
         ),
@@ -114,53 +98,33 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
             {"cache": ["lru"], "sample": (5,), "memory": "1GiB"},
             "cache is refused: ['lru'], expected one of static, s3-fifo, look-ahead",
         ),
-        ({"task": "regresion"}, "unknown task: 'regresion' (in TrainConfig.task). Did you mean 'regression'?"),
-        (
-            {"loss": "cross_entropi"},
-            "unknown loss: 'cross_entropi' (in TrainConfig.loss). Did you mean 'cross_entropy'?",
-        ),
         ({"loss": 3}, "loss is refused: 3, expected a name"),
         (
             {"class_weights": "even"},
             "class_weights is refused: 'even', expected 'balanced', or a list of numbers, one for each class, each a finite number of at least 0",
         ),
         ({"class_weights": [1, -1]}, "class_weights is refused: [1, -1]"),
-        ({"class_weights": [1, float("nan")]}, "class_weights is refused: [1, nan]"),
-        ({"class_weights": [1, float("inf")]}, "class_weights is refused: [1, inf]"),
-        ({"class_weights": []}, "class_weights is refused: []"),
         ({"class_weights": np.array([1.0, 2.0])}, "class_weights is refused: array"),
         ({"class_weights": [1, "a"]}, "class_weights is refused: [1, 'a']"),
-        ({"memory": 5}, "memory is refused: 5, expected a size above 0 such as '2GiB', or None"),
         ({"memory": "much"}, "size is not understood: 'much' (in TrainConfig.memory)"),
-        ({"memory": "0 GiB"}, "memory is refused: '0 GiB', expected a size above 0"),
         ({"profile": True}, "profile is refused: True, expected False where neither memory nor devices is set"),
         ({"decay": "some"}, "decay is refused: 'some', expected one of all, first-layer, matrices"),
         ({"weights": "worst"}, "weights is refused: 'worst', expected 'best' or 'last'"),
-        ({"monitor": "val/precision"}, "monitor is refused: 'val/precision'"),
-        ({"monitor": "accuracy"}, "monitor is refused: 'accuracy'"),
         (
             {"monitor": "test/accuracy"},
             "monitor is refused: 'test/accuracy', expected 'train' or 'val' (never 'test')",
         ),
-        ({"optimizer": "adam"}, "unknown optimizer: 'adam' (in TrainConfig.optimizer). Did you mean 'Adam'?"),
         (
             {"scheduler": StepLR},
             "a name (pass a function as Trainer(..., scheduler=...)), or None",
         ),
-        ({"optimizer": "Optimizer"}, "unknown optimizer: 'Optimizer'"),
-        ({"scheduler": "StepRL"}, "unknown scheduler: 'StepRL' (in TrainConfig.scheduler). Did you mean 'StepLR'?"),
         ({"optimizer_options": {"beta": 1}}, "Adam has no such option: 'beta'"),
         (
             {"optimizer_options": {"lr": 1}},
             "optimizer_options sets an argument that has an option of its own: 'lr'",
         ),
-        ({"optimizer_options": [1]}, "optimizer_options is no mapping of option to value: [1]"),
         ({"optimizer_options": {"betas": {1, 2}}}, "optimizer_options cannot be saved as JSON: 'betas'"),
         ({"scheduler": "StepLR", "scheduler_options": {"steps": 1}}, "StepLR has no such option: 'steps'"),
-        (
-            {"scheduler_options": {"gamma": 1}},
-            "scheduler_options is refused: {'gamma': 1}, expected {} where scheduler is not set",
-        ),
         (
             {"optimizer": "LBFGS", "weight_decay": 0.1},
             "weight_decay is refused: 0.1, expected 0 for the optimizer 'LBFGS'",
@@ -177,17 +141,6 @@ def test_a_loss_has_one_name():
     assert TrainConfig(loss="l1") == TrainConfig(loss="mae")
     config = TrainConfig(class_weights=[1, 2.5], task="classification")
     assert config.class_weights == (1.0, 2.5)
-    assert TrainConfig(**json.loads(json.dumps(config.to_json()))) == config
-
-
-def test_json_and_back():
-    config = TrainConfig(
-        optimizer="SGD",
-        optimizer_options={"momentum": 0.9},
-        scheduler="StepLR",
-        scheduler_options={"step_size": 5},
-        patience=3,
-    )
     assert TrainConfig(**json.loads(json.dumps(config.to_json()))) == config
 
 
@@ -211,3 +164,85 @@ def test_fanouts_may_be_integers_of_numpy() -> None:
 def test_a_spill_folder_is_the_same_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert TrainConfig(spill="fast").spill == str(tmp_path / "fast")
+
+
+def decayed(model, groups):
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {names[id(p)] for group in groups if group["weight_decay"] for p in group["params"]}
+
+
+def test_first_layer_is_the_first_saga_layer():
+    model = TwoLayers()
+    groups = decay_first_layer(model, 0.5)
+    assert decayed(model, groups) == {"first.own.weight", "first.own.bias", "first.neighbours.weight"}
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
+
+
+def test_first_layer_of_a_plain_module_is_its_first_child_with_parameters():
+    model = nn.Sequential(nn.ReLU(), nn.Linear(2, 2), nn.Linear(2, 2))
+    assert decayed(model, decay_first_layer(model, 0.5)) == {"1.weight", "1.bias"}
+
+
+def test_matrices_leave_biases_and_norms_alone():
+    model = TwoLayers()
+    assert decayed(model, decay_matrices(model, 0.5)) == {
+        name for name, parameter in model.named_parameters() if parameter.ndim == 2
+    }
+
+
+def test_frozen_parameters_are_left_out():
+    model = nn.Linear(2, 2)
+    model.bias.requires_grad_(False)
+    (group,) = decay_all(model, 0.1)
+    assert group["params"] == [model.weight]
+
+
+def test_a_model_without_parameters_is_refused():
+    with pytest.raises(InputError, match="the model has nothing to train: 0 parameters"):
+        build_optimizer(TrainConfig(), [])
+
+
+def test_weight_decay_of_zero_overrules_the_default_of_adamw():
+    optimizer = build_optimizer(TrainConfig(optimizer="AdamW"), decay_all(nn.Linear(2, 2), 0.0))
+    assert optimizer.param_groups[0]["weight_decay"] == 0
+
+
+def scheduler_of(config, *, maximise=True):
+    optimizer = build_optimizer(config, decay_all(nn.Linear(2, 2), 0.0))
+    return build_scheduler(config, optimizer, maximise=maximise)
+
+
+def test_a_schedule_shorter_than_training_is_refused_before_it_starts():
+    options = {"max_lr": 0.1, "total_steps": 9}
+    with pytest.raises(InputError, match="the schedule ends before training: 9 steps, 10 epochs"):
+        scheduler_of(TrainConfig(epochs=10, scheduler="OneCycleLR", scheduler_options=options))
+
+
+@pytest.mark.parametrize(
+    ("name", "scheduler", "options"),
+    [
+        ("LBFGS", None, {}),
+        ("SparseAdam", "StepLR", {"step_size": 3}),
+        ("Rprop", "CosineAnnealingLR", {"T_max": 5}),
+        ("SGD", "OneCycleLR", {"max_lr": 0.1, "total_steps": 20, "cycle_momentum": False}),
+        ("Adafactor", "ReduceLROnPlateau", {"patience": 1}),
+        ("Adam", "LinearLR", {"start_factor": 1.0, "end_factor": 0.0}),
+    ],
+)
+def test_what_torch_takes_passes_the_trial(name, scheduler, options):
+    try_policies(TrainConfig(epochs=20, optimizer=name, scheduler=scheduler, scheduler_options=options))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "options", "message"),
+    [
+        ("StepLR", {"step_size": 0}, "torch refuses the scheduler: StepLR: integer modulo by zero"),
+        ("ExponentialLR", {"gamma": -1}, r"-0.01 after 1 steps, expected 0 to 3.4e\+38"),
+        ("StepLR", {"step_size": 90, "gamma": -1}, "-0.01 after 90 steps"),
+        ("ExponentialLR", {"gamma": 1e300}, r"1e\+298 after 1 steps"),
+    ],
+)
+def test_a_schedule_that_would_fail_later_fails_at_once(scheduler, options, message):
+    config = TrainConfig(epochs=100, optimizer="SGD", scheduler=scheduler, scheduler_options=options)
+    with pytest.raises(InputError, match=message):
+        try_policies(config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sagann.errors import CheckpointError, InputError
-from sagann.graph import Graph, random_graph_split
-from sagann.nn import ModelConfig
+from sagann.errors import CheckpointError, InputError, LayerError
+from sagann.graph import Graph, for_task, random_graph_split
+from sagann.graph.rows import csr_tensor, offsets_of
+from sagann.nn import ModelConfig, build_model
 from sagann.runtime.loading import GraphBatches
 from sagann.saga.engine import NaiveEngine, using_engine
-from sagann.train import Contract, EpochProgress, Reporter, TrainConfig, Trainer
+from sagann.storage import load_graph, save_graph
+from sagann.train import Contract, Predictor, TrainConfig, Trainer, graph_predictor, load_run
 from sagann.train.graph_epochs import GraphEpochs
-from sagann.train.graph_predictor import GraphPredictor
+from sagann.train.graph_predictor import GraphPredictor, predictor_of
 from tests.runtime.loading.many_graphs import many_graphs
 from tests.threads import left_threads
 from tests.tolerances import assert_close
 from tests.train.graphs_of import OwnReadout, graph_model, on_answers_of_vertices, rings_and_stars
-from tests.train.runs import CPU, assert_same_bits, numbers_of, seeded_model, trainer_of, weights_of
+from tests.train.runs import (
+    CPU,
+    Heard,
+    assert_same_bits,
+    community_graph,
+    dense_means,
+    numbers_of,
+    seeded_model,
+    trainer_of,
+    weights_of,
+)
 
 BATCHES: dict[str, Any] = {"batch_size": 8, "epochs": 4}
 
@@ -39,22 +50,13 @@ class PlainTwin(nn.Module):
     def forward(self, graph: Graph, graphs: Tensor) -> Tensor:
         gnn = self.model.gnn
         assert graph.graph_ptr is not None
-        rows, adjacency = [], []
-        for g in graphs.tolist():
-            first, last = int(graph.graph_ptr[g]), int(graph.graph_ptr[g + 1])
-            dense = torch.zeros(last - first, last - first, dtype=torch.float64)
-            dst, src = graph.topology.edge_dst().long(), graph.topology.indices.long()
-            own = (dst >= first) & (dst < last)
-            dense.index_put_(
-                (dst[own] - first, src[own] - first), torch.ones(1, dtype=torch.float64), accumulate=True
-            )
-            rows.append(graph.features[first:last].double())
-            adjacency.append(dense / dense.sum(1, keepdim=True).clamp(min=1))
-        x, mean = torch.cat(rows), torch.block_diag(*adjacency)
+        parts = [torch.arange(*graph.graph_ptr[g : g + 2].tolist()) for g in graphs.tolist()]
+        rows = torch.cat(parts)
+        x, mean = graph.features[rows].double(), dense_means(graph)[rows][:, rows]
         hidden = gnn.norm(gnn.first.own(x) + gnn.first.neighbours(mean @ x)).relu()
         found = gnn.second.own(hidden) + gnn.second.neighbours(mean @ hidden)
-        parts = found.split([len(part) for part in rows])
-        return self.model.head(torch.stack([torch.cat([part.mean(0), part.amax(0)]) for part in parts]))
+        pooled = [torch.cat([part.mean(0), part.amax(0)]) for part in found.split([len(part) for part in parts])]
+        return self.model.head(torch.stack(pooled))
 
 
 @pytest.mark.parametrize("regression", [False, True])
@@ -106,44 +108,17 @@ def test_a_run_learns_and_says_what_it_trains() -> None:
 
 
 def test_the_default_batch_has_64_graphs() -> None:
-    trainer = trainer_of(graph_model(), rings_and_stars(200), epochs=1)
-    sizes: list[int] = []
-
-    class Batches(Reporter):
-        def on_batch(self, progress: EpochProgress) -> None:
-            sizes.append(progress.num_batches)
-
-    trainer._reporter = Batches()
-    trainer.fit()
-    num_known = len(trainer.graph.graphs.known(trainer.graph.graph_splits["train"]))
-    assert sizes == [-(-num_known // 64)] * (-(-num_known // 64) - 1)
+    graph, heard = rings_and_stars(200), Heard()
+    trainer_of(graph_model(), graph, epochs=1, reporter=heard).fit()
+    num_known = len(graph.graphs.known(graph.graph_splits["train"]))
+    assert heard.batches[0].num_batches == -(-num_known // 64) > 1
 
 
-@pytest.mark.parametrize("ahead", [1, 5])
-def test_batches_ahead_change_no_bit_and_leave_no_thread(ahead: int) -> None:
-    here, made_ahead = (
-        trainer_of(graph_model(), rings_and_stars(), **BATCHES, batches_ahead=n) for n in (0, ahead)
-    )
+def test_batches_ahead_change_no_bit_and_leave_no_thread() -> None:
+    here, made_ahead = (trainer_of(graph_model(), rings_and_stars(), **BATCHES, batches_ahead=n) for n in (0, 5))
     assert numbers_of(here.fit()) == numbers_of(made_ahead.fit())
     assert_same_bits(weights_of(here.model), weights_of(made_ahead.model))
     assert not left_threads()
-
-
-def test_a_run_that_is_stopped_within_an_epoch_and_resumed_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    whole = trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path / "whole", **BATCHES)
-    expected = numbers_of(whole.fit())
-
-    class Stop(Reporter):
-        def on_batch(self, progress: EpochProgress) -> None:
-            if (progress.epoch, progress.batch) == (2, 3):
-                stopped.stop()
-
-    stopped = trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path / "cut", reporter=Stop(), **BATCHES)
-    result = stopped.fit()
-    assert (result.interrupted, result.epochs, result.batch) == (True, 1, 3)
-    again = trainer_of(graph_model(), rings_and_stars(), run_dir=tmp_path / "cut", **BATCHES, batches_ahead=2)
-    assert numbers_of(again.resume()) == expected
-    assert_same_bits(weights_of(whole.model), weights_of(again.model))
 
 
 def test_other_answers_or_batches_are_another_run(tmp_path: Path) -> None:
@@ -162,46 +137,30 @@ def test_multi_label_graphs_and_their_metrics() -> None:
     assert set(found.metrics["test"]) >= {"loss", "micro_f1", "roc_auc"}
 
 
-def test_losses_class_weights_and_own_metrics_are_of_graphs() -> None:
+@pytest.mark.parametrize("name", ["gat", "rgcn"])
+def test_models_of_the_zoo_train_on_graphs(name: str) -> None:
+    config = ModelConfig(model=name, hidden=8, heads=2, pool="mean,max")
+    options: dict[str, Any] = {"task": "graph-classification", "epochs": 2, "batch_size": 3}
+    losses = [record.loss for record in trainer_of(config, many_graphs(), **options).fit().history]
+    with using_engine(NaiveEngine()):
+        twin = trainer_of(config, many_graphs(), **options).fit()
+    assert losses == pytest.approx([record.loss for record in twin.history], rel=1e-4)
+
+
+def test_own_losses_own_metrics_and_class_weights_are_of_graphs() -> None:
     graph, rows = rings_and_stars(), []
 
-    def weighted(outputs: Tensor, answers: Tensor) -> Tensor:
+    def noted(outputs: Tensor, answers: Tensor) -> Tensor:
         rows.append(len(outputs))
         return F.cross_entropy(outputs, answers, reduction="none")
 
-    trainer = Trainer(
-        graph_model(),
-        graph,
-        TrainConfig(epochs=1),
-        loss=weighted,
-        metrics={"right": lambda outputs, answers: float((outputs.argmax(1) == answers).float().mean())},
-    )
-    metrics = trainer.fit().metrics
-    assert metrics["test"]["right"] == pytest.approx(metrics["test"]["accuracy"])
+    def right(outputs: Tensor, answers: Tensor) -> float:
+        return float((outputs.argmax(1) == answers).float().mean())
+
+    found = Trainer(graph_model(), graph, TrainConfig(epochs=1), loss=noted, metrics={"right": right}).fit()
+    assert found.metrics["test"]["right"] == pytest.approx(found.metrics["test"]["accuracy"])
     assert max(rows) == len(graph.graphs.known(graph.graph_splits["train"]))
-    balanced = trainer_of(graph_model(), graph, epochs=1, class_weights="balanced")
-    assert len(balanced._parts.predictor.mean_loss.class_weights) == 2
-
-
-@pytest.mark.parametrize("name", ["gcn", "gat", "sage", "ggnn", "rgcn", "pna", "appnp", "sgc"])
-def test_models_of_the_zoo_train_on_graphs(name: str) -> None:
-    trainer = trainer_of(
-        ModelConfig(model=name, hidden=8, heads=2, pool="mean,max"),
-        many_graphs(),
-        task="graph-classification",
-        epochs=2,
-        batch_size=3,
-    )
-    losses = [record.loss for record in trainer.fit().history]
-    with using_engine(NaiveEngine()):
-        twin = trainer_of(
-            ModelConfig(model=name, hidden=8, heads=2, pool="mean,max"),
-            many_graphs(),
-            task="graph-classification",
-            epochs=2,
-            batch_size=3,
-        )
-        assert losses == pytest.approx([record.loss for record in twin.fit().history], rel=1e-4)
+    trainer_of(graph_model(), graph, epochs=1, class_weights="balanced").fit()
 
 
 def test_a_graph_without_vertices_is_learned() -> None:
@@ -218,26 +177,14 @@ def test_a_model_of_ones_own_pools_by_itself() -> None:
 
 
 def test_the_task_chooses_between_answers_of_vertices_and_of_graphs() -> None:
-    graph, said = on_answers_of_vertices(rings_and_stars()), []
-
-    class Messages(Reporter):
-        def on_message(self, text: str) -> None:
-            said.append(text)
-
+    graph, heard = on_answers_of_vertices(rings_and_stars()), Heard()
     with pytest.raises(InputError, match="Choose classification or graph-classification"):
         trainer_of(graph_model(), graph)
-    trainer = trainer_of(graph_model(), graph, task="graph-classification", epochs=1, reporter=Messages())
+    trainer = trainer_of(graph_model(), graph, task="graph-classification", epochs=1, reporter=heard)
     assert trainer.fit().epochs == 1
-    assert said == [
+    assert heard.messages == [
         "Graph 'rings' also has labels of 3 classes; the task 'graph-classification' does not use them."
     ]
-
-
-def steps_of(graph: Graph, **options: Any) -> Iterator[int]:
-    trainer = trainer_of(graph_model(), graph, **options)
-    assert isinstance(trainer._parts.predictor, GraphPredictor)
-    source = GraphEpochs(trainer._parts.predictor, trainer._parts.prepared, trainer.config)
-    return (step.num_labelled for step in source.steps(1))
 
 
 def test_graphs_of_unknown_label_are_not_trained() -> None:
@@ -246,7 +193,9 @@ def test_graphs_of_unknown_label_are_not_trained() -> None:
     splits = {"train": train, "test": ~train}
     with pytest.raises(InputError, match="unknown label"):
         trainer_of(graph_model(), replace(graph, graph_splits=splits))
-    assert sum(steps_of(graph, batch_size=7)) == int(graph.graph_splits["train"].sum())
+    predictor = GraphPredictor(graph_model(), Contract.of(graph), device=CPU)
+    source = GraphEpochs(predictor, predictor.prepare(graph), TrainConfig(batch_size=7))
+    assert sum(step.num_labelled for step in source.steps(1)) == int(graph.graph_splits["train"].sum())
 
 
 @pytest.mark.parametrize(
@@ -277,3 +226,123 @@ def test_models_and_graphs_that_cannot_be_learned_are_refused() -> None:
         trainer_of(graph_model(), replace(graph, graph_splits={}))
     with pytest.raises(InputError, match="batches of graphs need features"):
         trainer_of(graph_model(), replace(graph, features=None))
+
+
+def of(graph: Graph | None = None) -> Predictor:
+    graph = rings_and_stars() if graph is None else graph
+    return predictor_of(graph_model(), Contract.of(graph), device=CPU)
+
+
+def test_rows_do_not_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, predictor = rings_and_stars(), of()
+    whole, rows = predictor.logits(predictor.prepare(graph)), predictor.embed(graph)
+    monkeypatch.setattr(graph_predictor, "_VERTICES_AT_ONCE", 20)
+    assert_close(predictor.logits(predictor.prepare(graph)), whole)
+    assert_close(predictor.embed(graph), rows)
+    model = predictor.model.eval()
+    with torch.no_grad():
+        assert_close(model(graph.hops(2), graph.features, graph.graph_ptr), whole)
+        assert_close(model.gnn(graph.hops(2), graph.features), rows)
+
+
+def test_new_graphs_are_predicted_without_answers() -> None:
+    predictor, other = of(), rings_and_stars(20)
+    bare = replace(other, graph_labels=None, num_graph_classes=0, graph_splits={})
+    assert torch.equal(predictor.predict(bare), predictor.predict(other))
+    with pytest.raises(InputError, match="the graph has no graph_labels: graph_labels are None"):
+        predictor.evaluate(bare)
+    assert list(predictor.evaluate(replace(other, graph_splits={}))) == ["all"]
+
+
+def test_sparse_features_and_files_give_the_same(tmp_path: Path) -> None:
+    graph = rings_and_stars()
+    sparse = graph.features * (graph.features > 0)
+    graph = replace(graph, features=sparse)
+    config = ModelConfig(model="sage", hidden=8, dropout=0.0)
+    torch.manual_seed(0)
+    predictor = predictor_of(build_model(config, graph), Contract.of(graph), device=CPU)
+    expected = predictor.logits(predictor.prepare(graph))
+    vertices, columns = sparse.nonzero().unbind(1)
+    offsets = offsets_of(torch.bincount(vertices, minlength=len(sparse)))
+    as_csr = replace(graph, features=csr_tensor(offsets, columns, sparse[vertices, columns], num_columns=8))
+    assert_close(predictor.logits(predictor.prepare(as_csr)), expected)
+    save_graph(graph, tmp_path / "rings")
+    mapped = load_graph(tmp_path / "rings")
+    assert_close(predictor.logits(predictor.prepare(mapped)), expected)
+
+
+def test_a_run_is_reopened(tmp_path: Path) -> None:
+    for name, graph in (("classes", rings_and_stars()), ("values", rings_and_stars(regression=True))):
+        trainer = Trainer(
+            ModelConfig(model="gin", hidden=8), graph, TrainConfig(epochs=2, batch_size=16), run_dir=tmp_path / name
+        )
+        metrics = trainer.fit().metrics
+        reopened = load_run(tmp_path / name)
+        assert reopened.evaluate(graph) == metrics
+        assert torch.equal(reopened.predict(graph), trainer.predict())
+    with pytest.raises(
+        InputError,
+        match=r"neither streamed nor divided among workers: a memory budget .*Leave memory \(--memory\) out",
+    ):
+        load_run(tmp_path / "classes", memory="1GiB")
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (community_graph(), "has no graph_labels"),
+        (replace(rings_and_stars(), num_graph_classes=3), "3 exclusive classes, the model predicts 2"),
+        (rings_and_stars(multi_label=True), "2 multi-label classes, the model predicts 2 exclusive"),
+    ],
+)
+def test_graphs_that_do_not_fit_are_not_evaluated(graph: Graph, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        of().evaluate(graph)
+
+
+def test_a_single_graph_is_not_predicted() -> None:
+    with pytest.raises(InputError, match="there are no graphs to make batches of"):
+        of().predict(community_graph())
+
+
+def test_targets_of_another_number_are_refused() -> None:
+    graph = for_task(many_graphs(), "graph-regression")
+    torch.manual_seed(0)
+    predictor = predictor_of(build_model(ModelConfig(model="gin"), graph), Contract.of(graph), device=CPU)
+    with pytest.raises(InputError, match="1 target per graph, the model predicts 2 per graph"):
+        predictor.evaluate(replace(graph, graph_targets=torch.zeros(graph.num_graphs)))
+
+
+def test_outputs_that_are_not_finite_name_the_graph() -> None:
+    graph = rings_and_stars()
+    predictor = of(graph)
+    with torch.no_grad():
+        predictor.model.head[3].bias.fill_(float("nan"))
+    with pytest.raises(InputError, match="not finite: graph 0 and 59 more"):
+        predictor.predict(graph)
+
+
+def test_a_preparation_that_loses_graphs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, predictor = rings_and_stars(), of()
+    monkeypatch.setattr(type(predictor.model), "prepare", lambda model, given: rings_and_stars(20))
+    with pytest.raises(LayerError, match="prepare must keep the graphs: 20 graphs, 60 were passed"):
+        predictor.predict(graph)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ("hops, x, *, graph_ptr", "too many positional arguments"),
+        ("hops, x, graph_ptr, extra", "missing a required argument: 'extra'"),
+        ("hops, graph_ptr", "too many positional arguments"),
+    ],
+)
+def test_a_forward_that_takes_other_arguments_is_refused(parameters: str, message: str) -> None:
+    scope: dict[str, Any] = {"Module": torch.nn.Module}
+    exec(f"class Mine(Module):\n    def forward(self, {parameters}):\n        return x", scope)
+    contract = Contract.of(rings_and_stars())
+    with pytest.raises(
+        InputError,
+        match=rf"cannot be called as model\(hops, x, graph_ptr\): forward\(.*{message}.*hops, x, graph_ptr",
+    ):
+        predictor_of(scope["Mine"](), contract, device=CPU)

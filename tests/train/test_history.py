@@ -1,18 +1,23 @@
-"""A run's epochs as rows, as a table of pandas, and as a picture."""
+"""A run's epochs as rows, as a table of pandas, as a picture, and as lines of metrics.jsonl and back."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sagann.errors import InputError, MissingDependencyError
+from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.train import EpochRecord, History
+from sagann.train.trainer_work import TrainerWork
+from sagann.train.worker_balance import WorkerBalance
 from tests.train.runs import trainer_of
 
 
-def records(num_epochs: int, *, eval_every: int = 1) -> list[EpochRecord]:
+def epochs(num_epochs: int, *, eval_every: int = 1) -> list[EpochRecord]:
     return [
         EpochRecord(
             epoch=epoch,
@@ -50,7 +55,7 @@ def test_a_resumed_run_has_the_epochs_before(tmp_path: Path) -> None:
 
 def test_a_table_of_pandas() -> None:
     pytest.importorskip("pandas", reason="pandas is not installed: pip install sagann[pandas]")
-    table = History(records(4, eval_every=2)).to_pandas()
+    table = History(epochs(4, eval_every=2)).to_pandas()
     assert table.index.name == "epoch"
     assert list(table.index) == [1, 2, 3, 4]
     assert list(table["loss"]) == [1, 1 / 2, 1 / 3, 1 / 4]
@@ -61,12 +66,12 @@ def test_a_table_of_pandas() -> None:
 def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sagann.train.history.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"pandas cannot be imported .*sagann\[pandas\]"):
-        History(records(1)).to_pandas()
+        History(epochs(1)).to_pandas()
 
 
 def test_a_picture_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    figure = History(records(4)).plot(tmp_path / "history.png")
+    figure = History(epochs(4)).plot(tmp_path / "history.png")
     assert (tmp_path / "history.png").read_bytes().startswith(b"\x89PNG")
     losses, scores = figure.axes
     assert [line.get_label() for line in losses.get_lines()] == ["loss", "train/loss", "val/loss"]
@@ -84,22 +89,15 @@ def test_a_picture_is_written(tmp_path: Path) -> None:
 def test_axes_of_ones_own_are_drawn_into() -> None:
     figure = pytest.importorskip("matplotlib.figure").Figure()
     axes = figure.subplots()
-    assert History(records(4, eval_every=2)).plot(axes) is figure
+    assert History(epochs(4, eval_every=2)).plot(axes) is figure
     assert axes.get_lines()[2].get_xdata().tolist() == [2, 4]
-
-
-def test_one_epoch_without_metrics_is_a_point() -> None:
-    pytest.importorskip("matplotlib")
-    figure = History(records(1, eval_every=2)).plot()
-    (axes,) = figure.axes
-    assert [line.get_marker() for line in axes.get_lines()] == ["."]
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(InputError, match=r"nothing to draw: no epoch has ended .*Call fit first"):
         History([]).plot()
     with pytest.raises(InputError, match=r"a int, expected str or PathLike or None \(in History\.plot\)"):
-        History(records(1)).plot(3)
+        History(epochs(1)).plot(3)
 
 
 def test_the_values_of_all_epochs_are_given_by_their_name() -> None:
@@ -115,3 +113,92 @@ def test_the_values_of_all_epochs_are_given_by_their_name() -> None:
             history["val/acuracy"]
     assert result.history[-1].epoch == 3
     assert len(result.history[:2]) == 2
+
+
+PLAIN = EpochRecord(
+    epoch=3,
+    loss=0.1,
+    epoch_s=0.2,
+    lr=0.3,
+    num_edges=4,
+    metrics={"val": {"loss": 0.5, "accuracy": 1.0}, "train": {"loss": 0.25}},
+)
+TRAFFIC = Traffic(
+    hot=TierCounts(rows=3, num_bytes=96), cold=TierCounts(rows=1, num_bytes=32), cold_reads=1, cold_read_bytes=32
+)
+WORK = TrainerWork(
+    names=("host", "accelerator0"),
+    seeds=(30, 10),
+    train_s=(1.5, 0.5),
+    idle_s=(0.0, 1.0),
+    transfer_s=(0.0, 0.25),
+    sample_s=0.1,
+    load_s=0.2,
+    num_moves=3,
+    why="2 seeds go to the processor: an iteration is expected at 1 s, after 2 s.",
+)
+BALANCE = WorkerBalance(
+    bounds=(0, 4, 10), edges=(30, 10), seconds=(1.5, 0.5), predicted_s=(1.4, 0.6), moved_to=(0, 3, 10), move_s=0.25
+)
+UNMOVED = replace(BALANCE, predicted_s=None, moved_to=None, move_s=None)
+RECORDS = {
+    "plain": PLAIN,
+    "tiers": replace(PLAIN, traffic=TRAFFIC),
+    "trainers": replace(PLAIN, trainers=WORK),
+    "workers": replace(PLAIN, balance=BALANCE),
+    "workers that stay": replace(PLAIN, balance=UNMOVED),
+}
+
+
+def line_of(name: str) -> dict[str, Any]:
+    return json.loads(json.dumps(RECORDS[name].to_json()))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_line_and_back(name: str) -> None:
+    assert EpochRecord.from_json(line_of(name)) == RECORDS[name]
+    assert line_of(name)["val/accuracy"] == 1.0
+
+
+def test_numbers_that_older_lines_lack() -> None:
+    assert EpochRecord.from_json({"epoch": 1, "loss": 0.5, "epoch_s": 0.1, "lr": 0.01}).num_edges == 0
+    values = line_of("trainers")
+    del values["trainer_why"]
+    assert EpochRecord.from_json(values).trainers == replace(WORK, why="")
+
+
+def test_shares_are_those_of_seeds_and_of_edges() -> None:
+    assert WORK.shares == BALANCE.shares == (0.75, 0.25)
+    assert replace(WORK, seeds=(0, 0)).shares == replace(BALANCE, edges=(0, 0)).shares == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "error"),
+    [
+        ("plain", {"num_edges": -1}, TypeError),
+        ("tiers", {"cold_rows": -1}, TypeError),
+        ("trainers", {"trainer_seeds": [1]}, ValueError),
+        ("trainers", {"trainer_s": [1.0, float("nan")]}, TypeError),
+        ("trainers", {"transfer_s": "0"}, TypeError),
+        ("trainers", {"trainer_why": 1}, TypeError),
+        ("workers", {"worker_bounds": [0]}, ValueError),
+        ("workers", {"worker_bounds": [1, 4, 10]}, ValueError),
+        ("workers", {"moved_to": [0, 11, 10]}, ValueError),
+        ("workers", {"worker_edges": [30, -1]}, TypeError),
+        ("workers", {"worker_s": [1.0]}, ValueError),
+        ("workers", {"predicted_worker_s": [1.0, 2.0, 3.0]}, ValueError),
+    ],
+)
+def test_a_damaged_line_is_refused(name: str, damage: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        EpochRecord.from_json({**line_of(name), **damage})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("tiers", "cold_reads"), ("trainers", "trainer_seeds"), ("workers", "moved_to")]
+)
+def test_a_line_that_lacks_a_value_is_refused(name: str, value: str) -> None:
+    values = line_of(name)
+    del values[value]
+    with pytest.raises(KeyError):
+        EpochRecord.from_json(values)

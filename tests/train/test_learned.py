@@ -59,8 +59,3 @@ def test_workers_that_were_not_measured_have_speed_one() -> None:
     bounds = costs.bounds(costs.count(topology), 3)
     edges = [int(each) for each in topology.indptr[list(bounds)].diff()]
     assert max(edges) <= topology.num_edges / 3 + int(topology.in_degrees().max())
-
-
-def test_a_prediction_has_the_operations_of_a_forward_pass() -> None:
-    costs = learned(**{"backward 1": 64, "backward 0": 0})
-    assert costs.forward.operations == learned().operations == {"forward 0": 0, "forward 1": 64}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sagann.errors import InputError
-from sagann.graph import LINK_TASK, Graph, Topology, for_task
+from sagann.graph import LINK_TASK, Graph, Topology
 from sagann.runtime.workers import Workers
 from sagann.train import Contract, Predictor, TrainConfig
 from sagann.train.epoch_source import WholeGraph
@@ -23,7 +23,7 @@ from sagann.train.sampled_epochs import SampledEpochs
 from sagann.train.streaming import Streaming
 from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
-from tests.train.runs import CPU, Mean, community_graph, seeded_model, values_graph
+from tests.train.runs import CPU, Mean, community_graph, dense_means, seeded_model, values_graph
 
 Twin = Callable[[Tensor, Tensor], Tensor]
 Numbers = dict[str, Tensor]
@@ -42,14 +42,7 @@ class Two(nn.Module):
 
 def twin_outputs(model: Two, graph: Graph) -> Tensor:
     """The same model with a dense matrix in place of edges."""
-    assert isinstance(graph.features, Tensor)
-    n, topology = graph.num_vertices, graph.topology
-    sums = torch.zeros(n, n, dtype=torch.float64)
-    sums.index_put_(
-        (topology.edge_dst().long(), topology.indices.long()), torch.ones(graph.num_edges).double(), accumulate=True
-    )
-    means = sums / sums.sum(1, keepdim=True).clamp(min=1)
-    x = graph.features.double()
+    x, means = graph.features.double(), dense_means(graph)  # type: ignore[union-attr]
     hidden = torch.relu(model.first.own(x) + model.first.neighbours(means @ x))
     return model.second.own(hidden) + model.second.neighbours(means @ hidden)
 
@@ -183,11 +176,7 @@ def test_targets_of_one_column_do_not_broadcast() -> None:
 
 def test_class_weights_have_a_mean_of_one_over_the_training_vertices() -> None:
     loss = build_loss("classification", SKEWED.vertices, class_weights=WEIGHTS)
-    weights = torch.tensor(loss.class_weights).double()
-    assert float((COUNTS * weights).sum()) == pytest.approx(float(COUNTS.sum()))
-    assert float(weights[1] / weights[0]) == pytest.approx(4)
-    balanced = build_loss("classification", SKEWED.vertices, class_weights="balanced")
-    assert balanced.class_weights == pytest.approx((COUNTS.sum() / 3 / COUNTS).tolist())
+    assert float((COUNTS * torch.tensor(loss.class_weights)).sum()) == pytest.approx(float(COUNTS.sum()))
     # A class without training vertices weighs as the most frequent one.
     absent = replace(SKEWED, num_classes=4)
     found = build_loss("classification", absent.vertices, class_weights="balanced").class_weights
@@ -210,13 +199,6 @@ def test_class_weights_that_do_not_fit_are_refused(weights: tuple[float, ...], m
         graph = replace(graph, labels=torch.zeros(90, dtype=torch.int64))
     with pytest.raises(InputError, match=message):
         build_loss("classification", graph.vertices, class_weights=weights)
-
-
-def test_weights_of_tiny_magnitude_are_scaled() -> None:
-    tiny = build_loss("classification", SKEWED.vertices, class_weights=(1e-300, 2e-300, 4e-300))
-    assert tiny.class_weights == pytest.approx(
-        build_loss("classification", SKEWED.vertices, class_weights=(1.0, 2.0, 4.0)).class_weights
-    )
 
 
 @pytest.mark.parametrize(
@@ -255,38 +237,3 @@ def test_a_function_that_gives_no_loss_for_each_vertex_is_refused_before_trainin
     torch.manual_seed(0)
     with pytest.raises(InputError, match=message):
         build_loss("regression", graph.vertices, function=function).try_out(graph.vertices, 2, CPU)
-
-
-def test_what_a_function_gives_is_checked_in_training_too() -> None:
-    loss = Loss(name="(short)", function=lambda z, y: (z - y).square()[:5])
-    loss.try_out(ONE.vertices, 1, CPU)
-    with pytest.raises(InputError, match=r"torch.float32 \[5, 1\] for 9 vertices"):
-        loss(torch.zeros(9, 1), torch.zeros(9, 1))
-
-
-def test_json_and_back() -> None:
-    loss = build_loss("classification", SKEWED.vertices, class_weights=WEIGHTS)
-    assert Loss.from_json(loss.to_json()) == loss
-    own = Loss.from_json(build_loss("regression", ONE.vertices, function=nn.L1Loss(reduction="none")).to_json())
-    assert own == Loss(name="(L1Loss)")
-    assert not own.is_known
-    for damaged in (
-        {},
-        {"name": "mse"},
-        {"name": 3, "class_weights": []},
-        {"name": "mse", "class_weights": ["a"]},
-        [],
-    ):
-        with pytest.raises((KeyError, TypeError)):
-            Loss.from_json(damaged)
-
-
-def test_a_graph_with_both_answers_is_measured_by_its_task() -> None:
-    both = replace(community_graph(), targets=values_graph().targets)
-    for task in ("classification", "regression"):
-        graph = for_task(both, task)
-        predictor = Predictor(seeded_model(Two, out_dim=graph.num_outputs), Contract.of(graph), device=CPU)
-        assert predictor.evaluate(both) == predictor.evaluate(graph)
-        assert torch.equal(predictor.predict(both), predictor.predict(graph))
-    with pytest.raises(InputError, match="the graph has answers for several tasks"):
-        Contract.of(both)

@@ -2,20 +2,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sagann.errors import InputError
-from sagann.train import TrainConfig, Trainer
-from sagann.train.metrics import KINDS, compute_metrics, finite, measuring_bytes, predict_classes
+from sagann.nn import ModelConfig
+from sagann.train import TrainConfig, Trainer, load_run
+from sagann.train.metrics import KINDS, Rows, compute_metrics, finite
+from sagann.train.own_metrics import check_own_metrics, measure_own
 from sagann.train.resources import reproducible
-from tests.train.runs import community_graph, predictor_of, seeded_model
-
-TASK = {False: "classification", True: "multi-label"}
+from tests.train.runs import community_graph, predictor_of, seeded_model, values_graph
 
 
 def f1(predicted: list[bool], truth: list[bool]) -> float:
@@ -100,73 +102,25 @@ def test_multi_label_metrics_equal_those_counted_by_hand(num_classes, n, seed):
     assert found == pytest.approx(expected, abs=1e-5)
 
 
-def test_auc_is_left_out_where_no_class_has_both_kinds_of_vertices():
-    found = compute_metrics(torch.randn(4, 3), torch.full((4,), 2), task="classification")
-    assert set(found) == set(KINDS["classification"].metrics) - {"roc_auc"}
-
-
-def test_auc_averages_over_the_classes_that_are_defined():
-    logits = torch.tensor([[3.0, 0.0, 0.0], [0.0, 3.0, 0.0], [0.0, 2.0, 0.0]])
-    found = compute_metrics(logits, torch.tensor([0, 1, 1]), task="classification", names=["roc_auc"])
-    assert found == {"roc_auc": 1.0}
-
-
 def test_no_vertex_no_metric():
     assert compute_metrics(torch.empty(0, 3), torch.empty(0, dtype=torch.int64), task="classification") == {}
 
 
-def test_only_the_named_metrics_are_computed():
-    found = compute_metrics(
-        torch.randn(4, 3), torch.tensor([0, 1, 2, 0]), task="classification", names=["accuracy"]
-    )
-    assert set(found) == {"accuracy"}
-
-
-def test_predictions_of_multi_label_are_bits():
-    predicted = predict_classes(torch.tensor([[1.0, -1.0]]), multi_label=True)
-    assert predicted.dtype == torch.uint8
-    assert predicted.tolist() == [[1, 0]]
-
-
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_slabs_of_chosen_rows_measure_the_same(multi_label: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("task", ["classification", "multi-label", "regression"])
+def test_slabs_of_chosen_rows_measure_the_same(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(3)
-    logits = torch.randn(50, 4, generator=generator)
-    labels = torch.randint(2, (50, 4), generator=generator).to(torch.uint8) if multi_label else torch.arange(50) % 4
+    outputs = torch.randn(50, 4, generator=generator) + 1e3 * (task == "regression")
     rows = torch.randperm(50, generator=generator)[:31]
-    whole = compute_metrics(logits[rows], labels[rows], task=TASK[multi_label])
-    assert set(whole) == set(KINDS[TASK[multi_label]].metrics)
+    answers = {
+        "classification": torch.arange(50) % 4,
+        "multi-label": torch.randint(2, (50, 4), generator=generator).to(torch.uint8),
+        "regression": torch.randn(50, 4, generator=generator) + 1e3,
+    }[task]
+    whole = compute_metrics(outputs[rows], answers[rows], task=task)
+    assert set(whole) == set(KINDS[task].metrics)
     monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", 4 * 7)
     monkeypatch.setattr("sagann.train.metrics._SCORES_AT_ONCE", 31 * 3)
-    parted = compute_metrics(logits, labels[rows], task=TASK[multi_label], rows=rows)
-    assert parted == pytest.approx(whole, rel=1e-6)
-
-
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_scores_of_a_few_classes_hold_no_others(multi_label: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = torch.randn(49, 4, generator=torch.Generator().manual_seed(3))
-    labels = (logits > 0).to(torch.uint8) if multi_label else torch.arange(49) % 4
-    monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", 4 * 7)
-    monkeypatch.setattr("sagann.train.metrics._SCORES_AT_ONCE", 49 * 3)
-    held: list[tuple[int, int]] = []
-    cat = torch.cat
-
-    def recorded(parts: list[torch.Tensor], *given: object, **named: object) -> torch.Tensor:
-        held.extend((part.untyped_storage().nbytes(), part.nbytes) for part in parts if part.ndim == 2)
-        return cat(parts, *given, **named)
-
-    monkeypatch.setattr(torch, "cat", recorded)
-    compute_metrics(logits, labels, task=TASK[multi_label], names=["roc_auc"], rows=torch.arange(49))
-    # Of seven slabs, three classes and then the fourth.
-    assert len(held) >= 14
-    assert all(in_memory == used for in_memory, used in held)
-
-
-def test_what_measuring_takes_is_bounded_for_any_number_of_classes():
-    assert measuring_bytes(10, 3, multi_label=False) == 10 * 256 + 30 * 24
-    assert measuring_bytes(10, 3, multi_label=True) == 10 * 256 + 30 * 24 + 30 * 4
-    many, more = (measuring_bytes(10**6, num_classes, multi_label=False) for num_classes in (10**4, 10**5))
-    assert many == more < 10**6 * 256 + 10**9
+    assert compute_metrics(outputs, answers[rows], task=task, rows=rows) == pytest.approx(whole, rel=1e-6)
 
 
 class _Largest(TorchDispatchMode):
@@ -189,26 +143,6 @@ def test_no_vertex_is_compared_with_every_pair_of_classes():
         assert torch.are_deterministic_algorithms_enabled()
     assert found == compute_metrics(logits, labels, task="classification")
     # Probabilities in float64 are the largest; the pairs would take 24 times as much.
-    assert largest.num_bytes <= 2 * logits.nbytes
-
-
-def test_decisions_are_counted_a_slab_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = torch.randn(500, 40, generator=torch.Generator().manual_seed(0))
-    labels = (torch.rand(500, 40, generator=torch.Generator().manual_seed(1)) > 0.5).to(torch.uint8)
-    names = ["accuracy", "micro_f1", "macro_f1"]
-    expected = compute_metrics(logits, labels, task="multi-label", names=names)
-    for module in ("sagann.graph.checks", "sagann.train.metrics"):
-        monkeypatch.setattr(f"{module}.CHECKED_AT_ONCE", 400)
-    with _Largest() as largest:
-        assert compute_metrics(logits, labels, task="multi-label", names=names) == expected
-    # Predictions are bytes, and no tensor has a larger number for each decision.
-    assert largest.num_bytes <= labels.nbytes
-
-
-def test_no_table_of_every_pair_of_classes_is_made():
-    logits, labels = torch.randn(3, 20_000), torch.tensor([0, 19_999, 7])
-    with _Largest() as largest:
-        compute_metrics(logits, labels, task="classification")
     assert largest.num_bytes <= 2 * logits.nbytes
 
 
@@ -268,10 +202,106 @@ def test_a_loss_beyond_its_types_range_is_infinite_and_left_out_of_what_is_finit
     assert finite({"test": found | {"r2": float("nan")}}) == {"test": {"mae": found["mae"], "rmse": found["rmse"]}}
 
 
-def test_slabs_of_chosen_rows_measure_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(3)
-    outputs, targets = (torch.randn(50, 2, generator=generator) + 1e3 for _ in range(2))
-    rows = torch.randperm(50, generator=generator)[:31]
-    whole = compute_metrics(outputs[rows], targets[rows], task="regression")
+CONFIG = TrainConfig(epochs=2, device="cpu")
+
+
+def median_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).abs().median()
+
+
+class MeanError:
+    """Gathers slabs, as a metric of torchmetrics does."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.total = 0.0
+
+    def reset(self) -> None:
+        self.sizes, self.total = [], 0.0
+
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        self.sizes.append(len(outputs))
+        self.total += float((outputs - targets).abs().sum())
+
+    def compute(self) -> Tensor:
+        return torch.tensor(self.total / sum(self.sizes))
+
+
+def test_they_are_measured_on_every_split_and_reported(tmp_path: Any) -> None:
+    graph, gathered = values_graph(), MeanError()
+    own = {"median_error": median_error, "mean_error": gathered}
+    trainer = Trainer(ModelConfig(hidden=8), graph, CONFIG, metrics=own, run_dir=tmp_path)
+    result = trainer.fit()
+    assert graph.targets is not None
+    for split, found in result.metrics.items():
+        assert set(found) == {*KINDS["regression"].metrics, *own}
+        mask = graph.splits[split]
+        assert found["median_error"] == pytest.approx(
+            float((trainer.predict() - graph.targets)[mask].abs().median()), rel=1e-6
+        )
+        assert found["mean_error"] == pytest.approx(found["mae"], rel=1e-6)
+    assert load_run(tmp_path, metrics=own).evaluate(graph) == result.metrics
+    assert set(load_run(tmp_path).evaluate(graph)["test"]) == set(KINDS["regression"].metrics)
+    assert "median_error" not in result.history[-1].metrics["val"]
+
+
+def test_classes_are_given_as_ids() -> None:
+    graph = community_graph()
+
+    def wrong(outputs: Tensor, labels: Tensor) -> float:
+        assert outputs.shape == (len(labels), 3)
+        return float((outputs.argmax(1) != labels).float().mean())
+
+    found = Trainer(ModelConfig(hidden=8), graph, CONFIG, metrics={"wrong": wrong}).evaluate()
+    assert found["test"]["wrong"] == pytest.approx(1 - found["test"]["accuracy"])
+
+
+def test_objects_get_slabs_and_functions_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sagann.train.metrics.CHECKED_AT_ONCE", 2 * 7)
-    assert compute_metrics(outputs, targets[rows], task="regression", rows=rows) == pytest.approx(whole, rel=1e-6)
+    outputs, targets = torch.randn(50, 2), torch.randn(20, 2)
+    rows, gathered = torch.arange(0, 40, 2), MeanError()
+    own = {"mean": gathered, "median": median_error, "again": gathered}
+    found = measure_own(own, Rows(outputs, rows, 20), targets)
+    assert gathered.sizes == [7, 7, 6]
+    assert (
+        found["mean"] * 2 == found["again"] * 2 == pytest.approx(float((outputs[rows] - targets).abs().sum()) / 10)
+    )
+    assert found["median"] == float((outputs[rows] - targets).abs().median())
+    assert measure_own({"none": lambda z, y: float("nan")}, Rows(outputs, rows, 20), targets) == {}
+    with pytest.raises(InputError, match=r"a metric must give a number: Tensor \[20, 2\] \(in metric 'all'\)"):
+        measure_own({"all": lambda z, y: z}, Rows(outputs, rows, 20), targets)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"mae": median_error}, "'mae', expected a word other than loss, accuracy"),
+        ({"val/error": median_error}, "'val/error', expected a word"),
+        ({"error": 3}, r"a metric cannot be called: 'error' is 3 \(in here\)"),
+        ([median_error], "a list, expected Mapping"),
+    ],
+)
+def test_what_is_no_metric_is_refused(metrics: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_own_metrics(metrics, where="here")
+
+
+class Synced:
+    """Adds what all processes have counted, as torchmetrics does where torch.distributed is set up."""
+
+    distributed_available_fn = staticmethod(lambda: True)
+
+    def reset(self) -> None:
+        self.count = 0
+
+    def update(self, outputs: Tensor, answers: Tensor) -> None:
+        self.count += len(answers)
+
+    def compute(self) -> float:
+        assert not self.distributed_available_fn(), "it would wait for workers that measure nothing"
+        return float(self.count)
+
+
+def test_a_metric_of_torchmetrics_waits_for_no_other_process() -> None:
+    answers = torch.zeros(7, dtype=torch.int64)
+    assert measure_own({"count": Synced()}, Rows(torch.rand(7, 3), None, 7), answers) == {"count": 7.0}

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,11 +10,12 @@ import torch
 from torch import nn
 
 from sagann.errors import InputError, LayerError
-from sagann.nn import ModelConfig, build_model
+from sagann.graph import add_self_loops
+from sagann.nn import SAGE, ModelConfig, build_model
 from sagann.plan.residency import BudgetError
-from sagann.runtime.streaming import stream as streaming_room
 from sagann.saga.layer import count_hops
 from sagann.train import Contract, Predictor, TrainConfig, Trainer
+from sagann.train.preparation import features_as
 from sagann.train.streaming import Streaming
 from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
@@ -30,7 +30,6 @@ from tests.train.runs import (
     seeded_model,
     sparse_graph,
 )
-from tests.zoo import DISTINCT
 
 
 def test_predictions_are_those_of_the_model_without_dropout():
@@ -82,35 +81,6 @@ def test_embeddings_and_predictions_may_be_asked_for_at_once(tmp_path):
     predictor.release()
 
 
-def test_first_threads_share_one_streamed_model(tmp_path, monkeypatch):
-    graph, both, made = community_graph(), threading.Barrier(2), []
-    predictor = Predictor(
-        build_model(ModelConfig(hidden=8), graph),
-        Contract.of(graph),
-        device=CPU,
-        streaming=Streaming(memory_bytes=60_000, spill=tmp_path),
-    )
-    prepared = predictor.prepare(graph)
-    stream = streaming_room.stream
-
-    def counted(*given, **named):
-        made.append(stream(*given, **named))
-        # Long enough that the other thread would find no model yet.
-        time.sleep(0.05)
-        return made[-1]
-
-    monkeypatch.setattr(streaming_room, "stream", counted)
-
-    def first():
-        both.wait(60)
-        return predictor.passes.over(prepared)
-
-    with ThreadPoolExecutor(2) as threads:
-        found = [each.result() for each in [threads.submit(first), threads.submit(first)]]
-    assert found == made * 2
-    predictor.release()
-
-
 def test_a_new_graph_of_another_size_is_predicted():
     trainer = Trainer(seeded_model(), community_graph(), TrainConfig(epochs=60, device="cpu"))
     trainer.fit()
@@ -133,12 +103,6 @@ def test_bad_values_in_a_new_graph_are_refused():
     graph.features[3, 1] = torch.inf
     with pytest.raises(InputError, match="vertex 3"):
         predictor_of().predict(graph)
-
-
-def test_features_of_the_wrong_form_are_refused_in_words():
-    graph = community_graph()
-    with pytest.raises(InputError, match="array has the wrong form"):
-        predictor_of(graph=graph).predict(replace(graph, features=torch.randn(graph.num_vertices)))
 
 
 def test_hops_are_counted_or_stated():
@@ -180,22 +144,6 @@ def test_an_embedding_is_the_input_of_the_last_layer():
     embedding = predictor.embed(graph)
     assert torch.equal(embedding, expected)
     assert not embedding.requires_grad
-
-
-@pytest.mark.parametrize("name", DISTINCT)
-@pytest.mark.parametrize("is_sparse", [False, True])
-def test_a_streamed_embedding_is_that_of_the_model_in_memory(name, is_sparse, tmp_path):
-    graph = sparse_graph() if is_sparse else community_graph()
-    torch.manual_seed(0)
-    model = build_model(ModelConfig(model=name, hidden=8, layers=3), graph)
-    in_memory = predictor_of(model, graph).embed(graph)
-    predictor = Predictor(
-        model, Contract.of(graph), device=CPU, streaming=Streaming(memory_bytes=60_000, spill=tmp_path)
-    )
-    assert_close(predictor.embed(graph), in_memory)
-    # The last layer of APPNP reads rows as wide as the output, twice.
-    assert in_memory.shape == (graph.num_vertices, 2 * graph.num_classes if name == "appnp" else 8)
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_last_layer_is_the_last_to_run_not_to_be_registered():
@@ -240,10 +188,9 @@ def test_an_embedding_of_sparse_features_is_dense(layers):
     assert_close(*found)
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_a_budget_that_trains_a_model_also_gives_its_embedding(layers, tmp_path):
+def test_a_budget_that_trains_a_model_also_gives_its_embedding(tmp_path):
     graph = community_graph(30)
-    model = build_model(ModelConfig(model="gcn", hidden=16, layers=layers), graph)
+    model = build_model(ModelConfig(model="gcn", hidden=16), graph)
 
     def within(num_bytes):
         return Predictor(
@@ -256,21 +203,6 @@ def test_a_budget_that_trains_a_model_also_gives_its_embedding(layers, tmp_path)
     least.try_out(least.prepare(graph))
     least.release()
     assert_close(least.embed(graph), predictor_of(model, graph).embed(graph))
-
-
-def test_several_workers_get_the_results_of_the_whole_graph():
-    graph = community_graph()
-    alone = predictor_of(build_model(ModelConfig(hidden=8), graph), graph)
-    expected = alone.predict(graph, probabilities=True), alone.embed(graph)
-
-    def work(workers):
-        predictor = Predictor(copy.deepcopy(alone.model), alone.contract, device=CPU, workers=workers)
-        return predictor.predict(graph, probabilities=True), predictor.embed(graph), predictor.evaluate(graph)
-
-    for probabilities, embeddings, metrics in in_threads(work, 3):
-        assert_close(probabilities, expected[0])
-        assert_close(embeddings, expected[1])
-        assert metrics["test"]["accuracy"] == alone.evaluate(graph)["test"]["accuracy"]
 
 
 def test_the_first_worker_alone_may_get_the_results():
@@ -288,24 +220,6 @@ def test_the_first_worker_alone_may_get_the_results():
     assert metrics["test"]["accuracy"] == alone.evaluate(graph)["test"]["accuracy"]
     for none, rows, nothing in others:
         assert (none.shape, rows.shape, nothing) == ((0,), (0, embeddings.shape[1]), {})
-
-
-def test_what_a_model_makes_of_the_whole_graph_is_freed():
-    graph = community_graph()
-
-    def work(workers):
-        predictor = Predictor(
-            build_model(ModelConfig(hidden=8), graph), Contract.of(graph), device=CPU, workers=workers
-        )
-        prepared = predictor.prepare(graph)
-        part = prepared.part
-        assert prepared.num_edges == graph.num_edges + graph.num_vertices
-        assert prepared.graph.topology is graph.topology
-        weights = part.topology.edge_data["gcn_weight"]
-        assert weights.untyped_storage().nbytes() == weights.nbytes
-        assert part.features.untyped_storage().data_ptr() == graph.features.untyped_storage().data_ptr()
-
-    in_threads(work, 2)
 
 
 def test_workers_refuse_a_model_that_mixes_vertices_between_its_layers():
@@ -333,3 +247,83 @@ def test_workers_need_features():
             predictor.prepare(graph)
 
     in_threads(work, 2)
+
+
+def test_types_that_a_model_adds_are_numbered_as_in_training():
+    class Looped(Mean):
+        prepare = staticmethod(add_self_loops)
+
+    graph = community_graph()
+    types = torch.arange(graph.num_edges) % 3
+    trained = replace(graph, topology=graph.topology.with_edge_data(type=types), num_edge_types=3)
+    # Of a graph that has no edge of the last type, it may not be known that there is one.
+    other = replace(graph, topology=graph.topology.with_edge_data(type=types % 2), num_edge_types=2)
+    predictor = predictor_of(Looped(8, 3), trained)
+    for given in (trained, other):
+        prepared = predictor.prepare(given).graph
+        loops = prepared.topology.indices == prepared.topology.edge_dst()
+        added = prepared.topology.edge_data["type"][loops]
+        assert prepared.num_edge_types == 4
+        assert (added == 3).any()
+        assert prepared.num_edges > given.num_edges
+
+
+def test_prepare_is_called_once_per_graph():
+    class Counts(TwoLayers):
+        def __init__(self):
+            super().__init__()
+            self.prepared = []
+
+        def prepare(self, graph):
+            self.prepared.append(graph.name)
+            return replace(graph, features=graph.features + 1)
+
+    model = seeded_model(Counts)
+    trainer = Trainer(model, community_graph(), TrainConfig(epochs=3, device="cpu"))
+    trainer.fit()
+    trainer.predict()
+    trainer.evaluate()
+    assert model.prepared == ["communities"]
+    trainer.predict(replace(community_graph(), name="new"))
+    assert model.prepared == ["communities", "new"]
+
+
+def test_prepare_must_return_a_graph():
+    class Forgets(TwoLayers):
+        def prepare(self, graph):
+            graph.hops(2)
+
+    with pytest.raises(LayerError, match="prepare must return a graph: a NoneType"):
+        predictor_of(seeded_model(Forgets)).predict(community_graph())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_features_of_every_dtype_are_trained_in_that_of_the_model(dtype, sparse):
+    graph = community_graph()
+    features = graph.features.to(dtype)
+    graph = replace(graph, features=features.to_sparse_csr() if sparse else features)
+    config = TrainConfig(epochs=2, device="cpu", deterministic=False)
+    result = Trainer(ModelConfig(hidden=8), graph, config).fit()
+    expected = Trainer(ModelConfig(hidden=8), features_as(graph, torch.float32), config).fit()
+    assert [record.loss for record in result.history] == [record.loss for record in expected.history]
+
+
+@pytest.mark.parametrize("takes_sparse", [False, True])
+def test_a_model_of_ones_own_gets_dense_rows_unless_it_takes_sparse_ones(takes_sparse):
+    seen = []
+
+    class Own(nn.Module):
+        takes_sparse_features = takes_sparse
+
+        def __init__(self):
+            super().__init__()
+            self.layer = SAGE(8, 3)
+
+        def forward(self, hops, x):
+            seen.append(x.layout)
+            return self.layer(hops[0], x)
+
+    Trainer(Own(), sparse_graph(), TrainConfig(epochs=1, device="cpu")).fit()
+    assert set(seen) == {torch.sparse_csr if takes_sparse else torch.strided}

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from sagann.errors import InputError
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.hybrid.assignment import HOST
 from sagann.plan.hybrid.rehearsed import RehearsedJob, RehearsedShare
-from sagann.train import TrainConfig, rehearsals
+from sagann.train import TrainConfig, rehearsals, rehearsed_trainers
 from sagann.train.hybrid_epochs import HybridEpochs
+from tests.hybrid.processes import spawned_by
 from tests.train.runs import assert_same_bits, community_graph, predictor_of, trainer_of, weights_of
 from tests.train.test_hybrid_epochs import DEVICES, HYBRID
 
@@ -79,19 +83,6 @@ def test_a_run_begins_with_the_shares_that_its_model_finds_best(monkeypatch: pyt
     assert said[1].startswith("Of 12 seeds, host gets 3, accelerator0 gets 9: an iteration is expected at 9.01 ms.")
 
 
-def test_a_trainer_that_is_in_the_way_begins_without_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    source, said = begun(job_of(host=1e-3, accelerator0=1.0), monkeypatch)
-    assert source.manager.assignment.seeds == {HOST: 12, ACCELERATOR: 0}
-    assert said[1].startswith("Of 12 seeds, host gets 12: ")
-
-
-def test_accelerators_alone_share_by_their_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = job_of(accelerator0=2e-3, accelerator1=1e-3)
-    source, said = begun(job, monkeypatch, devices="accelerator:1,accelerator:1")
-    assert source.manager.assignment.seeds == {HOST: 0, ACCELERATOR: 4, "accelerator1": 8}
-    assert said[0].startswith("Rehearsing accelerator0, accelerator1,")
-
-
 def test_a_batch_with_fewer_seeds_than_trainers_is_not_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert begun(job_of(host=1e-3, accelerator0=1e-3), monkeypatch, batch_size=1)[1] == []
 
@@ -120,3 +111,25 @@ def test_a_rehearsal_before_a_run_changes_no_number_of_it(monkeypatch: pytest.Mo
     result = trainer_of(model, **BEGINS).fit()
     for ours, theirs in zip(result.history, alone.history, strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
+
+
+MEASURED: dict[str, Any] = {"sample": (4, 3), "batch_size": 16, "devices": "host:1,accelerator:1"}
+
+
+def test_a_rehearsal_with_a_process_changes_nothing_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsed_trainers, "LONGEST_S", 0.0)
+    trainer = trainer_of(MODEL, **MEASURED)
+    weights, generator = weights_of(trainer.model), torch.get_rng_state()
+    found = trainer.rehearse_trainers()
+    assert found.shares[ACCELERATOR][-1].train_s > 0
+    assert found.shares[ACCELERATOR][-1].copy_s > 0
+    assert_same_bits(weights_of(trainer.model), weights)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert not spawned_by(os.getpid())
+
+
+@pytest.mark.parametrize("options", [{"sample": (4, 3)}, {}])
+def test_without_devices_nothing_is_rehearsed(options: dict[str, Any]) -> None:
+    trainer = trainer_of(MODEL, **options)
+    with pytest.raises(InputError, match="only trainers that share mini-batches are rehearsed: sample is"):
+        trainer.rehearse_trainers()

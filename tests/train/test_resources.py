@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -10,24 +9,18 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from sagann.errors import InputError
 from sagann.runtime.places import device_named
 from sagann.train import TrainConfig, Trainer
-from sagann.train.plain_state import pack, unpack
 from sagann.train.resources import (
-    capture_rng,
     reproducible,
     resolve_device,
-    restore_rng,
-    seeded,
     stop_on_interrupt,
-    versions,
 )
-from tests.train.runs import assert_same_bits, community_graph, numbers_of, seeded_model, weights_of
+from tests.train.runs import Heard, assert_same_bits, community_graph, numbers_of, seeded_model, weights_of
 
 
 def test_peak_memory_is_in_bytes_and_remembers():
@@ -63,15 +56,6 @@ def test_an_index_is_not_taken_for_a_smaller_one(monkeypatch):
     assert device_named(torch.device("cuda", 0)) == torch.device("cuda", 0)
 
 
-def test_reproducible_is_undone():
-    with reproducible(True, torch.device("cpu")):
-        assert torch.are_deterministic_algorithms_enabled()
-    assert not torch.are_deterministic_algorithms_enabled()
-    assert torch.utils.deterministic.fill_uninitialized_memory
-    with reproducible(False, torch.device("cpu")):
-        assert not torch.are_deterministic_algorithms_enabled()
-
-
 def test_reproducible_is_undone_by_the_last_of_several_threads():
     first, second = (reproducible(True, torch.device("cpu")) for _ in range(2))
     with ExitStack() as of_second:
@@ -84,93 +68,15 @@ def test_reproducible_is_undone_by_the_last_of_several_threads():
     assert torch.utils.deterministic.fill_uninitialized_memory
 
 
-def test_versions():
-    assert versions()["torch"] == torch.__version__
-    assert versions()["threads"] == torch.get_num_threads()
-
-
 def test_importing_train_loads_nothing_heavy():
     heavy = ("tensorboard", "rich", "pyarrow", "numba", "scipy", "safetensors")
     code = f"import sys, sagann.train; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-CPU = torch.device("cpu")
-
-
-def draw():
-    # Gaussians come in pairs, of which the second is kept for later: it is state too.
-    return [
-        random.gauss(0, 1),
-        random.random(),
-        np.random.standard_normal(),
-        np.random.rand(),
-        float(torch.randn(())),
-    ]
-
-
-@pytest.mark.parametrize("draws_before", [0, 1, 2, 3])
-def test_every_generator_continues_where_it_was(draws_before):
-    with seeded(3, CPU):
-        for _ in range(draws_before):
-            draw()
-        state = capture_rng(CPU)
-        expected = [draw() for _ in range(700)]
-        draw()
-        restore_rng(state, CPU)
-        assert [draw() for _ in range(700)] == expected
-
-
-def test_states_come_back_from_a_checkpoint():
-    content = pack(capture_rng(CPU))
-    expected = draw()
-    restore_rng(unpack(content), CPU)
-    assert draw() == expected
-
-
-def test_seeded_leaves_other_devices_alone(monkeypatch):
-    seeded_all = []
-    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded_all.append)
-    with seeded(3, CPU):
-        drawn = float(torch.randn(()))
-    assert not seeded_all
-    assert drawn == float(torch.randn((), generator=torch.Generator().manual_seed(3)))
-
-
-def test_seeded_gives_the_same_numbers_and_the_callers_states_back():
-    def seed_all():
-        random.seed(1)
-        np.random.seed(1)
-        torch.manual_seed(1)
-
-    seed_all()
-    undisturbed = draw()
-    seed_all()
-    with seeded(2**40, CPU):
-        first = draw()
-    with seeded(2**40, CPU):
-        assert draw() == first
-    assert draw() == undisturbed
-
-
-class PressCtrlC:
-    def __init__(self, *epochs):
-        self.epochs = epochs
-        self.messages = []
-
-    def on_start(self, info):
-        pass
-
-    def on_epoch(self, record):
-        for epoch in self.epochs:
-            if record.epoch == epoch:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    def on_end(self, result):
-        self.result = result
-
-    def on_message(self, text):
-        self.messages.append(text)
+def press(times=1):
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def trainer_of(run_dir=None, reporter=None):
@@ -182,10 +88,10 @@ def test_ctrl_c_stops_with_a_checkpoint_and_the_run_goes_on_bitwise(tmp_path):
     whole = trainer_of(tmp_path / "whole")
     expected = whole.fit()
     before = signal.getsignal(signal.SIGINT)
-    reporter = PressCtrlC(3)
+    reporter = Heard(3, call=press)
     result = trainer_of(tmp_path / "run", reporter).fit()
     assert (result.interrupted, result.epochs, result.metrics) == (True, 3, {})
-    assert reporter.result is result
+    assert reporter.results == [result]
     assert reporter.messages == ["Stopping after this epoch. Press Ctrl-C again to stop at once."]
     assert signal.getsignal(signal.SIGINT) is before
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000003.pt"]
@@ -201,34 +107,15 @@ def test_ctrl_c_stops_with_a_checkpoint_and_the_run_goes_on_bitwise(tmp_path):
 def test_a_second_ctrl_c_stops_at_once(tmp_path):
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        trainer_of(tmp_path, PressCtrlC(3, 3)).fit()
+        trainer_of(tmp_path, Heard(3, call=lambda: press(2))).fit()
     assert signal.getsignal(signal.SIGINT) is before
     assert trainer_of(tmp_path).fit(resume=True).epochs == 9
 
 
-def test_without_a_run_folder_ctrl_c_stops_too():
-    assert trainer_of(reporter=PressCtrlC(2)).fit().epochs == 2
-
-
 def test_ctrl_c_in_the_last_epoch_changes_nothing():
-    result = trainer_of(reporter=PressCtrlC(9)).fit()
+    result = trainer_of(reporter=Heard(9, call=press)).fit()
     assert not result.interrupted
     assert set(result.metrics) == {"train", "val", "test"}
-
-
-def test_outside_the_main_thread_signals_are_left_alone():
-    seen = []
-
-    def work():
-        with stop_on_interrupt(pytest.fail, seen.append):
-            seen.append(signal.getsignal(signal.SIGINT) is before)
-
-    before = signal.getsignal(signal.SIGINT)
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [True]
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_ignored_ctrl_c_stays_ignored():
@@ -269,23 +156,17 @@ def test_a_ctrl_c_in_the_midst_of_a_line_is_said_after_the_line():
     assert "".join(raw.lines) == "epoch 1\nStopping after this batch. Press Ctrl-C again to stop at once.\n"
 
 
-class Stop(PressCtrlC):
-    def __init__(self, epoch):
-        super().__init__()
-        self.epoch = epoch
-
-    def on_epoch(self, record):
-        if record.epoch == self.epoch:
-            threading.Thread(target=self.trainer.stop).start()
-            while not self.trainer._is_stopping:
-                pass
-
-
 def test_a_trainer_that_is_stopped_from_a_thread_saves_and_goes_on_bitwise(tmp_path):
     expected = trainer_of(tmp_path / "whole").fit()
-    reporter = Stop(3)
-    reporter.trainer = trainer_of(tmp_path / "run", reporter)
-    result = reporter.trainer.fit()
+
+    def stop():
+        thread = threading.Thread(target=trainer.stop)
+        thread.start()
+        thread.join()
+
+    reporter = Heard(3, call=stop)
+    trainer = trainer_of(tmp_path / "run", reporter)
+    result = trainer.fit()
     assert (result.interrupted, result.epochs, reporter.messages) == (True, 3, [])
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000003.pt"]
     result = trainer_of(tmp_path / "run").fit(resume=True)

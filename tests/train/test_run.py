@@ -10,10 +10,10 @@ import torch
 
 from sagann.errors import CheckpointError, InputError
 from sagann.nn import ModelConfig
-from sagann.train import LogReporter, TrainConfig, Trainer, load_run, read_run
+from sagann.train import TrainConfig, Trainer, load_run, read_run
 from sagann.train.streaming import Streaming
 from tests.tolerances import assert_close
-from tests.train.runs import TwoLayers, community_graph, seeded_model
+from tests.train.runs import CrashError, Heard, TwoLayers, community_graph, seeded_model, trainer_of
 
 USERS_LAYER = """
 from torch import nn
@@ -67,13 +67,6 @@ def test_a_run_within_a_budget_is_reopened_within_it(tmp_path):
     assert found == Streaming(memory_bytes=1 << 20, spill=tmp_path / "other", trains=False)
 
 
-def test_a_sampled_run_is_evaluated_in_half_of_its_own_budget_and_in_all_of_another_one(tmp_path):
-    train(tmp_path, memory="600kB", sample=(4, 3), epochs=1)
-    own, other = (load_run(tmp_path, device="cpu", memory=memory).streaming for memory in (None, "600kB"))
-    assert (own.memory_bytes, own.is_half) == (300_000, True)
-    assert (other.memory_bytes, other.is_half) == (600_000, False)
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -112,7 +105,7 @@ def test_a_run_has_the_names_of_its_graph(tmp_path):
             apply(replace(graph, feature_names=tuple("qprstuvw")))
 
 
-@pytest.mark.parametrize("model", ["gcn", "ggnn", "gat", "residual-gcn"])
+@pytest.mark.parametrize("model", ["gcn", "residual-gcn"])
 def test_models_for_graphs_without_features_are_reopened(tmp_path, model):
     graph = replace(community_graph(), features=None)
     trainer, _ = train(tmp_path, ModelConfig(model=model, hidden=8), graph, epochs=2)
@@ -162,6 +155,12 @@ def test_a_module_of_the_users_own_is_passed_again(tmp_path):
     assert torch.equal(predictor.predict(community_graph()), trainer.predict())
 
 
+def test_a_model_with_another_dropout_is_another_run(tmp_path):
+    train(tmp_path, ModelConfig(hidden=8, dropout=0.5), epochs=1)
+    with pytest.raises(CheckpointError, match=r"model\.config\.dropout was 0\.5, is 0\.0"):
+        trainer_of(ModelConfig(hidden=8, dropout=0.0), epochs=1, run_dir=tmp_path).resume()
+
+
 def test_weights_of_another_model_are_refused(tmp_path):
     train(tmp_path, seeded_model())
     with pytest.raises(
@@ -171,81 +170,13 @@ def test_weights_of_another_model_are_refused(tmp_path):
         load_run(tmp_path, model=TwoLayers(hidden=5))
 
 
-def test_weights_that_are_damaged_are_refused(tmp_path):
-    train(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"12345678")
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged"):
-        load_run(tmp_path)
-
-
 def test_a_run_without_weights_is_refused(tmp_path):
-    class StopError(Exception):
-        pass
-
-    class Stops(LogReporter):
-        def on_start(self, info):
-            raise StopError
-
-    trainer = Trainer(ModelConfig(hidden=8), community_graph(), TrainConfig(), run_dir=tmp_path, reporter=Stops())
-    with pytest.raises(StopError):
+    trainer = Trainer(ModelConfig(hidden=8), community_graph(), TrainConfig(), run_dir=tmp_path, reporter=Heard(1))
+    with pytest.raises(CrashError):
         trainer.fit()
     assert read_run(tmp_path).metrics is None
     with pytest.raises(CheckpointError, match="the run has no weights yet"):
         load_run(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"model": None},
-        {"train": {"epochs": 0}},
-        {"contract": {}},
-        {"data": "x", "train": []},
-        {"identity": {}},
-        {"automatic_memory_bytes": {"bytes": 1}},
-        {"automatic_memory_bytes": True},
-        {"automatic_memory_bytes": -1},
-        {"automatic_memory_bytes": 2**63},
-        {"loss": "mse"},
-        {"loss": {"name": "mse", "class_weights": []}},
-        {"loss": {"name": "cross_entropy", "class_weights": [1.0]}},
-        {"loss": {"name": "cross_entropy", "class_weights": ["a", 1, 1]}},
-        {"loss": {"name": "cross_entropy"}},
-        {"data": 3},
-        {"class_names": [1, 2, 3]},
-        {"class_names": ["a"]},
-        {"model": {"name": "gcn", "config": {"model": "gcn", "layers": 10**6}}},
-        {"model": {"name": "gcn", "config": {"model": "gcn", "hidden": 2**40}}},
-        {"model": {"name": "gcn", "config": "gcn"}},
-        {"model": {"name": None, "config": None}},
-        {
-            "contract": {
-                "task": "classification",
-                "num_outputs": 3,
-                "num_features": "x",
-                "feature_names": [],
-                "num_edge_types": 0,
-                "num_vertices": 9,
-            }
-        },
-    ],
-)
-def test_a_damaged_run_json_is_refused(tmp_path, change):
-    train(tmp_path, epochs=1)
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(CheckpointError, match=r"run\.json is damaged"):
-        load_run(tmp_path)
-
-
-def test_a_damaged_budget_in_run_json_is_refused_by_a_resume(tmp_path):
-    trainer, _ = train(tmp_path, epochs=1)
-    path = tmp_path / "run.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "automatic_memory_bytes": {"bytes": 1}}))
-    with pytest.raises(
-        CheckpointError, match=r"run\.json is damaged: automatic_memory_bytes is {'bytes': 1}, expected an"
-    ):
-        trainer.resume()
 
 
 def test_no_run_folder(tmp_path):
@@ -268,14 +199,6 @@ def test_weights_that_changed_on_the_disk_are_refused(tmp_path):
     )
     train_again.fit(resume=True)
     load_run(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{"])
-def test_a_damaged_summary_is_refused(tmp_path, content):
-    train(tmp_path, epochs=1)
-    (tmp_path / "metrics.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"^metrics.json is damaged"):
-        load_run(tmp_path)
 
 
 class Counts(TwoLayers):

@@ -6,8 +6,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +26,7 @@ from sagann.runtime.tiered import DeviceFeatures, TieredFeatures, Traffic
 from sagann.saga.layer import count_hops
 from sagann.storage import load_graph, save_graph
 from sagann.tiering import CACHES
-from sagann.train import EpochProgress, EpochRecord, Reporter, TrainConfig, Trainer, load_run, saver
+from sagann.train import TrainConfig, load_run, saver
 from sagann.train.checkpoint import CheckpointFolder, Position
 from sagann.train.epoch_source import EpochSource, WholeGraph
 from sagann.train.predictor import Predictor
@@ -40,11 +39,16 @@ from tests.stores import ComputedRows
 from tests.threads import left_threads
 from tests.tolerances import assert_close, largest
 from tests.train.runs import (
+    CrashError,
+    Heard,
     Mean,
     Mixing,
+    Plain,
     TwoLayers,
     assert_same_bits,
     community_graph,
+    fit_until,
+    lines_of,
     numbers_of,
     predictor_of,
     seeded_model,
@@ -52,7 +56,6 @@ from tests.train.runs import (
     trainer_of,
     weights_of,
 )
-from tests.zoo import DISTINCT
 
 SAMPLED: dict[str, Any] = {"sample": (4, 3), "batch_size": 8, "epochs": 4, "batches_ahead": 4}
 
@@ -65,28 +68,18 @@ def gradients_of(source: EpochSource, parameters: list[Tensor]) -> tuple[Tensor,
     return loss.detach(), list(torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True))
 
 
-def model_named(name: str, graph: Graph, tmp_path: Path) -> torch.nn.Module:
-    if name == "README":
-        name = readme_layer(tmp_path)
+def model_named(name: str, graph: Graph) -> torch.nn.Module:
     torch.manual_seed(0)
     return build_model(ModelConfig(model=name, hidden=16, dropout=0.0), graph)
 
 
-def readme_layer(folder: Path) -> str:
-    """The layer of the README in a file of its own; the name of the model."""
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    (folder / "mine.py").write_text(text.split("```python file=mine.py\n")[1].split("```")[0])
-    return f"{folder / 'mine.py'}:GatedLayer"
-
-
-@pytest.mark.parametrize("batch_size", [1000, 5])
-@pytest.mark.parametrize("name", [*DISTINCT, "README"])
-def test_all_in_edges_give_the_whole_graphs_loss_and_gradients(name: str, batch_size: int, tmp_path: Path) -> None:
-    graph = labelled_graph(types=2 if name == "ggnn" else 0)
-    model = model_named(name, graph, tmp_path)
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_batches_of_all_in_edges_give_the_whole_graphs_loss_and_gradients(name: str) -> None:
+    graph = labelled_graph()
+    model = model_named(name, graph)
     predictor = predictor_of(model, graph)
     prepared = predictor.prepare(graph)
-    config = TrainConfig(sample=(-1,) * count_hops(model), batch_size=batch_size)
+    config = TrainConfig(sample=(-1,) * count_hops(model), batch_size=5)
     parameters = list(model.parameters())
     expected_loss, expected = gradients_of(WholeGraph(predictor, prepared), parameters)
     loss, found = gradients_of(SampledEpochs(predictor, prepared, config), parameters)
@@ -126,15 +119,23 @@ def test_a_model_that_mixes_vertices_is_refused_before_training(model: type[nn.M
     trainer_of(model(), epochs=1).fit()
 
 
+def test_fanouts_and_features_are_those_of_the_models_hops() -> None:
+    with pytest.raises(
+        InputError, match=r"2 fanouts, the model walks 3 hops .*Name 3 fanouts, as --sample 10,10,10"
+    ):
+        trainer_of(ModelConfig(layers=3), sample=(25, 10))
+    with pytest.raises(InputError, match="Train it on the whole graph; it reads no edge"):
+        trainer_of(seeded_model(Plain), sample=(3,))
+    with pytest.raises(InputError, match="mini-batches need features: vertices have none"):
+        trainer_of(ModelConfig(), replace(community_graph(), features=None), sample=(25, 10))
+
+
 def test_a_model_whose_weights_are_not_finite_is_said_to_diverge() -> None:
+    assert trainer_of(Residual(), epochs=1, sample=(3, 3), batch_size=7).fit().history[0].loss > 0
     model = Residual()
     next(model.first.parameters()).data.view(-1)[0] = torch.nan
     with pytest.raises(InputError, match="training diverged: the training loss of epoch 1 is nan"):
         trainer_of(model, epochs=1, sample=(3, 3)).fit()
-
-
-def test_a_model_that_takes_rows_of_its_destinations_is_trained() -> None:
-    assert trainer_of(Residual(), epochs=1, sample=(3, 3), batch_size=7).fit().history[0].loss > 0
 
 
 @pytest.mark.parametrize(
@@ -161,62 +162,8 @@ def test_a_batch_norm_cannot_be_trained_on_one_vertex() -> None:
         trainer_of(TwoLayers(), graph, epochs=1, sample=(3, 3), batch_size=8).fit()
 
 
-@pytest.mark.parametrize(
-    "options", [{"batches_ahead": 0}, {"batches_ahead": 1}, {"sampling_threads": 3, "batches_ahead": 9}]
-)
-def test_threads_and_batches_ahead_change_no_bit(options: dict[str, Any]) -> None:
-    first, second = trainer_of(**SAMPLED), trainer_of(**{**SAMPLED, **options})
-    assert numbers_of(first.fit()) == numbers_of(second.fit())
-    assert_same_bits(weights_of(first.model), weights_of(second.model))
-
-
-def test_a_run_that_is_stopped_and_resumed_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    whole = trainer_of(ModelConfig(hidden=8), run_dir=tmp_path / "whole", **SAMPLED)
-    expected = numbers_of(whole.fit())
-    trainer_of(ModelConfig(hidden=8), run_dir=tmp_path / "cut", **{**SAMPLED, "epochs": 2}).fit()
-    # Other threads are no other run.
-    again = trainer_of(
-        ModelConfig(hidden=8), run_dir=tmp_path / "cut", **{**SAMPLED, "sampling_threads": 2, "batches_ahead": 1}
-    )
-    assert numbers_of(again.resume()) == expected
-    assert_same_bits(weights_of(again.model), weights_of(whole.model))
-    assert json.loads((tmp_path / "cut" / "run.json").read_text())["train"]["sample"] == [4, 3]
-
-
-class CrashError(Exception):
-    """Ends a run between two batches, as a crash would."""
-
-
-class Within(Reporter):
-    """Calls a function between two batches."""
-
-    trainer: Trainer
-
-    def __init__(self, epoch: int, batch: int, call: Callable[[Trainer], object]) -> None:
-        self.place, self.call = (epoch, batch), call
-        self.messages: list[str] = []
-
-    def on_batch(self, progress: EpochProgress) -> None:
-        if (progress.epoch, progress.batch) == self.place:
-            self.call(self.trainer)
-
-    def on_message(self, text: str) -> None:
-        self.messages.append(text)
-
-
-def crash(trainer: Trainer) -> None:
-    raise CrashError
-
-
-def press(trainer: Trainer) -> None:
+def press() -> None:
     signal.raise_signal(signal.SIGINT)
-
-
-@pytest.fixture
-def every_batch_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches take long."""
-    monkeypatch.setattr(saver, "_MOST_UNSAVED_S", 0.0)
-    monkeypatch.setattr(saver, "_LEAST_SPACING", 0)
 
 
 RESUMED: dict[str, dict[str, Any]] = {
@@ -242,11 +189,8 @@ def test_a_run_that_crashed_within_an_epoch_is_the_uninterrupted_one(
     options = {**SAMPLED, **options}
     whole = trainer_of(run_dir=tmp_path / "whole", **options)
     expected = whole.fit()
-    reporter = Within(epoch, batch, crash)
-    broken = trainer_of(run_dir=tmp_path / "cut", reporter=reporter, **options, sampling_threads=3)
-    reporter.trainer = broken
     with pytest.raises(CrashError):
-        broken.fit()
+        trainer_of(run_dir=tmp_path / "cut", reporter=Heard(epoch, batch), **options, sampling_threads=3).fit()
     # The batch before was saved.
     assert CheckpointFolder(tmp_path / "cut" / "checkpoints", keep=2).positions()[:1] == (
         [Position(epoch - 1, batch - 1)] if (epoch, batch) != (1, 1) else []
@@ -263,47 +207,26 @@ def test_a_run_that_crashed_within_an_epoch_is_the_uninterrupted_one(
     assert_same_bits(weights_of(resumed.model), weights_of(whole.model))
 
 
-def lines_of(run_dir: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in ("epoch_s", "mteps")} for line in lines]
-
-
-@pytest.mark.parametrize("call", [press, Trainer.stop])
-@pytest.mark.parametrize("ahead", [0, 4])
+@pytest.mark.parametrize(("is_pressed", "ahead"), [(True, 0), (False, 4)])
 def test_ctrl_c_ends_after_the_batch_and_the_run_goes_on_bitwise(
-    call: Callable[[Trainer], object], ahead: int, tmp_path: Path
+    is_pressed: bool, ahead: int, tmp_path: Path
 ) -> None:
     whole = trainer_of(run_dir=tmp_path / "whole", **SAMPLED)
     expected = whole.fit()
     # Interrupted in each epoch, the second time before a whole one was saved anew.
     for epoch, batch in ((1, 2), (1, 3), (2, 1), (4, 3)):
-        reporter = Within(epoch, batch, call)
+        reporter = Heard(epoch, batch)
         cut = trainer_of(run_dir=tmp_path / "cut", reporter=reporter, **{**SAMPLED, "batches_ahead": ahead})
-        reporter.trainer = cut
+        reporter.call = press if is_pressed else cut.stop
         result = cut.fit(resume=(tmp_path / "cut" / "run.json").exists())
         assert (result.interrupted, result.epochs, result.batch, result.metrics) == (True, epoch - 1, batch, {})
         said = "Stopping after this batch. Press Ctrl-C again to stop at once."
-        assert reporter.messages == [said] * (call is press)
+        assert reporter.messages == [said] * is_pressed
         assert not (tmp_path / "cut" / "metrics.json").exists()
     again = trainer_of(run_dir=tmp_path / "cut", **SAMPLED, sampling_threads=2)
     assert numbers_of(again.resume()) == numbers_of(expected)
     assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
     assert_same_bits(weights_of(again.model), weights_of(whole.model))
-
-
-def test_early_stopping_and_more_epochs_after_a_stop_within_an_epoch(tmp_path: Path) -> None:
-    options: dict[str, Any] = {**SAMPLED, "epochs": 60, "patience": 3, "lr": 0.2, "monitor": "val/loss"}
-    whole = trainer_of(run_dir=tmp_path / "whole", **options)
-    expected = whole.fit()
-    assert expected.stopped_early
-    reporter = Within(2, 2, Trainer.stop)
-    reporter.trainer = trainer_of(run_dir=tmp_path / "cut", reporter=reporter, **{**options, "epochs": 3})
-    assert reporter.trainer.fit().batch == 2
-    resumed = trainer_of(run_dir=tmp_path / "cut", **options)
-    result = resumed.resume()
-    assert numbers_of(result) == numbers_of(expected)
-    assert (result.best_epoch, result.stopped_early) == (expected.best_epoch, True)
-    assert_same_bits(weights_of(resumed.model), weights_of(whole.model))
 
 
 def test_the_seconds_of_an_epoch_add_up_and_leave_checkpoints_out(
@@ -329,16 +252,13 @@ def test_the_seconds_of_an_epoch_add_up_and_leave_checkpoints_out(
     for module in (session, saver):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now_s))
     monkeypatch.setattr(saver, "_LEAST_SPACING", 0)
-    reporter = Within(2, 3, Trainer.stop)
-    reporter.trainer = trainer_of(run_dir=tmp_path, reporter=reporter, **SAMPLED)
-    reporter.trainer.fit()
+    fit_until(2, 3, run_dir=tmp_path, **SAMPLED)
     assert [record.epoch_s for record in trainer_of(run_dir=tmp_path, **SAMPLED).resume().history] == [40.0] * 4
 
 
 @pytest.mark.parametrize(
     ("options", "difference"),
     [
-        ({"sample": (4, 4)}, r"train.sample was \[4, 3\], is \[4, 4\]"),
         ({"batch_size": 9}, "train.batch_size was 8, is 9"),
         ({"sample": None, "batch_size": None, "batches_ahead": None}, "train.sample was .*, is None"),
     ],
@@ -349,18 +269,11 @@ def test_another_sample_is_another_run(options: dict[str, Any], difference: str,
         trainer_of(run_dir=tmp_path, **{**SAMPLED, "epochs": 9, **options}).resume()
 
 
-def test_evaluation_takes_all_in_edges() -> None:
-    trainer = trainer_of(**SAMPLED, weights="last")
-    result = trainer.fit()
-    graph = community_graph()
-    assert result.metrics == predictor_of(trainer.model, graph).evaluate(graph)
-    assert result.history[-1].metrics["val"]["accuracy"] == result.metrics["val"]["accuracy"]
-
-
 def test_within_a_budget_evaluation_is_streamed_and_training_is_the_same(tmp_path: Path) -> None:
     graph, model = community_graph(600), ModelConfig(hidden=16)
-    dense = trainer_of(model, graph, **SAMPLED, weights="last")
-    streamed = trainer_of(model, graph, run_dir=tmp_path, **SAMPLED, weights="last", memory="100KiB")
+    options: dict[str, Any] = {**SAMPLED, "epochs": 1, "weights": "last"}
+    dense = trainer_of(model, graph, **options)
+    streamed = trainer_of(model, graph, run_dir=tmp_path, **options, memory="100KiB")
     expected, found = dense.fit(), streamed.fit()
     assert [record.loss for record in found.history] == [record.loss for record in expected.history]
     assert_same_bits(weights_of(streamed.model), weights_of(dense.model))
@@ -370,10 +283,11 @@ def test_within_a_budget_evaluation_is_streamed_and_training_is_the_same(tmp_pat
     )
 
 
-@pytest.mark.parametrize("name", ["sage", "README"])
-def test_it_learns_what_the_whole_graph_teaches(name: str, tmp_path: Path) -> None:
+def test_the_layer_of_the_readme_learns_what_the_whole_graph_teaches(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    (tmp_path / "mine.py").write_text(text.split("```python file=mine.py\n")[1].split("```")[0])
     options: dict[str, Any] = {"epochs": 30, "weight_decay": 0.0}
-    model = ModelConfig(model=readme_layer(tmp_path) if name == "README" else name, hidden=16)
+    model = ModelConfig(model=f"{tmp_path / 'mine.py'}:GatedLayer", hidden=16)
     sampled = trainer_of(model, community_graph(300), sample=(5, 5), batch_size=32, **options).fit()
     whole = trainer_of(model, community_graph(300), **options).fit()
     assert sampled.metrics["test"]["accuracy"] > whole.metrics["test"]["accuracy"] - 0.05
@@ -392,14 +306,6 @@ def test_every_kind_of_graph_trains(kind: str) -> None:
     result = trainer_of(ModelConfig(model="sage", hidden=8), graph, **SAMPLED).fit()
     assert len(result.history) == 4
     assert set(result.metrics) == {"train", "val", "test"}
-
-
-def test_an_optimizer_may_compute_a_batch_several_times() -> None:
-    trainer = trainer_of(
-        ModelConfig(model="sage", hidden=8, dropout=0.0), optimizer="LBFGS", weight_decay=0.0, **SAMPLED
-    )
-    losses = [record.loss for record in trainer.fit().history]
-    assert losses[-1] < losses[0]
 
 
 class Failing(ComputedRows):
@@ -446,20 +352,6 @@ def test_a_step_that_raises_ends_the_threads() -> None:
     assert not left_threads()
 
 
-class Heard(Reporter):
-    """A reporter that keeps messages and epochs."""
-
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-        self.records: list[EpochRecord] = []
-
-    def on_message(self, text: str) -> None:
-        self.messages.append(text)
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        self.records.append(record)
-
-
 def mapped_graph(folder: Path, num_vertices: int = 600) -> Graph:
     """A graph whose features are in a file of 8 numbers a row."""
     save_graph(community_graph(num_vertices), folder)
@@ -473,7 +365,7 @@ SAGE = ModelConfig(model="sage", hidden=8)
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("options", [{}, {"batches_ahead": 0}, {"sampling_threads": 3, "batches_ahead": 9}])
 def test_tiers_change_no_bit_and_count_every_row(cache: str, options: dict[str, Any], tmp_path: Path) -> None:
-    graph = mapped_graph(tmp_path / "graph")
+    graph = mapped_graph(tmp_path / "graph", 120)
     plain = trainer_of(SAGE, graph, **SAMPLED)
     expected = plain.fit()
     hot = trainer_of(SAGE, graph, run_dir=tmp_path / "run", **{**SAMPLED, **options}, hot="10%", cache=cache)
@@ -496,27 +388,9 @@ def test_tiers_change_no_bit_and_count_every_row(cache: str, options: dict[str, 
     assert expected.history[0].traffic is None
 
 
-@pytest.mark.parametrize("cache", CACHES)
-def test_a_tiered_run_is_resumed_bitwise_with_any_tiers(cache: str, tmp_path: Path) -> None:
-    graph = mapped_graph(tmp_path / "graph")
-    whole = trainer_of(SAGE, graph, **SAMPLED)
-    expected = numbers_of(whole.fit())
-    cut = {**SAMPLED, "epochs": 2}
-    trainer_of(SAGE, graph, run_dir=tmp_path / "cut", **cut, hot="10%", cache=cache).fit()
-    again = trainer_of(SAGE, graph, run_dir=tmp_path / "cut", **{**SAMPLED, "epochs": 3}, hot="10%", cache=cache)
-    history = again.resume().history
-    assert all(record.traffic is not None and record.traffic.hot.rows for record in history)
-    # Other tiers, or none, are no other run.
-    others: dict[str, Any] = {"hot": "5%", "cache": "s3-fifo", "score": "degree"} if cache == "static" else {}
-    last = trainer_of(SAGE, graph, run_dir=tmp_path / "cut", **SAMPLED, **others)
-    assert numbers_of(last.resume()) == expected
-    assert_same_bits(weights_of(last.model), weights_of(whole.model))
-    assert json.loads((tmp_path / "cut" / "run.json").read_text())["train"]["hot"] == others.get("hot")
-
-
 def test_a_budget_gives_features_of_a_file_a_hot_tier_and_no_other_bits(tmp_path: Path) -> None:
     graph, heard = mapped_graph(tmp_path / "graph", 6000), Heard()
-    options: dict[str, Any] = {**SAMPLED, "batch_size": 200, "cache": "static", "memory": "1300KiB"}
+    options: dict[str, Any] = {**SAMPLED, "epochs": 2, "batch_size": 200, "cache": "static", "memory": "1300KiB"}
     chosen = trainer_of(SAGE, graph, run_dir=tmp_path / "chosen", reporter=heard, **options)
     found = chosen.fit()
     stated = trainer_of(SAGE, graph, run_dir=tmp_path / "stated", **{**options, "batches_ahead": 0}, hot="5%").fit()
@@ -532,6 +406,9 @@ def test_a_budget_gives_features_of_a_file_a_hot_tier_and_no_other_bits(tmp_path
     streaming = load_run(tmp_path / "chosen").streaming
     assert streaming is not None
     assert (streaming.memory_bytes, streaming.is_half) == (650 << 10, True)
+    stated = load_run(tmp_path / "chosen", memory="1MiB").streaming
+    assert stated is not None
+    assert (stated.memory_bytes, stated.is_half) == (1 << 20, False)
 
 
 def test_a_budget_without_room_for_a_step_names_the_least(tmp_path: Path) -> None:
@@ -607,81 +484,78 @@ def test_a_model_that_gives_no_row_per_seed_is_refused() -> None:
         trainer_of(seeded_model(Wide), **SAMPLED).fit()
 
 
+IN_PLACE = "The other rows are read in place from pinned memory."
+GATHERED = "The other rows are gathered by the processor."
+SAMPLED_THERE = r"Mini-batches are sampled by cuda:0\. The edges take .* of its memory\. .* more are read in place from pinned memory\."
+HOT = r"The hot tier takes .* of cuda:0: \d\d\.\d% of the rows, those of the highest score \(cache 'static'\)\. "
+
+
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
-@pytest.mark.parametrize("hot", [None, "30%"])
-def test_who_samples_changes_no_bit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hot: str | None) -> None:
-    def of_simulated(*given: Any, **named: Any) -> SampleOn:
-        # Room for half of the edges' arrays.
-        return sampling_place(*given, **named, devices=SimulatedDevices((6000,)))
-
-    def on_simulated(*given: Any) -> DeviceFeatures:
-        return device_tiered(*given, devices=SimulatedDevices())
-
-    monkeypatch.setattr("sagann.train.sampled_epochs.sampling_place", of_simulated)
-    monkeypatch.setattr("sagann.train.sampled_epochs.device_tiered", on_simulated)
-    monkeypatch.setattr(
-        "sagann.runtime.loading.minibatches.device_named", lambda device, *, where: torch.device("cpu")
-    )
-    monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
-    graph = labelled_graph()
-    model = model_named("gcn", graph, tmp_path)
-    predictor = predictor_of(model, graph)
-    # GCN's degree weights are edge data.
-    prepared = predictor.prepare(graph)
-    parameters = list(model.parameters())
-    expected = gradients_of(SampledEpochs(predictor, prepared, TrainConfig(**SAMPLED)), parameters)
-    predictor.device = torch.device("cuda", 0)
-    said: list[str] = []
-    config = TrainConfig(**SAMPLED, hot=hot, sample_on="device")
-    source = SampledEpochs(predictor, prepared, config, say=said.append)
-    found = gradients_of(source, parameters)
-    assert torch.equal(found[0], expected[0])
-    assert all(map(torch.equal, found[1], expected[1]))
-    assert re.fullmatch(
-        r"Mini-batches are sampled by cuda:0\. The edges take .* of its memory\. .* more are read in place from pinned memory\.",
-        said[-1],
-    )
-
-
-@pytest.mark.parametrize("is_pinned", [True, False])
-def test_a_hot_tier_on_the_device_changes_no_bit(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_pinned: bool
+@pytest.mark.parametrize(
+    ("sample_on", "is_pinned", "last"),
+    [("device", True, SAMPLED_THERE), ("cpu", True, HOT + IN_PLACE), ("cpu", False, HOT + GATHERED)],
+)
+def test_a_hot_tier_and_edges_on_the_device_change_no_bit(
+    monkeypatch: pytest.MonkeyPatch, sample_on: str, is_pinned: bool, last: str
 ) -> None:
     made: list[DeviceFeatures] = []
 
-    def on_simulated(
-        graph: Graph, hot: str, config: TrainConfig, order: Tensor, device: torch.device
-    ) -> DeviceFeatures:
-        assert device.type == "cuda"
+    def tiered_on_simulated(*given: Any) -> DeviceFeatures:
+        assert given[-1].type == "cuda"
         devices = SimulatedDevices(refuse_at=None if is_pinned else 0)
-        made.append(device_tiered(graph, hot, config, order, device, devices=devices))
+        made.append(device_tiered(*given, devices=devices))
         return made[0]
 
-    monkeypatch.setattr("sagann.train.sampled_epochs.device_tiered", on_simulated)
-    monkeypatch.setattr(
-        "sagann.runtime.loading.minibatches.device_named", lambda device, *, where: torch.device("cpu")
-    )
-    monkeypatch.setattr("sagann.runtime.loading.minibatches.Streams", lambda device: LateStreams())
+    def sampled_on_simulated(*given: Any, **named: Any) -> SampleOn:
+        # Room for half of the edges' arrays.
+        return sampling_place(*given, **named, devices=SimulatedDevices((6000,)))
+
+    # The processor takes the device's place, with copies that are as late as they may be.
+    minibatches, epochs = "sagann.runtime.loading.minibatches", "sagann.train.sampled_epochs"
+    monkeypatch.setattr(f"{minibatches}.device_named", lambda device, *, where: torch.device("cpu"))
+    monkeypatch.setattr(f"{minibatches}.Streams", lambda device: LateStreams())
+    monkeypatch.setattr(f"{epochs}.device_tiered", tiered_on_simulated)
+    monkeypatch.setattr(f"{epochs}.sampling_place", sampled_on_simulated)
     graph = labelled_graph()
-    model = model_named("sage", graph, tmp_path)
+    # GCN's degree weights are edge data.
+    model = model_named("gcn", graph)
     predictor = predictor_of(model, graph)
-    prepared = predictor.prepare(graph)
-    config = TrainConfig(**SAMPLED, hot="30%")
-    parameters = list(model.parameters())
+    prepared, parameters = predictor.prepare(graph), list(model.parameters())
     expected = gradients_of(SampledEpochs(predictor, prepared, TrainConfig(**SAMPLED)), parameters)
     # The graph stays on the host, as where evaluations are streamed.
     predictor.device = torch.device("cuda", 0)
     said: list[str] = []
+    config = TrainConfig(**SAMPLED, hot="30%", sample_on=sample_on)
     with nullcontext() if is_pinned else pytest.warns(RuntimeWarning, match="The features cannot be read in place"):
         source = SampledEpochs(predictor, prepared, config, say=said.append)
     found = gradients_of(source, parameters)
     assert torch.equal(found[0], expected[0])
     assert all(map(torch.equal, found[1], expected[1]))
-    (text,) = said
-    assert re.fullmatch(
-        r"The hot tier takes .* of cuda:0: \d\d\.\d% of the rows, those of the highest score \(cache 'static'\)\. The other rows are "
-        + ("read in place from pinned memory." if is_pinned else "gathered by the processor."),
-        text,
-    )
+    assert re.fullmatch(last, said[-1])
+    assert sample_on == "device" or len(said) == 1
     assert source.traffic is not None
     assert 0 < source.traffic.hot.rows < source.traffic.rows == made[0].traffic().rows
+
+
+@pytest.mark.usefixtures("every_batch_saved")
+def test_a_disk_that_is_full_within_an_epoch_and_then_has_room(small_disk: Path, tmp_path: Path) -> None:
+    whole = trainer_of(SAGE, **SAMPLED)
+    expected = numbers_of(whole.fit())
+    others = small_disk / "others"
+
+    def fill() -> None:
+        with others.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    run = small_disk / "run"
+    with pytest.raises(CheckpointError, match=r"the run folder cannot be written: .*No space left on device"):
+        trainer_of(SAGE, run_dir=run, reporter=Heard(2, 2, fill), **SAMPLED).fit()
+    # What was saved within the epoch is whole.
+    assert max(CheckpointFolder(run / "checkpoints", keep=2).positions()) == Position(1, 1)
+    assert not (run / "metrics.json").exists()
+    others.unlink()
+    assert not left_threads()
+    resumed = trainer_of(SAGE, run_dir=run, **SAMPLED)
+    assert numbers_of(resumed.resume()) == expected
+    assert_same_bits(weights_of(resumed.model), weights_of(whole.model))

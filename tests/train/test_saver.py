@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,29 @@ class Clock:
         return self.now_s
 
 
+def saved_at(
+    monkeypatch: pytest.MonkeyPatch, work: str, work_s: float, cost_s: float, **options: Any
+) -> list[Position]:
+    """Where a run of two or more epochs is saved, by a clock that only a method of the session and checkpoints move on."""
+    clock, saved = Clock(), []
+    monkeypatch.setattr(saver, "time", clock)
+    do, write = getattr(TrainSession, work), CheckpointFolder.write
+
+    def timed(session: TrainSession, *given: Any, **named: Any) -> Any:
+        clock.now_s += work_s
+        return do(session, *given, **named)
+
+    def timed_write(folder: CheckpointFolder, checkpoint: Any) -> Path:
+        clock.now_s += cost_s
+        saved.append(checkpoint.position)
+        return write(folder, checkpoint)
+
+    monkeypatch.setattr(TrainSession, work, timed)
+    monkeypatch.setattr(CheckpointFolder, "write", timed_write)
+    trainer_of(checkpoint_every=5, **options).fit()
+    return saved
+
+
 @pytest.mark.parametrize(
     ("epoch_s", "cost_s", "expected"),
     [
@@ -36,58 +60,23 @@ class Clock:
 def test_long_epochs_are_saved_ahead_of_time(
     epoch_s: float, cost_s: float, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, saved = Clock(), []
-    monkeypatch.setattr(saver, "time", clock)
-    run_epoch, write = TrainSession.run_epoch, CheckpointFolder.write
-
-    def timed_epoch(session, **options):
-        clock.now_s += epoch_s
-        return run_epoch(session, **options)
-
-    def timed_write(folder, checkpoint):
-        clock.now_s += cost_s
-        saved.append(checkpoint.position.epoch)
-        return write(folder, checkpoint)
-
-    monkeypatch.setattr(TrainSession, "run_epoch", timed_epoch)
-    monkeypatch.setattr(CheckpointFolder, "write", timed_write)
-    trainer_of(run_dir=tmp_path, epochs=10, checkpoint_every=5).fit()
-    assert saved == expected
+    saved = saved_at(monkeypatch, "run_epoch", epoch_s, cost_s, run_dir=tmp_path, epochs=10)
+    assert saved == [Position(epoch) for epoch in expected]
 
 
 @pytest.mark.parametrize(
     ("batch_s", "cost_s", "expected"),
     [
         # Epochs of four batches are shorter than 4 s.
-        (0.9, 0.0, [Position(1, 1), Position(2)]),
-        (1.0, 0.0, [Position(1), Position(2)]),
-        (2.0, 0.0, [Position(0, 2), Position(1), Position(1, 2), Position(2)]),
-        (
-            60.0,
-            0.0,
-            [*(Position(epoch, batch) for epoch in (0, 1) for batch in range(4) if epoch + batch), Position(2)],
-        ),
+        (0.9, 0.0, [(1, 1), (2, 0)]),
+        (2.0, 0.0, [(0, 2), (1, 0), (1, 2), (2, 0)]),
+        (60.0, 0.0, [(0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3), (2, 0)]),
         # A checkpoint costs 5 s: the next one comes after 100 s. A run that ends is saved.
-        (60.0, 5.0, [Position(0, 1), Position(0, 3), Position(1, 1), Position(1, 3), Position(2)]),
+        (60.0, 5.0, [(0, 1), (0, 3), (1, 1), (1, 3), (2, 0)]),
     ],
 )
 def test_batches_are_saved_where_epochs_are_long(
-    batch_s: float, cost_s: float, expected: list[Position], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch_s: float, cost_s: float, expected: list[tuple[int, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, saved = Clock(), []
-    monkeypatch.setattr(saver, "time", clock)
-    step, write = TrainSession._step, CheckpointFolder.write
-
-    def timed_step(session, *arguments):
-        clock.now_s += batch_s
-        return step(session, *arguments)
-
-    def timed_write(folder, checkpoint):
-        clock.now_s += cost_s
-        saved.append(checkpoint.position)
-        return write(folder, checkpoint)
-
-    monkeypatch.setattr(TrainSession, "_step", timed_step)
-    monkeypatch.setattr(CheckpointFolder, "write", timed_write)
-    trainer_of(run_dir=tmp_path, epochs=2, checkpoint_every=5, sample=(4, 3), batch_size=8).fit()
-    assert saved == expected
+    options = {"run_dir": tmp_path, "epochs": 2, "sample": (4, 3), "batch_size": 8}
+    assert saved_at(monkeypatch, "_step", batch_s, cost_s, **options) == [Position(*at) for at in expected]

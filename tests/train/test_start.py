@@ -1,16 +1,16 @@
-"""Runs that are refused because their folder has lost something; exact continuation is tested with sessions."""
+"""Runs that are refused because of what their folder has, or has lost."""
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import pytest
 import torch
 
 from sagann.errors import CheckpointError, InputError
-from sagann.train import LogReporter, TrainConfig, Trainer
-from tests.train.runs import community_graph, seeded_model
+from sagann.train import TrainConfig, Trainer
+from sagann.train.run_folder import RunFolder
+from tests.train.runs import community_graph, fit_until, seeded_model
 
 
 def trainer_of(folder, **options):
@@ -57,15 +57,6 @@ def test_a_run_that_lost_its_description_is_not_continued_nor_removed(tmp_path):
     trainer_of(tmp_path, epochs=1).fit(overwrite=True)
 
 
-@pytest.mark.parametrize("missing", ["model", "train", "contract", "versions", "identity"])
-def test_a_description_without_a_part_is_refused(tmp_path, missing):
-    trainer_of(tmp_path, epochs=1).fit()
-    found = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps({**found, missing: None}))
-    with pytest.raises(CheckpointError, match=f"run.json is damaged: {missing}: missing, or not a mapping"):
-        trainer_of(tmp_path, epochs=2).fit(resume=True)
-
-
 @pytest.mark.parametrize("finished", [False, True])
 def test_a_run_that_lost_its_checkpoints_is_not_started_anew(tmp_path, finished):
     trainer_of(tmp_path, epochs=4, checkpoint_every=2).fit()
@@ -79,38 +70,59 @@ def test_a_run_that_lost_its_checkpoints_is_not_started_anew(tmp_path, finished)
     assert (tmp_path / "metrics.jsonl").stat().st_size > 0
 
 
-class StopAtBatch(LogReporter):
-    """Stops a run after a batch."""
-
-    def __init__(self, epoch, batch):
-        self.place = epoch, batch
-
-    def on_batch(self, progress):
-        if (progress.epoch, progress.batch) == self.place:
-            self.trainer.stop()
-
-
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (0, r"past its last epoch: epoch 2, epochs is 1 .*Set epochs to at least 2\."),
+        (0, r"the run is past its last epoch: epoch 2, epochs is 1 .*Set epochs to at least 2\."),
         (3, r"past its last epoch: batch 3 of epoch 2, epochs is 1 .*Set epochs to at least 2\."),
     ],
 )
 def test_a_run_past_its_last_epoch_is_not_continued(tmp_path, batch, message):
     options = {"sample": (4, 3), "batch_size": 8}
-    trainer = trainer_of(tmp_path, epochs=2, **options)
-    trainer._reporter = StopAtBatch(2, batch)
-    trainer._reporter.trainer = trainer
-    trainer.fit()
+    fit_until(2, batch, run_dir=tmp_path, epochs=2, **options)
     with pytest.raises(CheckpointError, match=message):
         trainer_of(tmp_path, epochs=1, **options).fit(resume=True)
 
 
 def test_a_part_of_an_epoch_that_was_saved_is_work(tmp_path):
-    trainer = trainer_of(tmp_path, epochs=2, sample=(4, 3), batch_size=8)
-    trainer._reporter = StopAtBatch(1, 2)
-    trainer._reporter.trainer = trainer
-    assert trainer.fit().epochs == 0
+    assert fit_until(1, 2, run_dir=tmp_path, epochs=2, sample=(4, 3), batch_size=8).epochs == 0
     with pytest.raises(InputError, match="the run folder holds a run"):
         trainer_of(tmp_path, epochs=2, sample=(4, 3), batch_size=8).fit()
+
+
+def test_a_folder_is_locked_once(tmp_path):
+    with (
+        RunFolder(tmp_path).locked(),
+        pytest.raises(InputError, match="the run folder is in use"),
+        RunFolder(tmp_path).locked(),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "checkpoints", "events"])
+def test_a_run_does_not_write_to_where_a_link_leads(tmp_path, name):
+    mine, run = tmp_path / "mine", tmp_path / "run"
+    run.mkdir()
+    if name in ("checkpoints", "events"):
+        (mine / "epoch-000001").mkdir(parents=True)
+    else:
+        mine.write_text("precious\n")
+    (run / name).symlink_to(mine)
+    with (
+        pytest.raises(InputError, match=rf"has a link in it, .*: '{name}' leads to '.*mine'"),
+        RunFolder(run).locked(),
+    ):
+        pass
+    assert (mine / "epoch-000001").exists() if mine.is_dir() else mine.read_text() == "precious\n"
+
+
+def test_links_under_temporary_names_are_removed_and_not_followed(tmp_path):
+    mine, run = tmp_path / "mine", tmp_path / "run"
+    mine.mkdir()
+    (mine / "precious").touch()
+    run.mkdir()
+    for name in (".tmp-run.json", ".tmp-model.safetensors", ".tmp-removed-checkpoints"):
+        (run / name).symlink_to(mine)
+    with RunFolder(run).locked():
+        assert [path.name for path in run.iterdir()] == [".lock"]
+    assert (mine / "precious").exists()

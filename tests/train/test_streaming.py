@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,21 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from sagann.errors import InputError, LayerError
 from sagann.graph.feature_store import tensor_of
 from sagann.nn import MaxPoolGCN, ModelConfig
-from sagann.plan.epoch import Planned
 from sagann.plan.residency import BudgetError
-from sagann.runtime.blocks.spill import Scratch, SpillError
-from sagann.runtime.streaming.executor import Executor
+from sagann.runtime.blocks.spill import SpillError
 from sagann.runtime.streaming.stream import stream
-from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.storage import open_graph, save_graph
 from sagann.storage.mapped import MappedRows
-from sagann.train import TrainConfig, Trainer, TrainResult, load_run
+from sagann.train import TrainConfig, Trainer, TrainResult, load_run, profile
 from sagann.train.streaming import Streaming
+from tests.plan.machines import ROUND
 from tests.stores import ComputedRows
 from tests.train.runs import Mixing, community_graph, seeded_model
 
@@ -37,44 +33,6 @@ MODEL = ModelConfig(model="gcn", layers=2, hidden=16, dropout=0.0)
 def trained(run_dir: Path | None = None, *, multi_label: bool = False, **options: object) -> TrainResult:
     config = TrainConfig(epochs=8, device="cpu", **options)  # type: ignore[arg-type]
     return Trainer(MODEL, community_graph(600, multi_label=multi_label), config, run_dir=run_dir).fit()
-
-
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_a_budget_gives_the_numbers_of_a_dense_run(
-    multi_label: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = []
-    run = StreamedModel._run
-
-    def counted(self: StreamedModel, x: torch.Tensor, loss_of: object) -> torch.Tensor:
-        counts.append(len(self.bounds) - 1)
-        return run(self, x, loss_of)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(StreamedModel, "_run", counted)
-    dense = trained(multi_label=multi_label)
-    assert not counts
-    streamed = trained(tmp_path / "run", multi_label=multi_label, memory=TIGHT)
-    assert min(counts) > 1
-    for ours, theirs in zip(streamed.history, dense.history, strict=True):
-        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
-        assert ours.metrics["val"]["loss"] == pytest.approx(theirs.metrics["val"]["loss"], rel=1e-4)
-
-
-@pytest.mark.parametrize("eval_every", [1, 2])
-def test_a_streamed_run_continues_bitwise(eval_every: int, tmp_path: Path) -> None:
-    graph = community_graph(300)
-    model = ModelConfig(model="sage", layers=2, hidden=16, dropout=0.3)
-
-    def run(name: str, epochs: int, **options: bool) -> TrainResult:
-        spill = str(tmp_path / "elsewhere")
-        config = TrainConfig(epochs=epochs, device="cpu", memory=TIGHT, spill=spill, eval_every=eval_every)
-        return Trainer(model, graph, config, run_dir=tmp_path / name).fit(**options)
-
-    run("cut", 3)
-    continued, whole = run("cut", 7, resume=True), run("whole", 7)
-    assert [record.loss for record in continued.history] == [record.loss for record in whole.history]
-    assert continued.metrics == whole.metrics
-    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_features_are_needed_and_embeddings_come_from_memory(tmp_path: Path) -> None:
@@ -104,28 +62,6 @@ def test_a_model_with_a_batch_norm_can_be_evaluated_within_a_budget(tmp_path: Pa
     predictor.release()
 
 
-def test_a_model_with_a_batch_norm_trains_within_a_budget_and_continues_bitwise(tmp_path: Path) -> None:
-    graph = community_graph(600)
-
-    def run(
-        name: str, epochs: int = 6, memory: str | None = TIGHT, **options: bool
-    ) -> tuple[TrainResult, nn.Module]:
-        model = seeded_model(dropout=0.0)
-        config = TrainConfig(epochs=epochs, device="cpu", memory=memory)
-        return Trainer(model, graph, config, run_dir=tmp_path / name).fit(**options), model
-
-    (whole, model), (dense, plain) = run("whole"), run("dense", memory=None)
-    for ours, theirs in zip(whole.history, dense.history, strict=True):
-        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
-        assert ours.metrics["val"]["loss"] == pytest.approx(theirs.metrics["val"]["loss"], rel=1e-4)
-    for (name, mine), expected in zip(model.named_buffers(), plain.buffers(), strict=True):
-        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5, msg=name)
-    run("cut", 3)
-    continued, _ = run("cut", resume=True)
-    assert [record.loss for record in continued.history] == [record.loss for record in whole.history]
-    assert continued.metrics == whole.metrics
-
-
 def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
     graph = community_graph(600)
     with pytest.raises(BudgetError, match=r"at least .* bytes.* are needed"):
@@ -137,39 +73,6 @@ def test_what_cannot_be_streamed_says_so(tmp_path: Path) -> None:
         trained(memory=TIGHT, spill=str(tmp_path / "file"))
     with pytest.raises(InputError, match="needs features"):
         stream(MaxPoolGCN(8, 3), replace(graph, features=None), budget_bytes=1 << 20)
-
-
-def test_training_and_evaluation_are_planned_before_anything_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    happened: list[object] = []
-    plan_of, run = StreamedModel._planned, StreamedModel._run
-
-    def planned(self: StreamedModel, x: torch.Tensor, folded: bool) -> Planned:
-        num_known = len(self._plans)
-        found = plan_of(self, x, folded)
-        if len(self._plans) > num_known:
-            happened.append((self.model.training, torch.is_grad_enabled(), folded))
-        return found
-
-    def ran(self: StreamedModel, x: torch.Tensor, loss_of: object) -> torch.Tensor:
-        happened.append("ran")
-        return run(self, x, loss_of)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(StreamedModel, "_planned", planned)
-    monkeypatch.setattr(StreamedModel, "_run", ran)
-    trained(memory=TIGHT)
-    assert happened[:2] == [(True, True, True), (False, False, False)]
-    assert set(happened[2:]) == {"ran"}
-
-
-def test_trying_out_a_streamed_model_leaves_random_numbers_and_its_mode() -> None:
-    model = ModelConfig(model="sage", layers=2, hidden=16, dropout=0.3)
-    trainer = Trainer(model, community_graph(600), TrainConfig(epochs=1, device="cpu", memory=TIGHT))
-    state = torch.get_rng_state()
-    trainer._parts.predictor.try_out(trainer._parts.prepared)
-    trainer._parts.predictor.release()
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(module.training for module in trainer.model.modules())
-    assert torch.is_grad_enabled()
 
 
 def test_a_disk_without_room_for_an_evaluation_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,10 +106,8 @@ def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.Monke
     streaming = Streaming.of(TrainConfig(memory=TIGHT), tmp_path, device=torch.device("cpu"))
     assert streaming is not None
     model = seeded_model().eval()
-    with closing(streaming.stream(model, graph, torch.device("cpu"), trains=True)) as streamed:
-        epoch = streamed.plan(tensor_of(graph.features), folded=True)
-        with torch.no_grad():
-            evaluation = streamed.plan(tensor_of(graph.features))
+    with closing(streaming.stream(model, graph, torch.device("cpu"), trains=True)) as streamed, torch.no_grad():
+        evaluation = streamed.plan(tensor_of(graph.features))
     free_bytes = [0]
     monkeypatch.setattr("sagann.train.streaming.free_disk_bytes", lambda folder: free_bytes[0])
 
@@ -227,8 +128,6 @@ def test_workers_on_one_disk_need_room_for_all_of_them(monkeypatch: pytest.Monke
     # A row of the result has three numbers.
     assert needed_bytes(num_rows=1500) == needed_bytes(num_rows=600) + 900 * 12
     assert needed_bytes(num_rows=1500, workers=Together()) == 2 * needed_bytes(num_rows=1500) + 1
-    # An epoch of training spills gradients too, and its blocks are gone when the result is written.
-    assert needed_bytes(num_rows=0, epoch=epoch) == epoch.disk_bytes > evaluation.disk_bytes
 
 
 def test_beside_a_device_blocks_stay_in_memory_unless_a_folder_is_named(tmp_path: Path) -> None:
@@ -237,6 +136,10 @@ def test_beside_a_device_blocks_stay_in_memory_unless_a_folder_is_named(tmp_path
     beside = Streaming.of(config, tmp_path, device=cuda)
     assert beside is not None
     assert beside.spill is None
+    # The budget of a device is that of its own memory, which holds no hot tier: evaluations have all of it.
+    sampled = Streaming.of(replace(config, sample=(5, 5)), None, device=cuda, trains=False)
+    assert sampled is not None
+    assert (sampled.memory_bytes, sampled.is_half) == (1 << 30, False)
     named = Streaming.of(replace(config, spill=str(tmp_path)), tmp_path / "run", device=cuda)
     assert named is not None
     assert named.spill == tmp_path
@@ -251,19 +154,10 @@ def test_a_dataset_is_trained_on_without_being_loaded(tmp_path: Path, monkeypatc
         return rows_of(self, start, stop)
 
     monkeypatch.setattr(MappedRows, "slice", recorded)
-    made: list[tuple[int, ...]] = []
-    allocate = Scratch.__call__
-
-    def counted(self: Scratch, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        made.append(tuple(shape))
-        return allocate(self, shape, dtype)
-
-    monkeypatch.setattr(Scratch, "__call__", counted)
     graph = community_graph(600)
     save_graph(graph, tmp_path / "graph")
     config = TrainConfig(epochs=2, device="cpu", memory=TIGHT, spill=str(tmp_path / "spill"))
     trainer = Trainer(MODEL, open_graph(tmp_path / "graph"), config)
-    prepared = trainer._parts.prepared.graph.topology
     found = trainer.fit()
     expected = Trainer(MODEL, graph, TrainConfig(epochs=2, device="cpu")).fit()
     assert [record.loss for record in found.history] == pytest.approx(
@@ -273,23 +167,7 @@ def test_a_dataset_is_trained_on_without_being_loaded(tmp_path: Path, monkeypatc
     # All rows, an interval at a time.
     assert {rows.start for rows in read} >= {0}
     assert max(rows.stop - rows.start for rows in read) < 600
-    # Indices and weights of the prepared edges, and logits.
-    assert made.count((prepared.num_edges,)) == 2
-    assert (600, graph.num_classes) in made
     assert not (tmp_path / "spill").exists()
-
-
-def test_what_is_gathered_once_serves_training_and_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[object] = []
-    keep = Executor.keep_constants
-
-    def counted(self: Executor) -> None:
-        computed.append(self)
-        keep(self)
-
-    monkeypatch.setattr(Executor, "keep_constants", counted)
-    Trainer(MODEL, community_graph(600), TrainConfig(epochs=2, device="cpu", memory=TIGHT)).fit()
-    assert len(computed) == 1
 
 
 def test_a_feature_store_trains_as_the_tensor_of_its_rows(tmp_path: Path) -> None:
@@ -318,27 +196,7 @@ def test_a_feature_store_trains_as_the_tensor_of_its_rows(tmp_path: Path) -> Non
     assert torch.equal(open_graph(tmp_path / "graph").features, tensor_of(store))
 
 
-def test_where_an_automatic_run_spills(tmp_path: Path) -> None:
-    named, unnamed = TrainConfig(spill="elsewhere"), TrainConfig()
-    cpu = torch.device("cpu")
-    assert Streaming.of(named, tmp_path, device=cpu) is None
-    found = Streaming.of(named, tmp_path, device=cpu, automatic_bytes=5)
-    assert found == Streaming(memory_bytes=5, spill=Path("elsewhere").absolute(), is_automatic=True)
-    found = Streaming.of(unnamed, tmp_path, device=cpu, automatic_bytes=5)
-    assert found == Streaming(memory_bytes=5, spill=tmp_path, is_automatic=True)
-    stated = Streaming.of(TrainConfig(memory="7B"), None, device=cpu)
-    assert stated == Streaming(memory_bytes=7, spill=Path(tempfile.gettempdir()))
-
-
 def test_a_sampled_run_has_half_of_its_budget_for_an_evaluation(tmp_path: Path) -> None:
-    config = TrainConfig(memory="7MiB", sample=(5, 5))
-    found = Streaming.of(config, None, device=torch.device("cpu"), trains=False)
-    assert found is not None
-    assert (found.memory_bytes, found.is_half) == (7 << 19, True)
-    # The budget of a device is that of its own memory, which holds no hot tier.
-    beside = Streaming.of(config, None, device=torch.device("cuda", 0), trains=False)
-    assert beside is not None
-    assert (beside.memory_bytes, beside.is_half) == (7 << 20, False)
     with pytest.raises(InputError) as caught:
         trained(tmp_path, sample=(5, 5), batch_size=16, memory="300B")
     least = re.fullmatch(
@@ -350,3 +208,38 @@ def test_a_sampled_run_has_half_of_its_budget_for_an_evaluation(tmp_path: Path) 
     assert int(least[2]) >= 2 * int(least[1]) > 300
     with pytest.raises(BudgetError, match="a training step without batches ahead takes"):
         trained(tmp_path, sample=(5, 5), batch_size=16, memory=f"{least[2]}B")
+
+
+def profiled(run_dir: Path) -> None:
+    config = TrainConfig(epochs=2, device="cpu", memory="20kB", profile=True)
+    Trainer(MODEL, community_graph(300), config, run_dir=run_dir).fit()
+
+
+def test_the_last_epoch_is_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    # Probing the disk takes seconds.
+    monkeypatch.setattr(profile, "probe", lambda folder, device: ROUND)
+    profiled(tmp_path / "run")
+    events = json.loads((tmp_path / "run" / "profile.json").read_text())["traceEvents"]
+    spans = [[event["name"] for event in events if (event["ph"], event["pid"]) == ("X", pid)] for pid in (0, 1)]
+    # Planned and measured: forward and backward, and no evaluation, which would emit the result.
+    assert sorted(spans[0]) == sorted(spans[1])
+    names = {name.partition(":")[0] for name in spans[1]}
+    assert {"transform_loss 2", "gather_grad 1", "edges csr"} <= names
+    assert "emit 2" not in names
+    assert (tmp_path / "run" / "profile.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plan_that_cannot_be_timed_leaves_the_measured_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*given: object) -> None:
+        raise InputError("no rates: none (in machine)", hint="Probe it.")
+
+    monkeypatch.setattr(profile, "probe", refuse)
+    monkeypatch.setattr(profile, "can_draw", lambda: False)
+    profiled(tmp_path)
+    events = json.loads((tmp_path / "profile.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0}
+    assert "The planned epoch is not in profile.json: no rates" in caplog.text
+    assert "profile.png is not drawn" in caplog.text

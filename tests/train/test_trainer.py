@@ -16,8 +16,8 @@ from sagann.nn import ModelConfig
 from sagann.storage import check_dataset, open_graph, save_graph
 from sagann.train import TrainConfig, Trainer, load_run, read_run
 from sagann.train.metrics import KINDS
-from sagann.train.reporter import LogReporter
 from tests.train.runs import (
+    Heard,
     Plain,
     TwoLayers,
     assert_same_bits,
@@ -28,7 +28,6 @@ from tests.train.runs import (
     trainer_of,
     values_graph,
     weights_of,
-    without_split,
 )
 
 
@@ -47,28 +46,6 @@ def test_training_learns_what_features_alone_do_not_tell():
     assert result.epochs == len(result.history) == 60
     assert result.epoch_s == statistics.median(record.epoch_s for record in result.history)
     assert result.peak_rss_bytes > 50 * 2**20
-
-
-def test_a_trainer_says_what_it_trains_on_what():
-    trainer = trainer_of(seeded_model(Plain), community_graph(), epochs=7)
-    said = (
-        "Trainer(model='Plain', data='communities', trains='the whole graph', epoch={} of 7, monitor='val/accuracy', "
-        "device='cpu')"
-    )
-    assert repr(trainer) == said.format(0)
-    trainer.fit()
-    assert repr(trainer) == said.format(7)
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"memory": "64MiB"}, "trains='the whole graph, streamed within 64.0 MiB'"),
-        ({"sample": (5, 3), "batch_size": 16}, "trains='mini-batches of 16 with 5,3 neighbours'"),
-    ],
-)
-def test_a_trainer_says_how_it_trains(options, expected):
-    assert expected in repr(trainer_of(**options))
 
 
 def test_multi_label_training():
@@ -99,38 +76,14 @@ def test_regression():
         trainer.predict(probabilities=True)
 
 
-def test_several_targets_have_a_column_each():
-    graph = values_graph(90, num_targets=3)
-    trainer = trainer_of(ModelConfig(hidden=8), graph, epochs=2, loss="huber", monitor="val/r2")
-    result = trainer.fit()
-    assert result.metrics["val"]["r2"] == max(record.metrics["val"]["r2"] for record in result.history)
-    assert trainer.predict().shape == (90, 3)
-
-
-@pytest.mark.parametrize("options", [{"memory": "15kB"}, {"sample": (-1, -1), "batch_size": 300}])
-def test_a_regression_has_the_same_numbers_streamed_and_sampled(options, tmp_path):
-    model = ModelConfig(hidden=16, dropout=0.0)
-    dense = trainer_of(model, values_graph(300, num_targets=2), epochs=5, loss="mae").fit()
-    other = trainer_of(
-        model, values_graph(300, num_targets=2), epochs=5, loss="mae", run_dir=tmp_path, **options
-    ).fit()
-    for ours, theirs in zip(other.history, dense.history, strict=True):
-        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)
-        assert ours.metrics["val"] == pytest.approx(theirs.metrics["val"], rel=1e-4)
-    assert other.metrics["test"] == pytest.approx(dense.metrics["test"], rel=1e-3)
-
-
 def test_the_answers_that_a_task_leaves_out_are_said():
     both = replace(community_graph(), targets=values_graph().targets)
-    said = []
-
-    class Noting(LogReporter):
-        def on_message(self, text):
-            said.append(text)
-
-    trainer = trainer_of(ModelConfig(hidden=8), both, epochs=1, task="regression", reporter=Noting())
+    heard = Heard()
+    trainer = trainer_of(ModelConfig(hidden=8), both, epochs=1, task="regression", reporter=heard)
     assert set(trainer.fit().metrics["test"]) == set(KINDS["regression"].metrics)
-    assert said == ["Graph 'communities' also has labels of 3 classes; the task 'regression' does not use them."]
+    assert heard.messages == [
+        "Graph 'communities' also has labels of 3 classes; the task 'regression' does not use them."
+    ]
     with pytest.raises(InputError, match=r"labels of 3 classes and 1 target per vertex, and no task is named"):
         trainer_of(ModelConfig(hidden=8), both)
     with pytest.raises(InputError, match=r"task 'regression', graph 'communities' has labels .*TrainConfig.task"):
@@ -210,19 +163,18 @@ def test_the_same_seed_is_bitwise_the_same_run():
     one = trainer_of(first, seed=3).fit()
     torch.manual_seed(2)
     two = trainer_of(second, seed=3).fit()
-    assert numbers_of(one) == numbers_of(two)
+    assert numbers_of(one) == numbers_of(two) != numbers_of(trainer_of(seed=4).fit())
     assert one.metrics == two.metrics
     assert_same_bits(weights_of(first), weights_of(second))
 
 
-@pytest.mark.parametrize("options", [{}, {"sample": (-1, -1), "batch_size": 8}])
-def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone(options):
+def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone():
     begin = threading.Barrier(2)
 
     def weights_after(seed, together=True):
         if together:
             begin.wait(timeout=60)
-        trainer = trainer_of(ModelConfig(hidden=8), epochs=4, seed=seed, **options)
+        trainer = trainer_of(ModelConfig(hidden=8), epochs=4, seed=seed)
         trainer.fit()
         return weights_of(trainer.model)
 
@@ -232,29 +184,6 @@ def test_trainers_in_threads_draw_the_numbers_that_each_draws_alone(options):
     assert torch.equal(torch.get_rng_state(), before)
     for seed, weights in zip((1, 2), found, strict=True):
         assert_same_bits(weights, weights_after(seed, together=False))
-
-
-def test_another_seed_is_another_run():
-    assert numbers_of(trainer_of(seed=3).fit()) != numbers_of(trainer_of(seed=4).fit())
-
-
-def test_a_model_config_is_built_under_the_seed():
-    def run(seed):
-        trainer = trainer_of(ModelConfig(hidden=8), epochs=3, seed=seed)
-        trainer.fit()
-        return weights_of(trainer.model)
-
-    assert_same_bits(run(3), run(3))
-    assert not torch.equal(next(iter(run(3).values())), next(iter(run(4).values())))
-
-
-def test_the_callers_random_numbers_are_left_alone():
-    torch.manual_seed(5)
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    trainer_of(ModelConfig(hidden=8), epochs=2).fit()
-    assert torch.equal(torch.rand(3), expected)
-    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_evaluation_every_few_epochs_and_at_the_end():
@@ -270,9 +199,8 @@ def test_evaluation_does_not_change_training():
 
 
 def test_schedulers_are_stepped_once_per_epoch():
-    result = trainer_of(
-        epochs=6, scheduler="StepLR", scheduler_options={"step_size": 2, "gamma": 0.5}, lr=0.4
-    ).fit()
+    options = {"step_size": 2, "gamma": 0.5}
+    result = trainer_of(epochs=6, scheduler="StepLR", scheduler_options=options, lr=0.4).fit()
     assert [record.lr for record in result.history] == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
 
 
@@ -285,29 +213,21 @@ def test_plateau_follows_the_monitored_metric():
 
 
 def test_callables_take_the_place_of_names():
-    seen = {}
+    decays = []
 
     def groups(model, weight_decay):
-        seen["weight_decay"] = weight_decay
+        decays.append(weight_decay)
         return [{"params": list(model.parameters())}]
 
-    def optimizer(groups):
-        seen["optimizer"] = torch.optim.SGD(groups, lr=0.3)
-        return seen["optimizer"]
-
-    def scheduler(optimizer):
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)
-
-    trainer = Trainer(
+    result = Trainer(
         seeded_model(),
         community_graph(),
         TrainConfig(epochs=3, weight_decay=0.125),
-        optimizer=optimizer,
-        scheduler=scheduler,
+        optimizer=lambda groups: torch.optim.SGD(groups, lr=0.3),
+        scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch),
         param_groups=groups,
-    )
-    result = trainer.fit()
-    assert seen["weight_decay"] == 0.125
+    ).fit()
+    assert set(decays) == {0.125}
     assert [record.lr for record in result.history] == [0.3, 0.15, 0.075]
 
 
@@ -342,46 +262,18 @@ def test_an_evaluated_loss_that_is_no_number_stops_training():
         trainer_of(seeded_model(Plain), optimizer="SGD", lr=1e38, weights="last").fit()
 
 
-def test_an_output_that_is_no_number_outside_the_measured_vertices_is_found_before_it_is_saved(tmp_path):
-    class Breaks(Plain):
-        def forward(self, hops, x):
-            logits = super().forward(hops, x)
-            return logits.index_fill(0, torch.tensor([7]), math.nan)
-
-    graph = community_graph()
-    assert graph.splits["test"][7]
-    with pytest.raises(InputError, match="the model's output is not finite: vertex 7 and 0 more"):
-        trainer_of(seeded_model(Breaks), epochs=2, run_dir=tmp_path).fit()
-    assert not (tmp_path / "metrics.json").exists()
-
-
 @pytest.mark.parametrize(
     "options",
     [
         {"optimizer_options": {"betas": [0.9]}},
-        {"optimizer_options": {"betas": "ab"}},
-        {"optimizer_options": {"eps": "small"}},
         {"optimizer_options": {"capturable": True}},
-        {"scheduler": "StepLR", "scheduler_options": {"step_size": 0}},
-        {"scheduler": "StepLR", "scheduler_options": {"step_size": "x"}},
         {"scheduler": "LambdaLR", "scheduler_options": {"lr_lambda": 0.5}},
         {"scheduler": "ReduceLROnPlateau", "scheduler_options": {"patience": "long"}},
-        {"scheduler": "SequentialLR", "scheduler_options": {"schedulers": [], "milestones": []}},
-        {"scheduler": "CosineAnnealingLR", "scheduler_options": {"T_max": 0}},
     ],
 )
 def test_options_that_torch_finds_out_late_are_explained(options):
     with pytest.raises(InputError, match=r"torch refuses the (optimizer|scheduler): "):
         trainer_of(seeded_model(Plain), **options).fit()
-
-
-def test_an_error_in_the_users_model_is_left_as_it_is():
-    class Broken(Plain):
-        def forward(self, hops, x):
-            return super().forward(hops, x) if not self.training else x["features"]
-
-    with pytest.raises(IndexError):
-        trainer_of(seeded_model(Broken)).fit()
 
 
 @pytest.mark.parametrize(("what", "argument"), [("optimizer", "groups"), ("scheduler", "optimizer")])
@@ -418,6 +310,8 @@ def test_the_run_folder(tmp_path):
     )
     result = trainer.fit()
     found = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    # Whom the umask lets may read the weights too.
+    assert len({(tmp_path / "run" / name).stat().st_mode for name in ("run.json", "model.safetensors")}) == 1
     assert found["model"] == "gcn"
     assert found["data"] == "data/communities"
     assert (found["num_vertices"], found["num_edges"], found["epochs"]) == (90, 540, 12)
@@ -437,11 +331,6 @@ def test_the_run_folder(tmp_path):
     assert run["versions"]["torch"] == torch.__version__
     checkpoints = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert checkpoints == ["epoch-000010.pt", "epoch-000012.pt"]
-
-
-def test_splits_that_are_absent_are_empty_in_the_summary(tmp_path):
-    trainer_of(graph=without_split(community_graph(), "val"), epochs=2, run_dir=tmp_path).fit()
-    assert json.loads((tmp_path / "metrics.json").read_text())["val"] == {}
 
 
 def test_a_used_run_folder_is_not_overwritten_unasked(tmp_path):
@@ -486,26 +375,43 @@ def test_a_model_with_the_wrong_number_of_columns_is_refused_before_training():
         trainer_of(TwoLayers(out_dim=4)).fit()
 
 
-def test_a_model_that_cuts_the_gradient_is_refused():
-    class Detached(Plain):
-        def forward(self, hops, x):
-            return super().forward(hops, x).detach()
+class Changed(Plain):
+    """A model with another forward pass."""
 
-    with pytest.raises(
-        LayerError, match=r"cannot be differentiated: no gradient leads from it .*in model Detached"
-    ):
-        trainer_of(seeded_model(Detached)).fit()
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def forward(self, hops, x):
+        return self.change(self, x)
 
 
-def test_a_model_that_overwrites_what_its_gradient_needs_is_refused():
-    class Damaging(Plain):
-        def forward(self, hops, x):
-            out = super().forward(hops, x).sigmoid()
-            doubled = out * 2
-            return doubled + out.add_(1)
+def needing(model, x):
+    out = model.linear(x).sigmoid()
+    doubled = out * 2
+    return doubled + out.add_(1)
 
-    with pytest.raises(LayerError, match=r"overwrites a value that its gradient needs.*in model Damaging"):
-        trainer_of(seeded_model(Damaging)).fit()
+
+CHANGED_FEATURES = "overwrites its input: the features were changed in place 1 times .*in model Changed.*x.clone"
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda model, x: model.linear(x).detach(), LayerError, "cannot be differentiated: no gradient leads from it .*in model Changed"),
+        (needing, LayerError, "overwrites a value that its gradient needs.*in model Changed"),
+        (lambda model, x: model.linear(x.mul_(2)), LayerError, CHANGED_FEATURES),
+        (lambda model, x: model.linear(x.mul_(2) if model.training else x), LayerError, CHANGED_FEATURES),
+        # Vertex 7 is measured at the end only.
+        (lambda model, x: model.linear(x).index_fill(0, torch.tensor([7]), math.nan), InputError, "the model's output is not finite: vertex 7 and 0 more"),
+        # Errors of the user's model are left as they are.
+        (lambda model, x: x["features"] if model.training else model.linear(x), IndexError, None),
+    ],
+)  # fmt: skip
+def test_a_model_that_cannot_be_trained_is_refused_and_nothing_is_saved(tmp_path, change, error, message):
+    with pytest.raises(error, match=message):
+        trainer_of(seeded_model(Changed, change=change), epochs=2, run_dir=tmp_path).fit()
+    assert not (tmp_path / "metrics.json").exists()
 
 
 def test_a_model_without_values_is_refused():
@@ -515,21 +421,7 @@ def test_a_model_without_values_is_refused():
         trainer_of(model)
 
 
-@pytest.mark.parametrize("only_in_training", [False, True])
-def test_a_model_that_overwrites_the_features_is_refused(only_in_training):
-    class Doubles(Plain):
-        def forward(self, hops, x):
-            if self.training or not only_in_training:
-                x.mul_(2)
-            return super().forward(hops, x)
-
-    message = "overwrites its input: the features were changed in place 1 times .*in model Doubles.*x.clone"
-    with pytest.raises(LayerError, match=message):
-        trainer_of(seeded_model(Doubles)).fit()
-
-
-@pytest.mark.parametrize("array", ["indptr", "indices"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("array", "when"), [("indptr", "before"), ("indices", "after")])
 def test_a_model_that_overwrites_the_edges_is_refused_and_the_dataset_stays(array, when, tmp_path):
     class Moves(TwoLayers):
         def forward(self, hops, x):
@@ -557,11 +449,6 @@ def test_features_made_in_inference_mode_predict():
     assert predicted.shape == (graph.num_vertices,)
 
 
-def test_a_device_that_is_not_there_is_refused():
-    with pytest.raises(InputError, match="no such device: 'cuda:77'"):
-        trainer_of(device="cuda:77")
-
-
 def test_an_operator_without_reproducible_form_is_explained():
     class Refused(Plain):
         def forward(self, hops, x):
@@ -572,17 +459,6 @@ def test_an_operator_without_reproducible_form_is_explained():
     with pytest.raises(InputError, match="an operator of the model is not reproducible: cumsum does not have"):
         trainer_of(seeded_model(Refused)).fit()
     trainer_of(seeded_model(Refused), deterministic=False, epochs=1).fit()
-
-
-def test_a_folder_in_which_nothing_was_trained_is_used_again(tmp_path):
-    class Fails(Plain):
-        def forward(self, hops, x):
-            return super().forward(hops, x) * (math.nan if self.training else 1)
-
-    with pytest.raises(InputError, match="diverged"):
-        trainer_of(seeded_model(Fails), run_dir=tmp_path).fit()
-    assert (tmp_path / "run.json").exists()
-    trainer_of(epochs=1, run_dir=tmp_path).fit()
 
 
 def test_a_graph_that_was_checked_before_is_checked_for_its_labels_and_splits_only():
@@ -596,12 +472,6 @@ def test_a_graph_that_was_checked_before_is_checked_for_its_labels_and_splits_on
     labels = torch.full_like(graph.labels, graph.num_classes)
     with pytest.raises(InputError, match="label out of range"):
         Trainer(ModelConfig(hidden=8), replace(graph, labels=labels), TrainConfig(device="cpu"), validate=False)
-
-
-def mapped_graph(folder):
-    """A graph whose arrays are mapped from files in ``folder``."""
-    save_graph(community_graph(), folder)
-    return open_graph(folder)
 
 
 def test_a_flipped_bit_is_refused_unless_the_graph_counts_as_checked(tmp_path):
