@@ -242,7 +242,11 @@ def test_wrong_use_exits_2(invoke: Invoke, arguments: list[str], message: str) -
         ("train demo --device gpu", "--device) hint: Did you mean 'cuda'?", "train demo --device cuda"),
         ("train demo --lr 0", "(in --lr) hint: Set lr to a finite number above 0", "train demo --lr 0.1"),
         ("train demo --lr=-1", "(in --lr) hint: Set lr to a finite number above 0", "train demo --lr 0.1"),
-        ("train demo --dropout 50", "--dropout) hint: Set dropout to a number from 0 to", "train demo --dropout 0.5"),
+        (
+            "train demo --dropout 50",
+            "--dropout) hint: Set dropout to a number from 0 to",
+            "train demo --dropout 0.5",
+        ),
         (
             "train demo --memory 300",
             "--memory) hint: Write a number and a unit, as 300MiB.",

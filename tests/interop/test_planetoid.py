@@ -108,7 +108,7 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("protocol", [0, 1, 2])
+@pytest.mark.parametrize("protocol", [0, 2])
 def test_raw_files_are_read_as_pyg_reads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int
 ) -> None:

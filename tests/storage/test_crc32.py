@@ -12,7 +12,7 @@ from sagann.storage import crc32 as module
 from sagann.storage.crc32 import crc32
 
 
-@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 255, 4096, 1_000_003])
+@pytest.mark.parametrize("size", [0, 1, 17, 1_000_003])
 def test_checksums_are_those_of_zlib(size: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
     assert crc32(data) == zlib.crc32(data)

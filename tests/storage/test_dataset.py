@@ -18,7 +18,7 @@ from tests.storage.conftest import assert_same_graph, make_graph
 
 @pytest.mark.parametrize("features", ["dense", "csr", "none"])
 @pytest.mark.parametrize("labels", ["single", "multi", "none"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_saved_graph_opens_equal(tmp_path: Path, features: str, labels: str, dtype: torch.dtype) -> None:
     graph = make_graph(features=features, labels=labels, dtype=dtype)
     save_graph(graph, tmp_path / "g")
@@ -26,8 +26,7 @@ def test_saved_graph_opens_equal(tmp_path: Path, features: str, labels: str, dty
     check_dataset(tmp_path / "g")
 
 
-@pytest.mark.parametrize("labels", ["single", "none"])
-@pytest.mark.parametrize("shape", [(7,), (7, 3)])
+@pytest.mark.parametrize(("labels", "shape"), [("single", (7,)), ("none", (7, 3))])
 def test_targets_are_kept_beside_labels_and_instead_of_them(
     tmp_path: Path, labels: str, shape: tuple[int, ...]
 ) -> None:
@@ -38,8 +37,7 @@ def test_targets_are_kept_beside_labels_and_instead_of_them(
     assert dataset_info(tmp_path / "g")["num_targets"] == graph.num_targets == (3 if len(shape) == 2 else 1)
 
 
-@pytest.mark.parametrize("shape", [(2,), (2, 3)])
-@pytest.mark.parametrize("labels", ["none", "single", "multi"])
+@pytest.mark.parametrize(("labels", "shape"), [("none", (2,)), ("single", (2, 3)), ("multi", (2,))])
 def test_answers_of_graphs_are_kept(tmp_path: Path, labels: str, shape: tuple[int, ...]) -> None:
     of_graphs = {
         "single": torch.tensor([-1, 4]),
@@ -61,7 +59,7 @@ def test_answers_of_graphs_are_kept(tmp_path: Path, labels: str, shape: tuple[in
     assert info["graph_splits"] == ("val",)
 
 
-@pytest.mark.parametrize("num_vertices", [0, 1, 3])
+@pytest.mark.parametrize("num_vertices", [0, 3])
 def test_graph_without_edges_opens_equal(tmp_path: Path, num_vertices: int) -> None:
     none = torch.empty(0, dtype=torch.int64)
     graph = Graph(topology=Topology.from_coo(src=none, dst=none, num_src=num_vertices))
@@ -152,7 +150,7 @@ def test_missing_folder_and_foreign_folder_are_refused(tmp_path: Path) -> None:
         open_graph(tmp_path)
 
 
-def test_truncated_long_missing_and_swapped_arrays_are_refused(tmp_path: Path) -> None:
+def test_truncated_missing_and_pickled_arrays_are_refused(tmp_path: Path) -> None:
     def fresh(name: str) -> Path:
         save_graph(make_graph(), tmp_path / name)
         return tmp_path / name
@@ -162,17 +160,9 @@ def test_truncated_long_missing_and_swapped_arrays_are_refused(tmp_path: Path) -
     (folder / "features.npy").write_bytes(data[:-1])
     with pytest.raises(DatasetError, match=r"array file is truncated: 239 bytes, expected 240 \(in .*features.npy"):
         open_graph(folder)
-    folder = fresh("long")
-    (folder / "features.npy").write_bytes(data + b"\0")
-    with pytest.raises(DatasetError, match=r"array file is too long: 241 bytes, expected 240"):
-        open_graph(folder)
     folder = fresh("gone")
     (folder / "labels.npy").unlink()
     with pytest.raises(DatasetError, match=r"array file cannot be read: No such file.*labels.npy"):
-        open_graph(folder)
-    folder = fresh("swapped")
-    (folder / "indptr.npy").replace(folder / "labels.npy")
-    with pytest.raises(DatasetError, match=r"truncated|not the one that was written|cannot be read"):
         open_graph(folder)
     folder = fresh("pickled")
     np.save(folder / "features.npy", np.array([{"a": 1}] * 20, dtype=object), allow_pickle=True)

@@ -47,17 +47,6 @@ def test_a_file_that_was_read_is_cached_and_one_that_was_evicted_is_not(file: in
     assert is_cached(file, 0, BYTES)
 
 
-def test_a_part_that_is_not_cached_is_found(file: int) -> None:
-    def is_whole_again() -> bool:
-        evict(file)
-        os.pread(file, BYTES // 4, 0)
-        return is_cached(file, 0, BYTES)
-
-    # The system may have let go of no more than what is read again here.
-    assert not all(is_whole_again() for _ in range(100))
-    assert is_cached(file, 0, BYTES // 4)
-
-
 def test_what_cannot_be_read_is_not_cached(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_cached(file, BYTES, 1)
     os.close(spare := os.dup(file))

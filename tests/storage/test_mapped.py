@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +12,7 @@ import torch
 
 from sagann.errors import DatasetError
 from sagann.graph.feature_store import TensorRows
-from sagann.storage import mapped
-from sagann.storage.mapped import MappedRows, is_at_hand, mapped_rows, positioned
-from tests.stores import ComputedRows
+from sagann.storage.mapped import MappedRows, mapped_rows, positioned
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
 
@@ -63,22 +60,6 @@ def test_what_is_not_as_in_a_file_is_not_read_from_one(path: Path, tmp_path: Pat
     assert mapped_rows(gone) is None
 
 
-def test_the_pages_of_maps_are_counted_for_mapped_tensors_alone(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, of_path = [], Path.open
-
-    def noted(file: Path, *given: Any, **named: Any) -> Any:
-        read.append(file)
-        return of_path(file, *given, **named)
-
-    monkeypatch.setattr(Path, "open", noted)
-    assert mapped_rows(torch.ones(4, 3)) is None
-    assert mapped._MAPS_AND_PAGES not in read
-    assert mapped_rows(opened(path)) is not None
-    assert mapped._MAPS_AND_PAGES in read
-
-
 def test_a_file_whose_name_is_no_text_is_read_too(path: Path) -> None:
     odd = path.with_name("rows \udcff.npy")
     path.rename(odd)
@@ -108,18 +89,6 @@ def test_the_file_is_closed_with_its_reader(path: Path) -> None:
     assert descriptors() == before + 1
     del rows
     assert descriptors() == before
-
-
-def test_what_is_read_without_waiting_for_a_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    for is_there in (True, False):
-        monkeypatch.setattr(
-            MappedRows, "is_at_hand", lambda self, *rows, found=is_there: asked.append(rows) or found
-        )
-        assert is_at_hand(opened(path)) is is_there
-        assert is_at_hand(torch.zeros(3, 2))
-        assert not is_at_hand(ComputedRows(3, 2))
-    assert asked == [(0, 1000)] * 2
 
 
 def test_the_file_of_a_tensor_is_looked_up_once_and_again_after_a_change(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -41,8 +40,6 @@ def test_a_sound_dataset_passes_and_no_thread_stays(folder: Path) -> None:
     ("name", "at"),
     [
         ("features", 3),
-        ("edge_weight", 0),
-        ("edge_vector", 0),
         # Source 2 becomes 3, label 0 becomes 1, and vertex 1 is no training vertex.
         ("indices", 0),
         ("labels", 0),
@@ -57,13 +54,6 @@ def test_a_flipped_bit_is_found(folder: Path, name: str, at: int) -> None:
     where = re.escape(str(folder / f"{name}.npy"))
     with pytest.raises(DatasetError, match=f"array file is damaged: CRC-32 .* from byte 0 .in {where}"):
         check_graph(graph)
-
-
-def test_sparse_features_are_verified(tmp_path: Path) -> None:
-    save_graph(make_graph(features="csr"), tmp_path / "g")
-    flip(tmp_path / "g" / "features_values.npy", 2)
-    with pytest.raises(DatasetError, match=r"features_values\.npy"):
-        check_graph(open_graph(tmp_path / "g"))
 
 
 def test_the_damaged_part_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,38 +78,6 @@ def test_a_wrong_value_is_named_by_its_vertex(folder: Path) -> None:
     with pytest.raises(InputError, match="label out of range: 77"):
         check_graph(open_graph(folder))
     assert not left_threads()
-
-
-def test_a_file_is_compared_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[Path] = []
-    real = npy.ArrayMap.compare
-
-    def counted(self: npy.ArrayMap, part: int) -> bool:
-        compared.append(self.path)
-        return real(self, part)
-
-    monkeypatch.setattr(npy.ArrayMap, "compare", counted)
-    graph = open_graph(folder)
-    check_graph(graph)
-    assert sorted(compared) == sorted(folder.glob("*.npy"))
-    check_graph(graph)
-    assert len(compared) == len(set(compared))
-
-
-def test_arrays_are_known_while_they_live(folder: Path) -> None:
-    def known() -> list[str]:
-        gc.collect()
-        return [each.path.name for each in npy._MAPS.values() if each.path.is_relative_to(folder)]
-
-    graph = open_graph(folder)
-    assert isinstance(graph.features, torch.Tensor)
-    found = npy.maps_of([graph.features, graph.topology.indices[2:], graph.features[1:], torch.zeros(3)])
-    assert [each.path.name for each in found] == ["features.npy", "indices.npy"]
-    features = graph.features[3:]
-    del graph, found
-    assert known() == ["features.npy"]
-    del features
-    assert known() == []
 
 
 def test_an_array_that_was_written_to_is_compared_in_its_file(folder: Path) -> None:
