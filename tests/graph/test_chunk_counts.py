@@ -14,7 +14,7 @@ TOPOLOGIES = odd_topologies()
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-@pytest.mark.parametrize("cuts", [(), (1,), (0, 1, 1), (1, 2)])
+@pytest.mark.parametrize("cuts", [(), (0, 1, 1)])
 def test_every_edge_counts_once(name: str, cuts: tuple[int, ...]) -> None:
     topology = TOPOLOGIES[name]
     bounds = (0, *cuts, topology.num_dst)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import replace
 
 import torch
 
 from sagann.graph import Graph, Topology
-from sagann.graph.constant import _TENSORS, declare_constant, is_constant
+from sagann.graph.constant import declare_constant, is_constant
 from tests.graph.graphs import sparse
 
 
@@ -39,12 +38,3 @@ def test_features_that_learn_are_not_constant() -> None:
     graph_of(features)
     assert not is_constant(features)
     assert not is_constant(declare_constant(torch.ones(2)).requires_grad_())
-
-
-def test_a_declaration_lives_as_long_as_its_tensor() -> None:
-    features = declare_constant(torch.ones(3))
-    gc.collect()
-    before = len(_TENSORS)
-    del features
-    gc.collect()
-    assert len(_TENSORS) == before - 1

@@ -24,7 +24,7 @@ def check(keys, num_keys, **dtypes):
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.integers(1, 300).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n - 1), max_size=200))),
     st.integers(0, 6),
@@ -40,7 +40,7 @@ def test_equals_numpy_for_any_buckets_and_slices(keys_of, bits, slices, dtype):
         check(torch.tensor(keys, dtype=torch.int64), num_keys, key_dtype=dtype)
 
 
-@pytest.mark.parametrize("num_keys", [1, 2, 3, 1023, 1024, 1025, 70_001, 3_000_000])
+@pytest.mark.parametrize("num_keys", [1, 1024, 70_001])
 @pytest.mark.parametrize("spread", ["uniform", "power-law", "one key"])
 def test_equals_numpy_on_large_inputs(num_keys, spread):
     random = torch.rand(200_003, generator=torch.Generator().manual_seed(num_keys))
@@ -67,7 +67,7 @@ def test_any_number_of_threads_gives_the_same():
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("sizes", [(1, 1, 0), (3, 0, 0), (5, 2, 9), (700, 300, 9000)])
+@pytest.mark.parametrize("sizes", [(3, 0, 0), (5, 2, 9), (700, 300, 9000)])
 def test_out_edges_are_the_edges_grouped_by_source(sizes, dtype):
     num_src, num_dst, num_edges = sizes
     generator = torch.Generator().manual_seed(0)
@@ -117,7 +117,7 @@ def test_on_a_device_it_gives_the_same():
     assert below.dtype == torch.int64
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.lists(st.integers(0, 40), max_size=60),
     st.lists(st.integers(-1, 41), max_size=60),

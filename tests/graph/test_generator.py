@@ -12,14 +12,14 @@ from sagann.sampling import LinkSampler, NeighborSampler, hold_out_links
 from tests.graphs import labelled_graph
 
 
-@pytest.mark.parametrize("seed", [0, 7, -1, -(2**63), 2**63, 2**64 - 1])
+@pytest.mark.parametrize("seed", [7, -(2**63), 2**64 - 1])
 def test_seeds_that_pytorch_knows_draw_what_pytorch_draws(seed: int) -> None:
     expected = torch.rand(9, generator=torch.Generator().manual_seed(seed))
     for number in (seed, seed + 2**64):
         assert torch.equal(torch.rand(9, generator=generator_of(number)), expected)
 
 
-@pytest.mark.parametrize("seed", [-(2**70), 2**64, 2**64 + 3])
+@pytest.mark.parametrize("seed", [-(2**70), 2**64 + 3])
 def test_a_seed_of_one_draw_is_a_seed_of_all(seed: int) -> None:
     graph = labelled_graph()
     assert edge_split(graph.topology, seed=seed).train.num_edges > 0

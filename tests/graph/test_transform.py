@@ -9,9 +9,6 @@ from sagann.graph import Graph
 from sagann.graph.transform import add_inverse_edges, add_self_loops, coalesce, remove_self_loops, symmetrise
 from tests.graph.graphs import edges_of, graphs, make_graph
 
-# PyG compiles parts of itself as TorchScript when it is imported, and torch warns of that.
-pyg = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-
 
 def check_unchanged_vertices(before: Graph, after: Graph):
     assert after.features is before.features
@@ -41,20 +38,6 @@ def test_add_self_loops_adds_only_missing_ones(graph):
     had = {s for s, d in edges_of(graph) if s == d}
     assert sorted(added) == sorted(set(range(graph.num_vertices)) - had)
     assert add_self_loops(looped, fill={"number": -1}) is looped
-
-
-@pyg
-@pytest.mark.peers
-@given(graphs(typed=False, weighted=True))
-def test_add_self_loops_equals_pyg_after_coalesce(graph):
-    from torch_geometric.utils import add_remaining_self_loops
-
-    graph = coalesce(graph)
-    topology = graph.topology
-    edge_index = torch.stack([topology.indices.long(), topology.edge_dst().long()])
-    index, weight = add_remaining_self_loops(edge_index, topology.edge_data["weight"], 1.0, graph.num_vertices)
-    expected = sorted(zip(index[0].tolist(), index[1].tolist(), weight.tolist(), strict=True))
-    assert sorted(edges_of(add_self_loops(graph, fill={"number": 0}), "weight")) == expected
 
 
 def test_new_self_loops_get_a_type_of_their_own():
@@ -122,19 +105,6 @@ def test_coalesce_keeps_types_apart_and_the_first_of_other_data(graph):
     assert got == sorted(expected.items())
 
 
-@given(graphs(typed=False, weighted=False))
-def test_symmetrise_equals_scipy(graph):
-    n = graph.num_vertices
-    both = symmetrise(graph)
-    check_unchanged_vertices(graph, both)
-    ones = np.ones(graph.num_edges)
-    matrix = sp.coo_matrix((ones, (graph.topology.edge_dst(), graph.topology.indices)), shape=(n, n)).tocsr()
-    matrix = ((matrix + matrix.T) > 0).tocsr()
-    matrix.sort_indices()
-    np.testing.assert_array_equal(both.topology.indptr, matrix.indptr)
-    np.testing.assert_array_equal(both.topology.indices, matrix.indices)
-
-
 @given(graphs(weighted=True, typed=True))
 def test_symmetrise_mirrors_missing_edges_only(graph):
     both = symmetrise(graph)
@@ -164,16 +134,3 @@ def test_inverse_edges_of_an_untyped_graph_are_refused():
         "inverse edges need edge types: num_edge_types 0 (in graph 'graph'). "
         "Use symmetrise for a graph without edge types."
     )
-
-
-@pytest.mark.parametrize("transform", [add_self_loops, remove_self_loops, coalesce, symmetrise])
-def test_a_graph_without_vertices_stays_empty(transform):
-    assert transform(make_graph([], 0)).num_edges == 0
-
-
-def test_several_graphs_keep_their_boundaries():
-    graph = make_graph([(0, 1), (2, 3)], 4)
-    graph = Graph(topology=graph.topology, graph_ptr=torch.tensor([0, 2, 4]), graph_names=("a", "b"))
-    both = symmetrise(graph)
-    assert both.graph_ptr is graph.graph_ptr
-    assert both.graph_names == ("a", "b")
