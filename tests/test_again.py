@@ -25,27 +25,20 @@ def test_unstable(value):
 """
 STABLE = "def test_stable():\n    assert False\n"
 PASSING = "def test_passing():\n    pathlib = __import__('pathlib')\n    open(pathlib.Path(__file__).with_name('passed'), 'a').write('x')\n"
-AT_SETUP = """
+OF_MODULE = f"""
 import pathlib, pytest
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def folder():
     ran = pathlib.Path(__file__).with_name("ran-setup")
     again = ran.exists()
     ran.touch()
     assert again
 
-def test_with_setup(folder):
-    pass
-"""
-OF_MODULE = (
-    AT_SETUP.replace("@pytest.fixture", "@pytest.fixture(scope='module')")
-    + f"""
 @pytest.mark.parametrize('number', range({MOST_UNSTABLE + 1}))
 def test_another(folder, number):
     pass
 """
-)
 CRASHING = "import os\n\ndef test_crashing():\n    os._exit(1)\n"
 MANY = f"import pytest\n\n@pytest.mark.parametrize('number', range({MOST_UNSTABLE + 1}))\ndef test_many(number):\n    assert False\n"
 
@@ -67,19 +60,12 @@ def run(folder: Path, *texts: str, processes: int = 0) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_what_passes_alone_is_named_and_the_run_passes(processes: int, tmp_path: Path) -> None:
-    ended = run(tmp_path, UNSTABLE, PASSING, processes=processes)
+def test_what_passes_alone_is_named_and_the_run_passes(tmp_path: Path) -> None:
+    ended = run(tmp_path, UNSTABLE, PASSING, processes=2)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "==== UNSTABLE: failed beside others and passed alone." in ended.stdout
     assert ended.stdout.splitlines()[-1] == "  test_0.py::test_unstable[a b[::]/c]"
     assert (tmp_path / "passed").read_text() == "x", "what has passed does not run again"
-
-
-def test_a_fixture_that_fails_once_is_unstable_too(tmp_path: Path) -> None:
-    ended = run(tmp_path, AT_SETUP)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "==== UNSTABLE" in ended.stdout
 
 
 def test_the_tests_of_a_file_whose_set_up_fails_count_as_one(tmp_path: Path) -> None:
@@ -108,17 +94,9 @@ def test_a_crash_fails(tmp_path: Path) -> None:
     assert "No test runs again: a process crashed, or" in ended.stdout
 
 
-@pytest.mark.parametrize("processes", [0, 1])
-def test_a_file_that_cannot_be_collected_fails(processes: int, tmp_path: Path) -> None:
-    ended = run(tmp_path, "import missing_module\n", UNSTABLE, processes=processes)
+def test_a_file_that_cannot_be_collected_fails(tmp_path: Path) -> None:
+    ended = run(tmp_path, "import missing_module\n", UNSTABLE)
     assert ended.returncode in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.TESTS_FAILED), (
         ended.stdout + ended.stderr
     )
     assert "UNSTABLE" not in ended.stdout
-
-
-def test_where_nothing_fails_nothing_runs_again(tmp_path: Path) -> None:
-    ended = run(tmp_path, PASSING)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "====" not in ended.stdout.replace("=====", "")
-    assert (tmp_path / "passed").read_text() == "x"

@@ -59,13 +59,9 @@ def test_choices_are_those_there_are(name: str, known: Any) -> None:
     [
         ("seed", "-3", -3),
         ("lr", "1e-3", 0.001),
-        ("lr", "4", 4.0),
-        ("encoder", "none", "none"),
         ("patience", "none", None),
-        ("epochs", "none", "none"),
         ("sample", "25,-1", (25, -1)),
         ("sample", " 7", (7,)),
-        ("sample", "25,", "25,"),
         ("class_weights", "balanced", "balanced"),
         ("class_weights", "1,2.5", (1.0, 2.5)),
         ("epochs", "9" * 10_000, "9" * 10_000),

@@ -64,8 +64,7 @@ def test_machine_code_is_kept_in_the_cache_folder(module: Path) -> None:
     assert [path.suffix for path in _kept(module)] == [".nbc", ".nbi"]
 
 
-@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
-@pytest.mark.parametrize("left", [b"", b"\x00" * 500, b"half", b"\x80\x04\x8c\xff"])
+@pytest.mark.parametrize(("suffix", "left"), [(".nbi", b""), (".nbi", b"\x80\x04\x8c\xff"), (".nbc", b"half")])
 def test_damaged_files_are_replaced(module: Path, suffix: str, left: bytes) -> None:
     _is_found(module)
     (kept,) = [path for path in _kept(module) if path.suffix == suffix]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from tests.shared import filled_once, shared_root
+from tests.shared import filled_once
 
 ASKING = """
 import sys, time
@@ -46,9 +45,3 @@ def test_a_folder_that_could_not_be_filled_is_filled_anew(tmp_path: Path) -> Non
     folder = filled_once(tmp_path, "costly", lambda folder: (folder / "whole").touch())
     assert [path.name for path in folder.iterdir()] == ["whole"]
     assert filled_once(tmp_path, "costly", fail) == folder
-
-
-def test_processes_of_one_run_share_a_folder_and_other_runs_have_their_own(tmp_path: Path) -> None:
-    alone, of_xdist = SimpleNamespace(), SimpleNamespace(workerinput={})
-    assert shared_root(of_xdist, tmp_path / "gw0") == shared_root(of_xdist, tmp_path / "gw1") == tmp_path
-    assert shared_root(alone, tmp_path / "gw0") == tmp_path / "gw0"

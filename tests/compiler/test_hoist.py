@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 from sagann.compiler.hoist import hoist
 from sagann.compiler.rewrite import gather_of
 from sagann.nn import GAT, GatedGCN
-from sagann.runtime.in_memory.engine import CompiledEngine
 from tests.compiler.graphs import traced
-from tests.compiler.layers import Layer, program_of
-from tests.graphs import odd_topologies
+from tests.compiler.layers import Layer
 
 
 def read(layer: Any, dim: int = 4, **options: bool) -> list[str]:
@@ -68,14 +65,3 @@ def test_an_operator_of_others_is_costly_whatever_its_name() -> None:
         return torch.cat([e.src, torch.ops.sagann_tests.maximum(e.src)], 1) * e.data[:, None]
 
     assert read(Layer(edge)) != ["src", "data"]
-
-
-def test_matrices_on_edges_are_transposed_before_the_pass() -> None:
-    topology = odd_topologies()["skewed"]
-    layer = Layer(lambda m, e: F.linear(torch.relu(e.src + e.dst), m.wide[:, :4], m.wide[:, 0]))
-    program = program_of(layer, topology, torch.randn(topology.num_src, 4), CompiledEngine(dialect="naive"))
-    assert program.edges.function is not None
-    assert "permute" not in {op.op for op in program.edges.function.ops}
-    (matrix,) = (given for given in program.edges.function.inputs if len(given.shape) == 2)
-    assert matrix.side == "param"
-    assert matrix.shape == (4, 6)

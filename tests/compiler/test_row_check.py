@@ -13,7 +13,7 @@ from sagann.compiler.capture import capture
 from sagann.errors import LayerError
 from sagann.graph import Topology
 from sagann.nn import SAGE
-from tests.compiler.models import Model, captured, plain
+from tests.compiler.models import Model, captured
 from tests.graphs import random_topology
 
 MIXING: dict[str, Callable[[Tensor], Tensor]] = {
@@ -63,15 +63,6 @@ def test_integers_of_the_models_own_are_not_made_up(name: str) -> None:
     model.register_buffer("order", torch.arange(40) % 4)
     program = capture(model, [random_topology(30, 90)], torch.randn(30, 4))
     assert program.forms[program.output].shape == (6,)
-
-
-def test_an_error_without_a_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise ValueError
-
-    monkeypatch.setattr("sagann.compiler.row_check._compare_runs", refuse)
-    with pytest.raises(LayerError, match=r"on made-up ones: ValueError \(in Model.forward\)"):
-        captured(plain)
 
 
 def test_rows_that_are_mixed_are_found_beside_ids() -> None:

@@ -11,9 +11,9 @@ from hypothesis import given, settings, strategies as st
 from torch import fx
 
 from sagann.compiler.program import EdgeWork, Stage
-from sagann.compiler.vjp import Backward, adjoints, backward_passes
+from sagann.compiler.vjp import Backward, backward_passes
 from sagann.kernels.accumulators import ACCUMULATORS, Gathering, gathering
-from sagann.kernels.edge import builder as edge_builder, naive
+from sagann.kernels.edge import naive
 from sagann.kernels.edge.function import EdgeFunction, Output
 from sagann.runtime.in_memory.edge_pass import gather_fused
 from tests.graphs import odd_topologies
@@ -77,7 +77,7 @@ def check(function: EdgeFunction, name: str, dialect: Any = naive) -> None:
         assert_close(a, b, scale=largest(*other, expected, upstream))
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(functions(), st.sampled_from(REDUCTIONS), st.sampled_from(sorted(TOPOLOGIES)))
 def test_random_functions(function: EdgeFunction, reduce: Any, name: str) -> None:
     check(reduced(function, reduce), name)
@@ -116,30 +116,9 @@ def test_as_few_passes_as_there_are_sides(wanted: tuple[int, ...], passes: list[
     assert [(step.function.at, [output.reduce for output in step.function.outputs]) for step in made] == passes
 
 
-def test_narrow_gradients_of_wide_rows_are_handed_on() -> None:
-    function = reduced(attention(3, 32, torch.float64), "softmax")
-    wanted = [given.name for given in function.inputs if given.side != "edge"]
-    made = backward_passes(function, wanted)
-    assert [(step.function.at, [output.reduce for output in step.function.outputs]) for step in made] == [
-        ("src", ["sum", "sum", "edge"]),
-        ("dst", ["sum"]),
-    ]
-    (handed,) = made[1].function.inputs
-    assert (handed.side, handed.shape) == ("edge", (3,))
-    assert made[0].results[-1] == handed.name
-
-
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_gradients_that_are_handed_on(name: str) -> None:
     check(reduced(attention(3, 32, torch.float64), "softmax"), name)
-
-
-def test_a_pass_reads_only_what_it_needs() -> None:
-    function = pair()
-    (step,) = backward_passes(function, [function.inputs[0].name])
-    assert {given.name for given in step.function.inputs} == {given.name for given in function.inputs[1:]} | {
-        "grad"
-    }
 
 
 def test_an_input_that_only_comparisons_read_has_no_gradient() -> None:
@@ -147,17 +126,3 @@ def test_an_input_that_only_comparisons_read_has_no_gradient() -> None:
     src, dst = make.input("src", (3,)), make.input("dst", (3,))
     function = make.function(("sum", make.op("where", make.op("gt", src, dst), dst, 0.5)))
     assert backward_passes(function, [src]) == ()
-
-
-def test_gradients_come_in_the_order_that_they_are_asked_for() -> None:
-    function = pair()
-    names = [given.name for given in function.inputs]
-    for wanted in (names, names[::-1]):
-        b = edge_builder.Builder(function.inputs, function.ops)
-        assert list(adjoints(b, function, {function.ops[-1].name: "src0"}, wanted)) == wanted
-
-
-def test_a_backward_is_derived_once() -> None:
-    backward = Backward(pair())
-    wanted = (backward.forward.inputs[0].name,)
-    assert backward.passes(wanted) is backward.passes(wanted)
