@@ -54,6 +54,7 @@ def predictor(**changes: Any) -> Predictor:
         (lambda: predictor(contract=GRAPH), "Predictor.contract"),
         (lambda: predictor().predict(None), "the graph of a prediction"),
         (lambda: sagann.load_graph(None), "load_graph"),
+        (lambda: sagann.load_dataset(3), "load_dataset.name"),
         (lambda: load_run(None), "run_dir"),
         (lambda: TrainConfig(lr="fast"), "TrainConfig.lr"),
         (lambda: TrainConfig(epochs=None), "TrainConfig.epochs"),

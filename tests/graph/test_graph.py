@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-import sagann.graph
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology, for_task, subgraph, validate_graph
 from tests.graph.graphs import make_graph, sparse
@@ -124,13 +123,6 @@ def test_sizes_that_do_not_fit_are_refused(changes, message):
     with pytest.raises(InputError) as error:
         example(**changes)
     assert str(error.value) == message
-
-
-def test_every_exported_name_exists():
-    for name in sagann.graph.__all__:
-        assert getattr(sagann.graph, name).__doc__ or name == "SPLIT_NAMES"
-    with pytest.raises(AttributeError, match=r"module 'sagann\.graph' has no attribute 'nothing'"):
-        _ = sagann.graph.nothing
 
 
 @pytest.mark.parametrize(

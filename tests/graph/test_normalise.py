@@ -120,23 +120,6 @@ def test_magnitudes_sum_to_one_whatever_the_signs(rows: list[list[float]]) -> No
     assert torch.equal(dense.sign(), features.sign())
 
 
-def test_input_is_not_changed() -> None:
-    features = torch.tensor([[2.0, 2.0]])
-    normalise_features(graph_with(features))
-    assert features.tolist() == [[2.0, 2.0]]
-
-
-def test_no_vertices_and_no_nonzeros() -> None:
-    for features in (torch.zeros(0, 3), torch.zeros(2, 0), torch.zeros(2, 3)):
-        found = normalise_features(graph_with(features)).features
-        assert found is not None
-        assert found.shape == features.shape
-        assert not found.any()
-    csr = normalise_features(graph_with(sparse(torch.zeros(2, 3)))).features
-    assert csr is not None
-    assert csr.to_dense().tolist() == [[0, 0, 0], [0, 0, 0]]
-
-
 def test_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     features = torch.rand(17, 5, generator=torch.Generator().manual_seed(1))
     whole = normalise_features(graph_with(features)).features

@@ -64,15 +64,3 @@ def test_by_several_threads(lengths: list[int], dtype: torch.dtype) -> None:
 def test_the_sort_of_a_device_gives_the_same() -> None:
     ids = torch.randint(0, 50, (400,), generator=torch.Generator().manual_seed(0))
     check([0, 5, 300, 0, 95, 0], ids, row_sort._sort_on_device)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_device_it_gives_the_same() -> None:
-    indptr, ids = torch.tensor([0, 3, 3, 8]), torch.tensor([2, 1, 1, 5, 4, 0, 4, 3])
-    positions = torch.arange(8)
-    on_device = [array.cuda() for array in (indptr, ids, positions)]
-    sort_rows(on_device[0], on_device[1], on_device[2])
-    sort_rows(indptr, ids, positions)
-    assert torch.equal(on_device[1].cpu(), ids)
-    assert torch.equal(on_device[2].cpu(), positions)

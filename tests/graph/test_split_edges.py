@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, strategies as st
 
 from sagann.errors import InputError, LayerError
-from sagann.graph import EdgeSplit, Topology, edge_split, rmat_graph, symmetrise
+from sagann.graph import EdgeSplit, Topology, edge_split, rmat_graph
 from sagann.graph.random_numbers import GOLDEN, key_of
 from sagann.graph.split_edges import EDGE_SPLIT
-from tests.graph.graphs import edges_of, graphs, make_graph
+from tests.graph.graphs import edges_of, graphs
 from tests.graphs import random_topology
 
 NAMES = ("train", "val", "test")
@@ -70,32 +70,6 @@ def test_parts_are_those_of_the_plain_twin(
             assert part.edge_data[data].dtype == topology.edge_data[data].dtype
 
 
-@pytest.mark.parametrize("undirected", [True, False])
-def test_no_part_gives_an_edge_of_another_away(undirected: bool) -> None:
-    # With multi-edges, and for a third of the edges their reverse.
-    edges = edges_of(random_topology(60, 900, seed=1))
-    graph = make_graph([*edges, *[(dst, src) for src, dst in edges[::3]], *edges[::5], (7, 7)], 60)
-    split = edge_split(graph.topology, train=0.5, val=0.25, seed=3, undirected=undirected)
-    order = sorted if undirected else tuple
-    ends = {name: {tuple(order(edge)) for edge in edges_of(part)} for name, part in parts(split).items()}
-    assert all(ends.values())
-    assert not ends["train"] & ends["val"]
-    assert not (ends["train"] | ends["val"]) & ends["test"]
-    assert (7, 7) in ends["train"]
-
-
-@pytest.mark.parametrize(("train", "val"), [(0.8, 0.1), (1.0, 0.0), (0.0, 0.0), (0.123, 0.456)])
-def test_shares_are_those_that_were_asked_for(train: float, val: float) -> None:
-    graph = symmetrise(make_graph([edge for edge in edges_of(random_topology(80, 700)) if edge[0] != edge[1]], 80))
-    split = edge_split(graph.topology, train=train, val=val, seed=0)
-    wanted = [train, val, 1 - train - val]
-    for share, part in zip(wanted, parts(split).values(), strict=True):
-        # Both directions of an edge stay together.
-        assert part.num_edges % 2 == 0
-        assert abs(part.num_edges - share * graph.num_edges) <= 2
-    assert sum(part.num_edges for part in parts(split).values()) == graph.num_edges
-
-
 def test_edges_are_drawn_evenly_and_by_seed() -> None:
     topology = rmat_graph(3000, 60_000, seed=0).topology
     first, again, other = (edge_split(topology, train=0.5, val=0.0, seed=seed) for seed in (1, 1, 2))
@@ -131,13 +105,6 @@ def test_edges_that_were_overwritten_are_refused() -> None:
     topology.indices.zero_()
     with pytest.raises(LayerError, match="the edges of a topology were overwritten"):
         edge_split(topology, seed=0)
-
-
-def test_a_part_can_be_split_again() -> None:
-    split = edge_split(random_topology(40, 500), seed=0)
-    again = edge_split(split.train, train=0.7, val=0.3, seed=1)
-    assert again.test.num_edges == 0
-    assert again.train.num_edges + again.val.num_edges == split.train.num_edges
 
 
 @pytest.mark.parametrize(

@@ -54,11 +54,8 @@ def test_one_task_is_kept() -> None:
     [
         (BOTH, None, r"labels of 2 classes and 2 targets per vertex, and no task is named .*classification or regression: TrainConfig\(task"),
         (LABELS, "regression", r"the task does not fit the graph: task 'regression', graph 'toy' has labels of 2 classes .*Choose classification\."),
-        (TARGETS, "classification", r"task 'classification', graph 'toy' has 1 target per vertex .*Choose regression\."),
-        (MULTI, "classification", r"task 'classification', graph 'toy' has labels of 4 classes, several per vertex"),
         (EMPTY, "regression", r"neither labels nor targets .*Give the graph labels or targets"),
         (WHOLE, "regression", r"graph 'toy' has labels of 3 classes of graphs, several per graph and 1 target per graph .*Choose graph-multi-label or graph-reg"),
-        (WHOLE, None, "1 target per graph, and no task is named .*Choose graph-multi-label or graph-regression"),
         (TARGETS, "graph-regression", r"task 'graph-regression', graph 'toy' has 1 target per vertex .*Choose regression\."),
         (BOTH, "clustering", r"unknown task: 'clustering', expected one of .*link-prediction \(in here\)"),
     ],
@@ -87,12 +84,3 @@ def test_of_a_task_on_graphs_only_their_answers_are_kept() -> None:
     assert tasks_of(kept) == ("graph-regression",)
     assert (kept.num_classes, kept.num_graph_classes, kept.answers.unit) == (0, 0, "graph")
     assert for_task(everything, "classification").answers.unit == "vertex"
-
-
-def test_the_only_answers_are_those_of_the_task() -> None:
-    splits = {"train": torch.tensor([True, False])}
-    graph = replace(for_task(WHOLE, "graph-multi-label"), graph_splits=splits)
-    found = graph.answers
-    assert (found.unit, found.count, found.num_outputs, found.multi_label) == ("graph", 2, 3, True)
-    assert (found.labels, found.splits, found.owner) == (graph.graph_labels, splits, "toy")
-    assert LABELS.answers.labels is LABELS.labels

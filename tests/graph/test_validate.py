@@ -242,12 +242,6 @@ def test_any_sound_graph_passes(graph):
     validate_graph(replace(graph, splits={name: part for name, part in splits.items() if part.any()}))
 
 
-@pytest.mark.parametrize(("dtype", "num_types"), [(torch.uint8, 256), (torch.int16, 2**15), (torch.uint8, 300)])
-def test_as_many_edge_types_as_a_narrow_dtype_holds(dtype, num_types):
-    types = torch.tensor([0, 1, torch.iinfo(dtype).max], dtype=dtype)
-    validate_graph(good(topology=with_edges(type=types), num_edge_types=num_types))
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_fault_on_the_gpu_is_named_like_one_on_the_cpu():

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import sagann
 from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph, Topology
 from sagann.interop import from_pyg, load_dataset
@@ -89,15 +88,6 @@ def saved_by_pyg(folder: Path, file: str = "data.pt", **fields: Any) -> Any:
     for name in ("pre_transform.pt", "pre_filter.pt"):
         torch.save("None", folder / "processed" / name)
     return graph
-
-
-def test_what_pyg_has_processed_is_read(tmp_path: Path) -> None:
-    graph = citations()
-    planetoid(tmp_path / "data", graph)
-    for name in ("cora", "Cora", "CORA"):
-        found = sagann.load_dataset(name, root=tmp_path / "data")
-        assert_same_arrays(found, graph)
-        assert found.name == "Cora"
 
 
 @pytest.mark.parametrize("root", ["data", "dataset", "datasets"])
@@ -218,12 +208,6 @@ def test_folders_without_one_graph(tmp_path: Path) -> None:
         DatasetError, match=r"several files: train\.pt, val\.pt \(in .*processed\)\. Read one of them"
     ):
         load_dataset("ppi", root=tmp_path)
-
-
-@pytest.mark.parametrize(("argument", "value"), [("name", 3), ("root", 3), ("split", 0.5)])
-def test_arguments_of_a_foreign_type(argument: str, value: Any) -> None:
-    with pytest.raises(InputError, match=rf"argument has the wrong type: .*load_dataset\.{argument}"):
-        load_dataset(**({"name": "cora"} | {argument: value}))
 
 
 def test_a_folder_that_may_not_be_looked_into_has_no_dataset(

@@ -118,6 +118,7 @@ def test_raw_files_are_read_as_pyg_reads_them(
     publish(tmp_path / "ours" / "Cora" / "raw", monkeypatch)
     ours, theirs = (load_dataset("cora", root=tmp_path / name) for name in ("ours", "pyg"))
     assert_same_arrays(ours, theirs)
+    assert_same_arrays(theirs, graph)
 
 
 def test_vertices_to_test_may_stand_in_any_order_and_some_may_be_missing(

@@ -51,13 +51,6 @@ class Placed(Plain):
         return self.conv(x, x[:, :3], edge_index)
 
 
-class Oriented(Plain):
-    """Layers that are called with positions and normals."""
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
-        return self.conv(x, x[:, :3], x[:, 3:6], edge_index)
-
-
 class FromInput(pyg.MessagePassing):
     """Its messages read rows of two depths, those of the deeper one at the destination, or at the source."""
 
@@ -109,23 +102,18 @@ TWICE: dict[str, tuple[type[Plain], Build]] = {
         for name in ("gcn", "sage several", "gat", "gatv2", "transformer", "gin", "edge", "gen", "sg")
     },
     **{f"{name} with features": (Attributed, ATTRIBUTED[name]) for name in ("gine", "nn", "gmm")},
-    "film": (Plain, lambda: pyg.FiLMConv(WIDTH, WIDTH)),
     "point-net": (Placed, lambda: pyg.PointNetConv(mlp(WIDTH + 3))),
     "point-transformer": (Placed, lambda: pyg.PointTransformerConv(WIDTH, WIDTH)),
-    "ppf": (Oriented, lambda: pyg.PPFConv(mlp(WIDTH + 4))),
     "gcn2": (FromFirst, lambda: pyg.GCN2Conv(WIDTH, 0.1)),
     "dna": (Plain, Stacked),
-    "fea-st": (Plain, lambda: pyg.FeaStConv(WIDTH, WIDTH, heads=2)),
     "own with deeper sources": (FromFirst, lambda: FromInput(reads_deeper="source")),
     "own with deeper destinations": (FromFirst, lambda: FromInput(reads_deeper="destination")),
     "own backwards": (Plain, Backwards),
 }
 "Layers that keep the rows of a hop's destinations alone, or take a pair."
 REFUSED: dict[str, tuple[type[Plain], Build]] = {
-    **{name: (Plain, PLAIN[name]) for name in ("appnp", "mix-hop", "pna", "own pairs")},
-    "own attention": (Attributed, ATTRIBUTED["own attention"]),
+    **{name: (Plain, PLAIN[name]) for name in ("appnp", "own pairs")},
     "point-gnn": (Placed, lambda: pyg.PointGNNConv(mlp(WIDTH, 3), mlp(WIDTH + 3), mlp())),
-    "fa": (FromFirst, lambda: pyg.FAConv(WIDTH)),
     "gps": (Plain, lambda: pyg.GPSConv(WIDTH, pyg.GINConv(mlp()), norm=None)),
 }
 "Layers that join rows of a hop's sources and of its destinations."
@@ -149,7 +137,7 @@ def test_two_layers_of_all_neighbours_give_rows_and_gradients_of_the_whole_graph
 def test_layers_that_join_rows_of_two_depths_are_refused(name: str) -> None:
     kind, build = REFUSED[name]
     graph = small("weight", "attr")
-    ours = from_pyg_model(seeded(lambda: kind(Chain(build) if name != "mix-hop" else build())), graph)
+    ours = from_pyg_model(seeded(lambda: kind(Chain(build))), graph)
     with pytest.raises(LayerError, match="cannot walk mini-batches"):
         ours.require_sampled()
 

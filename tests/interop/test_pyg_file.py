@@ -145,10 +145,6 @@ def test_what_is_left_out_is_named(tmp_path: Path) -> None:
     lines: list[str] = []
     import_pyg(tmp_path / "a.pt", tmp_path / "a", say=lines.append)
     assert lines == [said]
-    many = data_object(**{f"extra{number}": number for number in range(30)})
-    torch.save(many, tmp_path / "a.pt")
-    import_pyg(tmp_path / "a.pt", tmp_path / "b", say=lines.append)
-    assert lines[1].endswith("(a int) and 20 more.")
 
 
 def test_a_column_of_masks_is_chosen(tmp_path: Path) -> None:
@@ -211,21 +207,6 @@ def test_many_graphs_are_those_of_a_batch(name: str, tmp_path: Path) -> None:
         import_pyg(tmp_path / "many.pt", tmp_path / "many", task=task)
     check_dataset(tmp_path / "many")
     assert_same_arrays(load_graph(tmp_path / "many"), graph)
-
-
-def test_many_graphs_without_features_and_with_answers_of_vertices(tmp_path: Path) -> None:
-    data = pytest.importorskip("torch_geometric.data")
-    graphs = [
-        molecule(
-            size, x=None, smiles=None, num_nodes=size, y=torch.arange(size), train_mask=torch.arange(size) % 2 == 0
-        )
-        for size in SIZES
-    ]
-    data.InMemoryDataset.save(graphs, str(tmp_path / "a.pt"))
-    graph = read_pyg(tmp_path / "a.pt")
-    assert graph.graph_ptr.tolist() == [0, 3, 4, 9, 11]
-    assert graph.labels.tolist() == [0, 1, 2, 0, 0, 1, 2, 3, 4, 0, 1]
-    assert graph.splits["train"].sum() == 2 + 1 + 3 + 1
 
 
 def test_a_graph_without_edges_or_vertices_is_one_of_many(tmp_path: Path) -> None:

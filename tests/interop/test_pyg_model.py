@@ -18,7 +18,6 @@ from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
 from sagann.interop import from_pyg_model
 from sagann.plan import equal_vertices
-from sagann.runtime.loading import MiniBatches
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.train import TrainConfig, Trainer
 from tests.graphs import edge_index
@@ -29,7 +28,6 @@ from tests.interop.pyg_models import (
     Attributed,
     Encoded,
     Plain,
-    Two,
     Weighted,
     assert_as_in_pyg,
     gat,
@@ -208,29 +206,12 @@ class Parallel(nn.Module):
         return self.last((self.first(x, edge_index) + self.other(x, edge_index)).relu(), edge_index)
 
 
-BATCHED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "gcn": (gcn, (0, 1)),
-    "parallel": (Parallel, (0, 0, 1)),
-    "residual gat": (lambda: Two(pyg.GATConv(WIDTH, WIDTH, residual=True), pyg.GATConv(WIDTH, CLASSES)), (0, 1)),
-}
-
-
-@pytest.mark.parametrize("name", BATCHED)
-def test_mini_batches_of_all_neighbours_give_the_rows_of_the_whole_graph(name: str) -> None:
-    build, levels = BATCHED[name]
-    model, graph = seeded(build), small()
-    ours = from_pyg_model(model, graph).eval()
-    assert ours.levels == levels
-    prepared = ours.prepare(graph)
-    expected = rows_in_pyg(model, graph)
-    fanouts = [-1] * ours.num_hops
-    seen = 0
-    for batch in MiniBatches(prepared, fanouts=fanouts, batch_size=11, seeds=torch.arange(graph.num_vertices)):
-        with torch.no_grad():
-            found = ours(batch.blocks, batch.features)
-        assert_close(found, expected[batch.seeds])
-        seen += len(batch.seeds)
-    assert seen == graph.num_vertices
+def test_layers_side_by_side_walk_the_same_hop() -> None:
+    model, graph = seeded(Parallel), small("attr")
+    assert from_pyg_model(model, graph).levels == (0, 0, 1)
+    trainer = trainer_of(model, graph, sample=(5, 5), batch_size=7)
+    trainer.fit()
+    assert_close(logits_of(trainer, graph), rows_in_pyg(model, graph))
 
 
 def test_mini_batches_of_a_model_that_joins_levels_are_refused_before_training() -> None:
@@ -254,12 +235,6 @@ def test_dropout_is_drawn_in_training_alone() -> None:
             assert not torch.equal(one, other)
             ours.eval()
             assert torch.equal(ours(hops, graph.features), ours(hops, graph.features))
-
-
-def test_dropout_is_streamed() -> None:
-    for build in (gcn, gat):
-        result = trainer_of(seeded(build), small(), memory="2MiB").fit()
-        assert all(record.loss < 10 for record in result.history)
 
 
 def test_dropout_of_attention_keeps_the_mean() -> None:

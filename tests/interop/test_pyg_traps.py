@@ -23,7 +23,6 @@ from tests.graphs import edge_index
 from tests.interop.pyg_models import (
     CLASSES,
     WIDTH,
-    Attributed,
     Plain,
     Two,
     Weighted,
@@ -151,11 +150,6 @@ def test_vertices_of_several_graphs_come_with_the_number_of_their_graph(kind: Ca
             trainer_of(seeded(kind), graph, **options).fit()
 
 
-def test_edge_data_that_a_model_needs_is_missed_before_training() -> None:
-    with pytest.raises(InputError, match="lacks edge data that the model takes: attr"):
-        trainer_of(seeded(lambda: Attributed(pyg.GraphConv(WIDTH, CLASSES))), small("weight"))
-
-
 def test_a_layer_in_two_models_and_in_pyg_in_turn() -> None:
     graph = small()
     shared = seeded(lambda: pyg.SAGEConv(WIDTH, WIDTH))
@@ -259,22 +253,3 @@ def test_graphs_without_edges() -> None:
         pyg.SAGEConv(WIDTH, WIDTH, aggr=["mean", "max", "std"]),
     ):
         assert_as_in_pyg(seeded(lambda conv=conv: Plain(conv)).double(), empty)
-
-
-class OfTypes(pyg.MessagePassing):
-    """An embedding of the edges' types."""
-
-    def __init__(self) -> None:
-        super().__init__(aggr="mean")
-        self.types = nn.Embedding(3, WIDTH)
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=x, edge_type=edge_type)
-        return out
-
-    def message(self, x_j: Tensor, edge_type: Tensor) -> Tensor:
-        return x_j * self.types(edge_type)
-
-
-def test_edge_types() -> None:
-    assert_as_in_pyg(seeded(OfTypes).double(), pyg_graph("type"))
