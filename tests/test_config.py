@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from sagann.config import SETTINGS, DataConfig, ModelConfig, RunConfig, TrainConfig
+from sagann.config import SETTINGS
 from sagann.errors import InputError
 from sagann.nn import MODELS
 from sagann.nn.link_model import DECODERS
@@ -22,13 +21,6 @@ from sagann.train.policies import DECAY_POLICIES
 def test_configurations_load_neither_torch_nor_numpy() -> None:
     said = "import sys, sagann.cli.main; assert not {'torch', 'numpy', 'pydantic'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", said], check=True)
-
-
-@pytest.mark.parametrize("kind", [DataConfig, ModelConfig, TrainConfig, RunConfig])
-def test_every_field_is_an_option_with_a_text(kind: Any) -> None:
-    names = {each.name for each in fields(kind)} - {"data", "model", "train"}
-    assert names <= {name for name, option in SETTINGS.items() if option.owner is kind}
-    assert len({option.flag for option in SETTINGS.values()}) == len(SETTINGS)
 
 
 def test_help_is_the_text_of_a_field_without_markup() -> None:

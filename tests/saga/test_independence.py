@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from sagann import typed_linear
 from sagann.errors import LayerError
 from sagann.graph import Topology
-from sagann.graph.versions import version_of
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import odd_topologies
 
@@ -105,10 +104,6 @@ def test_a_function_that_mixes_vertices_is_refused() -> None:
         run(Layer(vertex=lambda layer, vertex, accum: accum - accum.mean(0, keepdim=True)))
 
 
-def test_a_gru_over_vertices_passes() -> None:
-    assert run(Layer(vertex=lambda layer, vertex, accum: layer.gru(accum, vertex))).shape == (53, F_DIM)
-
-
 def test_a_branch_on_the_values_of_the_rows_is_refused() -> None:
     with pytest.raises(LayerError, match=r"must treat rows independently: operator all mixes them"):
         run(Layer(edge=lambda layer, edge: edge.src if edge.src.gt(0).all() else -edge.src))
@@ -160,17 +155,6 @@ def test_the_check_leaves_no_trace() -> None:
     fresh = Layer(edge=ROW_WISE["dropout"])
     torch.manual_seed(3)
     assert torch.equal(fresh(topology, x), expected)
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_buffers_that_a_function_leaves_alone_are_not_written(inference: bool) -> None:
-    layer = Layer(None, lambda layer, v, a: a + layer.counter)
-    with torch.inference_mode(inference):
-        layer.counter = torch.zeros(1)
-    x = torch.randn(3, F_DIM)
-    versions = [version_of(buffer) for buffer in layer.buffers()]
-    layer.check_functions({"": x}, {})
-    assert [version_of(buffer) for buffer in layer.buffers()] == versions
 
 
 def test_the_check_runs_once_per_form_of_input() -> None:

@@ -83,20 +83,6 @@ def test_its_holder_may_enter_it_again_also_in_another_thread() -> None:
     assert enter()
 
 
-def test_an_error_lets_it_go() -> None:
-    lock = SharedLock()
-    for hold in (lock.reading, lock.changing):
-        with pytest.raises(ValueError, match="inside"), hold():
-            raise ValueError("inside")
-
-    def change() -> bool:
-        with lock.changing():
-            return True
-
-    with ThreadPoolExecutor(1) as thread:
-        assert thread.submit(change).result(LONG_S)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_is_not_held_up_by_threads_that_it_has_not() -> None:
     # The one thread beside the main thread waits, and holds nothing but this lock.

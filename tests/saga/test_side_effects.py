@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from sagann.saga.side_effects import has_hooks, taken_back
+from sagann.saga.side_effects import taken_back
 
 
 class Frozen(dict):
@@ -61,20 +61,6 @@ def test_containers_are_as_before(name: str) -> None:
     assert module.held is held
 
 
-def test_attributes_are_as_before() -> None:
-    module = nn.Module()
-    module.first, module.second = 1, 2
-    with taken_back(module) as changed:
-        module.first, module.third = 5, 3
-        del module.second
-    assert changed == [
-        "it sets the attribute 'third'",
-        "it sets the attribute 'first'",
-        "it deletes the attribute 'second'",
-    ]
-    assert (module.first, module.second, hasattr(module, "third")) == (1, 2, False)
-
-
 def test_what_only_looks_like_a_container_is_left_alone() -> None:
     module, gone = nn.Module(), Gone()
     module.proxy, module.wrapping = weakref.proxy(gone), Wrapping(a=1)
@@ -82,19 +68,3 @@ def test_what_only_looks_like_a_container_is_left_alone() -> None:
     with taken_back(module) as changed:
         pass
     assert changed == []
-
-
-@pytest.mark.parametrize(
-    "register", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"]
-)
-def test_hooks_of_a_module_and_of_all_modules_are_seen(register: str) -> None:
-    module = nn.Linear(2, 2)
-    assert not has_hooks([module])
-    handle = getattr(module, register)(lambda *_: None)
-    assert has_hooks([nn.ReLU(), module])
-    handle.remove()
-    assert not has_hooks([module])
-    of_all = nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert has_hooks([module])
-    of_all.remove()
-    assert not has_hooks([module])

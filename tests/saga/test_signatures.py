@@ -16,11 +16,6 @@ class PygEdge(SagaLayer):
         return x_j
 
 
-class NoArgument(SagaLayer):
-    def apply_edge(self) -> Tensor:
-        return torch.zeros(1)
-
-
 class NoSelf(SagaLayer):
     def apply_edge(edge) -> Tensor:  # noqa: N805 - the mistake that is tested
         return edge.src
@@ -36,10 +31,6 @@ class PygVertex(SagaLayer):
         return accum
 
 
-class NoFunction(SagaLayer):
-    apply_vertex = "relu"
-
-
 class BoundPrepare(SagaLayer):
     def prepare(self, graph: Graph) -> Graph:
         return graph
@@ -48,11 +39,9 @@ class BoundPrepare(SagaLayer):
 WRONG: dict[type[SagaLayer], str] = {
     PygEdge: r"apply_edge takes other .*: def apply_edge\(self, x_i.*x_j.*\).*, expected def apply_edge\(self, edge\): "
     r"missing a required argument: 'x_j' \(in layer PygEdge\)\. Write it as def apply_edge\(self, edge\): edge\.src .*x_j",
-    NoArgument: r"def apply_edge\(self\).*: too many positional arguments",
     NoSelf: r"def apply_edge\(edge\).*, expected def apply_edge\(self, edge\): too many",
     KeywordOnly: r"expected def apply_edge\(self, edge\): missing a required .*argument: 'scale'",
     PygVertex: r"expected def apply_vertex\(self, vertex, accum\): too many .*\(in layer PygVertex\).* accum what was gathered",
-    NoFunction: r"apply_vertex takes other arguments .*: 'relu', expected def apply_vertex",
     BoundPrepare: r"expected @staticmethod def prepare\(graph\): missing a required argument: 'graph'",
 }
 

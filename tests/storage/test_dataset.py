@@ -113,17 +113,15 @@ def test_a_dataset_can_be_replaced_by_what_was_opened_from_it(tmp_path: Path) ->
     assert_same_graph(open_graph(tmp_path / "g"), make_graph())
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_is_not_a_dataset_is_never_replaced(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("name", ["", "chapter1.txt", "manifest.json"])
+def test_what_is_not_a_dataset_is_never_replaced(tmp_path: Path, name: str) -> None:
     target = tmp_path / "thesis"
-    if kind == "file":
-        target.write_text("words")
-    else:
-        target.mkdir()
-        (target / "chapter1.txt").write_text("words")
+    file = target / name if name else target
+    file.parent.mkdir(exist_ok=True)
+    file.write_text('{"name": "a site", "icons": []}')
     with pytest.raises(DatasetError, match=r"not a dataset of sagann.*Choose another name"):
         save_graph(make_graph(), target, overwrite=True)
-    assert target.exists()
+    assert file.exists()
 
 
 def test_missing_parent_folder_is_named(tmp_path: Path) -> None:

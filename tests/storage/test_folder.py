@@ -20,12 +20,6 @@ def write_and(path: Path, action: Callable[[], object]) -> None:
         action()
 
 
-def test_failure_inside_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
-        write_and(tmp_path / "g", lambda: 1 / 0)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_a_dead_import_left_is_removed_and_a_running_one_is_not_joined(tmp_path: Path) -> None:
     (tmp_path / ".g.partial" / "new").mkdir(parents=True)
     (tmp_path / ".g.partial" / "new" / "indptr.npy").write_bytes(b"\0" * 10)
@@ -118,10 +112,3 @@ def test_full_disk_is_said(tmp_path: Path) -> None:
     ):
         raise OSError(28, "No space left on device", str(tmp_path / "g" / "indices.npy"))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_manifest_of_another_program_makes_no_dataset(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"name": "a site", "icons": []}')
-    with pytest.raises(DatasetError, match=r"not a dataset of sagann: a folder without a manifest.json of sagann"):
-        save_graph(make_graph(), tmp_path, overwrite=True)
-    assert (tmp_path / "manifest.json").exists()

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from sagann.errors import DatasetError
-from sagann.graph.feature_store import TensorRows
-from sagann.storage.mapped import MappedRows, mapped_rows, positioned
+from sagann.storage.mapped import mapped_rows
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
 
@@ -40,7 +39,6 @@ def test_rows_are_those_of_the_map_wherever_the_tensor_begins(path: Path) -> Non
         for ids in ([0, 7, 8, 900], [8, 7, 7, 0], []):
             chosen = torch.tensor(ids, dtype=torch.int64)
             assert torch.equal(rows.rows(chosen), tensor[chosen])
-        assert isinstance(positioned(tensor), MappedRows)
 
 
 def test_what_is_not_as_in_a_file_is_not_read_from_one(path: Path, tmp_path: Path) -> None:
@@ -89,11 +87,3 @@ def test_the_file_is_closed_with_its_reader(path: Path) -> None:
     assert descriptors() == before + 1
     del rows
     assert descriptors() == before
-
-
-def test_the_file_of_a_tensor_is_looked_up_once_and_again_after_a_change(path: Path) -> None:
-    tensor = opened(path)
-    assert positioned(tensor) is positioned(tensor)
-    tensor[0, 0] += 1
-    assert isinstance(positioned(tensor), TensorRows)
-    assert isinstance(positioned(opened(path)), MappedRows)

@@ -315,25 +315,6 @@ def test_layouts_of_archives(
 SPARSE = {"features_indptr": [0, 1, 2, 2], "features_indices": [1, 0], "features_shape": [3, 2]}
 
 
-@pytest.mark.parametrize("dtype", ["float16", ">f8", "int64"])
-def test_numbers_are_read_as_they_are_imported(tmp_path: Path, dtype: str) -> None:
-    numbers = np.array([0.1, 1.7, 2.0])
-    sparse = {name: np.array(content) for name, content in SPARSE.items()}
-    arrays = {**sparse, "features_data": numbers[:2].astype(dtype), "edge_weight": numbers.astype(dtype)}
-    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1, 2], [1, 2, 0]]), **arrays)
-    import_npz(tmp_path / "g.npz", tmp_path / "g")
-    assert_same_graph(open_graph(tmp_path / "g"), read_npz(tmp_path / "g.npz"))
-
-
-@pytest.mark.parametrize(
-    "labels", [[[0], [1], [1]], [0.0, np.nan, 2.0], [[2.0], [np.nan], [0.0]], [[0, 1], [1, 1], [0, 0]]]
-)
-def test_labels_are_read_as_they_are_imported(tmp_path: Path, labels: Any) -> None:
-    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1], [1, 2]]), labels=np.array(labels))
-    import_npz(tmp_path / "g.npz", tmp_path / "g")
-    assert_same_graph(read_npz(tmp_path / "g.npz"), open_graph(tmp_path / "g"))
-
-
 def test_weights_that_add_up_to_too_much(tmp_path: Path) -> None:
     weights = np.full(3, 3e38, np.float32)
     np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 0, 1], [1, 1, 2]]), edge_weight=weights)
@@ -343,10 +324,23 @@ def test_weights_that_add_up_to_too_much(tmp_path: Path) -> None:
     check_dataset(tmp_path / "g")
 
 
-def test_features_of_width_zero(tmp_path: Path) -> None:
-    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1], [1, 2]]), features=np.empty((3, 0)))
-    import_npz(tmp_path / "g.npz", tmp_path / "g")
-    assert_same_graph(open_graph(tmp_path / "g"), read_npz(tmp_path / "g.npz"))
+def sparse_of(dtype: str) -> dict[str, Any]:
+    numbers = np.array([0.1, 1.7, 2.0]).astype(dtype)
+    return {**SPARSE, "features_data": numbers[:2], "edge_weight": numbers}
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        *({"labels": labels} for labels in ([[0], [1], [1]], [[2.0], [np.nan], [0.0]], [[0, 1], [1, 1], [0, 0]])),
+        *(sparse_of(dtype) for dtype in ("float16", ">f8", "int64")),
+        {"features": np.empty((3, 0))},
+    ],
+)
+def test_arrays_are_read_as_they_are_imported(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    path = archive(tmp_path, edge_index=np.array([[0, 1, 2], [1, 2, 0]]), **arrays)
+    import_npz(path, tmp_path / "g")
+    assert_same_graph(open_graph(tmp_path / "g"), read_npz(path))
 
 
 @pytest.mark.parametrize("targets", [np.arange(3) * 0.5, np.arange(3)[:, None], np.arange(6).reshape(3, 2) / 2])

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import Graph, original_order, relabel
+from sagann.graph import original_order, relabel
 from sagann.graph.rows import csr_tensor, offsets_of
 from sagann.storage import check_dataset, open_graph, save_graph
 from sagann.storage.manifest import read_manifest
 from sagann.storage.reorder import save_reordered
 from tests.graphs import labelled_graph
-
-
-def assert_same(found: Graph, expected: Graph) -> None:
-    assert torch.equal(found.topology.indptr, expected.topology.indptr)
-    assert torch.equal(found.topology.indices, expected.topology.indices)
-    assert set(found.topology.edge_data) == set(expected.topology.edge_data)
-    for name, rows in expected.topology.edge_data.items():
-        assert torch.equal(found.topology.edge_data[name], rows), name
-    for each in fields(Graph):
-        ours, theirs = getattr(found, each.name), getattr(expected, each.name)
-        if isinstance(theirs, Tensor):
-            assert ours.dtype == theirs.dtype
-            assert ours.layout == theirs.layout
-            assert torch.equal(ours.to_dense(), theirs.to_dense()), each.name
-    assert found.class_names == expected.class_names
-    assert set(found.splits) == set(expected.splits)
-    for name, mask in expected.splits.items():
-        assert torch.equal(found.splits[name], mask)
+from tests.storage.conftest import assert_same_graph
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -56,7 +38,7 @@ def test_it_is_the_relabelled_graph(
     order = torch.randperm(graph.num_vertices, generator=torch.Generator().manual_seed(0))
     save_reordered(open_graph(tmp_path / "given"), order, tmp_path / "found")
     check_dataset(tmp_path / "found")
-    assert_same(open_graph(tmp_path / "found"), relabel(graph, order))
+    assert_same_graph(open_graph(tmp_path / "found"), relabel(graph, order))
 
 
 def test_answers_of_graphs_follow_their_graphs(tmp_path: Path) -> None:
@@ -76,7 +58,7 @@ def test_answers_of_graphs_follow_their_graphs(tmp_path: Path) -> None:
     save_reordered(open_graph(given), order, tmp_path / "found", manifest=read_manifest(given))
     check_dataset(tmp_path / "found")
     found = open_graph(tmp_path / "found")
-    assert_same(found, relabel(graph, order))
+    assert_same_graph(found, relabel(graph, order))
     assert found.graph_names == ("c", "a", "b")
     assert found.graph_splits["train"].tolist() == [False, True, False]
 
@@ -94,7 +76,7 @@ def test_original_ids_are_those_before_any_renumbering(tmp_path: Path) -> None:
     assert torch.equal(twice.original_ids, first[second])
     check_dataset(tmp_path / "twice")
     save_reordered(twice, original_order(twice), tmp_path / "back")
-    assert_same(open_graph(tmp_path / "back"), replace(graph, original_ids=torch.arange(n)))
+    assert_same_graph(open_graph(tmp_path / "back"), replace(graph, original_ids=torch.arange(n)))
 
 
 def test_what_is_no_order_leaves_nothing(tmp_path: Path) -> None:
