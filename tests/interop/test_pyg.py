@@ -15,6 +15,7 @@ from sagann.errors import InputError, MissingDependencyError
 from sagann.graph import Graph, for_task
 from sagann.interop import from_pyg, import_pyg, read_pyg, to_pyg
 from sagann.storage import check_dataset, load_graph
+from tests.interop.test_pyg_file import data_object as whole_object
 
 pytest.importorskip("torch_geometric")
 
@@ -33,20 +34,7 @@ def graph_of(data: Any, way: str, folder: Path, **options: Any) -> Graph:
 
 
 def data_object(**fields: Any) -> Any:
-    from torch_geometric.data import Data
-
-    return Data(
-        **{
-            "x": torch.eye(4),
-            "edge_index": torch.tensor([[3, 0, 1, 2], [1, 2, 0, 0]]),
-            "edge_weight": torch.tensor([1.0, 2, 3, 4]),
-            "edge_type": torch.tensor([0, 1, 0, 1]),
-            "y": torch.tensor([0, 1, 2, 0]),
-            "train_mask": torch.tensor([True, False, False, True]),
-            "test_mask": torch.tensor([False, True, False, False]),
-        }
-        | fields
-    )
+    return whole_object(**{"x": torch.eye(4), "edge_attr": None, **fields})
 
 
 def test_fields_are_taken_over_in_csc_order() -> None:
