@@ -186,10 +186,7 @@ def compiled(combined: str, accumulator: str = "sum", number: str = "of both", *
 )
 def test_what_is_linear_in_the_mapped_row_may_be_mapped_last(number: str, combined: str) -> None:
     made = compiled(combined, number=number)
-    assert made.typed is not None
     assert made.typed.order == "first"
-    assert made.maps_last is not None
-    assert made.maps_last.typed is not None
     assert made.maps_last.typed.order == "last"
     assert made.maps_last.edges.function is not None
 
@@ -231,7 +228,6 @@ def test_a_mean_in_half_precision_is_not_taken_of_sums() -> None:
     layer = Drawn(2, "source", "of both", "row", "accum", "mean").half()
     x, types = torch.zeros(3, 4).half().requires_grad_(), torch.zeros(3, dtype=torch.int64)
     made = CompiledEngine().program(layer, x, types)
-    assert made is not None
     assert made.maps_last is None
 
 
@@ -241,16 +237,13 @@ def test_a_mean_in_half_precision_is_not_taken_of_sums() -> None:
 def test_what_is_not_linear_in_it_is_mapped_first(combined: str, accumulator: str) -> None:
     assert compiled(combined, accumulator).maps_last is None
     forced = compiled(combined, accumulator, typed_maps="last")
-    assert forced.typed is not None
     assert forced.typed.order == "first"
 
 
 def test_the_order_can_be_told() -> None:
     first, last = (compiled("row", typed_maps=order) for order in ("first", "last"))
-    assert first.typed is not None
     assert first.typed.order == "first"
     assert first.maps_last is None
-    assert last.typed is not None
     assert last.typed.order == "last"
     assert last.maps_last is None
     assert compiled("row", commute=False, typed_maps="last").typed == first.typed

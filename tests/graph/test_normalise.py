@@ -94,7 +94,6 @@ def test_rows_sum_to_one_and_zero_rows_stay_zero(dtype: torch.dtype, layout: tor
     features = torch.tensor([[1, 0, 3], [0, 0, 0], [0.5, 0, 0], [1, 1, 2]], dtype=dtype)
     expected = torch.tensor([[0.25, 0, 0.75], [0, 0, 0], [1, 0, 0], [0.25, 0.25, 0.5]], dtype=dtype)
     found = normalise_features(graph_with(features if layout == torch.strided else sparse(features))).features
-    assert found is not None
     assert found.dtype == dtype
     assert found.layout == layout
     assert torch.equal(found.to_dense(), expected)
@@ -111,7 +110,6 @@ def test_magnitudes_sum_to_one_whatever_the_signs(rows: list[list[float]]) -> No
     features = torch.tensor(rows, dtype=torch.float64)
     dense = normalise_features(graph_with(features)).features
     csr = normalise_features(graph_with(sparse(features))).features
-    assert dense is not None
     assert csr is not None
     sums = dense.abs().sum(dim=1)
     wanted = (features.abs().sum(dim=1) > 0).double()

@@ -61,7 +61,6 @@ def test_parts_are_those_of_the_plain_twin(
     expected = naive_parts([edge[:2] for edge in edges], train, val, seed, undirected)
     for name, part in parts(split).items():
         part.validate()
-        assert part.edge_ids is not None
         assert part.edge_ids.tolist() == expected[name]
         assert edges_of(part, *names) == [edges[edge] for edge in expected[name]]
         assert (part.num_src, part.num_dst) == (topology.num_src, topology.num_dst)

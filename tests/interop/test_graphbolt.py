@@ -69,7 +69,6 @@ def test_homogeneous_graph(tmp_path: Path, form: str, file: str) -> None:
     assert (graph.name, graph.num_vertices, graph.num_classes, graph.num_features) == ("small", 4, 3, 4)
     assert graph.topology.indices.tolist() == [3, 0, 1]
     assert graph.topology.edge_data["weight"].tolist() == [3.0, 1.0, 2.0]
-    assert graph.labels is not None
     assert graph.labels.tolist() == [2, 0, -1, 1]
     assert graph.splits["train"].tolist() == [True, False, False, True]
     assert set(graph.splits) == {"train", "val"}
@@ -89,7 +88,6 @@ def test_a_set_in_two_parts(tmp_path: Path) -> None:
     np.save(folder / "more_y.npy", np.array([[1]]))
     graph = imported(folder)
     assert graph.splits["train"].tolist() == [True, False, True, True]
-    assert graph.labels is not None
     assert graph.labels.tolist() == [2, 0, 1, 1]
 
 

@@ -123,7 +123,6 @@ def test_the_task_of_pyg_is_said(tmp_path: Path) -> None:
     y = torch.tensor([0.0, 1, 2, 3])
     saved_by_pyg(tmp_path / "houses", y=y)
     graph = load_dataset("houses", root=tmp_path, task="regression")
-    assert graph.targets is not None
     assert graph.targets.tolist() == y.tolist()
 
 

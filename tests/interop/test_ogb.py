@@ -55,9 +55,7 @@ def test_csv_layout(tmp_path: Path) -> None:
     graph = imported(ogb_folder(tmp_path))
     assert (graph.name, graph.num_vertices, graph.num_edges, graph.num_classes) == ("ogbn_small", 4, 3, 3)
     assert graph.topology.indices.tolist() == [3, 0, 1]
-    assert graph.features is not None
     assert graph.features.tolist() == [[0.5, 1], [2, 3], [4, 5], [6, 7]]
-    assert graph.labels is not None
     assert graph.labels.tolist() == [0, 2, 1, -1]
     assert {name: mask.nonzero().flatten().tolist() for name, mask in graph.splits.items()} == {
         "train": [0],
@@ -99,9 +97,7 @@ def test_archive_layout(tmp_path: Path) -> None:
     )
     graph = imported(folder)
     assert graph.topology.indices.tolist() == [3, 0, 1]
-    assert graph.features is not None
     assert graph.features.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert graph.labels is not None
     assert graph.labels.tolist() == [0, 2, 1, -1]
     assert_read_alike(folder, graph)
 

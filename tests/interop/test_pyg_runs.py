@@ -137,7 +137,6 @@ def test_a_model_from_a_file_is_trained_resumed_evaluated_and_used(
 
 def pooled(model: nn.Module, graph: Graph) -> Tensor:
     """What a model of PyG gives each graph, in PyG."""
-    assert graph.graph_ptr is not None
     sizes = graph.graph_ptr.diff()
     batch = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
     with torch.no_grad():
@@ -162,7 +161,6 @@ def test_models_of_a_file_learn_graphs(name: str, file: Path, tmp_path: Path) ->
 
 def test_a_pool_that_leaves_out_an_empty_last_graph_is_named(file: Path) -> None:
     graph = rings_and_stars()
-    assert graph.graph_ptr is not None
     ours: Any = from_pyg_model(runpy.run_path(str(file))["OfGraphs"](WIDTH, WIDTH, 2), graph)
     ptr = torch.cat([graph.graph_ptr, graph.graph_ptr[-1:]])
     with pytest.raises(LayerError, match=r"a pool .*last graphs.*60 rows for 61 graphs \(in model OfGraphs\)"):

@@ -34,7 +34,6 @@ def test_features_and_labels() -> None:
     ):
         graph = from_scipy(adjacency, features=features, labels=np.arange(20) % 3)
     adjacency = adjacency != 0
-    assert graph.features is not None
     assert graph.features.layout == torch.sparse_csr
     assert np.allclose(graph.features.to_dense().numpy(), features.toarray())
     assert graph.num_classes == 3

@@ -71,7 +71,6 @@ def test_graph_without_edges_opens_equal(tmp_path: Path, num_vertices: int) -> N
 def test_arrays_are_plain_npy_files(tmp_path: Path) -> None:
     graph = make_graph()
     save_graph(graph, tmp_path / "g")
-    assert graph.features is not None
     assert np.array_equal(np.load(tmp_path / "g" / "features.npy"), graph.features.numpy())
     assert np.array_equal(np.load(tmp_path / "g" / "indices.npy"), graph.topology.indices.numpy())
 
@@ -79,7 +78,6 @@ def test_arrays_are_plain_npy_files(tmp_path: Path) -> None:
 def test_writing_to_an_opened_graph_does_not_change_the_files(tmp_path: Path) -> None:
     save_graph(make_graph(), tmp_path / "g")
     opened = open_graph(tmp_path / "g")
-    assert opened.features is not None
     opened.features.fill_(7)
     check_dataset(tmp_path / "g")
     assert_same_graph(open_graph(tmp_path / "g"), make_graph())
@@ -180,7 +178,6 @@ def test_damaged_data_are_found_by_the_check(tmp_path: Path) -> None:
 
 def test_values_are_checked_even_when_the_checksums_agree(tmp_path: Path) -> None:
     graph = make_graph()
-    assert graph.features is not None
     graph.features[3, 1] = float("nan")
     save_graph(graph, tmp_path / "g")
     with pytest.raises(InputError, match=r"(?i)nan"):

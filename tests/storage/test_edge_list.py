@@ -117,9 +117,6 @@ def test_ids_of_rows_say_whose_they_are(tmp_path: Path, form: str) -> None:
             )
     files = {what: tmp_path / f"{what}.{'parquet' if form == 'parquet' else 'csv'}" for what in columns}
     graph = imported(edges, tmp_path, **files)
-    assert graph.features is not None
-    assert graph.labels is not None
-    assert graph.targets is not None
     assert graph.features.tolist() == [[0, 0], [1, 10], [2, 20], [3, 30]]
     assert graph.labels.tolist() == [0, 1, 0, 1]
     assert graph.targets.tolist() == [0.5, 1.5, 2.5, 3.5]
@@ -158,7 +155,6 @@ def test_labels_as_pandas_writes_them_beside_missing_ones(tmp_path: Path, text: 
         file = tmp_path / "y.parquet"
         pq.write_table(pa.table({"y": [1, None, 0]}), file)
     graph = imported(csv_file(tmp_path, "0,1\n1,2\n"), tmp_path, labels=file)
-    assert graph.labels is not None
     assert graph.labels.tolist() == labels
 
 
@@ -250,9 +246,7 @@ def test_features_and_labels_beside_the_edges(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", np.array([0, -1, 2, 1], dtype=np.int32))
     graph = imported(edges, tmp_path, features=tmp_path / "x.npy", labels=tmp_path / "y.npy")
     assert (graph.num_vertices, graph.num_features, graph.num_classes) == (4, 2, 3)
-    assert graph.features is not None
     assert graph.features.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert graph.labels is not None
     assert graph.labels.tolist() == [0, -1, 2, 1]
 
 
@@ -260,8 +254,6 @@ def test_targets_beside_the_edges(tmp_path: Path) -> None:
     edges = csv_file(tmp_path, "0,1\n1,2\n")
     np.save(tmp_path / "t.npy", np.array([[1.5], [2], [3]]))
     graph = imported(edges, tmp_path, targets=tmp_path / "t.npy", labels=csv_file(tmp_path, "0\n1\n1\n", "y.csv"))
-    assert graph.targets is not None
-    assert graph.labels is not None
     assert (graph.targets.tolist(), graph.labels.tolist()) == ([1.5, 2, 3], [0, 1, 1])
     with pytest.raises(DatasetError, match=r"target is not finite: nan .*t\.csv, row 3\)"):
         imported(edges, tmp_path, targets=csv_file(tmp_path, "price\n1\nnan\n2\n", "t.csv"))

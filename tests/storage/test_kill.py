@@ -66,11 +66,9 @@ class ImportServer:
         assert self.read() == "ready"
 
     def read(self) -> str:
-        assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def start(self, source: Path, out: Path, name: str, *, overwrite: bool = False) -> int:
-        assert self.process.stdin is not None
         self.process.stdin.write(f"{source} {out} {name} {int(overwrite)}\n")
         self.process.stdin.flush()
         return int(self.read())

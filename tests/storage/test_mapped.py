@@ -33,7 +33,6 @@ def test_rows_are_those_of_the_map_wherever_the_tensor_begins(path: Path) -> Non
         if not tensor.numel():
             assert rows is None
             continue
-        assert rows is not None
         for part in (slice(0, 5), slice(3, len(tensor)), slice(4, 4)):
             assert torch.equal(rows.slice(part.start, part.stop), tensor[part])
         for ids in ([0, 7, 8, 900], [8, 7, 7, 0], []):
@@ -63,7 +62,6 @@ def test_a_file_whose_name_is_no_text_is_read_too(path: Path) -> None:
     path.rename(odd)
     tensor = opened(odd)
     rows = mapped_rows(tensor)
-    assert rows is not None
     assert torch.equal(rows.slice(5, 9), tensor[5:9])
 
 

@@ -58,10 +58,8 @@ def test_values_are_those_of_the_archive(data_folder: Path) -> None:
         labels = archive["labels"]
     found = set(zip(graph.topology.indices.tolist(), graph.topology.edge_dst().tolist(), strict=True))
     assert found == set(zip(src.tolist(), dst.tolist(), strict=True))
-    assert graph.features is not None
     assert graph.features.layout == torch.sparse_csr
     assert np.array_equal(graph.features.to_dense().numpy()[[0, 17, 2707]], dense[[0, 17, 2707]])
-    assert graph.labels is not None
     assert np.array_equal(graph.labels.numpy(), labels)
 
 
@@ -78,9 +76,7 @@ def test_answers_of_graphs_are_read_and_imported(tmp_path: Path) -> None:
     )
     graph = read_npz(file)
     assert (graph.num_classes, graph.num_graph_classes) == (3, 4)
-    assert graph.graph_labels is not None
     assert graph.graph_labels.tolist() == [2, -1, 0]
-    assert graph.graph_targets is not None
     assert graph.graph_targets.tolist() == [1.0, 2.0, 3.0]
     assert {name: mask.tolist() for name, mask in graph.graph_splits.items()} == {
         "train": [True, False, False],
@@ -304,7 +300,6 @@ def test_layouts_of_archives(
     import_npz(tmp_path / "g.npz", tmp_path / "g")
     graph = read_npz(tmp_path / "g.npz")
     assert_same_graph(open_graph(tmp_path / "g"), graph)
-    assert graph.features is not None
     assert np.array_equal(graph.features.numpy(), arrays["features"])
     found = zip(graph.topology.indices.tolist(), graph.topology.edge_data["weight"].tolist(), strict=True)
     assert sorted(found) == sorted(
@@ -347,9 +342,7 @@ def test_arrays_are_read_as_they_are_imported(tmp_path: Path, arrays: dict[str, 
 def test_targets_are_read_and_imported_beside_labels(tmp_path: Path, targets: Any) -> None:
     path = archive(tmp_path, targets=np.asfortranarray(targets), labels=np.array([0, 1, -1]))
     graph = read_npz(path)
-    assert graph.labels is not None
     assert graph.labels.tolist() == [0, 1, -1]
-    assert graph.targets is not None
     assert graph.targets.dtype == torch.float32
     assert graph.targets.tolist() == (targets[:, 0] if targets.shape[1:] == (1,) else targets).tolist()
     import_npz(path, tmp_path / "g")

@@ -27,11 +27,9 @@ def test_vertices_do_not_depend_on_memory_but_on_the_seed(tmp_path: Path) -> Non
     first = open_graph(tmp_path / "a")
     assert_same_graph(open_graph(tmp_path / "b"), first)
     other = open_graph(tmp_path / "c")
-    assert first.features is not None
     assert other.features is not None
     assert not torch.equal(other.features, first.features)
     assert abs(float(first.features.mean())) < 0.1
-    assert first.labels is not None
     assert sorted(first.labels.unique().tolist()) == [0, 1, 2, 3]
     shares = [int(first.splits[name].sum()) / 1000 for name in ("train", "val", "test")]
     assert all(abs(share - wanted) < 0.05 for share, wanted in zip(shares, (0.6, 0.2, 0.2), strict=True))
