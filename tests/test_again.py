@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.again import MOST_UNSTABLE
 
 ROOT = Path(__file__).parents[1]
@@ -25,20 +23,6 @@ def test_unstable(value):
 """
 STABLE = "def test_stable():\n    assert False\n"
 PASSING = "def test_passing():\n    pathlib = __import__('pathlib')\n    open(pathlib.Path(__file__).with_name('passed'), 'a').write('x')\n"
-OF_MODULE = f"""
-import pathlib, pytest
-
-@pytest.fixture(scope="module")
-def folder():
-    ran = pathlib.Path(__file__).with_name("ran-setup")
-    again = ran.exists()
-    ran.touch()
-    assert again
-
-@pytest.mark.parametrize('number', range({MOST_UNSTABLE + 1}))
-def test_another(folder, number):
-    pass
-"""
 CRASHING = "import os\n\ndef test_crashing():\n    os._exit(1)\n"
 MANY = f"import pytest\n\n@pytest.mark.parametrize('number', range({MOST_UNSTABLE + 1}))\ndef test_many(number):\n    assert False\n"
 
@@ -68,13 +52,6 @@ def test_what_passes_alone_is_named_and_the_run_passes(tmp_path: Path) -> None:
     assert (tmp_path / "passed").read_text() == "x", "what has passed does not run again"
 
 
-def test_the_tests_of_a_file_whose_set_up_fails_count_as_one(tmp_path: Path) -> None:
-    ended = run(tmp_path, OF_MODULE)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert ended.stdout.count("::test_another[") >= MOST_UNSTABLE
-    assert "==== UNSTABLE" in ended.stdout
-
-
 def test_what_fails_twice_fails(tmp_path: Path) -> None:
     ended = run(tmp_path, STABLE, UNSTABLE)
     assert ended.returncode == 1
@@ -92,11 +69,3 @@ def test_a_crash_fails(tmp_path: Path) -> None:
     ended = run(tmp_path, CRASHING, processes=1)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "No test runs again: a process crashed, or" in ended.stdout
-
-
-def test_a_file_that_cannot_be_collected_fails(tmp_path: Path) -> None:
-    ended = run(tmp_path, "import missing_module\n", UNSTABLE)
-    assert ended.returncode in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.TESTS_FAILED), (
-        ended.stdout + ended.stderr
-    )
-    assert "UNSTABLE" not in ended.stdout

@@ -10,7 +10,6 @@ from collections import Counter
 from itertools import combinations, product
 from pathlib import Path
 
-import pytest
 from hypothesis import given, strategies as st
 
 from tests.cover import cover
@@ -31,24 +30,6 @@ def test_every_combination_is_there(sizes: list[int], strength: int) -> None:
         assert {tuple(case[axis] for axis in axes) for case in taken} == {
             tuple(case[axis] for axis in axes) for case in cases
         }
-
-
-@pytest.mark.parametrize(
-    ("sizes", "strength", "most"),
-    [
-        ((4, 3), 2, 12),
-        ((5, 4, 3), 2, 24),
-        ((6, 2, 2, 2), 2, 14),
-    ],
-    ids=str,
-)
-def test_a_cover_has_few_cases(sizes: tuple[int, ...], strength: int, most: int) -> None:
-    assert len(cover(cross_product(*sizes), strength)) <= most
-
-
-def test_parameters_that_are_stated_together_are_all_taken() -> None:
-    together = [{"model": number, "order": number, "policy": number} for number in range(7)]
-    assert cover(together, 1) == cover(together, 2) == list(range(7))
 
 
 _TESTS = """

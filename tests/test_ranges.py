@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-import numpy as np
 import pytest
 
 from sagann.ranges import RANGES, Range, require_shape
@@ -12,12 +11,6 @@ from sagann.storage.manifest import Manifest
 @pytest.mark.parametrize("value", [0, 8, True, 1.0, "1", None])
 def test_nothing_else_is_in_a_range(value: object) -> None:
     assert value not in Range(1, 7)
-
-
-def test_the_ends_are_in_a_range() -> None:
-    assert 1 in Range(1, 7)
-    assert 7 in Range(1, 7)
-    assert np.int64(3) not in Range(1, 7)
 
 
 @pytest.mark.parametrize(
@@ -34,12 +27,6 @@ def test_ranges_in_words(low: int, high: int, text: str) -> None:
 
 def test_every_integer_of_a_manifest_has_a_range() -> None:
     assert all(key.name in RANGES for key in fields(Manifest) if key.type == "int")
-
-
-@pytest.mark.parametrize("shape", [(), (2**40, 0), (7, 3), (0,) * 32])
-def test_shapes_of_arrays(shape: tuple[int, ...]) -> None:
-    require_shape(shape, 8)
-    assert np.empty(shape if np.prod(shape, dtype=float) < 1000 else (0,)).nbytes < 10_000
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from sagann.torchrun import is_restarted, is_worker, num_workers, rank
     [
         ({}, False),
         ({"RANK": "0", "WORLD_SIZE": "1"}, False),
-        ({"WORLD_SIZE": "2"}, False),
         ({"RANK": "1", "WORLD_SIZE": "2"}, True),
     ],
 )

@@ -35,9 +35,7 @@ def test_sizes_and_constants_pass(function: Callable[[Tensor], Tensor]) -> None:
     check(function)
 
 
-@pytest.mark.parametrize(
-    "function", [lambda x: x * len(x) ** 0.5, lambda x: x / (len(x) - 1), lambda x: x + torch.tensor(1.0 / len(x))]
-)
+@pytest.mark.parametrize("function", [lambda x: x / (len(x) - 1), lambda x: x + torch.tensor(1.0 / len(x))])
 def test_a_number_that_depends_on_the_number_of_rows_is_refused(function: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(TraceError, match=r"operator \S+ reads a number that depends on the number of vertices"):
         check(function)

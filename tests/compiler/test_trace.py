@@ -2,31 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from sagann.compiler.trace import ROWS, TraceError, distinct_names, trace_layer
-from tests.compiler.graphs import targets, traced
+from sagann.compiler.trace import TraceError, distinct_names, trace_layer
 from tests.compiler.layers import Layer
-
-
-def test_nodes_know_the_users_line() -> None:
-    module = traced(Layer(lambda m, e: torch.sigmoid(e.src)))
-    node = next(node for node in module.graph.nodes if "sigmoid" in node.name)
-    assert node.meta["line"].startswith("test_trace.py:")
-    assert "torch.sigmoid(e.src)" in node.meta["line"]
-
-
-def test_equal_operators_are_computed_once() -> None:
-    module = traced(Layer(lambda m, e: torch.tanh(e.src) * torch.tanh(e.src) + F.dropout(e.src) + F.dropout(e.src)))
-    assert [name for name in targets(module, "src") if name == "tanh"] == ["tanh"]
-    assert targets(module, "edge").count("dropout") == 2
-
-
-def test_a_number_of_rows_that_was_asked_for_is_recognised() -> None:
-    module = traced(Layer(lambda m, e: e.src + torch.ones(len(e.src), 4)))
-    full = next(node for node in module.graph.nodes if "full" in node.name)
-    assert full.args[0] == [ROWS, 4]
-    assert full.meta["place"] == "constant"
 
 
 def remember(m: Layer, e: object) -> torch.Tensor:

@@ -40,25 +40,10 @@ def test_equals_numpy_for_any_buckets_and_slices(keys_of, bits, slices, dtype):
         check(torch.tensor(keys, dtype=torch.int64), num_keys, key_dtype=dtype)
 
 
-@pytest.mark.parametrize("num_keys", [1, 1024, 70_001])
-@pytest.mark.parametrize("spread", ["uniform", "power-law", "one key"])
-def test_equals_numpy_on_large_inputs(num_keys, spread):
-    random = torch.rand(200_003, generator=torch.Generator().manual_seed(num_keys))
-    shares = {"uniform": random, "power-law": random**6, "one key": torch.full_like(random, 0.99)}
-    check((shares[spread] * num_keys).long().clamp(max=num_keys - 1), num_keys)
-
-
-def test_any_number_of_threads_gives_the_same():
-    keys = torch.randint(0, 5000, (300_000,), generator=torch.Generator().manual_seed(0))
-    expected = group_by_key(keys, 5000, positions=True)
-    threads = numba.get_num_threads()
-    try:
-        numba.set_num_threads(1)
-        single = group_by_key(keys, 5000, positions=True)
-    finally:
-        numba.set_num_threads(threads)
-    assert torch.equal(single.positions, expected.positions)
-    assert single.values is None
+@pytest.mark.parametrize("num_keys", [1, 70_001])
+def test_equals_numpy_on_large_inputs(num_keys):
+    shares = torch.rand(200_003, generator=torch.Generator().manual_seed(num_keys)) ** 6
+    check((shares * num_keys).long().clamp(max=num_keys - 1), num_keys)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
