@@ -16,25 +16,8 @@ from sagann.graph import Topology
 from sagann.nn import GIN, SAGE, build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.saga import Edge, SagaLayer
-from tests.compiler.models import Model, captured, plain
+from tests.compiler.models import Model, captured
 from tests.graphs import labelled_graph, random_topology
-
-
-def test_stages_stand_between_gathers() -> None:
-    program = captured(plain)
-    assert len(program.stages) == len(program.gathers) + 1 == 3
-    # Both hops are over the same edges.
-    assert [gather.hop for gather in program.gathers] == [0, 0]
-    known = {"x", *program.param.outputs, *(name for name, _ in program.parameters)}
-    for stage, gather in zip(program.stages, [*program.gathers, None], strict=True):
-        assert known.issuperset(stage.inputs)
-        known |= set(stage.outputs)
-        if gather is not None:
-            assert known.issuperset(gather.inputs)
-            known.add(gather.result)
-    assert program.output in known
-    assert program.forms["x"].shape == (4,)
-    assert program.forms[program.output].shape == (3,)
 
 
 def test_the_narrower_side_of_a_map_is_what_is_gathered() -> None:

@@ -91,10 +91,6 @@ def test_a_graph_with_features_labels_and_splits():
     ("make", "message"),
     [
         (
-            lambda: rmat_edges(0, 5, seed=0),
-            "edges need vertices: 0 vertices, 5 edges (in rmat_edges). Ask for at least one vertex.",
-        ),
-        (
             lambda: rmat_edges(5, 5, seed=0, first=3, count=3),
             "edge range outside the graph: 3 edges from 3, but there are 5 (in rmat_edges). "
             "Ask for a range within 0 to num_edges.",

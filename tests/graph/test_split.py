@@ -60,11 +60,6 @@ def test_a_renumbered_graph_is_split_like_the_original_one():
             assert torch.equal(renumbered.splits[name], mask[order])
 
 
-def test_multi_label_vertices_all_count_as_labelled():
-    graph = labelled(torch.zeros(10, 2, dtype=torch.uint8))
-    assert sizes(random_split(graph, seed=0)) == {"train": 6, "val": 2, "test": 2}
-
-
 def test_per_class_split_draws_the_same_number_of_every_class():
     graph = labelled(torch.tensor([0, 1, -1] * 10))
     split = per_class_split(graph, train=2, val=3, seed=0)

@@ -27,14 +27,6 @@ def test_parallel_loops_leave_the_number_of_threads_alone(three_threads: None) -
     assert torch.get_num_threads() == 3
 
 
-def test_no_more_threads_than_pytorch_has() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytorch_threads() as threads:
-        assert threads == 1
-    torch.set_num_threads(before)
-
-
 def test_what_numba_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(number: int) -> None:
         raise ValueError("The threading layer requested 'x' is unknown to Numba.")

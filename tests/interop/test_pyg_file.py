@@ -14,7 +14,7 @@ import torch
 from sagann.errors import DatasetError, InputError, shown
 from sagann.graph import Graph
 from sagann.interop import from_pyg, import_pyg, read_pyg
-from sagann.storage import ImportOptions, check_dataset, load_graph
+from sagann.storage import check_dataset, load_graph
 from tests.storage.conftest import assert_same_arrays
 
 FIELDS: dict[str, Any] = {
@@ -57,18 +57,6 @@ def test_each_form_gives_the_graph_of_from_pyg(form: str, tmp_path: Path) -> Non
     graph = read_pyg(path)
     assert_same_arrays(graph, from_pyg(data))
     assert graph.name == "cora"
-
-
-def test_an_import_streams_the_same_graph(tmp_path: Path) -> None:
-    data = data_object()
-    torch.save(data, tmp_path / "cora.pt")
-    import_pyg(tmp_path / "cora.pt", tmp_path / "cora", options=ImportOptions(name="c"))
-    check_dataset(tmp_path / "cora")
-    graph = load_graph(tmp_path / "cora")
-    assert_same_arrays(graph, from_pyg(data))
-    assert graph.name == "c"
-    import_pyg(tmp_path / "cora.pt", tmp_path / "both", options=ImportOptions(symmetrise=True))
-    assert load_graph(tmp_path / "both").num_edges > graph.num_edges
 
 
 def test_slices_of_one_graph_and_a_saved_number_of_vertices(tmp_path: Path) -> None:

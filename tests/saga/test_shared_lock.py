@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 
 import pytest
 
@@ -69,18 +68,6 @@ def test_two_readers_that_go_on_to_change_do_not_wait_for_each_other() -> None:
         for each in [threads.submit(read_then_change, number) for number in range(2)]:
             each.result(2 * LONG_S)
     assert sorted(changes) == [0, 1]
-
-
-def test_its_holder_may_enter_it_again_also_in_another_thread() -> None:
-    lock = SharedLock()
-
-    def enter() -> bool:
-        with lock.changing(), lock.reading(), lock.changing():
-            return True
-
-    with lock.changing(), ThreadPoolExecutor(1) as thread:
-        assert thread.submit(copy_context().run, enter).result(LONG_S)
-    assert enter()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -45,11 +45,3 @@ def test_a_file_that_was_read_is_cached_and_one_that_was_evicted_is_not(file: in
     assert not is_cached(file, 0, BYTES)
     assert len(os.pread(file, BYTES, 0)) == BYTES
     assert is_cached(file, 0, BYTES)
-
-
-def test_what_cannot_be_read_is_not_cached(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not is_cached(file, BYTES, 1)
-    os.close(spare := os.dup(file))
-    assert not is_cached(spare, 0, BYTES)
-    monkeypatch.delattr(os, "RWF_NOWAIT")
-    assert not is_cached(file, 0, BYTES)
