@@ -182,7 +182,7 @@ def compiled(combined: str, accumulator: str = "sum", number: str = "of both", *
 
 
 @pytest.mark.parametrize(
-    ("combined", "number"), zip(["row", "row * number", "number * row", "row / number"], NUMBERS, strict=True)
+    ("combined", "number"), list(zip(["row", "row * number", "number * row", "row / number"], NUMBERS, strict=True))
 )
 def test_what_is_linear_in_the_mapped_row_may_be_mapped_last(number: str, combined: str) -> None:
     made = compiled(combined, number=number)
