@@ -248,7 +248,7 @@ def test_the_order_can_be_told() -> None:
     assert last.maps_last is None
     assert compiled("row", commute=False, typed_maps="last").typed == first.typed
     with pytest.raises(ValueError, match="typed_maps is 'best' in CompilerOptions, expected one of cheaper, first"):
-        CompilerOptions(typed_maps="best")  # type: ignore[arg-type]
+        CompilerOptions(typed_maps="best")
 
 
 def test_both_orders_and_their_bytes_are_explained() -> None:

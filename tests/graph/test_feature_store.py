@@ -113,4 +113,4 @@ def test_a_store_without_weak_references_says_so() -> None:
         __slots__ = ("dtype", "num_rows", "row_shape", "rows", "slice")
 
     with pytest.raises(InputError, match=r"does not support weak references.*in Slotted.*__weakref__"):
-        declare_constant(Slotted())  # type: ignore[type-var]
+        declare_constant(Slotted())

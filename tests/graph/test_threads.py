@@ -13,7 +13,7 @@ from sagann.graph.threads import pytorch_threads
 
 
 @pytest.fixture
-def three_threads():  # type: ignore[no-untyped-def]
+def three_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield

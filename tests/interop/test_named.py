@@ -55,8 +55,8 @@ def write_raw(raw: Path, graph: Graph, name: str = "Cora", protocol: int = 2) ->
     """Write the raw files of a dataset, as its authors distribute them."""
     sparse = pytest.importorskip("scipy.sparse")
     raw.mkdir(parents=True)
-    x = graph.features.to_dense() if graph.features.layout != torch.strided else graph.features  # type: ignore[union-attr]
-    y = F.one_hot(graph.labels.long(), graph.num_classes).numpy()  # type: ignore[union-attr]
+    x = graph.features.to_dense() if graph.features.layout != torch.strided else graph.features
+    y = F.one_hot(graph.labels.long(), graph.num_classes).numpy()
     (test,) = graph.splits["test"].nonzero(as_tuple=True)
     first = int(test[0])
     assert test.tolist() == list(range(first, graph.num_vertices))

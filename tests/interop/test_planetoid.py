@@ -50,7 +50,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def publish(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the files of a folder for the published ones."""
     digests = {part: hashlib.sha256((folder / f"ind.cora.{part}").read_bytes()).hexdigest() for part in PARTS}
-    monkeypatch.setitem(planetoid.PUBLISHED, "cora", digests)  # type: ignore[arg-type]
+    monkeypatch.setitem(planetoid.PUBLISHED, "cora", digests)
 
 
 def test_a_dataset_that_is_missing_is_fetched_once(published: Path, tmp_path: Path) -> None:

@@ -40,8 +40,7 @@ class Chain(nn.Module):
         self.first, self.second = build(), build()
 
     def forward(self, x: Tensor, *more: Any) -> Tensor:
-        out: Tensor = self.second(self.first(x, *more).relu(), *more)
-        return out
+        return self.second(self.first(x, *more).relu(), *more)
 
 
 class Placed(Plain):
@@ -62,8 +61,7 @@ class FromInput(pyg.MessagePassing):
         deeper, other = self.map(x), first
         if self.reads_deeper == "destination":
             deeper, other = other, deeper
-        out: Tensor = self.propagate(edge_index, a=deeper, b=other)
-        return out
+        return self.propagate(edge_index, a=deeper, b=other)
 
     def message(self, b_i: Tensor, a_j: Tensor) -> Tensor:
         return a_j * b_i
@@ -92,8 +90,7 @@ class Stacked(nn.Module):
         self.conv = pyg.DNAConv(WIDTH)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.conv(torch.stack([x, x.relu()], dim=1), edge_index)
-        return out
+        return self.conv(torch.stack([x, x.relu()], dim=1), edge_index)
 
 
 TWICE: dict[str, tuple[type[Plain], Build]] = {

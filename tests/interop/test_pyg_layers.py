@@ -23,6 +23,7 @@ from tests.interop.pyg_models import (
     Attributed,
     Encoded,
     FromFirst,
+    Own,
     Plain,
     Weighted,
     assert_as_in_pyg,
@@ -47,8 +48,7 @@ class EncodedType(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_type: Tensor) -> Tensor:
         x = self.conv(x, edge_index, self.lookup(edge_type))
-        out: Tensor = self.again(x, edge_index, 1 / (edge_weight + (edge_type == 1).to(x.dtype)))
-        return out
+        return self.again(x, edge_index, 1 / (edge_weight + (edge_type == 1).to(x.dtype)))
 
 
 class OwnAttention(pyg.MessagePassing):
@@ -63,8 +63,7 @@ class OwnAttention(pyg.MessagePassing):
         )
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=x, edge_attr=edge_attr)
-        return out
+        return self.propagate(edge_index, x=x, edge_attr=edge_attr)
 
     def message(self, x_i: Tensor, x_j: Tensor, edge_attr: Tensor, index: Tensor) -> Tensor:
         alpha = softmax(self.score(torch.cat([x_i, x_j], dim=-1)), index)
@@ -74,16 +73,12 @@ class OwnAttention(pyg.MessagePassing):
         return self.after(inputs) + x
 
 
-class Heads(pyg.MessagePassing):
+class Heads(Own):
     """Two heads whose messages lie side by side."""
 
     def __init__(self) -> None:
-        super().__init__(aggr="add")
+        super().__init__()
         self.score = nn.Linear(WIDTH, 2)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=x)
-        return out
 
     def message(self, x_j: Tensor, index: Tensor) -> Tensor:
         alpha = softmax(self.score(x_j), index)
@@ -98,42 +93,24 @@ class ZeroAtFirst(pyg.MessagePassing):
         self.edge, self.gate = nn.Linear(EDGE_DIM, WIDTH), nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=x, edge_attr=edge_attr)
-        return out
+        return self.propagate(edge_index, x=x, edge_attr=edge_attr)
 
     def message(self, x_j: Tensor, edge_attr: Tensor | None) -> Tensor:
         return x_j if edge_attr is None else x_j + self.gate * self.edge(edge_attr)
 
 
-class Pairs(pyg.MessagePassing):
+class Pairs(Own):
     """A pair of rows, which update gets as it is."""
 
-    def __init__(self) -> None:
-        super().__init__(aggr="add")
-
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=(x.relu(), x))
-        return out
-
-    def message(self, x_j: Tensor) -> Tensor:
-        return x_j
+        return self.propagate(edge_index, x=(x.relu(), x))
 
     def update(self, inputs: Tensor, x: tuple[Tensor, Tensor]) -> Tensor:
         return inputs + x[1]
 
 
-class GCNConv(pyg.MessagePassing):
+class GCNConv(Own):
     """Not PyG's layer of this name: it weighs nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(aggr="add")
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=x)
-        return out
-
-    def message(self, x_j: Tensor) -> Tensor:
-        return x_j
 
 
 class Flat(pyg.MessagePassing):
@@ -145,8 +122,7 @@ class Flat(pyg.MessagePassing):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         height = self.height(x).squeeze(-1)
-        out: Tensor = self.propagate(edge_index, x=x, height=height, slope=0.5)
-        return out
+        return self.propagate(edge_index, x=x, height=height, slope=0.5)
 
     def message(self, x_j: Tensor, height_i: Tensor, height_j: Tensor, slope: float) -> Tensor:
         return torch.exp(-slope * (height_i - height_j) ** 2).unsqueeze(-1) * x_j
@@ -160,8 +136,7 @@ class Scored(pyg.MessagePassing):
         self.how = how
 
     def forward(self, rows: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, rows=rows)
-        return out
+        return self.propagate(edge_index, rows=rows)
 
     def message(self, rows_j: Tensor, index: Tensor) -> Tensor:
         scores = rows_j[:, :1]

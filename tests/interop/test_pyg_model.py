@@ -140,8 +140,7 @@ class Degrees(pyg.MessagePassing):
         self.after = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.after(x) * self.propagate(edge_index, x=x)
-        return out
+        return self.after(x) * self.propagate(edge_index, x=x)
 
     def message(self, x_j: Tensor) -> Tensor:
         return x_j.new_ones(x_j.size(0), 1)
@@ -168,8 +167,7 @@ def test_streamed_values_and_gradients_are_those_of_pyg(name: str) -> None:
 
     def streamed(ours: Any, prepared: Graph, x: Tensor) -> Tensor:
         intervals = equal_vertices(prepared.num_vertices, 3)
-        out: Tensor = StreamedModel(ours, prepared.hops(ours.num_hops), intervals)(x)
-        return out
+        return StreamedModel(ours, prepared.hops(ours.num_hops), intervals)(x)
 
     assert_as_in_pyg(seeded(build).double(), pyg_graph(*data), run=streamed)
 

@@ -17,22 +17,7 @@ from sagann.errors import InputError, LayerError, SagannError
 from sagann.interop import from_pyg_model
 from sagann.nn import GraphModel, LinkModel
 from sagann.train import TrainConfig, Trainer
-from tests.interop.pyg_models import WIDTH, Attributed, Plain, Weighted, pyg_graph, seeded
-
-
-class Own(pyg.MessagePassing):
-    """A layer of one's own; the tests say what is wrong with it."""
-
-    def __init__(self, aggr: str = "add") -> None:
-        super().__init__(aggr=aggr)
-        self.map = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=self.map(x))
-        return out
-
-    def message(self, x_j: Tensor) -> Tensor:
-        return x_j
+from tests.interop.pyg_models import WIDTH, Attributed, Own, Plain, Weighted, pyg_graph, seeded
 
 
 class Entries(Own):
@@ -229,7 +214,7 @@ def test_other_models() -> None:
             return x
 
     class CalledOtherwise(Plain):
-        def forward(self, hops: Any, x: Tensor) -> Any:  # type: ignore[override]
+        def forward(self, hops: Any, x: Tensor) -> Any:
             return x
 
     graph = pyg_graph()

@@ -68,7 +68,7 @@ def test_a_graph_with_other_edge_data_changes_nothing_for_the_training_graph() -
 class Asking(Plain):
     """Asks for more than its graph has."""
 
-    def forward(  # type: ignore[override]
+    def forward(
         self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None, pos: Tensor | None = None
     ) -> Any:
         return self.conv(x, edge_index, edge_weight)
@@ -121,7 +121,7 @@ class PerGraph(nn.Module):
 
 
 class PerGraphOfData(PerGraph):
-    def forward(self, data: Any) -> Any:  # type: ignore[override]
+    def forward(self, data: Any) -> Any:
         return super().forward(data.x, data.edge_index, data.batch)
 
 
@@ -208,11 +208,11 @@ def test_lazy_widths(tmp_path: Path) -> None:
 
 def test_other_names_of_the_edges() -> None:
     class Edges(Plain):
-        def forward(self, x: Tensor, edges: Tensor) -> Any:  # type: ignore[override]
+        def forward(self, x: Tensor, edges: Tensor) -> Any:
             return self.conv(x, edges)
 
     class Adjacency(Plain):
-        def forward(self, x: Tensor, adj_t: Tensor) -> Any:  # type: ignore[override]
+        def forward(self, x: Tensor, adj_t: Tensor) -> Any:
             return self.conv(x, edge_index=adj_t)
 
     for kind in (Edges, Adjacency):
