@@ -137,7 +137,6 @@ def test_edge_types_are_integers(tmp_path: Path, types: list[Any], form: str) ->
         ("name: feat, format: numpy", "name: feat, format: torch", r"format 'torch' of 'x\.npy'.*may run code"),
         ("- num: 4", "- num: 3", r"source id out of range: 3|split 'train': vertex id out of range: 3"),
         ("num_classes: 3", "num_classes: 2", r"label out of range: 2, but there are 2 classes"),
-        ("dataset_name: small", "a: " + "1:" * 400 + "1.5", r"too large.*it must be YAML"),
         (
             "dataset_name: small",
             "x: !!python/object/apply:os.system ['true']",
@@ -170,16 +169,10 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         (
             "num: 4",
-            f"num: {10**30}",
-            r"'num': expected an integer from 0 to 2\^48 - 1 for num_vertices, found 10{30}",
-        ),
-        (
-            "num: 4",
             f"num: 0x{'f' * 5000}",
             "'num': expected an integer .* found a value with an integer of thousands",
         ),
         ("num: 4", f"num: {2**47}", "the work does not fit memory: .* 2 splits of 140737488355328 vertices"),
-        ("num_classes: 3", "num_classes: -3", "'num_classes': expected an integer .* found -3"),
     ],
 )
 def test_numbers_out_of_range_are_refused(tmp_path: Path, stated: str, changed: str, message: str) -> None:

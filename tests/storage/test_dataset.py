@@ -146,24 +146,15 @@ def test_missing_folder_and_foreign_folder_are_refused(tmp_path: Path) -> None:
         open_graph(tmp_path)
 
 
-def test_truncated_missing_and_pickled_arrays_are_refused(tmp_path: Path) -> None:
-    def fresh(name: str) -> Path:
-        save_graph(make_graph(), tmp_path / name)
-        return tmp_path / name
-
-    folder = fresh("short")
-    data = (folder / "features.npy").read_bytes()
-    (folder / "features.npy").write_bytes(data[:-1])
+def test_truncated_and_missing_arrays_are_refused(tmp_path: Path) -> None:
+    save_graph(make_graph(), tmp_path / "g")
+    path = tmp_path / "g" / "features.npy"
+    path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DatasetError, match=r"array file is truncated: 239 bytes, expected 240 \(in .*features.npy"):
-        open_graph(folder)
-    folder = fresh("gone")
-    (folder / "labels.npy").unlink()
-    with pytest.raises(DatasetError, match=r"array file cannot be read: No such file.*labels.npy"):
-        open_graph(folder)
-    folder = fresh("pickled")
-    np.save(folder / "features.npy", np.array([{"a": 1}] * 20, dtype=object), allow_pickle=True)
-    with pytest.raises(DatasetError, match=r"features.npy"):
-        open_graph(folder)
+        open_graph(tmp_path / "g")
+    path.unlink()
+    with pytest.raises(DatasetError, match=r"array file cannot be read: No such file.*features.npy"):
+        open_graph(tmp_path / "g")
 
 
 def test_damaged_data_are_found_by_the_check(tmp_path: Path) -> None:
@@ -196,10 +187,4 @@ def test_edited_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         DatasetError, match=r"another version of the format: version 99, this sagann reads version 1"
     ):
-        open_graph(tmp_path / "g")
-    file.write_text("[1]")
-    with pytest.raises(DatasetError, match=r"does not say format 'sagann-graph'"):
-        open_graph(tmp_path / "g")
-    file.write_text("{")
-    with pytest.raises(DatasetError, match=r"it is not JSON"):
         open_graph(tmp_path / "g")

@@ -192,14 +192,9 @@ def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict[str, Any], message:
             r"offsets of sparse features decrease: 2 then 1 at position 1",
         ),
         (
-            {"features_indptr": np.array([0, 1, 1, 1])},
-            r"offsets of sparse features have the wrong ends: from 0 to 1, expected 0 to 2",
-        ),
-        (
             {"features_indices": np.array([0, 4])},
             r"feature column out of range: 4, but there are 4 features, .*entry 1\)",
         ),
-        ({"features_shape": np.array([5, 4])}, r"but there are offsets for 3 rows"),
         ({"features_shape": np.array([3, 2**31])}, r"number of columns is an integer from 0 to 2\^31 - 1"),
         (
             {"features_data": np.ones(1, np.float32)},
@@ -228,10 +223,7 @@ def test_bad_sparse_features_are_refused(tmp_path: Path, spoil: dict[str, Any], 
     "text",
     [
         "{",
-        "[]",
-        '{"num_classes": "7"}',
         '{"num_classes": 2, "class_names": ["a"]}',
-        '{"directed": "no"}',
         "\xff",
     ],
 )
@@ -247,8 +239,6 @@ def test_bad_descriptions_are_refused(tmp_path: Path, text: str) -> None:
     [
         ({"num_classes": 0}, "label"),
         ({"num_edge_types": 0}, "edge type"),
-        ({"class_names": ["a", "b"]}, "label"),
-        ({"edge_type_names": ["a", "b"]}, "edge type"),
         ({"num_nodes": 0}, "id out of range|differ in number|number of vertices"),
     ],
 )
