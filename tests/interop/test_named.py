@@ -159,7 +159,6 @@ def test_several_of_a_name_are_told_apart(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("pubmed", r"Fetch it once with PyG: torch_geometric\.datasets\.Planetoid\('ROOT', 'PubMed'\)\.$"),
-        ("mutag", r"torch_geometric\.datasets\.TUDataset\('ROOT', 'MUTAG'\)\.$"),
         ("Reddit", r"torch_geometric\.datasets\.Reddit\('ROOT/Reddit'\)\.$"),
         ("ogbn-arxiv", r"ogb\.nodeproppred\.NodePropPredDataset\('ogbn-arxiv', root='ROOT'\)\.$"),
         (

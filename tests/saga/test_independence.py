@@ -48,9 +48,7 @@ ROW_WISE: dict[str, Callable[[Layer, Edge], Tensor]] = {
     "batch norm": lambda layer, edge: layer.norm(edge.src),
     "transposed": lambda layer, edge: (layer.linear.weight @ edge.src.t()).t(),
     "rows second": lambda layer, edge: edge.src.t().reshape(-1).view(F_DIM, -1).t(),
-    "einsum": lambda layer, edge: torch.einsum("ef,ef->e", edge.src, edge.dst),
     "batched product": lambda layer, edge: (edge.src.view(-1, 2, 4) @ edge.dst.view(-1, 4, 2)).flatten(1),
-    "new zeros": lambda layer, edge: edge.src + edge.src.new_zeros(F_DIM),
     "pick by arange": lambda layer, edge: edge.src[torch.arange(len(edge.src)), 0][:, None],
     "in place on a copy": lambda layer, edge: edge.src.clone().mul_(2),
     "infinite": lambda layer, edge: edge.src / 0,
@@ -64,9 +62,7 @@ ROW_WISE: dict[str, Callable[[Layer, Edge], Tensor]] = {
 MIXING: dict[str, tuple[Callable[[Layer, Edge], Tensor], str]] = {
     "mean": (lambda layer, edge: edge.src - edge.src.mean(0), "mean"),
     "softmax over rows": (lambda layer, edge: torch.softmax(edge.src, 0), "_softmax"),
-    "cumsum": (lambda layer, edge: edge.src.cumsum(0), "cumsum"),
     "roll": (lambda layer, edge: edge.src.roll(1, 0), "roll"),
-    "sort": (lambda layer, edge: edge.src.sort(0).values, "sort"),
     "batch norm of a function": (
         lambda layer, edge: F.batch_norm(edge.src, None, None, training=True),
         "native_batch_norm",

@@ -116,10 +116,6 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
         ),
         ({"graph_labels": np.array([0])}, r"number of graphs is not clear: 1 rows, but there is no graph_ptr"),
         (
-            {"graph_ptr": np.array([0, 1, 3]), "graph_targets": np.array([1.0, np.nan])},
-            r"target is not finite: nan .*graph_targets, row 1.*leave the graph out of every split",
-        ),
-        (
             {"edge_index": np.array([[0, 1], [1, 3]]), "labels": np.array([0, 1, 1])},
             r"id out of range: 3, .*g\.npz, edge_index, row 1\)",
         ),
@@ -127,8 +123,6 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
         ({"edge_index": np.array([[0], [1], [2]])}, r"no edges: edge_index has the shape .*, expected \[2, E\]"),
         ({"edge_index": np.array([[0.5], [1]])}, r"float64 \[2, 1\], expected integers \[2, E\]"),
         ({"labels": np.array([{}], dtype=object)}, r"archive holds pickled objects: array 'labels'.*never does"),
-        ({"labels": np.array([[0, 2]] * 3)}, r"label out of range: \[0, 2\], but multi-label rows hold 0 and 1"),
-        ({"labels": np.array(["a", "b", "c"])}, r"<U1 \[3\], expected integers \[num_vertices\]"),
         ({"train_mask": np.array([0, 1, 1])}, r"int64 \[3\], expected a vector of booleans"),
         (
             {"features": np.zeros((2, 2)), "labels": np.array([0, 1, 0])},
@@ -141,13 +135,10 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
         ),
         ({"targets": np.array([0.5, 1e39, 1])}, r"target is not finite: 1e\+39.*beyond float32"),
         ({"targets": np.zeros((3, 1, 1))}, r"float64 \[3, 1, 1\], expected numbers \[num_vertices\], or"),
-        ({"targets": np.zeros((3, 0))}, r"float64 \[3, 0\], expected numbers \[num_vertices\], or"),
-        ({"targets": np.array([True, False, True])}, r"bool \[3\], expected numbers"),
         (
             {"labels": np.array([0, 0.5, 1])},
             r"0\.5 .*g\.npz, labels, row 1\)\. Values to predict in a regression are 'targets'",
         ),
-        ({"graph_ptr": np.array([0, 1, 3])}, r"an edge joins two graphs"),
         (
             {"edge_type": np.array([0])},
             r"data 'type' ends after 1 rows, and more edges follow .*g\.npz, edge_type\)",
@@ -163,17 +154,7 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
             {"train_mask": np.array([True, True, False]), "val_mask": np.array([False, True, False])},
             r"splits overlap: vertex 1 is in 'train' and in 'val'.*in archive g.npz, splits",
         ),
-        (
-            {"train_mask": np.array([True] * 3), "labels": np.array([0, -1, 1])},
-            r"a split holds vertices without a label: vertex 1 has label -1",
-        ),
-        ({"graph_ptr": np.array([0, 2, 1, 3])}, r"graph offsets decrease: 2 then 1"),
         ({"graph_ptr": np.array([0, 3.5])}, r"float64 \[2\], expected a vector of integers"),
-        ({"graph_ptr": np.array([[0, 3]])}, r"int64 \[1, 2\], expected a vector of integers"),
-        (
-            {"features": np.full((3, 2), np.longdouble("1e4000"))},
-            r"feature is not finite: inf in column 0, beyond float32.*row 0\)",
-        ),
     ],
 )
 def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
