@@ -1,9 +1,19 @@
+"""Random numbers by seed, whatever the threads."""
+
+from __future__ import annotations
+
 import numba
 import numpy as np
 import pytest
 import torch
 
+from sagann.errors import InputError
+from sagann.graph import Topology, edge_split, random_split
 from sagann.graph.random_numbers import GOLDEN, mix, normals, uniforms
+from sagann.graph.threads import pytorch_threads
+from sagann.partition import vertex_order
+from sagann.sampling import LinkSampler, NeighborSampler, hold_out_links
+from tests.graphs import labelled_graph
 
 
 def test_mix_is_splitmix64():
@@ -39,3 +49,46 @@ def test_seed_decides_and_threads_do_not(draw):
     finally:
         numba.set_num_threads(threads)
     assert not torch.equal(draw(6), first)
+
+
+@pytest.mark.parametrize("seed", [-(2**70), 2**64 + 3])
+def test_a_seed_of_one_draw_is_a_seed_of_all(seed: int) -> None:
+    graph = labelled_graph()
+    assert edge_split(graph.topology, seed=seed).train.num_edges > 0
+    assert NeighborSampler(graph.topology, [2], seed=seed).sample([1, 2]).num_edges > 0
+    assert len(LinkSampler(graph.topology, seed=seed).sample(torch.arange(3), torch.arange(3)).seeds) > 0
+    held = hold_out_links(graph, seed=seed, most=5)
+    same = hold_out_links(graph, seed=seed % 2**64, most=5)
+    assert torch.equal(held.links.src, same.links.src)
+    assert torch.equal(held.links.negatives, same.links.negatives)
+    split = random_split(graph, seed=seed)
+    assert torch.equal(split.splits["train"], random_split(graph, seed=seed % 2**64).splits["train"])
+    order = vertex_order(graph, "random", seed=seed)
+    assert torch.equal(order, vertex_order(graph, "random", seed=seed % 2**64))
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_parallel_loops_leave_the_number_of_threads_alone(three_threads: None) -> None:
+    ids = torch.randint(100, (300_000,))
+    Topology.from_coo(src=ids, dst=ids, num_src=100)
+    normals(1000, 10, seed=0, purpose=1)
+    assert torch.get_num_threads() == 3
+
+
+def test_what_numba_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(number: int) -> None:
+        raise ValueError("The threading layer requested 'x' is unknown to Numba.")
+
+    monkeypatch.setattr(numba, "set_num_threads", refuse)
+    with (
+        pytest.raises(InputError, match=r"layer requested 'x' is unknown .*Unset NUMBA_NUM_THREADS and"),
+        pytorch_threads(),
+    ):
+        pytest.fail("loops may not run")

@@ -1,13 +1,28 @@
+"""Topologies: built from edges, kept, copied and refused. However they come about, in-edges ascend by source, on which ties depend."""
+
+from __future__ import annotations
+
 import copy
 import io
 import pickle
+from collections.abc import Callable
 
 import pytest
+import scipy.sparse as sp
 import torch
 from hypothesis import given, strategies as st
 
 from sagann.errors import InputError, LayerError
-from sagann.graph import Topology, checks as checks_module
+from sagann.graph import (
+    Graph,
+    Topology,
+    add_inverse_edges,
+    checks as checks_module,
+    demo_graph,
+    rmat_graph,
+    symmetrise,
+)
+from sagann.interop import from_scipy
 from tests.graph.graphs import edges_of, graphs
 
 
@@ -258,3 +273,29 @@ def test_from_edge_index_is_from_coo_of_its_rows():
 def test_an_edge_index_of_another_form_is_refused(edge_index, message):
     with pytest.raises(InputError, match=message):
         Topology.from_edge_index(edge_index, 4)
+
+
+N, NUM_EDGES = 60, 900
+ENDS = torch.randint(N, (2, NUM_EDGES), generator=torch.Generator().manual_seed(3))
+
+
+def drawn() -> Graph:
+    data = {"type": torch.arange(NUM_EDGES) % 3}
+    return Graph(topology=Topology.from_coo(src=ENDS[0], dst=ENDS[1], num_src=N, edge_data=data), num_edge_types=3)
+
+
+BUILDERS: dict[str, Callable[[], Graph]] = {
+    "demo": demo_graph,
+    "rmat": lambda: rmat_graph(N, NUM_EDGES, seed=0),
+    "symmetrise": lambda: symmetrise(drawn()),
+    "add_inverse_edges": lambda: add_inverse_edges(drawn()),
+    "SciPy": lambda: from_scipy(sp.coo_matrix((torch.ones(NUM_EDGES), ENDS), shape=(N, N))),
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_in_edges_ascend_by_source(name: str) -> None:
+    topology = BUILDERS[name]().topology
+    edges = list(zip(topology.edge_dst().tolist(), topology.indices.tolist(), strict=True))
+    assert len(edges) > N
+    assert edges == sorted(edges)

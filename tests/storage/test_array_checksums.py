@@ -1,8 +1,9 @@
-"""Checksums of arrays: those of the manifest as long as the array holds what was verified, else those of its numbers."""
+"""Checksums: CRC-32 as zlib computes it; of arrays those of the manifest, as long as the array holds what was verified."""
 
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 from sagann.graph.feature_store import TensorRows
-from sagann.storage import array_checksums as module, npy, open_graph, save_graph
+from sagann.storage import array_checksums as module, crc32 as crc32_module, npy, open_graph, save_graph
 from sagann.storage.array_checksums import array_checksums
+from sagann.storage.crc32 import crc32
 from sagann.storage.verify import check_graph
 from tests.storage.conftest import make_graph
 
@@ -69,3 +71,22 @@ def test_a_store_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     content = rows.numpy().tobytes()
     expected = tuple(zlib.crc32(content[first : first + 40]) for first in range(0, len(content), 40))
     assert array_checksums(TensorRows(rows)) == array_checksums(rows) == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 17, 1_000_003])
+def test_checksums_are_those_of_zlib(size: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    assert crc32(data) == zlib.crc32(data)
+    for cut in (0, size // 3, size):
+        assert crc32(data[cut:], crc32(data[:cut])) == zlib.crc32(data)
+
+
+def test_unaligned_memory() -> None:
+    data = np.random.default_rng(0).integers(0, 256, 100_000, dtype=np.uint8)
+    assert [crc32(data[start:]) for start in range(64)] == [zlib.crc32(data[start:]) for start in range(64)]
+
+
+def test_without_isal_zlib_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert crc32_module._fastest() is not zlib.crc32
+    monkeypatch.setitem(sys.modules, "isal", None)
+    assert crc32_module._fastest() is zlib.crc32

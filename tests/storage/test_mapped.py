@@ -1,9 +1,11 @@
-"""Mapped: positioned reads give what the map holds, or are not offered."""
+"""Mapped: positioned reads give what the map holds, or are not offered; what is cached is known without reading."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 from sagann.errors import DatasetError
+from sagann.storage.file_cache import is_cached
 from sagann.storage.mapped import mapped_rows
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
@@ -85,3 +88,39 @@ def test_the_file_is_closed_with_its_reader(path: Path) -> None:
     assert descriptors() == before + 1
     del rows
     assert descriptors() == before
+
+
+BYTES = 4 << 20
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[int]:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(BYTES))
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.pread(descriptor, BYTES, 0)
+    # By the system itself, so that a cache that is never found is no reason to skip.
+    try:
+        os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except (AttributeError, OSError) as error:
+        pytest.skip(f"this system does not tell what is cached: {error}")
+    assert is_cached(descriptor, 0, BYTES)
+    yield descriptor
+    os.close(descriptor)
+
+
+def evict(file: int) -> None:
+    """The system lets go of what was written a moment ago when it likes to."""
+    for _ in range(200):
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        if not is_cached(file, 0, BYTES):
+            return
+        time.sleep(0.01)
+
+
+def test_a_file_that_was_read_is_cached_and_one_that_was_evicted_is_not(file: int) -> None:
+    evict(file)
+    assert not is_cached(file, 0, BYTES)
+    assert len(os.pread(file, BYTES, 0)) == BYTES
+    assert is_cached(file, 0, BYTES)

@@ -1,11 +1,22 @@
+"""Edges grouped by an end, rows sorted each by itself, and chunks counted: as NumPy and plain loops have them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+
 import numba
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch import Tensor
 
-from sagann.graph import counting_sort
+from sagann.graph import counting_sort, row_sort
+from sagann.graph.chunk_counts import chunk_counts
 from sagann.graph.counting_sort import counts_below, group_by_key, out_edges
+from sagann.graph.row_sort import sort_rows
+from tests.graphs import odd_topologies, random_topology
 
 
 def check(keys, num_keys, **dtypes):
@@ -88,3 +99,78 @@ def test_items_below_bounds_are_counted(items, bounds, dtype):
     counts = counts_below(items, bounds)
     assert counts.dtype == torch.int64
     assert counts.tolist() == [int((items < bound).sum()) for bound in bounds]
+
+
+Sort = Callable[[Tensor, Tensor, Tensor | None], None]
+
+
+def check_rows(lengths: list[int], ids: Tensor, sort: Sort = sort_rows) -> None:
+    indptr = torch.tensor([0, *np.cumsum(lengths)])
+    rows = np.repeat(np.arange(len(lengths)), lengths)
+    order = np.lexsort([ids.numpy(), rows])
+    expected = ids.numpy()[order]
+    for positions in (None, torch.arange(len(ids), dtype=torch.int32), torch.arange(len(ids))):
+        found = ids.clone()
+        sort(indptr, found, positions)
+        np.testing.assert_array_equal(found, expected)
+        if positions is not None:
+            np.testing.assert_array_equal(positions, order)
+
+
+@given(
+    st.lists(st.integers(0, 100), max_size=12),
+    st.sampled_from([1, 2, 300, 2**16, 2**24 + 1, 2**31 - 1, 2**31 + 7, 2**50]),
+    st.integers(0, 2**32 - 1),
+)
+def test_rows_short_and_long_with_ids_of_any_width(lengths: list[int], limit: int, seed: int) -> None:
+    drawn = np.random.default_rng(seed).integers(0, limit, sum(lengths))
+    for dtype in (torch.int32, torch.int64) if limit < 2**31 else (torch.int64,):
+        check_rows(lengths, torch.from_numpy(drawn).to(dtype))
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "lengths",
+    [[150_000], [0, 70_000, 0, 1, 2, 65, 70_000, 0], [7] * 20_000, [64, 65] * 1000],
+    ids=["one row", "two long", "many short", "around the limit"],
+)
+def test_by_several_threads(lengths: list[int], dtype: torch.dtype) -> None:
+    ids = torch.randint(0, 100_000, (sum(lengths),), generator=torch.Generator().manual_seed(0))
+    check_rows(lengths, ids.to(dtype))
+
+
+def test_the_sort_of_a_device_gives_the_same() -> None:
+    ids = torch.randint(0, 50, (400,), generator=torch.Generator().manual_seed(0))
+    check_rows([0, 5, 300, 0, 95, 0], ids, row_sort._sort_on_device)
+
+
+TOPOLOGIES = odd_topologies()
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("cuts", [(), (0, 1, 1)])
+def test_every_edge_counts_once(name: str, cuts: tuple[int, ...]) -> None:
+    topology = TOPOLOGIES[name]
+    bounds = (0, *cuts, topology.num_dst)
+    expected = torch.zeros(len(bounds) - 1, len(bounds) - 1, dtype=torch.int64)
+    for src, dst in zip(topology.indices.tolist(), topology.edge_dst().tolist(), strict=True):
+        expected[bisect_right(bounds, src) - 1, bisect_right(bounds, dst) - 1] += 1
+    assert torch.equal(chunk_counts(topology, bounds), expected)
+
+
+def test_threads_share_the_edges_of_a_larger_graph_and_many_intervals_are_counted() -> None:
+    topology = random_topology(700, 80_000)
+    counts = chunk_counts(topology, range(701))
+    assert torch.equal(counts.sum(0), topology.in_degrees())
+    assert torch.equal(counts.sum(1), topology.out_degrees())
+    assert torch.equal(chunk_counts(topology, (0, 300, 700))[0, 1], counts[:300, 300:].sum())
