@@ -70,14 +70,6 @@ def test_csr_holds_the_same_edges_by_source(graph):
     assert topology.csr() is csr
 
 
-def test_degrees_with_and_without_csr():
-    topology = example()
-    assert topology.in_degrees().tolist() == [1, 4, 1, 0]
-    assert topology.out_degrees().tolist() == [2, 1, 1, 2]
-    topology.csr()
-    assert topology.out_degrees().tolist() == [2, 1, 1, 2]
-
-
 def test_ids_are_wide_only_where_they_must_be():
     wide = Topology.from_coo(src=torch.tensor([2**31 + 5]), dst=torch.tensor([0]), num_src=2**31 + 6, num_dst=1)
     assert wide.indices.dtype == torch.int64

@@ -137,7 +137,7 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
         ({"targets": np.zeros((3, 1, 1))}, r"float64 \[3, 1, 1\], expected numbers \[num_vertices\], or"),
         (
             {"labels": np.array([0, 0.5, 1])},
-            r"0\.5 .*g\.npz, labels, row 1\)\. Values to predict in a regression are 'targets'",
+            r"label is not an integer: 0\.5 .*g\.npz, labels, row 1\)\. .*Values to predict in a regression are 'targets'",
         ),
         (
             {"edge_type": np.array([0])},
