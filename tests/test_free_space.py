@@ -6,17 +6,16 @@ import pytest
 
 from sagann import free_space
 from sagann.errors import InputError
-from sagann.free_space import Room, disk_of, free_disk_bytes, host_room, is_memory, memory
+from sagann.free_space import Room, disk_of, host_room, is_memory, memory
 
 GIB = 2**30
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders of the test in place of the system's."""
-    if request.function is not test_this_machine:
-        monkeypatch.setattr(free_space, "_PROC", tmp_path / "proc")
-        monkeypatch.setattr(free_space, "_CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(free_space, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(free_space, "_CGROUPS", tmp_path / "cgroup")
 
 
 def machine(tmp_path: Path, cgroup: str, files: dict[str, object]) -> None:
@@ -87,15 +86,6 @@ def test_what_does_not_fit_is_refused() -> None:
     assert str(caught.value) == (
         "the work does not fit the memory of cuda:0: at least 2.0 GiB are needed, 1.0 GiB are free (in here). Do less."
     )
-
-
-def test_this_machine() -> None:
-    found = memory()
-    assert found.usable_bytes is None or found.usable_bytes > 0
-
-
-def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
-    assert free_disk_bytes(tmp_path / "a" / "b") > 0
 
 
 def test_folders_that_lie_in_memory(tmp_path: Path) -> None:

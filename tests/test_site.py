@@ -107,22 +107,19 @@ def test_no_code_is_published() -> None:
 
 def test_docstrings_of_a_package_and_of_what_is_in_it_are_rewritten(tmp_path: Path) -> None:
     (tmp_path / "outer" / "inner").mkdir(parents=True)
-    text = '"""See :func:`one`."""\ndef one():\n    """As :class:`Two`."""\n'
-    for folder in ("outer", "outer/inner"):
-        (tmp_path / folder / "__init__.py").write_text(text)
-    extensions = griffe.load_extensions(_loaded("site_docstrings").Docstrings)
-    outer = griffe.load("outer", search_paths=[tmp_path], extensions=extensions)
-    for name in ("inner", "one", "inner.one"):
-        assert ":" not in outer[name].docstring.value
-    assert outer.docstring is not None
-    assert outer.docstring.value == "See ``one``."
-
-
-def test_docstrings_are_rewritten_for_the_site() -> None:
-    module = _loaded("site_docstrings")
     text = (
         "Sum of :class:`Edge`.\n\n.. math:: a + b\n\nArgs:\n    x: one.\nReturns:\n    It.\nExample:\n    >>> 1\n"
     )
-    assert module.rewritten(text) == (
-        "Sum of ``Edge``.\n\n```text\na + b\n```\n\nArgs:\n    x: one.\n\nReturns:\n    It.\n\nExamples:\n    >>> 1\n"
+    for folder in ("outer", "outer/inner"):
+        (tmp_path / folder / "__init__.py").write_text(f'"""{text}"""\ndef one():\n    """As :class:`Two`."""\n')
+    extensions = griffe.load_extensions(_loaded("site_docstrings").Docstrings)
+    outer = griffe.load("outer", search_paths=[tmp_path], extensions=extensions)
+    assert [outer[name].docstring.value for name in ("one", "inner.one")] == ["As ``Two``."] * 2
+    assert outer.docstring is not None
+    assert (
+        outer.docstring.value
+        == outer["inner"].docstring.value
+        == (
+            "Sum of ``Edge``.\n\n```text\na + b\n```\n\nArgs:\n    x: one.\n\nReturns:\n    It.\n\nExamples:\n    >>> 1"
+        )
     )

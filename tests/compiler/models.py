@@ -36,5 +36,4 @@ def captured(forward: Callable[..., Any]) -> ModelProgram:
 
 
 def plain(m: Any, hops: Any, x: Tensor) -> Tensor:
-    result: Tensor = m.second(hops[1], torch.relu(m.norm(m.first(hops[0], x))))
-    return result
+    return m.second(hops[1], torch.relu(m.norm(m.first(hops[0], x))))

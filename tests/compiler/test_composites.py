@@ -19,9 +19,7 @@ ENDS: dict[str, Callable[[Layer, Any], Any]] = {
     "mish": lambda _, e: F.mish(e.src * e.dst),
     "hardswish": lambda _, e: F.hardswish(e.src * e.dst),
     "elu": lambda _, e: F.elu(e.src * e.dst),
-    "sigmoid": lambda _, e: torch.sigmoid(e.src * e.dst),
     "sign": lambda _, e: torch.sign(e.src * e.dst),
-    "abs": lambda _, e: (e.src * e.dst).abs(),
     "root": lambda _, e: (e.src * e.dst) ** 0.5 + (e.src * e.dst) ** -0.5,
     "pow": lambda _, e: (e.src * e.dst) ** 3 + (e.src * e.dst) ** -1.0,
     "pow of zero": lambda _, e: 0.0 ** (e.src * e.dst),
@@ -29,16 +27,14 @@ ENDS: dict[str, Callable[[Layer, Any], Any]] = {
     "prelu": lambda m, e: F.prelu(e.src * e.dst, m.b.to(e.src.dtype)),
     "threshold": lambda _, e: F.threshold(e.src * e.dst, 0.1, 20),
     "hardshrink": lambda _, e: F.hardshrink(e.src * e.dst),
-    "softshrink": lambda _, e: F.softshrink(e.src * e.dst),
-    "ceil": lambda _, e: torch.ceil(e.src * e.dst),
-    "trunc": lambda _, e: torch.trunc(e.src * e.dst),
     "round": lambda _, e: torch.round(e.src * e.dst),
     "logsumexp": lambda _, e: torch.logsumexp(e.src * e.dst / 1e4, -1, keepdim=True) * e.dst,
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("dialect", ["naive", "cpu"])
+@pytest.mark.parametrize(
+    ("dialect", "dtype"), [("naive", torch.float64), pytest.param("cpu", torch.float32, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", ENDS)
 def test_ends_of_the_range_are_those_of_pytorch(name: str, dialect: Any, dtype: torch.dtype) -> None:
     ends = [torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 0.5, -1.0, 2.0, 1e4, -1e4]
@@ -64,14 +60,12 @@ KINKS: dict[str, Callable[[Layer, Any], Any]] = {
     "hardswish": lambda _, e: F.hardswish(e.src * e.dst) + F.hardswish(e.src + e.dst),
     "clamp": lambda _, e: (e.src * e.dst).clamp(-3, 3) + (e.src + e.dst).clamp_min(1),
     "threshold": lambda _, e: F.threshold(e.src * e.dst, 1, 20) + F.threshold(e.src + e.dst, 0, -3),
-    "hardshrink": lambda _, e: F.hardshrink(e.src * e.dst, 3) + F.hardshrink(e.src + e.dst, 0),
     "softshrink": lambda _, e: F.softshrink(e.src * e.dst, 3) + F.softshrink(e.src + e.dst, 0),
     "prelu": lambda m, e: F.prelu(e.src * e.dst, m.v) * e.src,
     "rounded halves": lambda _, e: e.src * (torch.round(e.src * e.dst / 2) + torch.ceil((e.src - e.dst) / 2) - torch.trunc((e.src + e.dst) / 2) * e.dst),
     "logsumexp": lambda _, e: torch.logsumexp(e.src * e.dst, 1, keepdim=True) * e.src,
     "norm": lambda _, e: (e.src * e.dst).norm(dim=1, keepdim=True) * e.src,
     "norm of order 1": lambda _, e: (e.src * e.dst).norm(1, dim=1, keepdim=True) * e.src,
-    "norm of order 3": lambda _, e: (e.src * e.dst).norm(3, dim=1, keepdim=True) * e.src,
     "norm of order 1/2": lambda _, e: (e.src * e.dst).norm(0.5, dim=1, keepdim=True) * e.src,
     "norm of order inf": lambda _, e: (e.src * e.dst).norm(float("inf"), dim=1, keepdim=True) * e.src,
     "norm of order 0": lambda _, e: (e.src * e.dst).norm(0, dim=1, keepdim=True) * e.src,

@@ -1,19 +1,28 @@
-"""The frontier between the work of vertices and the work of edges."""
+"""What leaves the edges: hoisting along the cheapest cut, maps that commute, are split, and are shared by both ends."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, strategies as st
 
+from sagann.compiler.classify import verify
+from sagann.compiler.commute import commute, scale_last
 from sagann.compiler.hoist import hoist
-from sagann.compiler.rewrite import gather_of
-from sagann.nn import GAT, GatedGCN
+from sagann.compiler.min_cut import min_cut
+from sagann.compiler.operators import GATHER
+from sagann.compiler.rewrite import gather_of, linear_parts
+from sagann.compiler.split_concat import split_concat
+from sagann.nn import GAT, GCN, GIN, CommNet, GatedGCN
 from sagann.runtime.in_memory.engine import CompiledEngine
-from tests.compiler.graphs import traced
-from tests.compiler.layers import Layer, program_of
-from tests.graphs import odd_topologies
+from sagann.saga import using_engine
+from tests.compiler.graphs import targets, traced
+from tests.compiler.layers import Layer, assert_compiles_right, program_of
+from tests.graphs import odd_topologies, topology_of
 
 
 def read(layer: Any, dim: int = 4, **options: bool) -> list[str]:
@@ -70,12 +79,167 @@ def test_an_operator_of_others_is_costly_whatever_its_name() -> None:
     assert read(Layer(edge)) != ["src", "data"]
 
 
-def test_matrices_on_edges_are_transposed_before_the_pass() -> None:
+def widths_gathered(module: Any) -> list[int]:
+    return [node.meta["val"].shape[-1] for node in module.graph.nodes if node.target is GATHER]
+
+
+@pytest.mark.parametrize(
+    ("layer", "gathered"),
+    [
+        (GCN(8, 4), 4),
+        (GCN(4, 8), 4),
+        (CommNet(8, 4), 4),
+        (GIN(8, 6), 8),
+        (GatedGCN(8, 4), 8),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, torch.nn.Module) else str(value),
+)
+def test_the_narrower_row_travels(layer: Any, gathered: int) -> None:
+    dim = next(p for p in layer.parameters() if p.ndim == 2).shape[1]
+    module = traced(layer, dim)
+    notes = commute(module, keep_constant=False)
+    verify(module)
+    assert widths_gathered(module) == [gathered]
+    assert len(notes) == (gathered != dim)
+
+
+def test_a_map_that_widens_in_apply_edge_goes_last() -> None:
+    module = traced(Layer(lambda m, e: F.linear(e.src, m.wide.T) * e.data[:, None]), 6)
+    assert widths_gathered(module) == [8]
+    (note,) = commute(module, keep_constant=False)
+    verify(module)
+    assert widths_gathered(module) == [6]
+    assert "6 features travel, not 8" in note.text
+
+
+def test_what_is_gathered_from_constant_rows_stays_free_of_parameters() -> None:
+    module = traced(GCN(8, 4), 8)
+    assert commute(module, keep_constant=True) == []
+    module = traced(Layer(lambda m, e: F.linear(e.src, m.w)))
+    (note,) = commute(module, keep_constant=True)
+    assert "the gather is constant" in note.text
+
+
+def test_what_a_parameter_scales_beside_constant_rows_is_mapped_first() -> None:
+    module = traced(GIN(8, 4), 8)
+    (note,) = commute(module, keep_constant=True)
+    assert "4 features travel, not 8" in note.text
+    (note,) = scale_last(module)
+    verify(module)
+    assert "scaled afterwards" in note.text
+    operands = [node.args[0] for node in module.graph.nodes if linear_parts(node)]
+    assert [row.meta["place"] for row in operands if row.op == "placeholder"] == ["src", "dst"]
+    assert commute(traced(GIN(8, 6), 8), keep_constant=True) == []
+
+
+def test_with_many_sources_no_map_moves_to_them() -> None:
+    assert commute(traced(GCN(8, 4), 8), keep_constant=False, map_first=False) == []
+
+
+@pytest.mark.parametrize("accumulator", ["max", "min"])
+def test_only_linear_accumulators_commute(accumulator: str) -> None:
+    layer = Layer(None, lambda m, v, a: F.linear(a, m.w[:1]), accumulator=accumulator)
+    assert commute(traced(layer), keep_constant=False) == []
+
+
+@pytest.mark.parametrize(
+    "vertex",
+    [lambda m, v, a: F.linear(a.relu(), m.w[:1]), lambda m, v, a: F.linear(a, m.w[:1]) + a[:, :1]],
+    ids=["not linear", "read twice"],
+)
+def test_a_gather_with_another_reader_stays(vertex: Any) -> None:
+    assert commute(traced(Layer(None, vertex)), keep_constant=False) == []
+
+
+def test_a_linear_map_of_a_concatenation_is_split() -> None:
+    module = traced(Layer(lambda m, e: torch.tanh(F.linear(torch.cat([e.src, e.dst], -1), m.wide, m.wide[:, 0]))))
+    assert "linear" in targets(module, "edge")
+    (note,) = split_concat(module)
+    verify(module)
+    assert note.kind == "split"
+    assert targets(module, "edge") == ["add", "tanh"]
+    assert targets(module, "src") == ["linear", "add"]
+    assert targets(module, "dst") == ["linear"]
+
+
+def test_what_is_the_same_in_every_row_joins_a_term_of_one_end() -> None:
+    def edge(m: Layer, e: Any) -> torch.Tensor:
+        ones = torch.ones_like(e.src[:, :1])
+        return torch.tanh(F.linear(torch.cat([ones, e.dst, ones, e.src[:, :2]], -1), m.wide))
+
+    module = traced(Layer(edge))
+    (note,) = split_concat(module)
+    verify(module)
+    assert note.text.endswith("(constant, dst, src)")
+    assert targets(module, "edge") == ["add", "tanh"]
     topology = odd_topologies()["skewed"]
-    layer = Layer(lambda m, e: F.linear(torch.relu(e.src + e.dst), m.wide[:, :4], m.wide[:, 0]))
-    program = program_of(layer, topology, torch.randn(topology.num_src, 4), CompiledEngine(dialect="naive"))
-    assert program.edges.function is not None
-    assert "permute" not in {op.op for op in program.edges.function.ops}
-    (matrix,) = (given for given in program.edges.function.inputs if len(given.shape) == 2)
-    assert matrix.side == "param"
-    assert matrix.shape == (4, 6)
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert_compiles_right(Layer(edge).double(), topology, x)
+
+
+def test_a_concatenation_of_one_end_is_left_alone() -> None:
+    assert split_concat(traced(Layer(lambda m, e: F.linear(torch.cat([e.src, e.src], -1), m.wide)))) == []
+
+
+RANDOM: dict[str, Any] = {
+    "dropout": lambda m, e: F.linear(e.src, F.dropout(m.w)) - F.linear(e.dst, F.dropout(m.w)),
+    "drawn": lambda m, e: (
+        e.src @ torch.randn(4, 4, dtype=e.src.dtype) - e.dst @ torch.randn(4, 4, dtype=e.src.dtype)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_two_random_parameters_are_not_one(name: str) -> None:
+    topology = topology_of([(vertex, vertex) for vertex in range(5)], 5)
+    layer, x = Layer(RANDOM[name]), torch.randn(5, 4)
+    assert program_of(layer, topology, x, CompiledEngine()).shared == ()
+    with using_engine(CompiledEngine()):
+        assert (layer(topology, x).abs() > 0.01).any()
+
+
+def test_a_projection_of_both_ends_is_computed_for_sources_alone() -> None:
+    topology = topology_of([(0, 1), (1, 2), (2, 0)], 3)
+    layer = Layer(lambda m, e: torch.tanh(F.linear(e.src, m.w) + F.linear(e.dst, m.w)))
+    program = program_of(layer, topology, torch.randn(3, 4), CompiledEngine())
+    ((destinations, sources),) = program.shared
+    assert sources in program.src.outputs
+    assert destinations not in program.dst.outputs
+
+
+def test_different_projections_of_the_ends_are_not_shared() -> None:
+    topology = topology_of([(0, 1), (1, 2), (2, 0)], 3)
+    layer = Layer(lambda m, e: torch.tanh(F.linear(e.src, m.w) + F.linear(e.dst, m.w.t())))
+    assert program_of(layer, topology, torch.randn(3, 4), CompiledEngine()).shared == ()
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[dict[int, int], dict[int, list[int]], set[int]]:
+    size = draw(st.integers(1, 7))
+    costs = {node: draw(st.integers(0, 5)) for node in range(size)}
+    operands = {node: draw(st.lists(st.integers(0, node - 1), unique=True)) if node else [] for node in range(size)}
+    return costs, operands, draw(st.sets(st.integers(0, size - 1), min_size=1))
+
+
+def separates(chosen: set[int], operands: dict[int, list[int]], readers: set[int]) -> bool:
+    pending = [node for node in readers if node not in chosen]
+    while pending:
+        node = pending.pop()
+        if not operands[node]:
+            return False
+        pending += [operand for operand in operands[node] if operand not in chosen]
+    return True
+
+
+@given(graphs())
+def test_the_cut_is_the_cheapest(graph: tuple[dict[int, int], dict[int, list[int]], set[int]]) -> None:
+    costs, operands, readers = graph
+    chosen = min_cut(costs, operands, readers)
+    subsets = itertools.chain.from_iterable(itertools.combinations(costs, count) for count in range(len(costs) + 1))
+    cheapest = min(sum(costs[n] for n in subset) for subset in subsets if separates(set(subset), operands, readers))
+    assert separates(chosen, operands, readers)
+    assert sum(costs[node] for node in chosen) == cheapest
+
+
+def test_of_equal_cuts_the_one_near_the_reader_is_taken() -> None:
+    assert min_cut({"x": 4, "y": 4}, {"x": [], "y": ["x"]}, {"y"}) == {"y"}

@@ -26,7 +26,6 @@ FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "constant's pow": lambda _, e: 2.0 ** (e.src * e.dst),
     "divide": lambda _, e: e.src / (e.dst.abs() + 1) + 1 / (e.data[:, None] + 1),
     "alpha": lambda _, e: torch.add(e.src, e.dst, alpha=3) + torch.sub(e.dst, e.src, alpha=0.5) + torch.rsub(e.dst, e.src),
-    "alpha by position": lambda _, e: torch.ops.aten.add.Scalar(e.src * e.dst, 3, 2) + torch.ops.aten.sub.Scalar(e.src + e.dst, 3, 2),
     "constants compared": lambda _, e: e.src * e.dst * (torch.full((len(e.src), 1), 2.0) > 2.5) + e.src * e.dst * F.hardtanh(torch.full((len(e.src), 1), 0.5), -3, 3),
     "masks compared": lambda _, e: e.src * ((e.src > 0) > (e.dst > 0)) + e.dst * ((e.src > 0) <= (e.dst > 0)) * 2,
     "data of a tensor": lambda m, e: e.src * e.dst.data + e.dst * m.v.data,
@@ -37,7 +36,6 @@ FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "exp": lambda _, e: torch.exp(e.src - e.dst) + torch.expm1(e.dst * e.src),
     "log": lambda _, e: torch.log(e.src.abs() + e.dst.abs() + 0.5) + torch.log1p((e.src * e.dst).abs()),
     "roots": lambda _, e: torch.sqrt((e.src * e.dst).abs() + 0.1) + torch.rsqrt((e.src + e.dst).abs() + 0.1),
-    "reciprocal": lambda _, e: torch.reciprocal(e.src.abs() + e.dst.abs() + 1) + (e.src * e.dst).square(),
     "trigonometry": lambda _, e: torch.sin(e.src * e.dst) + torch.cos(e.src + e.dst) + torch.tan(e.src - e.dst),
     "rounding": lambda _, e: torch.floor(e.src * e.dst) * e.src + torch.sign(e.src - e.dst) * e.dst,
     "rounded": lambda _, e: torch.ceil(e.src * e.dst) * e.src + torch.trunc(e.src - e.dst) * e.dst + torch.round(e.src + e.dst) * e.src,
@@ -72,9 +70,7 @@ FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "heads": lambda _, e: ((e.src.view(-1, 2, 2) * e.dst.view(-1, 2, 2)).sum(-1).unsqueeze(-1) * e.src.view(-1, 2, 2)).flatten(1),
     "three dimensions": lambda _, e: e.src.view(-1, 2, 2) * e.dst.view(-1, 2, 2),
     "permuted": lambda _, e: (e.src.view(-1, 2, 2) * e.dst.view(-1, 2, 2)).transpose(1, 2).reshape(-1, 4) + (e.src.view(-1, 2, 2) + e.dst.view(-1, 2, 2)).permute(0, 2, 1).flatten(1),
-    "one dimension transposed": lambda _, e: (e.src * e.dst).sum(-1).t() + (e.src + e.dst).sum(-1).transpose(0, -1),
     "slices": lambda _, e: torch.cat([(e.src * e.dst)[:, 1:], (e.src + e.dst)[:, ::2], (e.src * e.dst)[:, 3:4]], 1),
-    "strided slices": lambda _, e: (e.src * e.dst)[:, 1::2] + (e.src * e.dst)[:, ::3],
     "select": lambda _, e: (e.src * e.dst)[:, 1] + (e.src * e.dst).select(1, -1),
     "stack": lambda _, e: torch.stack([e.src * e.dst, e.src + e.dst], 1),
     "split": lambda _, e: (lambda parts: parts[0] * parts[1])((e.src * e.dst).chunk(2, 1)),
@@ -83,7 +79,6 @@ FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "expand": lambda m, e: m.v.expand(len(e.src), 4) * e.src + (e.src * e.dst).sum(-1, keepdim=True).expand(-1, 4),
     "squeeze": lambda _, e: (e.src * e.dst).sum(-1, keepdim=True).squeeze(-1).unsqueeze(1) * e.src,
     "zeros": lambda _, e: torch.zeros(len(e.src), 4, dtype=e.src.dtype) + e.src * e.dst,
-    "ones like": lambda _, e: torch.ones_like(e.src * e.dst) + e.src.new_zeros(4) + torch.full_like(e.dst, 2) * e.src,
     "cast": lambda _, e: (e.src > e.dst).to(e.src.dtype) * e.src * e.dst + (e.src * e.dst).double(),
     "dot product": lambda _, e: torch.einsum("ef,ef->e", e.src, e.dst)[:, None] * e.src,
     "small products": lambda _, e: (e.src.view(-1, 2, 2) @ e.dst.view(-1, 2, 2)).flatten(1),
@@ -93,11 +88,9 @@ FUSED: dict[str, Callable[[Layer, Any], Any]] = {
     "map of a difference": lambda m, e: F.linear(torch.cat([e.dst, e.src - e.dst], -1), m.wide, m.wide.sum(1)),
     "cross product": lambda m, e: torch.cross(e.src[:, 1:], e.dst[:, :3], dim=1) + torch.linalg.cross(e.dst[:, 1:], m.v[:3].expand(len(e.src), 3)),
     "maps as sums of products": lambda m, e: torch.einsum("ei, oi -> eo", e.src * e.dst, m.w) + torch.einsum("bhi,io->bho", (e.src - e.dst).view(-1, 2, 2), m.w[:2]).sum(1),
-    "a list of factors": lambda m, e: torch.einsum("ni,oi->no", [e.src * e.dst, m.w]),
     "one matrix of heads": lambda m, e: ((e.src * e.dst).view(-1, 2, 2) @ m.w[:2]).sum(1),
     "RMS norm": lambda m, e: F.rms_norm(e.src * e.dst, (4,), m.v) + F.rms_norm(e.src + e.dst, (4,), eps=0.1),
     "made empty": lambda m, e: (lambda out: out.copy_(e.src * e.dst))(e.src.new_empty(len(e.src), 4)),
-    "map to a number": lambda m, e: (torch.tanh(e.src + e.dst) @ m.v)[:, None] * e.src,
     "addmm": lambda m, e: torch.addmm(m.v, e.src * e.dst, m.w, beta=2, alpha=0.5),
     "in place on a copy": lambda _, e: (e.src * e.dst).mul_(2).add_(e.src),
     "hoisted": lambda m, e: torch.sigmoid(e.src @ m.w + F.linear(e.dst, m.w, m.v)) * e.src,
@@ -115,8 +108,14 @@ def test_a_fused_layer_equals_the_naive_one(name: str) -> None:
     assert program.edges.function is not None, program.notes
 
 
+IN_KERNELS = ("parameters", "softmax over features", "heads", "slices", "edge network", "hoisted")
+"""tests/kernels has each operation of a kernel."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize(
+    "name", [name if name in IN_KERNELS else pytest.param(name, marks=pytest.mark.thorough) for name in FUSED]
+)
 def test_generated_kernels_give_the_same(name: str) -> None:
     topology = odd_topologies()["skewed"]
     x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -143,8 +142,10 @@ SOFTMAX: dict[str, Callable[[Layer, Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("graph", odd_topologies())
-@pytest.mark.parametrize("name", SOFTMAX)
+@pytest.mark.parametrize(
+    ("name", "graph"),
+    [*((name, "skewed") for name in SOFTMAX), *(("two heads", graph) for graph in odd_topologies())],
+)
 def test_softmax(name: str, graph: str) -> None:
     topology = odd_topologies()[graph]
     layer = Layer(SOFTMAX[name], accumulator="softmax").double()
@@ -191,8 +192,9 @@ def why_not_fused(
     return next((note.text for note in notes if note.kind == "not fused"), None)
 
 
-@pytest.mark.parametrize("dialect", ["naive", pytest.param("cpu", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize(
+    ("dialect", "dtype"), [("naive", torch.int32), pytest.param("cpu", torch.int64, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", WITH_INTEGERS)
 def test_integer_data_is_computed_with_as_in_pytorch(name: str, dtype: torch.dtype, dialect: str) -> None:
     assert why_not_fused(Layer(WITH_INTEGERS[name]), dtype, dialect) is None
@@ -206,7 +208,7 @@ def test_an_operator_without_an_integer_form_is_not_fused(name: str) -> None:
     assert "on integers has no fused form" in reason
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16], ids=str)
 def test_narrow_integers_are_not_fused(dtype: torch.dtype) -> None:
     reason = why_not_fused(Layer(lambda _, e: e.src * e.data[:, None]), dtype)
     assert reason == f"values of type {dtype} have no fused form; convert them to int64 or a floating type"
@@ -214,11 +216,9 @@ def test_narrow_integers_are_not_fused(dtype: torch.dtype) -> None:
 
 CONSTANTS: dict[str, Callable[[Layer, Any], Any]] = {
     "alike in six digits": lambda _, e: torch.where((e.data >= 1_700_000_000) & (e.data < 1_700_003_600), 2.0, 1.0)[:, None] * e.src,
-    "beyond single precision": lambda _, e: (e.data == 2**53 + 1)[:, None] * e.src,
     "close floats": lambda _, e: e.src * 1.0000001 + e.dst * 1.0000002,
     "nan": lambda _, e: torch.where(e.src > e.dst, e.src, float("nan")),
     "signs of zeros": lambda _, e: 1 / torch.where(e.src > e.dst, 0.0 * e.dst.abs(), -0.0 * e.dst.abs()),
-    "infinities": lambda _, e: torch.where(e.src > e.dst, e.src, float("-inf")) + torch.where(e.src > 0, 0.0, float("inf")),
 }  # fmt: skip
 
 
@@ -229,9 +229,7 @@ def test_constants_are_what_they_are(name: str, dialect: str) -> None:
     times = torch.arange(topology.num_edges) * 1000 + 1_700_000_000 - 3000
     times[::3] = 2**53 + torch.arange(len(times[::3])) % 3
     topology = topology.with_edge_data(weight=times)
-    layer = Layer(
-        CONSTANTS[name], accumulator="max" if name in ("nan", "infinities", "signs of zeros") else "sum"
-    ).double()
+    layer = Layer(CONSTANTS[name], accumulator="max" if name in ("nan", "signs of zeros") else "sum").double()
     x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with using_engine(NaiveEngine()):
         expected = layer(topology, x)
@@ -241,8 +239,7 @@ def test_constants_are_what_they_are(name: str, dialect: str) -> None:
     assert program_of(layer, topology, x, engine).edges.function is not None
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("dialect", ["naive", "cpu"])
+@pytest.mark.parametrize(("dialect", "dtype"), [("naive", torch.float16), ("cpu", torch.bfloat16)])
 def test_half_precision_is_compared_with_rounded_numbers(dtype: torch.dtype, dialect: str) -> None:
     topology = odd_topologies()["skewed"]
     data = torch.full((topology.num_edges,), 0.1, dtype=dtype)
@@ -281,7 +278,6 @@ HEADS_FIRST: dict[str, Callable[[Layer, Any], Any]] = {
     "heads before rows": lambda _, e: (e.src.view(-1, 2, 2).transpose(0, 1) * e.dst.view(-1, 2, 2).transpose(0, 1)).sum(-1).t(),
     "maps of heads": lambda m, e: F.linear(e.src.view(-1, 2), m.w[:2, :2]).view(-1, 4) * torch.tanh(F.linear(e.dst.view(-1, 2), m.w[:2, :2])).view(-1, 4),
     "chunks of a map": lambda m, e: torch.sigmoid(F.linear(e.dst, m.w).chunk(2, 1)[0] + F.linear(e.src, m.w).chunk(2, 1)[1]),
-    "chunks of heads": lambda m, e: e.src.view(-1, 2).chunk(2, 1)[0].view(-1, 2) * e.dst[:, :2],
 }  # fmt: skip
 
 
@@ -366,19 +362,7 @@ def test_no_map_moves_where_types_are_promoted(narrow: bool) -> None:
     torch.testing.assert_close(actual[1], expected[1], rtol=1e-5, atol=1e-4)
 
 
-def test_parts_of_several_types_are_concatenated_before_a_map() -> None:
-    layer = Layer(lambda m, e: F.linear(torch.cat([e.src.float(), e.dst], 1), m.wide[:4])).double()
-    topology = odd_topologies()["skewed"]
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
-    expected = results(NaiveEngine(), layer, topology, x)
-    actual = results(CompiledEngine(dialect="naive"), layer, topology, x, expected[2])
-    torch.testing.assert_close(actual[0], expected[0], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(actual[1], expected[1], rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "vertex", [lambda m, v, a: v * 2, lambda m, v, a: v * m.v, lambda m, v, a: torch.ones(len(v), 2, dtype=v.dtype)]
-)
+@pytest.mark.parametrize("vertex", [lambda m, v, a: v * m.v, lambda m, v, a: torch.ones(len(v), 2, dtype=v.dtype)])
 def test_what_reads_nothing_gathered_runs_as_written(vertex: Callable[..., Any]) -> None:
     topology = odd_topologies()["skewed"]
     layer = Layer(lambda _, e: e.src * e.dst, vertex).double()
@@ -410,7 +394,6 @@ def test_rows_that_take_too_many_registers_at_once_are_not_fused(monkeypatch: py
     # Where each feature depends on itself alone, rows of any width are done tile by tile.
     assert why_not_fused(Layer(lambda _, edge: edge.src * edge.dst), dim=7) is None
     reason = why_not_fused(Layer(lambda _, edge: edge.src / (edge.src - edge.dst).norm(dim=1, keepdim=True)), dim=7)
-    assert reason is not None
     assert reason.startswith(
         "a row on the edges has 7 features, of which an operator reads others than its own; up to 6"
     )

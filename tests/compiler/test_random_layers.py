@@ -153,6 +153,7 @@ def check(
 ACCUMULATORS = st.sampled_from(["sum", "mean", "max", "min", "softmax", "concat"])
 
 
+@settings(max_examples=25)
 @given(
     expressions, expressions, st.sampled_from(VERTEX), ACCUMULATORS, topologies(), st.integers(0, 99), st.booleans()
 )

@@ -22,36 +22,10 @@ from tests.compiler.layers import assert_compiles_right
 from tests.graphs import odd_topologies
 
 
-class Typed(SagaLayer):
-    edge_data = "type"
-
-    def __init__(self, num_types: int, accumulator: str) -> None:
-        super().__init__()
-        self.accumulator = accumulator
-        self.maps = nn.Parameter(torch.randn(num_types, 4, 3))
-        self.gate = nn.Linear(4, 3)
-
-    def apply_edge(self, edge: Edge) -> Tensor:
-        mapped = typed_linear(torch.tanh(edge.src), edge.data, 2 * self.maps)
-        return torch.sigmoid(self.gate(edge.dst)) * mapped + edge.src[:, :3]
-
-
 def program(layer: SagaLayer, engine: CompiledEngine) -> Any:
     found = engine.program(layer, torch.zeros(3, 4).double().requires_grad_(), torch.zeros(3, dtype=torch.int64))
     assert found is not None
     return found
-
-
-@pytest.mark.parametrize("graph", odd_topologies())
-@pytest.mark.parametrize("num_types", [1, 2, 3])
-@pytest.mark.parametrize("accumulator", ["sum", "mean", "max"])
-def test_a_typed_layer_equals_the_naive_one(accumulator: str, num_types: int, graph: str) -> None:
-    topology = odd_topologies(types=num_types)[graph]
-    layer = Typed(num_types, accumulator).double()
-    x = torch.randn(topology.num_src, 4, dtype=torch.float64)
-    engine = assert_compiles_right(layer, topology, x)
-    made = program(layer, engine)
-    assert made.edges.function is not None, made.notes
 
 
 @pytest.mark.parametrize("num_types", [1, 3])
@@ -65,10 +39,9 @@ def test_a_map_of_what_typed_maps_gave(num_types: int) -> None:
     assert_compiles_right(Narrowed(4, num_types).double(), topology, x)
 
 
-@pytest.mark.parametrize("num_types", [1, 3])
-def test_ggnn_is_fused(num_types: int) -> None:
-    topology = odd_topologies(types=num_types)["skewed"]
-    layer = GGNN(4, num_types).double()
+def test_ggnn_is_fused() -> None:
+    topology = odd_topologies(types=3)["skewed"]
+    layer = GGNN(4, 3).double()
     x = torch.randn(topology.num_src, 4, dtype=torch.float64)
     engine = assert_compiles_right(layer, topology, x)
     assert program(layer, engine).edges.function is not None
@@ -157,7 +130,7 @@ def rows(topology: Topology, dim: int = 4) -> Tensor:
     return torch.randn(topology.num_src, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(drawn(), st.sampled_from(ORDERS), st.booleans())
 def test_a_random_typed_layer_equals_the_naive_one(
     layer_and_topology: tuple[Drawn, Topology], order: Any, fuse: bool
@@ -167,23 +140,14 @@ def test_a_random_typed_layer_equals_the_naive_one(
     assert_compiles_right(layer, topology, rows(topology), engine=CompiledEngine(dialect="naive", options=options))
 
 
-@pytest.mark.thorough
-@settings(max_examples=12)
-@given(drawn(), st.sampled_from(ORDERS))
-def test_a_random_typed_layer_in_generated_kernels(layer_and_topology: tuple[Drawn, Topology], order: Any) -> None:
-    layer, topology = layer_and_topology
-    engine = CompiledEngine(options=CompilerOptions(typed_maps=order))
-    assert_compiles_right(layer, topology, rows(topology), engine=engine)
-
-
 @pytest.mark.parametrize("graph", odd_topologies())
 @pytest.mark.parametrize("num_types", [1, 2, 5])
-@pytest.mark.parametrize("accumulator", ["sum", "mean"])
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max"])
 @pytest.mark.parametrize("order", ORDERS)
 def test_both_orders_equal_the_naive_layer(order: Any, accumulator: str, num_types: int, graph: str) -> None:
     topology = odd_topologies(types=min(num_types, 3))[graph]
     layer = Drawn(num_types, "source", "of both", "row * number", "map", accumulator).double()
-    # Generating kernels takes seconds; those of other numbers of types are tried above.
+    # Generating kernels takes seconds.
     dialect = "auto" if num_types == 2 and graph in ("no edges", "skewed") else "naive"
     engine = CompiledEngine(dialect=dialect, options=CompilerOptions(typed_maps=order))
     assert_compiles_right(layer, topology, rows(topology), engine=engine)
@@ -217,14 +181,12 @@ def compiled(combined: str, accumulator: str = "sum", number: str = "of both", *
     return made
 
 
-@pytest.mark.parametrize("combined", ["row", "row * number", "number * row", "row / number"])
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize(
+    ("combined", "number"), list(zip(["row", "row * number", "number * row", "row / number"], NUMBERS, strict=True))
+)
 def test_what_is_linear_in_the_mapped_row_may_be_mapped_last(number: str, combined: str) -> None:
     made = compiled(combined, number=number)
-    assert made.typed is not None
     assert made.typed.order == "first"
-    assert made.maps_last is not None
-    assert made.maps_last.typed is not None
     assert made.maps_last.typed.order == "last"
     assert made.maps_last.edges.function is not None
 
@@ -266,7 +228,6 @@ def test_a_mean_in_half_precision_is_not_taken_of_sums() -> None:
     layer = Drawn(2, "source", "of both", "row", "accum", "mean").half()
     x, types = torch.zeros(3, 4).half().requires_grad_(), torch.zeros(3, dtype=torch.int64)
     made = CompiledEngine().program(layer, x, types)
-    assert made is not None
     assert made.maps_last is None
 
 
@@ -276,21 +237,18 @@ def test_a_mean_in_half_precision_is_not_taken_of_sums() -> None:
 def test_what_is_not_linear_in_it_is_mapped_first(combined: str, accumulator: str) -> None:
     assert compiled(combined, accumulator).maps_last is None
     forced = compiled(combined, accumulator, typed_maps="last")
-    assert forced.typed is not None
     assert forced.typed.order == "first"
 
 
 def test_the_order_can_be_told() -> None:
     first, last = (compiled("row", typed_maps=order) for order in ("first", "last"))
-    assert first.typed is not None
     assert first.typed.order == "first"
     assert first.maps_last is None
-    assert last.typed is not None
     assert last.typed.order == "last"
     assert last.maps_last is None
     assert compiled("row", commute=False, typed_maps="last").typed == first.typed
     with pytest.raises(ValueError, match="typed_maps is 'best' in CompilerOptions, expected one of cheaper, first"):
-        CompilerOptions(typed_maps="best")  # type: ignore[arg-type]
+        CompilerOptions(typed_maps="best")
 
 
 def test_both_orders_and_their_bytes_are_explained() -> None:

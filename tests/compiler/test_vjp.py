@@ -1,92 +1,20 @@
-"""The derived backward against autograd through the plain pass."""
+"""The derived backward takes few passes, which read what they need."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
-from torch import fx
+import torch.nn.functional as F
+from torch import Tensor
 
-from sagann.compiler.program import EdgeWork, Stage
-from sagann.compiler.vjp import Backward, adjoints, backward_passes
-from sagann.kernels.accumulators import ACCUMULATORS, Gathering, gathering
-from sagann.kernels.edge import builder as edge_builder, naive
-from sagann.kernels.edge.function import EdgeFunction, Output
-from sagann.runtime.in_memory.edge_pass import gather_fused
+from sagann.compiler.vjp import backward_passes
+from sagann.kernels.edge.function import EdgeFunction
+from sagann.runtime.in_memory.engine import CompiledEngine
+from tests.compiler.layers import Layer, assert_compiles_right, program_of
 from tests.graphs import odd_topologies
-from tests.kernels.edge.functions import Builder, arrays_of, attention, functions, gated
-from tests.tolerances import assert_close, largest
-
-TOPOLOGIES = odd_topologies()
-REDUCTIONS: list[Any] = ["sum", "max", "min", "softmax", "edge"]
-
-
-EDGE_ROWS = Gathering(messages=((replace(ACCUMULATORS["concat"], is_sized=False),),))
-"Rows of edges as they are, without padding."
-
-
-def reduced(function: EdgeFunction, reduce: Any) -> EdgeFunction:
-    """The same function with one output, reduced at the destinations."""
-    values = function.outputs[0].values
-    if reduce == "softmax" and len(values) == 1:
-        reduce = "sum"
-    return EdgeFunction(
-        inputs=function.inputs,
-        ops=function.ops,
-        outputs=(Output(reduce=reduce, values=values if reduce == "softmax" else values[-1:]),),
-        at="dst",
-    )
-
-
-def work(function: EdgeFunction) -> EdgeWork:
-    names = tuple(given.name for given in function.inputs)
-    stage = Stage(module=fx.GraphModule({}, fx.Graph()), inputs=names, outputs=("message",))
-    return EdgeWork(
-        stage=stage,
-        sides=tuple(given.side for given in function.inputs),
-        gathering=EDGE_ROWS if function.outputs[0].reduce == "edge" else gathering(function.outputs[0].reduce),
-        dtype=torch.float64,
-        function=function,
-        why_not="",
-        backward=Backward(function),
-        tensor_bytes=0,
-        random=function.random,
-        extremum_of_source=False,
-    )
-
-
-def check(function: EdgeFunction, name: str, dialect: Any = naive) -> None:
-    topology = TOPOLOGIES[name]
-    leaves = {name: array.requires_grad_() for name, array in arrays_of(function, topology).items()}
-    torch.manual_seed(0)
-    actual = gather_fused(work(function), topology, list(leaves.values()), dialect)
-    torch.manual_seed(0)
-    seed = int(torch.randint(2**31, ())) if function.random else 0
-    expected = naive.run(function, topology, leaves, seed=seed)[0]
-    assert_close(actual, expected)
-    upstream = torch.randn_like(expected)
-    if not expected.requires_grad:
-        return
-    mine = torch.autograd.grad(actual, list(leaves.values()), upstream, materialize_grads=True)
-    other = torch.autograd.grad(expected, list(leaves.values()), upstream, materialize_grads=True)
-    for a, b in zip(mine, other, strict=True):
-        # Some gradients are zero but for rounding (the softmax of equal values), so all are held to the largest.
-        assert_close(a, b, scale=largest(*other, expected, upstream))
-
-
-@settings(max_examples=150)
-@given(functions(), st.sampled_from(REDUCTIONS), st.sampled_from(sorted(TOPOLOGIES)))
-def test_random_functions(function: EdgeFunction, reduce: Any, name: str) -> None:
-    check(reduced(function, reduce), name)
-
-
-@pytest.mark.parametrize("name", TOPOLOGIES)
-def test_known_functions(name: str) -> None:
-    check(reduced(gated(7, torch.float64), "sum"), name)
-    check(reduced(attention(3, 4, torch.float64), "softmax"), name)
+from tests.kernels.edge.functions import Builder
 
 
 def pair() -> EdgeFunction:
@@ -117,9 +45,15 @@ def test_as_few_passes_as_there_are_sides(wanted: tuple[int, ...], passes: list[
 
 
 def test_narrow_gradients_of_wide_rows_are_handed_on() -> None:
-    function = reduced(attention(3, 32, torch.float64), "softmax")
-    wanted = [given.name for given in function.inputs if given.side != "edge"]
-    made = backward_passes(function, wanted)
+    def attention(_: Layer, edge: Any) -> tuple[Tensor, Tensor]:
+        return F.leaky_relu(edge.src[:, :3] + edge.dst[:, :3], 0.2), edge.src.view(-1, 3, 32)
+
+    topology = odd_topologies()["skewed"]
+    layer = Layer(attention, lambda m, v, a: a.flatten(1), accumulator="softmax").double()
+    x = torch.randn(topology.num_src, 96, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect="naive"))
+    function = program_of(layer, topology, x, engine).edges.function
+    made = backward_passes(function, [given.name for given in function.inputs if given.side != "edge"])
     assert [(step.function.at, [output.reduce for output in step.function.outputs]) for step in made] == [
         ("src", ["sum", "sum", "edge"]),
         ("dst", ["sum"]),
@@ -129,35 +63,8 @@ def test_narrow_gradients_of_wide_rows_are_handed_on() -> None:
     assert made[0].results[-1] == handed.name
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
-def test_gradients_that_are_handed_on(name: str) -> None:
-    check(reduced(attention(3, 32, torch.float64), "softmax"), name)
-
-
-def test_a_pass_reads_only_what_it_needs() -> None:
-    function = pair()
-    (step,) = backward_passes(function, [function.inputs[0].name])
-    assert {given.name for given in step.function.inputs} == {given.name for given in function.inputs[1:]} | {
-        "grad"
-    }
-
-
 def test_an_input_that_only_comparisons_read_has_no_gradient() -> None:
     make = Builder()
     src, dst = make.input("src", (3,)), make.input("dst", (3,))
     function = make.function(("sum", make.op("where", make.op("gt", src, dst), dst, 0.5)))
     assert backward_passes(function, [src]) == ()
-
-
-def test_gradients_come_in_the_order_that_they_are_asked_for() -> None:
-    function = pair()
-    names = [given.name for given in function.inputs]
-    for wanted in (names, names[::-1]):
-        b = edge_builder.Builder(function.inputs, function.ops)
-        assert list(adjoints(b, function, {function.ops[-1].name: "src0"}, wanted)) == wanted
-
-
-def test_a_backward_is_derived_once() -> None:
-    backward = Backward(pair())
-    wanted = (backward.forward.inputs[0].name,)
-    assert backward.passes(wanted) is backward.passes(wanted)

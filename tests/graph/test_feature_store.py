@@ -1,4 +1,4 @@
-"""Feature stores: the rows of tensors, and of stores that users write."""
+"""Feature stores: the rows of tensors, and of stores that users write; constant where their owner says so."""
 
 from __future__ import annotations
 
@@ -113,4 +113,27 @@ def test_a_store_without_weak_references_says_so() -> None:
         __slots__ = ("dtype", "num_rows", "row_shape", "rows", "slice")
 
     with pytest.raises(InputError, match=r"does not support weak references.*in Slotted.*__weakref__"):
-        declare_constant(Slotted())  # type: ignore[type-var]
+        declare_constant(Slotted())
+
+
+def test_a_graph_declares_its_features() -> None:
+    features = torch.ones(4, 2)
+    assert not is_constant(features)
+    graph = graph_of(features)
+    assert is_constant(features)
+    other = sparse()
+    replace(graph, features=other)
+    assert is_constant(other)
+
+
+def test_what_is_computed_of_them_is_not_constant() -> None:
+    features = graph_of(torch.ones(4, 2)).features
+    assert not is_constant(torch.dropout(features, 0.5, True))
+    assert not is_constant(features[:2])
+
+
+def test_features_that_learn_are_not_constant() -> None:
+    features = torch.ones(4, 2, requires_grad=True)
+    graph_of(features)
+    assert not is_constant(features)
+    assert not is_constant(declare_constant(torch.ones(2)).requires_grad_())

@@ -1,15 +1,17 @@
+"""Graphs: their fields, their checks, and their task."""
+
+from __future__ import annotations
+
 import copy
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
-import sagann.graph
 from sagann.errors import InputError
 from sagann.graph import Graph, Topology, for_task, subgraph, validate_graph
+from sagann.graph.task import left_out, tasks_of, without_others
 from tests.graph.graphs import make_graph, sparse
 
 
@@ -84,25 +86,6 @@ def test_targets_are_one_or_several_numbers_per_vertex():
         example(targets=[1.0, 2.0, 3.0])
 
 
-def test_hops_are_the_same_topology():
-    graph = example()
-    assert all(hop is graph.topology for hop in graph.hops(3))
-    assert len(graph.hops(3)) == 3
-    assert graph.hops(0) == []
-
-
-def test_with_topology_shares_the_vertices():
-    graph = example()
-    other = graph.with_topology(make_graph([], 3).topology)
-    assert other.num_edges == 0
-    assert other.features is graph.features
-
-
-def test_a_graph_is_immutable():
-    with pytest.raises(AttributeError):
-        example().name = "other"
-
-
 def test_to_moves_everything():
     moved = example(features=sparse(torch.eye(3)), graph_ptr=torch.tensor([0, 1, 3])).to("meta")
     tensors = [moved.topology.indices, moved.features, moved.labels, moved.graph_ptr, *moved.splits.values()]
@@ -122,12 +105,6 @@ def test_copies_and_pickles_are_the_same_graph(again):
     assert copy.copy(graph).features is graph.features
 
 
-def test_repr_says_the_sizes():
-    assert repr(example(graph_ptr=torch.tensor([0, 1, 3]))) == (
-        "Graph(num_vertices=3, num_edges=2, num_features=5, num_classes=2, num_graphs=2)"
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -141,15 +118,6 @@ def test_repr_says_the_sizes():
             "features and vertices differ in number: 2 rows, 3 vertices (in graph 'toy'). Pass one row per vertex.",
         ),
         (
-            {"labels": torch.zeros(4, dtype=torch.int64)},
-            "labels and vertices differ in number: 4 rows, 3 vertices (in graph 'graph'). Pass one row per vertex.",
-        ),
-        (
-            {"splits": {"val": torch.zeros(2, dtype=torch.bool)}},
-            "split_val and vertices differ in number: 2 rows, 3 vertices (in graph 'graph'). "
-            "Pass one row per vertex.",
-        ),
-        (
             {"splits": {"val": torch.tensor([0, 2])}},
             "split_val and vertices differ in number: 2 rows, 3 vertices (in graph 'graph'). Pass a mask of all vertices, not vertex "
             "ids: mask = torch.zeros(3, dtype=torch.bool); mask[ids] = True.",
@@ -160,18 +128,6 @@ def test_sizes_that_do_not_fit_are_refused(changes, message):
     with pytest.raises(InputError) as error:
         example(**changes)
     assert str(error.value) == message
-
-
-def test_every_exported_name_exists():
-    for name in sagann.graph.__all__:
-        assert getattr(sagann.graph, name).__doc__ or name == "SPLIT_NAMES"
-    with pytest.raises(AttributeError, match=r"module 'sagann\.graph' has no attribute 'nothing'"):
-        _ = sagann.graph.nothing
-
-
-def test_importing_the_graph_does_not_import_numba():
-    program = "import sys, sagann.graph; sys.exit('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -224,11 +180,81 @@ def test_other_features_labels_and_splits():
     assert torch.equal(graph.with_features(features).features, features)
     assert graph.with_features(features).topology is graph.topology
     assert graph.with_features(None).num_features == 0
-    assert graph.with_labels(torch.tensor([4, -1, 0])).num_classes == 5
-    assert graph.with_labels(torch.tensor([-1, -1, -1])).num_classes == 0
     assert graph.with_labels(torch.tensor([0, 1, 0]), num_classes=7).num_classes == 7
-    assert graph.with_labels(torch.zeros(3, 4, dtype=torch.uint8)).num_classes == 4
-    assert graph.with_labels(None).num_classes == 0
     assert graph.with_splits({"val": mask}).splits == {"val": mask}
     with pytest.raises(InputError, match="a list, expected Tensor"):
         graph.with_features([1, 2, 3])
+
+
+EMPTY = Graph(topology=make_graph([], 3).topology, name="toy")
+LABELS = replace(EMPTY, labels=torch.tensor([0, 1, -1]), num_classes=2)
+MULTI = replace(EMPTY, labels=torch.zeros(3, 4, dtype=torch.uint8), num_classes=4)
+TARGETS = replace(EMPTY, targets=torch.zeros(3))
+WHOLE = replace(
+    EMPTY,
+    graph_ptr=torch.tensor([0, 1, 3]),
+    graph_labels=torch.zeros(2, 3, dtype=torch.uint8),
+    num_graph_classes=3,
+    graph_targets=torch.zeros(2),
+)
+BOTH = replace(LABELS, targets=torch.zeros(3, 2))
+
+
+def test_tasks_are_those_of_labels_and_targets() -> None:
+    found = [tasks_of(graph) for graph in (EMPTY, LABELS, MULTI, TARGETS, BOTH, WHOLE)]
+    assert found == [
+        (),
+        ("classification",),
+        ("multi-label",),
+        ("regression",),
+        ("classification", "regression"),
+        ("graph-multi-label", "graph-regression"),
+    ]
+
+
+def test_one_task_is_kept() -> None:
+    for graph in (EMPTY, LABELS, MULTI, TARGETS):
+        assert for_task(graph) is graph
+    regression = for_task(BOTH, "regression")
+    assert (regression.labels, regression.num_classes, regression.num_targets) == (None, 0, 2)
+    classification = for_task(BOTH, "classification")
+    assert (classification.targets, classification.num_classes) == (None, 2)
+    assert for_task(LABELS, "classification") is LABELS
+    assert without_others(BOTH, None) is BOTH
+
+
+@pytest.mark.parametrize(
+    ("graph", "task", "message"),
+    [
+        (BOTH, None, r"labels of 2 classes and 2 targets per vertex, and no task is named .*classification or regression: TrainConfig\(task"),
+        (LABELS, "regression", r"the task does not fit the graph: task 'regression', graph 'toy' has labels of 2 classes .*Choose classification\."),
+        (EMPTY, "regression", r"neither labels nor targets .*Give the graph labels or targets"),
+        (WHOLE, "regression", r"graph 'toy' has labels of 3 classes of graphs, several per graph and 1 target per graph .*Choose graph-multi-label or graph-reg"),
+        (TARGETS, "graph-regression", r"task 'graph-regression', graph 'toy' has 1 target per vertex .*Choose regression\."),
+        (BOTH, "clustering", r"unknown task: 'clustering', expected one of .*link-prediction \(in here\)"),
+    ],
+)  # fmt: skip
+def test_a_task_that_does_not_fit_is_refused_with_both_values(graph: Graph, task: str | None, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        for_task(graph, task, where="here")
+
+
+def test_what_a_task_leaves_out_is_said() -> None:
+    assert left_out(BOTH, "classification") == (
+        "Graph 'toy' also has 2 targets per vertex; the task 'classification' does not use them."
+    )
+    assert left_out(BOTH, "regression") == (
+        "Graph 'toy' also has labels of 2 classes; the task 'regression' does not use them."
+    )
+    assert [left_out(LABELS, "classification"), left_out(BOTH, None)] == ["", ""]
+    assert left_out(WHOLE, "graph-regression") == (
+        "Graph 'toy' also has labels of 3 classes of graphs, several per graph; the task 'graph-regression' does not use them."
+    )
+
+
+def test_of_a_task_on_graphs_only_their_answers_are_kept() -> None:
+    everything = replace(WHOLE, labels=LABELS.labels, num_classes=2, targets=torch.zeros(3))
+    kept = for_task(everything, "graph-regression")
+    assert tasks_of(kept) == ("graph-regression",)
+    assert (kept.num_classes, kept.num_graph_classes, kept.answers.unit) == (0, 0, "graph")
+    assert for_task(everything, "classification").answers.unit == "vertex"

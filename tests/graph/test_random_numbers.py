@@ -1,9 +1,19 @@
+"""Random numbers by seed, whatever the threads."""
+
+from __future__ import annotations
+
 import numba
 import numpy as np
 import pytest
 import torch
 
-from sagann.graph.random_numbers import GOLDEN, below, key_of, mix, normals, stream_of, uniforms, unit
+from sagann.errors import InputError
+from sagann.graph import Topology, edge_split, random_split
+from sagann.graph.random_numbers import GOLDEN, mix, normals, uniforms
+from sagann.graph.threads import pytorch_threads
+from sagann.partition import vertex_order
+from sagann.sampling import LinkSampler, NeighborSampler, hold_out_links
+from tests.graphs import labelled_graph
 
 
 def test_mix_is_splitmix64():
@@ -16,34 +26,6 @@ def test_mix_is_splitmix64():
     assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
-def test_keys_differ_by_seed_and_purpose():
-    keys = {int(key_of(seed, purpose)) for seed in range(-50, 50) for purpose in range(10)}
-    assert len(keys) == 1000
-
-
-def test_counters_of_a_key_count_in_order():
-    numbers = range(5)
-    keys = {int(key_of(0, purpose, a, b)) for purpose in numbers for a in numbers for b in numbers}
-    keys |= {int(key_of(0, purpose, a)) for purpose in numbers for a in numbers}
-    assert len(keys) == 150
-
-
-@pytest.mark.parametrize("end", [1, 3, 2**20, 2**31 - 1, 2**53 - 1, 2**62])
-def test_numbers_below_a_limit_reach_from_0_to_the_limit(end):
-    largest = int(below(np.uint64(2**64 - 1), end))
-    assert int(below(np.uint64(0), end)) == 0
-    assert end - max(1, end >> 52) <= largest < end
-
-
-def test_streams_differ_by_item():
-    assert len({int(stream_of(key_of(0, 0), np.uint64(item))) for item in range(1000)}) == 1000
-
-
-def test_unit_lies_in_the_half_open_interval():
-    assert unit(np.uint64(0)) == 0
-    assert 0.9999 < unit(np.uint64(2**64 - 1)) < 1
-
-
 def test_normals_are_standard_normal():
     sample = normals(200, 501, seed=3, purpose=1).double()
     assert sample.shape == (200, 501)
@@ -53,11 +35,6 @@ def test_normals_are_standard_normal():
     assert abs(sample.var() - 1) < 5 * (2 / size) ** 0.5
     assert abs((sample**4).mean() - 3) < 5 * (96 / size) ** 0.5
     assert abs((sample[:, 1:] * sample[:, :-1]).mean()) < 5 / size**0.5
-
-
-def test_uniforms_fill_the_interval_evenly():
-    counts = torch.histc(uniforms(100_000, seed=1, purpose=0), bins=10, min=0, max=1)
-    assert (counts - 10_000).abs().max() < 5 * 9_000**0.5
 
 
 @pytest.mark.parametrize(
@@ -74,6 +51,44 @@ def test_seed_decides_and_threads_do_not(draw):
     assert not torch.equal(draw(6), first)
 
 
-def test_nothing_to_draw():
-    assert normals(0, 4, seed=0, purpose=0).shape == (0, 4)
-    assert len(uniforms(0, seed=0, purpose=0)) == 0
+@pytest.mark.parametrize("seed", [-(2**70), 2**64 + 3])
+def test_a_seed_of_one_draw_is_a_seed_of_all(seed: int) -> None:
+    graph = labelled_graph()
+    assert edge_split(graph.topology, seed=seed).train.num_edges > 0
+    assert NeighborSampler(graph.topology, [2], seed=seed).sample([1, 2]).num_edges > 0
+    assert len(LinkSampler(graph.topology, seed=seed).sample(torch.arange(3), torch.arange(3)).seeds) > 0
+    held = hold_out_links(graph, seed=seed, most=5)
+    same = hold_out_links(graph, seed=seed % 2**64, most=5)
+    assert torch.equal(held.links.src, same.links.src)
+    assert torch.equal(held.links.negatives, same.links.negatives)
+    split = random_split(graph, seed=seed)
+    assert torch.equal(split.splits["train"], random_split(graph, seed=seed % 2**64).splits["train"])
+    order = vertex_order(graph, "random", seed=seed)
+    assert torch.equal(order, vertex_order(graph, "random", seed=seed % 2**64))
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_parallel_loops_leave_the_number_of_threads_alone(three_threads: None) -> None:
+    ids = torch.randint(100, (300_000,))
+    Topology.from_coo(src=ids, dst=ids, num_src=100)
+    normals(1000, 10, seed=0, purpose=1)
+    assert torch.get_num_threads() == 3
+
+
+def test_what_numba_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(number: int) -> None:
+        raise ValueError("The threading layer requested 'x' is unknown to Numba.")
+
+    monkeypatch.setattr(numba, "set_num_threads", refuse)
+    with (
+        pytest.raises(InputError, match=r"layer requested 'x' is unknown .*Unset NUMBA_NUM_THREADS and"),
+        pytorch_threads(),
+    ):
+        pytest.fail("loops may not run")

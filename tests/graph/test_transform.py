@@ -1,16 +1,19 @@
+"""Graphs with other edges, weights or features."""
+
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given
+from hypothesis import given, strategies as st
+from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.graph import Graph
+from sagann.graph import Graph, Topology
+from sagann.graph.normalise import normalise, normalise_features
 from sagann.graph.transform import add_inverse_edges, add_self_loops, coalesce, remove_self_loops, symmetrise
 from tests.graph.graphs import edges_of, graphs, make_graph
-
-# PyG compiles parts of itself as TorchScript when it is imported, and torch warns of that.
-pyg = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
 def check_unchanged_vertices(before: Graph, after: Graph):
@@ -41,20 +44,6 @@ def test_add_self_loops_adds_only_missing_ones(graph):
     had = {s for s, d in edges_of(graph) if s == d}
     assert sorted(added) == sorted(set(range(graph.num_vertices)) - had)
     assert add_self_loops(looped, fill={"number": -1}) is looped
-
-
-@pyg
-@pytest.mark.peers
-@given(graphs(typed=False, weighted=True))
-def test_add_self_loops_equals_pyg_after_coalesce(graph):
-    from torch_geometric.utils import add_remaining_self_loops
-
-    graph = coalesce(graph)
-    topology = graph.topology
-    edge_index = torch.stack([topology.indices.long(), topology.edge_dst().long()])
-    index, weight = add_remaining_self_loops(edge_index, topology.edge_data["weight"], 1.0, graph.num_vertices)
-    expected = sorted(zip(index[0].tolist(), index[1].tolist(), weight.tolist(), strict=True))
-    assert sorted(edges_of(add_self_loops(graph, fill={"number": 0}), "weight")) == expected
 
 
 def test_new_self_loops_get_a_type_of_their_own():
@@ -122,19 +111,6 @@ def test_coalesce_keeps_types_apart_and_the_first_of_other_data(graph):
     assert got == sorted(expected.items())
 
 
-@given(graphs(typed=False, weighted=False))
-def test_symmetrise_equals_scipy(graph):
-    n = graph.num_vertices
-    both = symmetrise(graph)
-    check_unchanged_vertices(graph, both)
-    ones = np.ones(graph.num_edges)
-    matrix = sp.coo_matrix((ones, (graph.topology.edge_dst(), graph.topology.indices)), shape=(n, n)).tocsr()
-    matrix = ((matrix + matrix.T) > 0).tocsr()
-    matrix.sort_indices()
-    np.testing.assert_array_equal(both.topology.indptr, matrix.indptr)
-    np.testing.assert_array_equal(both.topology.indices, matrix.indices)
-
-
 @given(graphs(weighted=True, typed=True))
 def test_symmetrise_mirrors_missing_edges_only(graph):
     both = symmetrise(graph)
@@ -166,14 +142,123 @@ def test_inverse_edges_of_an_untyped_graph_are_refused():
     )
 
 
-@pytest.mark.parametrize("transform", [add_self_loops, remove_self_loops, coalesce, symmetrise])
-def test_a_graph_without_vertices_stays_empty(transform):
-    assert transform(make_graph([], 0)).num_edges == 0
+# PyG compiles parts of itself as TorchScript when it is imported, and torch warns of that.
+pyg = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
-def test_several_graphs_keep_their_boundaries():
-    graph = make_graph([(0, 1), (2, 3)], 4)
-    graph = Graph(topology=graph.topology, graph_ptr=torch.tensor([0, 2, 4]), graph_names=("a", "b"))
-    both = symmetrise(graph)
-    assert both.graph_ptr is graph.graph_ptr
-    assert both.graph_names == ("a", "b")
+@pyg
+@pytest.mark.peers
+@given(graphs(typed=False))
+def test_symmetric_equals_pyg_gcn_norm(graph):
+    from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+    graph = add_self_loops(graph, fill={"number": 0})
+    topology = graph.topology
+    edge_index = torch.stack([topology.indices.long(), topology.edge_dst().long()])
+    weight = topology.edge_data.get("weight")
+    expected = gcn_norm(
+        edge_index,
+        None if weight is None else weight.double(),
+        graph.num_vertices,
+        add_self_loops=False,
+        dtype=torch.float64,
+    )[1]
+    got = normalise(graph, "symmetric", dtype=torch.float64).topology.edge_data["weight"]
+    torch.testing.assert_close(got, expected, rtol=1e-13, atol=0)
+    single = normalise(graph, "symmetric").topology.edge_data["weight"]
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single, expected.float(), rtol=1e-6, atol=0)
+
+
+@given(graphs())
+def test_row_weights_sum_to_one(graph):
+    topology = normalise(graph, "row", dtype=torch.float64).topology
+    sums = torch.zeros(graph.num_vertices, dtype=torch.float64)
+    sums.index_add_(0, topology.edge_dst(), topology.edge_data["weight"])
+    torch.testing.assert_close(sums, (topology.in_degrees() > 0).double())
+
+
+def test_a_source_without_in_edges_gives_zero_and_no_infinity():
+    graph = make_graph([(0, 1), (1, 2)], 4)
+    assert edges_of(normalise(graph, "symmetric"), "weight") == [(0, 1, 0.0), (1, 2, 1.0)]
+    assert edges_of(normalise(graph, "row"), "weight") == [(0, 1, 1.0), (1, 2, 1.0)]
+
+
+def test_weights_that_cancel_give_zero():
+    graph = make_graph([(0, 1), (1, 1)], 2, weight=torch.tensor([1.0, -1.0]))
+    assert edges_of(normalise(graph, "row"), "weight") == [(0, 1, 0.0), (1, 1, 0.0)]
+
+
+def test_a_negative_degree_is_refused():
+    graph = make_graph([(0, 1), (1, 0)], 2, weight=torch.tensor([1.0, -2.5]))
+    with pytest.raises(InputError) as error:
+        normalise(graph, "symmetric")
+    assert str(error.value) == (
+        "symmetric normalisation of a negative degree: the weights into vertex 0 sum to -2.5, at least 0 is needed "
+        "(in graph 'graph'). Use 'row', or weights that are not negative."
+    )
+
+
+def test_an_unknown_normalisation_is_refused():
+    with pytest.raises(InputError) as error:
+        normalise(make_graph([], 1), "column")
+    assert str(error.value) == (
+        "unknown normalisation: 'column', expected one of symmetric, row (in normalise). Choose one of these."
+    )
+
+
+def graph_with(features: Tensor | None, num_vertices: int | None = None) -> Graph:
+    n = len(features) if features is not None else num_vertices or 1
+    topology = Topology(indptr=torch.zeros(n + 1, dtype=torch.int64), indices=torch.zeros(0).int(), num_src=n)
+    return Graph(topology=topology, features=features)
+
+
+def sparse(features: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return features.to_sparse_csr()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_csr])
+def test_rows_sum_to_one_and_zero_rows_stay_zero(dtype: torch.dtype, layout: torch.layout) -> None:
+    features = torch.tensor([[1, 0, 3], [0, 0, 0], [0.5, 0, 0], [1, 1, 2]], dtype=dtype)
+    expected = torch.tensor([[0.25, 0, 0.75], [0, 0, 0], [1, 0, 0], [0.25, 0.25, 0.5]], dtype=dtype)
+    found = normalise_features(graph_with(features if layout == torch.strided else sparse(features))).features
+    assert found.dtype == dtype
+    assert found.layout == layout
+    assert torch.equal(found.to_dense(), expected)
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=3),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_magnitudes_sum_to_one_whatever_the_signs(rows: list[list[float]]) -> None:
+    features = torch.tensor(rows, dtype=torch.float64)
+    dense = normalise_features(graph_with(features)).features
+    csr = normalise_features(graph_with(sparse(features))).features
+    assert csr is not None
+    sums = dense.abs().sum(dim=1)
+    wanted = (features.abs().sum(dim=1) > 0).double()
+    torch.testing.assert_close(sums, wanted, rtol=1e-12, atol=0)
+    torch.testing.assert_close(csr.to_dense(), dense, rtol=1e-12, atol=0)
+    assert torch.equal(dense.sign(), features.sign())
+
+
+def test_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = torch.rand(17, 5, generator=torch.Generator().manual_seed(1))
+    whole = normalise_features(graph_with(features)).features
+    monkeypatch.setattr("sagann.graph.checks.CHECKED_AT_ONCE", 12)
+    sliced = normalise_features(graph_with(features)).features
+    assert whole is not None
+    assert sliced is not None
+    assert torch.equal(whole, sliced)
+
+
+def test_without_features_is_refused() -> None:
+    with pytest.raises(InputError, match=r"no features to normalise: features are None \(in graph 'graph'\)"):
+        normalise_features(graph_with(None, 3))

@@ -56,6 +56,20 @@ def mlp(in_dim: int = WIDTH, out_dim: int = WIDTH) -> nn.Module:
     return nn.Sequential(nn.Linear(in_dim, WIDTH), nn.ReLU(), nn.Linear(WIDTH, out_dim))
 
 
+class Own(pyg.MessagePassing):
+    """A layer of one's own, which adds up mapped rows of sources."""
+
+    def __init__(self, aggr: str = "add") -> None:
+        super().__init__(aggr=aggr)
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.propagate(edge_index, x=self.map(x))
+
+    def message(self, x_j: Tensor) -> Tensor:
+        return x_j
+
+
 class Plain(nn.Module):
     """One layer, called with rows and edges."""
 
@@ -70,14 +84,14 @@ class Plain(nn.Module):
 class Weighted(Plain):
     """One layer, called with the edges' weights as well."""
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:  # type: ignore[override]
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Any:
         return self.conv(x, edge_index, edge_weight)
 
 
 class Attributed(Plain):
     """One layer, called with the edges' features as well."""
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Any:  # type: ignore[override]
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Any:
         return self.conv(x, edge_index, edge_attr)
 
 
@@ -159,8 +173,7 @@ def assert_as_in_pyg(
     expected, slopes = values_and_gradients(lambda x: twin(x, edges, **more), twin, graph.features)
 
     def in_memory(ours: Any, prepared: Graph, x: Tensor) -> Tensor:
-        out: Tensor = ours(prepared.hops(ours.num_hops), x)
-        return out
+        return ours(prepared.hops(ours.num_hops), x)
 
     found, own_slopes = values_and_gradients(lambda x: (run or in_memory)(ours, prepared, x), model, graph.features)
     assert_close(found, expected)
@@ -223,5 +236,4 @@ class Encoded(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         encoded = self.encoder(edge_attr)
         x = self.conv(x, edge_index, 2 * encoded - edge_attr[:, :1])
-        out: Tensor = self.again(x, edge_index, (encoded * self.scale).sigmoid())
-        return out
+        return self.again(x, edge_index, (encoded * self.scale).sigmoid())

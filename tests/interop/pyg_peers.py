@@ -63,8 +63,7 @@ class OneLayer(nn.Module):
         edge_type: Any = None,
     ) -> Tensor:
         stored = {"edge_weight": edge_weight, "edge_attr": edge_attr, "edge_type": edge_type}
-        out: Tensor = self.conv(**{name: read(x, edge_index, stored) for name, read in self.readers.items()})
-        return out
+        return self.conv(**{name: read(x, edge_index, stored) for name, read in self.readers.items()})
 
 
 class Call:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,6 @@ def test_homogeneous_graph(tmp_path: Path, form: str, file: str) -> None:
     assert (graph.name, graph.num_vertices, graph.num_classes, graph.num_features) == ("small", 4, 3, 4)
     assert graph.topology.indices.tolist() == [3, 0, 1]
     assert graph.topology.edge_data["weight"].tolist() == [3.0, 1.0, 2.0]
-    assert graph.labels is not None
     assert graph.labels.tolist() == [2, 0, -1, 1]
     assert graph.splits["train"].tolist() == [True, False, False, True]
     assert set(graph.splits) == {"train", "val"}
@@ -90,7 +88,6 @@ def test_a_set_in_two_parts(tmp_path: Path) -> None:
     np.save(folder / "more_y.npy", np.array([[1]]))
     graph = imported(folder)
     assert graph.splits["train"].tolist() == [True, False, True, True]
-    assert graph.labels is not None
     assert graph.labels.tolist() == [2, 0, 1, 1]
 
 
@@ -104,7 +101,6 @@ def test_a_set_in_two_parts(tmp_path: Path) -> None:
             [[0, 1, 1]],
             r"labels of the sets differ in form: rows have shape \[3\], but those of .*train_y\.npy \[\]",
         ),
-        ("val_y.npy", [0, 1], r"labels and seeds differ in number: labels \[2\], 1 seeds .*val_y\.npy\)"),
         ("val.npy", [7], r"split 'val': vertex id out of range: 7.*val\.npy, row 0\)"),
     ],
 )
@@ -141,10 +137,6 @@ def test_edge_types_are_integers(tmp_path: Path, types: list[Any], form: str) ->
         ("name: feat, format: numpy", "name: feat, format: torch", r"format 'torch' of 'x\.npy'.*may run code"),
         ("- num: 4", "- num: 3", r"source id out of range: 3|split 'train': vertex id out of range: 3"),
         ("num_classes: 3", "num_classes: 2", r"label out of range: 2, but there are 2 classes"),
-        ("path: edges.csv", "path: absent.csv", r"file not found: .*absent\.csv"),
-        ("graph:", "gruph:", r"'graph' is missing or not a mapping"),
-        ("dataset_name: small", "a: [", r"it must be YAML"),
-        ("dataset_name: small", "a: " + "1:" * 400 + "1.5", r"too large.*it must be YAML"),
         (
             "dataset_name: small",
             "x: !!python/object/apply:os.system ['true']",
@@ -166,18 +158,6 @@ def test_features_of_another_length_are_refused(tmp_path: Path) -> None:
         imported(folder)
 
 
-@pytest.mark.parametrize("value", ["[seeds]", "0x" + "f" * 5000, ":".join(["1"] * 3000), "{a: b}", "2026-01-01"])
-@pytest.mark.parametrize(
-    "place", ["name: seeds", "format: csv", "name: weight", "path: x.npy", "dataset_name: small"]
-)
-def test_values_of_other_kinds_than_texts_are_refused_or_taken_as_text(
-    tmp_path: Path, place: str, value: str
-) -> None:
-    key = place.partition(":")[0]
-    with suppress(DatasetError):
-        imported(folder_with(tmp_path, METADATA.replace(place, f"{key}: {value}")))
-
-
 def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'sagann\[graphbolt\]'"):
@@ -189,18 +169,10 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     [
         (
             "num: 4",
-            f"num: {10**30}",
-            r"'num': expected an integer from 0 to 2\^48 - 1 for num_vertices, found 10{30}",
-        ),
-        (
-            "num: 4",
             f"num: 0x{'f' * 5000}",
             "'num': expected an integer .* found a value with an integer of thousands",
         ),
-        ("num: 4", "num: true", "'num': expected an integer .* found True"),
         ("num: 4", f"num: {2**47}", "the work does not fit memory: .* 2 splits of 140737488355328 vertices"),
-        ("num_classes: 3", f"num_classes: {2**60}", "'num_classes': expected an integer"),
-        ("num_classes: 3", "num_classes: -3", "'num_classes': expected an integer .* found -3"),
     ],
 )
 def test_numbers_out_of_range_are_refused(tmp_path: Path, stated: str, changed: str, message: str) -> None:

@@ -15,6 +15,7 @@ from sagann.errors import InputError, MissingDependencyError
 from sagann.graph import Graph, for_task
 from sagann.interop import from_pyg, import_pyg, read_pyg, to_pyg
 from sagann.storage import check_dataset, load_graph
+from tests.interop.test_pyg_file import data_object as whole_object
 
 pytest.importorskip("torch_geometric")
 
@@ -33,20 +34,7 @@ def graph_of(data: Any, way: str, folder: Path, **options: Any) -> Graph:
 
 
 def data_object(**fields: Any) -> Any:
-    from torch_geometric.data import Data
-
-    return Data(
-        **{
-            "x": torch.eye(4),
-            "edge_index": torch.tensor([[3, 0, 1, 2], [1, 2, 0, 0]]),
-            "edge_weight": torch.tensor([1.0, 2, 3, 4]),
-            "edge_type": torch.tensor([0, 1, 0, 1]),
-            "y": torch.tensor([0, 1, 2, 0]),
-            "train_mask": torch.tensor([True, False, False, True]),
-            "test_mask": torch.tensor([False, True, False, False]),
-        }
-        | fields
-    )
+    return whole_object(**{"x": torch.eye(4), "edge_attr": None, **fields})
 
 
 def test_fields_are_taken_over_in_csc_order() -> None:
@@ -80,29 +68,16 @@ def test_every_row_per_edge_is_edge_data_there_and_back() -> None:
     assert to_pyg(graph).edge_time.tolist() == [2, 1, 4, 3]
 
 
-def test_batch_keeps_its_graphs() -> None:
-    from torch_geometric.data import Batch
-
-    graph = from_pyg(Batch.from_data_list([data_object(), data_object()]))
-    assert graph.num_graphs == 2
-    assert graph.graph_ptr is not None
-    assert graph.graph_ptr.tolist() == [0, 4, 8]
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("y", "task", "labels", "targets"),
     [
         (torch.tensor([[0], [1], [2], [0]]), "auto", [0, 1, 2, 0], None),
-        (torch.tensor([0, 1, -1, 2]), "auto", [0, 1, -1, 2], None),
         (torch.tensor([True, False, True, True]), "auto", [1, 0, 1, 1], None),
         (torch.tensor([0.5, 1, 2, 3]), "auto", None, [0.5, 1, 2, 3]),
-        (torch.tensor([[0.5], [1], [2], [3]], dtype=torch.float64), "auto", None, [0.5, 1, 2, 3]),
-        (torch.eye(4)[:, :2] * 0.5, "auto", None, [[0.5, 0], [0, 0.5], [0, 0], [0, 0]]),
         (torch.eye(4)[:, :2], "auto", [[1, 0], [0, 1], [0, 0], [0, 0]], None),
         (torch.tensor([0.0, 1, float("nan"), 1]), "classification", [0, 1, -1, 1], None),
         (torch.tensor([0.0, 1, 2, 1]), "regression", None, [0, 1, 2, 1]),
-        (torch.tensor([0, 1, 2, 1]), "regression", None, [0, 1, 2, 1]),
         (torch.tensor([[0, 3], [1, 4], [2, 5], [0, 0]]), "regression", None, [[0, 3], [1, 4], [2, 5], [0, 0]]),
         (torch.eye(4)[:, :2].bool(), "multi-label", [[1, 0], [0, 1], [0, 0], [0, 0]], None),
         (torch.tensor([0.5, 1, 2, 3]), "none", None, None),
@@ -126,7 +101,6 @@ def test_y_is_labels_or_targets(
     [
         (torch.tensor([0.0, 1, 2, 1]), {}, r"not clear: torch.float32 \[4\] of integers, which may be class ids, or targets "
          r"\(in .*y\). Pass task='regression' \(--task regression\) or task='classification'"),
-        (torch.tensor([0.0, 1, float("nan"), 1]), {}, "the task of y is not clear"),
         (torch.tensor([[0, 3], [1, 4], [2, 5], [0, 0]]), {}, r"torch.int64 \[4, 2\] of integers, which may be targets, or counts .*task='regression'"),
         (torch.tensor([0.5, 1, 2, 1]), {"task": "classification"}, r"torch.float32 \[4\], expected integers .*task='regression'"),
         (torch.eye(4), {"task": "classification"}, r"torch.float32 \[4, 4\], expected integers .*task='multi-label'"),
@@ -178,14 +152,11 @@ def test_labels_and_targets_are_no_single_y() -> None:
     ("fields", "message"),
     [
         ({"edge_index": None}, r"there are no edges: edge_index is missing, expected integers .*there are 'x', 'y'"),
-        ({"edge_index": torch.ones(2, 4)}, r"edge_index is torch.float32 \[2, 4\]"),
-        ({"edge_index": torch.tensor([[0, 9], [1, 1]])}, r"out of range|rows, 10 vertices|wrong number of rows|differ in number"),
         ({"edge_index": torch.tensor([[0, 9, 1, 2], [1, 1, 2, 3]])}, r"id out of range: 9|\d+ rows, 10 vertices|wrong number of rows"),
         ({"edge_index": [[0, 1], [1, 0]]}, r"an attribute is no tensor: a list \(in .*edge_index\)"),
         ({"edge_type": torch.tensor([0.5, 1, 0, 1])}, r"wrong form: torch.float32 \[4\], expected integers \[E\]"),
         ({"edge_weight": torch.ones(3)}, r"edge(s and edge)? data .*(differ in number|3 rows)|wrong number of rows"),
         ({"y": [0, 1, 2, 0]}, r"an attribute is no tensor: a list \(in .*y\)\. Convert it: torch.as_tensor\(y\)"),
-        ({"train_mask": [True, False, False, True]}, r"a list \(in .*train_mask\)"),
         (
             {"val_mask": torch.ones(4, 10, dtype=torch.bool)},
             r"there are several splits: 10 columns, and none is chosen .*val_mask\)\. Choose a column from 0 to 9: split=",
@@ -193,10 +164,7 @@ def test_labels_and_targets_are_no_single_y() -> None:
         ({"train_mask": torch.ones(4)}, r"torch\.float32 \[4\], expected torch\.bool \[num_vertices\].*Convert .* \.bool\(\)\."),
         ({"train_mask": torch.tensor([0, 3])}, r"torch\.int64 \[2\].*mask = torch\.zeros\(4, dtype=torch\.bool\); mask\[ids\] = True\."),
         ({"y": torch.tensor(1)}, r"no label for each vertex, nor for each graph: y \[\], but there are 4 vertices.*--task none"),
-        ({"y": torch.tensor([0.5])}, r"y \[1\], but there are 4 vertices"),
         ({"y": torch.tensor([0.5, float("nan"), 2, 3])}, r"target is not finite: nan"),
-        ({"y": torch.zeros(4, 2, 2)}, r"y \[4, 2, 2\], but there are 4 vertices"),
-        ({"x": torch.full((4, 1), float("nan"))}, r"(?i)nan"),
     ],
 )  # fmt: skip
 def test_bad_objects_are_refused(fields: dict[str, Any], message: str, way: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tests.interop.pyg_models import (
     Attributed,
     Encoded,
     FromFirst,
+    Own,
     Plain,
     Weighted,
     assert_as_in_pyg,
@@ -47,23 +48,7 @@ class EncodedType(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_type: Tensor) -> Tensor:
         x = self.conv(x, edge_index, self.lookup(edge_type))
-        out: Tensor = self.again(x, edge_index, 1 / (edge_weight + (edge_type == 1).to(x.dtype)))
-        return out
-
-
-class Differences(pyg.MessagePassing):
-    """A layer of one's own that reads both ends."""
-
-    def __init__(self) -> None:
-        super().__init__(aggr="mean")
-        self.map = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=x)
-        return out
-
-    def message(self, x_i: Tensor, x_j: Tensor) -> Tensor:
-        return self.map(torch.cat([x_i, x_j - x_i], dim=-1)).relu()
+        return self.again(x, edge_index, 1 / (edge_weight + (edge_type == 1).to(x.dtype)))
 
 
 class OwnAttention(pyg.MessagePassing):
@@ -78,8 +63,7 @@ class OwnAttention(pyg.MessagePassing):
         )
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=x, edge_attr=edge_attr)
-        return out
+        return self.propagate(edge_index, x=x, edge_attr=edge_attr)
 
     def message(self, x_i: Tensor, x_j: Tensor, edge_attr: Tensor, index: Tensor) -> Tensor:
         alpha = softmax(self.score(torch.cat([x_i, x_j], dim=-1)), index)
@@ -89,16 +73,12 @@ class OwnAttention(pyg.MessagePassing):
         return self.after(inputs) + x
 
 
-class Heads(pyg.MessagePassing):
+class Heads(Own):
     """Two heads whose messages lie side by side."""
 
     def __init__(self) -> None:
-        super().__init__(aggr="add")
+        super().__init__()
         self.score = nn.Linear(WIDTH, 2)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=x)
-        return out
 
     def message(self, x_j: Tensor, index: Tensor) -> Tensor:
         alpha = softmax(self.score(x_j), index)
@@ -113,61 +93,24 @@ class ZeroAtFirst(pyg.MessagePassing):
         self.edge, self.gate = nn.Linear(EDGE_DIM, WIDTH), nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=x, edge_attr=edge_attr)
-        return out
+        return self.propagate(edge_index, x=x, edge_attr=edge_attr)
 
     def message(self, x_j: Tensor, edge_attr: Tensor | None) -> Tensor:
         return x_j if edge_attr is None else x_j + self.gate * self.edge(edge_attr)
 
 
-class Pairs(pyg.MessagePassing):
+class Pairs(Own):
     """A pair of rows, which update gets as it is."""
 
-    def __init__(self) -> None:
-        super().__init__(aggr="add")
-
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=(x.relu(), x))
-        return out
-
-    def message(self, x_j: Tensor) -> Tensor:
-        return x_j
+        return self.propagate(edge_index, x=(x.relu(), x))
 
     def update(self, inputs: Tensor, x: tuple[Tensor, Tensor]) -> Tensor:
         return inputs + x[1]
 
 
-class GCNConv(pyg.MessagePassing):
+class GCNConv(Own):
     """Not PyG's layer of this name: it weighs nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(aggr="add")
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, x=x)
-        return out
-
-    def message(self, x_j: Tensor) -> Tensor:
-        return x_j
-
-
-class Updated(pyg.MessagePassing):
-    """Rows for the edges from edge_updater, which message reads."""
-
-    def __init__(self) -> None:
-        super().__init__(aggr="max")
-        self.edge = nn.Linear(WIDTH + EDGE_DIM, WIDTH)
-
-    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        gate = self.edge_updater(edge_index, x=x, edge_attr=edge_attr)
-        out: Tensor = self.propagate(edge_index, x=x, gate=gate)
-        return out
-
-    def edge_update(self, x_i: Tensor, edge_attr: Tensor) -> Tensor:
-        return self.edge(torch.cat([x_i, edge_attr], dim=-1)).sigmoid()
-
-    def message(self, x_j: Tensor, gate: Tensor) -> Tensor:
-        return gate * x_j
 
 
 class Flat(pyg.MessagePassing):
@@ -179,8 +122,7 @@ class Flat(pyg.MessagePassing):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         height = self.height(x).squeeze(-1)
-        out: Tensor = self.propagate(edge_index, x=x, height=height, slope=0.5)
-        return out
+        return self.propagate(edge_index, x=x, height=height, slope=0.5)
 
     def message(self, x_j: Tensor, height_i: Tensor, height_j: Tensor, slope: float) -> Tensor:
         return torch.exp(-slope * (height_i - height_j) ** 2).unsqueeze(-1) * x_j
@@ -194,8 +136,7 @@ class Scored(pyg.MessagePassing):
         self.how = how
 
     def forward(self, rows: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.propagate(edge_index, rows=rows)
-        return out
+        return self.propagate(edge_index, rows=rows)
 
     def message(self, rows_j: Tensor, index: Tensor) -> Tensor:
         scores = rows_j[:, :1]
@@ -274,46 +215,25 @@ class Lookup(nn.Module):
 Build = Callable[[], nn.Module]
 PLAIN: dict[str, Build] = {
     "gcn": lambda: pyg.GCNConv(WIDTH, WIDTH),
-    "gcn without bias": lambda: pyg.GCNConv(WIDTH, WIDTH, bias=False),
     "gcn without loops": lambda: pyg.GCNConv(WIDTH, WIDTH, add_self_loops=False),
     "gcn without weights": lambda: pyg.GCNConv(WIDTH, WIDTH, normalize=False),
-    "gcn max": lambda: pyg.GCNConv(WIDTH, WIDTH, aggr="max"),
     "sage": lambda: pyg.SAGEConv(WIDTH, WIDTH),
-    "sage max": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr="max"),
-    "sage min": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr="min"),
-    "sage mul": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr="mul"),
-    "sage std": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr="std"),
-    "sage var": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr="var"),
+    "sage others": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr=["min", "mul", "var"]),
     "sage project": lambda: pyg.SAGEConv(WIDTH, WIDTH, project=True, root_weight=False, normalize=True),
     "sage several": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr=["mean", "max", "std"]),
     "gat": lambda: pyg.GATConv(WIDTH, WIDTH // 2, heads=2),
     "gat without loops": lambda: pyg.GATConv(WIDTH, WIDTH // 2, heads=2, add_self_loops=False, concat=False),
-    "gat residual": lambda: pyg.GATConv(WIDTH, WIDTH // 2, heads=2, residual=True, bias=False),
     "gatv2": lambda: pyg.GATv2Conv(WIDTH, WIDTH // 2, heads=2),
-    "gatv2 without loops": lambda: pyg.GATv2Conv(
-        WIDTH, WIDTH // 2, heads=2, add_self_loops=False, share_weights=True
-    ),
     "transformer": lambda: pyg.TransformerConv(WIDTH, WIDTH // 2, heads=2),
     "gin": lambda: pyg.GINConv(mlp(), train_eps=True),
-    "graph": lambda: pyg.GraphConv(WIDTH, WIDTH),
     "edge": lambda: pyg.EdgeConv(mlp(2 * WIDTH)),
     "gated": lambda: pyg.GatedGraphConv(WIDTH, 2),
-    "res-gated": lambda: pyg.ResGatedGraphConv(WIDTH, WIDTH),
-    "le": lambda: pyg.LEConv(WIDTH, WIDTH),
     "gen": lambda: pyg.GENConv(WIDTH, WIDTH),
     "gen learned": lambda: pyg.GENConv(WIDTH, WIDTH, learn_t=True, msg_norm=True, learn_msg_scale=True),
-    "agnn": lambda: pyg.AGNNConv(),
-    "film": lambda: pyg.FiLMConv(WIDTH, WIDTH),
     "sg": lambda: pyg.SGConv(WIDTH, WIDTH, K=2),
-    "ssg": lambda: pyg.SSGConv(WIDTH, WIDTH, alpha=0.1, K=2),
     "tag": lambda: pyg.TAGConv(WIDTH, WIDTH, K=2),
-    "lg": lambda: pyg.LGConv(),
     "appnp": lambda: pyg.APPNP(K=2, alpha=0.1),
-    "general": lambda: pyg.GeneralConv(WIDTH, WIDTH),
-    "general attention": lambda: pyg.GeneralConv(WIDTH, WIDTH, attention=True, heads=2),
     "pna": lambda: pna(towers=2, divide_input=True),
-    "appnp without weights": lambda: pyg.APPNP(K=2, alpha=0.1, normalize=False),
-    "simple": lambda: pyg.SimpleConv(aggr="mean", combine_root="sum"),
     "simple self-loop": lambda: pyg.SimpleConv(aggr="mean", combine_root="self_loop"),
     "softmax of a module": lambda: Scored("module"),
     "softmax in a method": lambda: Scored("method"),
@@ -321,7 +241,6 @@ PLAIN: dict[str, Build] = {
     "softmax in a function": lambda: Scored("function"),
     "attention of the base": lambda: Doubled(WIDTH, WIDTH // 2, heads=2),
     "softmax": lambda: pyg.SAGEConv(WIDTH, WIDTH, aggr=SoftmaxAggregation(learn=True)),
-    "own differences": Differences,
     "mix-hop": lambda: pyg.MixHopConv(WIDTH, WIDTH, powers=[0, 1, 2]),
     "own flat": Flat,
     "own heads": Heads,
@@ -330,18 +249,11 @@ PLAIN: dict[str, Build] = {
 }
 ATTRIBUTED: dict[str, Build] = {
     "gat": lambda: pyg.GATConv(WIDTH, WIDTH // 2, heads=2, edge_dim=EDGE_DIM, add_self_loops=False),
-    "gatv2": lambda: pyg.GATv2Conv(WIDTH, WIDTH // 2, heads=2, edge_dim=EDGE_DIM, add_self_loops=False),
     "transformer": lambda: pyg.TransformerConv(WIDTH, WIDTH // 2, heads=2, edge_dim=EDGE_DIM, beta=True),
     "gine": lambda: pyg.GINEConv(mlp(), edge_dim=EDGE_DIM),
-    "res-gated": lambda: pyg.ResGatedGraphConv(WIDTH, WIDTH, edge_dim=EDGE_DIM),
-    "cg": lambda: pyg.CGConv(WIDTH, EDGE_DIM),
     "nn": lambda: pyg.NNConv(WIDTH, WIDTH, nn.Linear(EDGE_DIM, WIDTH * WIDTH)),
-    "gen": lambda: pyg.GENConv(WIDTH, WIDTH, edge_dim=EDGE_DIM),
     "gmm": lambda: pyg.GMMConv(WIDTH, WIDTH, EDGE_DIM, 2),
-    "general": lambda: pyg.GeneralConv(WIDTH, WIDTH, in_edge_channels=EDGE_DIM),
-    "pna": lambda: pna(edge_dim=EDGE_DIM),
     "own attention": OwnAttention,
-    "own updated": Updated,
     "own zero at first": ZeroAtFirst,
 }
 WEIGHTED: dict[str, Build] = {
@@ -349,20 +261,14 @@ WEIGHTED: dict[str, Build] = {
     "gcn without loops": lambda: pyg.GCNConv(WIDTH, WIDTH, add_self_loops=False),
     "gcn without normalisation": lambda: pyg.GCNConv(WIDTH, WIDTH, normalize=False),
     "graph": lambda: pyg.GraphConv(WIDTH, WIDTH),
-    "graph max": lambda: pyg.GraphConv(WIDTH, WIDTH, aggr="max"),
-    "le": lambda: pyg.LEConv(WIDTH, WIDTH),
-    "sg": lambda: pyg.SGConv(WIDTH, WIDTH, K=2),
-    "tag": lambda: pyg.TAGConv(WIDTH, WIDTH, K=2),
     "appnp": lambda: pyg.APPNP(K=2, alpha=0.1),
     "simple self-loop": lambda: pyg.SimpleConv(aggr="sum", combine_root="self_loop"),
-    "gated": lambda: pyg.GatedGraphConv(WIDTH, 2),
 }
 MODELS: dict[str, Build] = {
     "gcn": lambda: pyg.GCN(WIDTH, WIDTH, 2, WIDTH, norm="batch"),
     "sage": lambda: pyg.GraphSAGE(WIDTH, WIDTH, 2, WIDTH, jk="cat"),
     "gin": lambda: pyg.GIN(WIDTH, WIDTH, 2, WIDTH, jk="max", act_first=True, norm="layer"),
     "gat": lambda: pyg.GAT(WIDTH, WIDTH, 2, WIDTH, heads=2, jk="lstm"),
-    "gatv2": lambda: pyg.GAT(WIDTH, WIDTH, 2, WIDTH, heads=2, v2=True),
     "pna": lambda: pyg.PNA(
         WIDTH, WIDTH, 2, WIDTH, aggregators=["mean", "std"], scalers=["amplification"], deg=torch.arange(9)
     ),
@@ -398,9 +304,8 @@ def test_models_of_pyg(name: str) -> None:
     assert_as_in_pyg(model, graph)
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-def test_gcn2(normalize: bool) -> None:
-    assert_same(lambda: pyg.GCN2Conv(WIDTH, 0.1, theta=0.5, layer=1, normalize=normalize), FromFirst)
+def test_gcn2() -> None:
+    assert_same(lambda: pyg.GCN2Conv(WIDTH, 0.1, theta=0.5, layer=1), FromFirst)
 
 
 def test_an_mlp_that_propagates_in_evaluation_alone() -> None:
@@ -429,13 +334,8 @@ def test_categories_that_the_model_looks_up() -> None:
     assert_as_in_pyg(seeded(Lookup).double(), replace(graph, features=categories))
 
 
-def test_arma() -> None:
-    assert_same(lambda: pyg.ARMAConv(WIDTH, WIDTH, num_stacks=2, num_layers=2), Plain)
-
-
 def test_a_layer_alone_is_a_model() -> None:
     assert_as_in_pyg(seeded(lambda: pyg.GCNConv(WIDTH, WIDTH)).double(), pyg_graph("weight"))
-    assert_as_in_pyg(seeded(lambda: pyg.GATConv(WIDTH, WIDTH // 2, heads=2)).double(), pyg_graph())
 
 
 def test_edge_data_that_the_model_computes_with() -> None:

@@ -6,7 +6,6 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +18,8 @@ from sagann.errors import InputError, LayerError
 from sagann.graph import Graph
 from sagann.interop import from_pyg_model
 from sagann.plan import equal_vertices
-from sagann.runtime.loading import MiniBatches
 from sagann.runtime.streaming.streamed import StreamedModel
-from sagann.train import TrainConfig, Trainer, load_run
+from sagann.train import TrainConfig, Trainer
 from tests.graphs import edge_index
 from tests.interop.pyg_models import (
     CLASSES,
@@ -30,7 +28,6 @@ from tests.interop.pyg_models import (
     Attributed,
     Encoded,
     Plain,
-    Two,
     Weighted,
     assert_as_in_pyg,
     gat,
@@ -47,14 +44,13 @@ from tests.interop.pyg_models import (
 )
 from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
-from tests.train.runs import assert_same_bits, numbers_of, weights_of
+from tests.train.runs import assert_same_bits, weights_of
 
 # Training
 
 
-@pytest.mark.parametrize("build", [gcn, sage, gat])
-def test_training_changes_the_users_model_which_pyg_uses_as_before(build: Callable[[], nn.Module]) -> None:
-    model, graph = seeded(build), small()
+def test_training_changes_the_users_model_which_pyg_uses_as_before() -> None:
+    model, graph = seeded(gat), small()
     names, before = list(model.state_dict()), weights_of(model)
     trainer = trainer_of(model, graph)
     result = trainer.fit()
@@ -62,7 +58,7 @@ def test_training_changes_the_users_model_which_pyg_uses_as_before(build: Callab
     assert list(model.state_dict()) == names == list(trainer.model.state_dict())
     assert any(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
     # The weights in a model that sagann has not seen.
-    other = build()
+    other = gat()
     other.load_state_dict(trainer.model.state_dict())
     assert_close(logits_of(trainer, graph), rows_in_pyg(other, graph))
     assert_close(rows_in_pyg(model, graph), rows_in_pyg(other, graph))
@@ -144,17 +140,13 @@ class Degrees(pyg.MessagePassing):
         self.after = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.after(x) * self.propagate(edge_index, x=x)
-        return out
+        return self.after(x) * self.propagate(edge_index, x=x)
 
     def message(self, x_j: Tensor) -> Tensor:
         return x_j.new_ones(x_j.size(0), 1)
 
 
 STREAMED: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
-    "gcn": (lambda: Weighted(pyg.GCNConv(WIDTH, CLASSES)), ("weight",)),
-    "sage": (lambda: Two(pyg.SAGEConv(WIDTH, WIDTH, aggr="max"), pyg.SAGEConv(WIDTH, CLASSES)), ()),
-    "gat": (lambda: Two(pyg.GATConv(WIDTH, WIDTH // 2, heads=2), pyg.GATConv(WIDTH, CLASSES)), ()),
     "transformer": (lambda: Attributed(pyg.TransformerConv(WIDTH, CLASSES, edge_dim=EDGE_DIM)), ("attr",)),
     "encoded": (lambda: Encoded(pyg.GINEConv(mlp())), ("attr",)),
     "pna": (
@@ -175,31 +167,14 @@ def test_streamed_values_and_gradients_are_those_of_pyg(name: str) -> None:
 
     def streamed(ours: Any, prepared: Graph, x: Tensor) -> Tensor:
         intervals = equal_vertices(prepared.num_vertices, 3)
-        out: Tensor = StreamedModel(ours, prepared.hops(ours.num_hops), intervals)(x)
-        return out
+        return StreamedModel(ours, prepared.hops(ours.num_hops), intervals)(x)
 
     assert_as_in_pyg(seeded(build).double(), pyg_graph(*data), run=streamed)
 
 
-@pytest.mark.parametrize("build", [sage, gat])
-def test_streamed_training_is_training_in_memory(build: Callable[[], nn.Module]) -> None:
-    graph = pyg_graph()
-    found = []
-    for memory in (None, "2MiB"):
-        model = seeded(build).double()
-        for conv in model.modules():
-            if isinstance(conv, pyg.GATConv):
-                conv.dropout = 0.0
-        trainer_of(model, graph, memory=memory, weights="last").fit()
-        found.append(weights_of(model))
-    for name, value in found[0].items():
-        assert_close(found[1][name], value)
-
-
 @pytest.mark.parametrize("memory", [None, "2MiB"])
-@pytest.mark.parametrize("build", [sage, joining])
-def test_two_workers_train_as_one(build: Callable[[], nn.Module], memory: str | None) -> None:
-    graph, model = pyg_graph(), seeded(build).double()
+def test_two_workers_train_as_one(memory: str | None) -> None:
+    graph, model = pyg_graph(), seeded(joining).double()
     alone = copy.deepcopy(model)
     trainer_of(alone, graph, epochs=2, weights="last").fit()
 
@@ -229,41 +204,9 @@ class Parallel(nn.Module):
         return self.last((self.first(x, edge_index) + self.other(x, edge_index)).relu(), edge_index)
 
 
-BATCHED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "gcn": (gcn, (0, 1)),
-    "sage": (sage, (0, 1)),
-    "gat": (gat, (0, 1)),
-    "parallel": (Parallel, (0, 0, 1)),
-    "gin": (lambda: pyg.GIN(WIDTH, WIDTH, 2, CLASSES), (0, 1)),
-    "transformer": (
-        lambda: Two(pyg.TransformerConv(WIDTH, WIDTH), pyg.EdgeConv(nn.Linear(2 * WIDTH, CLASSES))),
-        (0, 1),
-    ),
-    "residual gat": (lambda: Two(pyg.GATConv(WIDTH, WIDTH, residual=True), pyg.GATConv(WIDTH, CLASSES)), (0, 1)),
-}
-
-
-@pytest.mark.parametrize("name", BATCHED)
-def test_mini_batches_of_all_neighbours_give_the_rows_of_the_whole_graph(name: str) -> None:
-    build, levels = BATCHED[name]
-    model, graph = seeded(build), small()
-    ours = from_pyg_model(model, graph).eval()
-    assert ours.levels == levels
-    prepared = ours.prepare(graph)
-    expected = rows_in_pyg(model, graph)
-    fanouts = [-1] * ours.num_hops
-    seen = 0
-    for batch in MiniBatches(prepared, fanouts=fanouts, batch_size=11, seeds=torch.arange(graph.num_vertices)):
-        with torch.no_grad():
-            found = ours(batch.blocks, batch.features)
-        assert_close(found, expected[batch.seeds])
-        seen += len(batch.seeds)
-    assert seen == graph.num_vertices
-
-
-def test_mini_batches_are_trained() -> None:
-    graph = small("attr")
-    model = seeded(Parallel)
+def test_layers_side_by_side_walk_the_same_hop() -> None:
+    model, graph = seeded(Parallel), small("attr")
+    assert from_pyg_model(model, graph).levels == (0, 0, 1)
     trainer = trainer_of(model, graph, sample=(5, 5), batch_size=7)
     trainer.fit()
     assert_close(logits_of(trainer, graph), rows_in_pyg(model, graph))
@@ -290,12 +233,6 @@ def test_dropout_is_drawn_in_training_alone() -> None:
             assert not torch.equal(one, other)
             ours.eval()
             assert torch.equal(ours(hops, graph.features), ours(hops, graph.features))
-
-
-def test_dropout_is_streamed() -> None:
-    for build in (gcn, gat):
-        result = trainer_of(seeded(build), small(), memory="2MiB").fit()
-        assert all(record.loss < 10 for record in result.history)
 
 
 def test_dropout_of_attention_keeps_the_mean() -> None:
@@ -339,36 +276,14 @@ def test_a_model_that_takes_a_graph() -> None:
     assert_close(logits_of(trainer, graph), expected)
 
 
-def test_a_loop_of_ones_own() -> None:
-    graph = small("attr")
-    model = from_pyg_model(
-        seeded(lambda: Attributed(pyg.GINEConv(nn.Linear(WIDTH, CLASSES), edge_dim=EDGE_DIM))), graph
-    )
-    prepared = model.prepare(graph)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    losses = []
-    for _ in range(3):
-        optimizer.zero_grad()
-        out = model(prepared.hops(model.num_hops), prepared.features)
-        loss = nn.functional.cross_entropy(out, graph.labels)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[2] < losses[0]
+def test_an_embedding_is_the_input_of_the_last_layer_of_pyg() -> None:
+    graph, model = small(), seeded(gat)
+    with torch.no_grad():
+        hidden = copy.deepcopy(model).eval().first(graph.features, edge_index(graph.topology)).relu()
+    assert_close(trainer_of(model, graph).embed(), hidden)
 
 
-@pytest.mark.parametrize("memory", [None, "2MiB"])
-def test_an_embedding_is_the_input_of_the_last_layer_of_pyg(memory: str | None) -> None:
-    graph = small()
-    for build in (gcn, sage, gat):
-        model = seeded(build)
-        trainer = trainer_of(model, graph, memory=memory)
-        with torch.no_grad():
-            hidden = copy.deepcopy(model).eval().first(graph.features, edge_index(graph.topology)).relu()
-        assert_close(trainer.embed(), hidden)
-
-
-# Weights, copies, runs
+# Weights and copies
 
 
 def test_copies_and_pickles_compute_the_same() -> None:
@@ -410,25 +325,3 @@ def test_names_and_loading() -> None:
     wrong["more"] = wrong.pop(next(iter(wrong)))
     with pytest.raises(RuntimeError, match=r"(?s)Missing key.*Unexpected key.*more"):
         ours.load_state_dict(wrong)
-
-
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    graph = small()
-    whole = trainer_of(seeded(gcn), graph, epochs=6, run_dir=tmp_path / "whole")
-    expected = whole.fit()
-    trainer_of(seeded(gcn), graph, epochs=3, checkpoint_every=3, run_dir=tmp_path / "cut").fit()
-    again = trainer_of(seeded(gcn), graph, epochs=6, run_dir=tmp_path / "cut")
-    result = again.resume()
-    assert numbers_of(result) == numbers_of(expected)
-    assert_same_bits(weights_of(again.model), weights_of(whole.model))
-
-
-def test_a_run_is_reopened_with_a_module(tmp_path: Path) -> None:
-    graph = small("weight")
-    model = seeded(lambda: Weighted(pyg.GCNConv(WIDTH, CLASSES)))
-    trainer = trainer_of(model, graph, run_dir=tmp_path)
-    measured = trainer.fit().metrics
-    other = Weighted(pyg.GCNConv(WIDTH, CLASSES))
-    predictor = load_run(tmp_path, model=other, device="cpu")
-    assert predictor.evaluate(graph)["val"] == measured["val"]
-    assert_same_bits(weights_of(other), weights_of(model))

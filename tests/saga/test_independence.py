@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from sagann import typed_linear
 from sagann.errors import LayerError
 from sagann.graph import Topology
-from sagann.graph.versions import version_of
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import odd_topologies
 
@@ -46,18 +45,12 @@ ROW_WISE: dict[str, Callable[[Layer, Edge], Tensor]] = {
     "dropout": lambda layer, edge: F.dropout(edge.src, 0.5, layer.training),
     "noise": lambda layer, edge: edge.src + torch.randn_like(edge.src),
     "heads": lambda layer, edge: edge.src.view(-1, 2, 4).sum(-1),
-    "softmax over features": lambda layer, edge: torch.softmax(edge.src, 1),
     "batch norm": lambda layer, edge: layer.norm(edge.src),
-    "layer norm": lambda layer, edge: F.layer_norm(edge.src, (F_DIM,)),
     "transposed": lambda layer, edge: (layer.linear.weight @ edge.src.t()).t(),
     "rows second": lambda layer, edge: edge.src.t().reshape(-1).view(F_DIM, -1).t(),
-    "einsum": lambda layer, edge: torch.einsum("ef,ef->e", edge.src, edge.dst),
     "batched product": lambda layer, edge: (edge.src.view(-1, 2, 4) @ edge.dst.view(-1, 4, 2)).flatten(1),
-    "zeros": lambda layer, edge: torch.zeros(len(edge.src), 3) + edge.src[:, :3],
-    "new zeros": lambda layer, edge: edge.src + edge.src.new_zeros(F_DIM),
     "pick by arange": lambda layer, edge: edge.src[torch.arange(len(edge.src)), 0][:, None],
     "in place on a copy": lambda layer, edge: edge.src.clone().mul_(2),
-    "where": lambda layer, edge: torch.where(edge.src > 0, edge.src, -edge.src),
     "infinite": lambda layer, edge: edge.src / 0,
     "attention within": lambda layer, edge: F.scaled_dot_product_attention(
         *[edge.src.view(-1, 1, 2, 4)] * 3
@@ -68,13 +61,8 @@ ROW_WISE: dict[str, Callable[[Layer, Edge], Tensor]] = {
 
 MIXING: dict[str, tuple[Callable[[Layer, Edge], Tensor], str]] = {
     "mean": (lambda layer, edge: edge.src - edge.src.mean(0), "mean"),
-    "sum of all": (lambda layer, edge: edge.src / edge.src.sum(), "sum"),
-    "maximum of all": (lambda layer, edge: edge.src / edge.src.max(), "max"),
     "softmax over rows": (lambda layer, edge: torch.softmax(edge.src, 0), "_softmax"),
-    "cumsum": (lambda layer, edge: edge.src.cumsum(0), "cumsum"),
-    "flip": (lambda layer, edge: edge.src.flip(0), "flip"),
     "roll": (lambda layer, edge: edge.src.roll(1, 0), "roll"),
-    "sort": (lambda layer, edge: edge.src.sort(0).values, "sort"),
     "batch norm of a function": (
         lambda layer, edge: F.batch_norm(edge.src, None, None, training=True),
         "native_batch_norm",
@@ -88,12 +76,12 @@ MIXING: dict[str, tuple[Callable[[Layer, Edge], Tensor], str]] = {
         lambda layer, edge: F.scaled_dot_product_attention(*[edge.src[None, None]] * 3)[0, 0],
         "_scaled_dot_product_flash_attention_for_cpu",
     ),
-    "all pairs": (lambda layer, edge: edge.src @ edge.src.t(), "mm"),
 }
 
 
-@pytest.mark.parametrize("name", ROW_WISE)
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("name", "training"), [*((name, True) for name in ROW_WISE), ("dropout", False), ("batch norm", False)]
+)
 def test_row_wise_functions_pass(name: str, training: bool) -> None:
     run(Layer(edge=ROW_WISE[name]).train(training))
 
@@ -110,10 +98,6 @@ def test_a_function_that_mixes_edges_is_refused_by_operator_and_line(name: str) 
 def test_a_function_that_mixes_vertices_is_refused() -> None:
     with pytest.raises(LayerError, match=r"Layer.apply_vertex must treat rows independently: operator mean"):
         run(Layer(vertex=lambda layer, vertex, accum: accum - accum.mean(0, keepdim=True)))
-
-
-def test_a_gru_over_vertices_passes() -> None:
-    assert run(Layer(vertex=lambda layer, vertex, accum: layer.gru(accum, vertex))).shape == (53, F_DIM)
 
 
 def test_a_branch_on_the_values_of_the_rows_is_refused() -> None:
@@ -167,17 +151,6 @@ def test_the_check_leaves_no_trace() -> None:
     fresh = Layer(edge=ROW_WISE["dropout"])
     torch.manual_seed(3)
     assert torch.equal(fresh(topology, x), expected)
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_buffers_that_a_function_leaves_alone_are_not_written(inference: bool) -> None:
-    layer = Layer(None, lambda layer, v, a: a + layer.counter)
-    with torch.inference_mode(inference):
-        layer.counter = torch.zeros(1)
-    x = torch.randn(3, F_DIM)
-    versions = [version_of(buffer) for buffer in layer.buffers()]
-    layer.check_functions({"": x}, {})
-    assert [version_of(buffer) for buffer in layer.buffers()] == versions
 
 
 def test_the_check_runs_once_per_form_of_input() -> None:

@@ -1,15 +1,20 @@
-"""The lock of models: readers side by side, changes alone."""
+"""The lock of models, and what functions change, which is seen and put back."""
 
 from __future__ import annotations
 
 import os
 import threading
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from typing import Any
 
 import pytest
+from torch import nn
 
 from sagann.saga.shared_lock import SharedLock
+from sagann.saga.side_effects import taken_back
 from tests.forks import run_fresh
 
 LONG_S = 60.0
@@ -71,32 +76,6 @@ def test_two_readers_that_go_on_to_change_do_not_wait_for_each_other() -> None:
     assert sorted(changes) == [0, 1]
 
 
-def test_its_holder_may_enter_it_again_also_in_another_thread() -> None:
-    lock = SharedLock()
-
-    def enter() -> bool:
-        with lock.changing(), lock.reading(), lock.changing():
-            return True
-
-    with lock.changing(), ThreadPoolExecutor(1) as thread:
-        assert thread.submit(copy_context().run, enter).result(LONG_S)
-    assert enter()
-
-
-def test_an_error_lets_it_go() -> None:
-    lock = SharedLock()
-    for hold in (lock.reading, lock.changing):
-        with pytest.raises(ValueError, match="inside"), hold():
-            raise ValueError("inside")
-
-    def change() -> bool:
-        with lock.changing():
-            return True
-
-    with ThreadPoolExecutor(1) as thread:
-        assert thread.submit(change).result(LONG_S)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_is_not_held_up_by_threads_that_it_has_not() -> None:
     # The one thread beside the main thread waits, and holds nothing but this lock.
@@ -123,3 +102,60 @@ may_end.set()
 assert os.waitstatus_to_exitcode(status) == 7
 """
     run_fresh(program)
+
+
+class Frozen(dict):
+    """Cannot be written to as usual."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError("frozen")
+
+
+class Wrapping(dict):
+    """Gives something else than it holds."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return [super().__getitem__(key)]
+
+
+class Gone:
+    pass
+
+
+CHANGES: dict[str, tuple[Any, Callable[[Any], object]]] = {
+    "list": ([1], lambda held: held.append(2)),
+    "nested": ({"rows": [1]}, lambda held: held["rows"].append(2)),
+    "dict": ({}, lambda held: held.update(a=1)),
+    "defaultdict": (defaultdict(list), lambda held: held["a"]),
+    "ordered": (OrderedDict(a=1), lambda held: held.popitem()),
+    "set": ({1}, lambda held: held.add(2)),
+    "deque": (deque([1, 2], maxlen=2), lambda held: held.append(3)),
+    "frozen": (Frozen(a=1), lambda held: dict.__setitem__(held, "b", 2)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_containers_are_as_before(name: str) -> None:
+    held, change = CHANGES[name]
+    module = nn.Module()
+    module.held = held
+    before = repr(held)
+    with taken_back(module) as changed:
+        pass
+    assert changed == []
+    with taken_back(module) as changed:
+        change(held)
+        assert repr(held) != before
+    assert len(changed) == 1
+    assert changed[0].startswith("it changes 'held', a ")
+    assert repr(held) == before
+    assert module.held is held
+
+
+def test_what_only_looks_like_a_container_is_left_alone() -> None:
+    module, gone = nn.Module(), Gone()
+    module.proxy, module.wrapping = weakref.proxy(gone), Wrapping(a=1)
+    del gone
+    with taken_back(module) as changed:
+        pass
+    assert changed == []

@@ -1,12 +1,16 @@
-"""Functions of a layer that take other arguments than they are given: the error shows the right definition."""
+"""Functions of a layer that take other arguments, or rows of other widths: the error shows what is right."""
 
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from sagann.errors import LayerError
+import sagann
+from sagann.errors import LayerError, WidthError
 from sagann.graph import Graph, Topology
 from sagann.saga import Edge, SagaLayer
 
@@ -14,11 +18,6 @@ from sagann.saga import Edge, SagaLayer
 class PygEdge(SagaLayer):
     def apply_edge(self, x_i: Tensor, x_j: Tensor) -> Tensor:
         return x_j
-
-
-class NoArgument(SagaLayer):
-    def apply_edge(self) -> Tensor:
-        return torch.zeros(1)
 
 
 class NoSelf(SagaLayer):
@@ -36,10 +35,6 @@ class PygVertex(SagaLayer):
         return accum
 
 
-class NoFunction(SagaLayer):
-    apply_vertex = "relu"
-
-
 class BoundPrepare(SagaLayer):
     def prepare(self, graph: Graph) -> Graph:
         return graph
@@ -48,11 +43,9 @@ class BoundPrepare(SagaLayer):
 WRONG: dict[type[SagaLayer], str] = {
     PygEdge: r"apply_edge takes other .*: def apply_edge\(self, x_i.*x_j.*\).*, expected def apply_edge\(self, edge\): "
     r"missing a required argument: 'x_j' \(in layer PygEdge\)\. Write it as def apply_edge\(self, edge\): edge\.src .*x_j",
-    NoArgument: r"def apply_edge\(self\).*: too many positional arguments",
     NoSelf: r"def apply_edge\(edge\).*, expected def apply_edge\(self, edge\): too many",
     KeywordOnly: r"expected def apply_edge\(self, edge\): missing a required .*argument: 'scale'",
     PygVertex: r"expected def apply_vertex\(self, vertex, accum\): too many .*\(in layer PygVertex\).* accum what was gathered",
-    NoFunction: r"apply_vertex takes other arguments .*: 'relu', expected def apply_vertex",
     BoundPrepare: r"expected @staticmethod def prepare\(graph\): missing a required argument: 'graph'",
 }
 
@@ -96,3 +89,124 @@ def test_a_layer_with_its_own_forward_has_its_own_functions() -> None:
 
     topology = Topology.from_coo(src=torch.tensor([0]), dst=torch.tensor([1]), num_src=2)
     assert torch.equal(Own()(topology, torch.ones(2, 1)), torch.full((2, 1), 2.0))
+
+
+WIDTH = 32
+TOPOLOGY = Topology.from_coo(src=torch.tensor([0, 1]), dst=torch.tensor([2, 2]), num_src=3)
+X = torch.ones(3, WIDTH)
+
+
+class Layer(SagaLayer):
+    def __init__(self, function: Callable[["Layer", Tensor, Tensor], Any], *, at_vertex: bool = False) -> None:
+        super().__init__()
+        self.function, self.at_vertex = function, at_vertex
+        self.lin = nn.Linear(64, 8)
+        self.w = nn.Parameter(torch.ones(64, 8))
+        self.tall = nn.Parameter(torch.ones(WIDTH, 8))
+        self.flat = nn.Parameter(torch.ones(8, WIDTH))
+        self.gru = nn.GRUCell(64, WIDTH)
+        self.cell = nn.GRUCell(WIDTH, 16)
+        self.lstm = nn.LSTMCell(64, WIDTH)
+        self.register_buffer("scale", torch.ones(64))
+
+    def apply_edge(self, edge: Edge) -> Any:
+        return edge.src if self.at_vertex else self.function(self, edge.src, edge.dst)
+
+    def apply_vertex(self, vertex: Tensor, accum: Tensor) -> Tensor:
+        return self.function(self, vertex, accum) if self.at_vertex else accum
+
+
+MISFITS: dict[str, tuple[Callable[[Layer, Tensor, Tensor], Any], str]] = {
+    "nn.Linear": (
+        lambda layer, x, y: layer.lin(x),
+        r"rows of width 32 meet a linear map of width 64: F\.linear\(x, w\): x is \[N, 32\], w is 'lin\.weight' \[8, 64\] .*"
+        r"rows of width 64, or make w \[8, 32\], as that of nn\.Linear\(32, 8\) is\.",
+    ),
+    "F.linear, transposed": (
+        lambda layer, x, y: F.linear(x, layer.tall),
+        r"width 32 .* width 8: F\.linear\(x, w\): .*'tall' \[32, 8\].* takes w as \[out, in\].*write x @ w\.",
+    ),
+    "x @ w": (
+        lambda layer, x, y: x @ layer.w,
+        r"width 32 .* width 64: x @ w: x is \[N, 32\], w is 'w' \[64, 8\].*rows of width 64, or make w \[32, 8\]\.",
+    ),
+    "x @ w, transposed": (
+        lambda layer, x, y: torch.matmul(x, layer.flat),
+        r"width 32 .* width 8: x @ w: .*'flat' \[8, 32\].*takes w as \[in, out\].*write F\.linear\(x, w\)\.",
+    ),
+    "x @ no parameter": (lambda layer, x, y: torch.mm(x, torch.ones(9, 3)), r"width 9: x @ w: .*w is \[9, 3\] "),
+    "w @ x": (
+        lambda layer, x, y: layer.w @ x,
+        r"width 32 stand on the wrong side of a product: w @ x: w is 'w' \[64, 8\], x is \[N, 32\].*"
+        r"Write x @ w with w \[32, out\], or F\.linear\(x, w\) with w \[out, 32\]\.",
+    ),
+    "w @ x, w [in, out]": (lambda layer, x, y: layer.tall @ x, r"wrong side.*'tall' \[32, 8\].*\. Write x @ w\."),
+    "w @ x, w [out, in]": (lambda layer, x, y: layer.flat.matmul(x), r"wrong side.* Write F\.linear\(x, w\)\."),
+    "rows @ rows": (lambda layer, x, y: x @ y, r"rows are multiplied by rows: .*\(a \* b\)\.sum\(-1\)"),
+    "sum": (
+        lambda layer, x, y: x + layer.scale,
+        r"rows of width 32 meet rows of width 64: operator add: one is \[N, 32\], the other 'scale' \[64\] .*same width",
+    ),
+    "in place": (lambda layer, x, y: x.clone().mul_(layer.scale), r"width 32 .* width 64: operator mul: "),
+    "input of a cell": (
+        lambda layer, x, y: layer.gru(x, y),
+        r"width 32 meet a cell that takes 64: nn\.GRUCell: the input is \[N, 32\], its weight 'gru\.weight_ih' \[96, 64\].*"
+        r"Make its width 64, or the cell for 32\.",
+    ),
+    "state of a cell": (
+        lambda layer, x, y: layer.cell(x, y),
+        r"takes 16: nn\.GRUCell: the hidden state is \[N, 32\]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "at_vertex"), [*((name, False) for name in MISFITS), ("nn.Linear", True)])
+def test_a_misfit_names_operation_widths_and_remedy(name: str, at_vertex: bool) -> None:
+    function, expected = MISFITS[name]
+    with pytest.raises(WidthError, match=expected) as refused:
+        Layer(function, at_vertex=at_vertex)(TOPOLOGY, X)
+    where = f"Layer.apply_{'vertex' if at_vertex else 'edge'}, test_signatures.py:"
+    assert f"(in {where}" in refused.value.message
+
+
+def test_the_error_is_one_and_short() -> None:
+    with pytest.raises(WidthError) as refused:
+        Layer(MISFITS["nn.Linear"][0])(TOPOLOGY, X)
+    assert isinstance(refused.value, ValueError)
+    written = traceback.format_exception(refused.value)
+    assert "mat1" not in "".join(written)
+    assert sum("Error" in line.split(":")[0] for line in written) == 1
+    assert len("".join(written).splitlines()) < 20
+
+
+def test_what_fits_runs_as_it_did() -> None:
+    def every(layer: Layer, x: Tensor, y: Tensor) -> Tensor:
+        return F.linear(x, layer.flat) + x @ layer.tall + layer.scale[:8] * (x * y).sum(-1, keepdim=True)
+
+    out = Layer(every)(TOPOLOGY, X)
+    assert torch.equal(out[2], torch.full((8,), 2 * (32.0 + 32.0 + 32.0)))
+
+
+def test_another_failure_keeps_its_cause() -> None:
+    with pytest.raises(LayerError, match="RuntimeError: shape") as refused:
+        Layer(lambda layer, x, y: x.view(-1, 5))(TOPOLOGY, X)
+    assert not isinstance(refused.value, WidthError)
+    assert isinstance(refused.value.__cause__, RuntimeError)
+
+
+def test_a_whole_model_that_is_captured_says_the_same() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.Linear(64, 8)
+            self.layer = SagaLayer()
+
+        def forward(self, hops: Any, x: Tensor) -> Tensor:
+            return self.layer(hops[0], self.encoder(x))
+
+    graph = Graph(topology=TOPOLOGY, features=X)
+    with pytest.raises(
+        WidthError,
+        match=r"F\.linear\(x, w\): x is \[N, 32\], w is 'encoder\.weight' \[8, 64\] \(in Model\.forward, test_signatures",
+    ):
+        sagann.stream(Model(), graph, budget_bytes=1 << 20)

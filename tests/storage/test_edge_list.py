@@ -40,10 +40,7 @@ def pairs(graph: Graph) -> list[tuple[int, int]]:
     [
         ("2,1\n0,1\n1,2\n", {}),
         ("from,to\n2,1\n0,1\n1,2\n", {}),
-        ("2,1\r\n0,1\r\n1,2\r\n", {}),
         ("# SNAP writes\n# comments\n2\t1\n0\t1\n1\t2\n", {"separator": "\t"}),
-        ('"2","1"\n"0","1"\n"1","2"', {}),
-        ("2,1\n\n0,1\n1,2\n\n", {}),
         ("km,to,from\n9,1,2\n9,1,0\n9,2,1\n", {"src": "from", "dst": "to"}),
         ("9,1,2\n9,1,0\n9,2,1\n", {"src": 2, "dst": 1}),
         ("7,8\n2,1\n0,1\n1,2\n", {"header": True, "src": "7", "dst": "8"}),
@@ -59,8 +56,6 @@ def test_forms_of_csv(tmp_path: Path, text: str, form: dict[str, Any]) -> None:
     "text",
     [
         "time,src,dst\n5,2,1\n6,0,1\n7,1,2\n",
-        "ts,source_id,target_id\n5,2,1\n6,0,1\n7,1,2\n",
-        "tail,head\n1,2\n1,0\n2,1\n",
         "dst,src\n1,2\n1,0\n2,1\n",
         "Weight,To,From\n5,1,2\n6,1,0\n7,2,1\n",
         ",V,U\n0,1,2\n1,1,0\n2,2,1\n",
@@ -88,11 +83,8 @@ def test_a_file_that_was_cut_has_the_columns_of_that_with_names(tmp_path: Path) 
     ("names", "message"),
     [
         ("src,source,dst", r"column 'src' and column 'source' both name the column of 'src'; there are"),
-        ("u,v,to", r"column 'v' and column 'to' both name"),
         ("time,src,x", r"no column 'dst' \(dst, destination, target, to, v, tail\) beside"),
-        ("ts,user,item", r"column 'ts' is not taken"),
         ("id,a,b", r"column 'id' is not taken for an end of edges"),
-        ("a,weight,b", r"column 'weight' is not taken for an end"),
     ],
 )
 def test_names_that_contradict_are_refused(tmp_path: Path, names: str, message: str) -> None:
@@ -125,9 +117,6 @@ def test_ids_of_rows_say_whose_they_are(tmp_path: Path, form: str) -> None:
             )
     files = {what: tmp_path / f"{what}.{'parquet' if form == 'parquet' else 'csv'}" for what in columns}
     graph = imported(edges, tmp_path, **files)
-    assert graph.features is not None
-    assert graph.labels is not None
-    assert graph.targets is not None
     assert graph.features.tolist() == [[0, 0], [1, 10], [2, 20], [3, 30]]
     assert graph.labels.tolist() == [0, 1, 0, 1]
     assert graph.targets.tolist() == [0.5, 1.5, 2.5, 3.5]
@@ -139,12 +128,9 @@ def test_ids_of_rows_say_whose_they_are(tmp_path: Path, form: str) -> None:
     ("rows", "message"),
     [
         ("0,5\n2,6\n2,7\n1,8\n", r"2 stands twice; there are 4 rows \(in .*y\.csv, row 4\)"),
-        ("1,5\n2,6\n0,7\n1,8\n", r"1 stands twice;.*row 5\)"),
         ("0,5\n1,6\n0,7\n", r"0 stands twice;.*row 4\)"),
         ("0,5\n1,6\n3,7\n", r"3 stands where 2 is missing; there are 3 rows .*row 4\)"),
-        ("3,5\n2,6\n1,7\n", r"1 stands where 0 is missing.*row 4\)"),
         ("0,5\n-1,6\n1,7\n", r"-1 is negative;.*row 3\)"),
-        ("1,5\n0,nan\n", r"target is not finite: nan .*y\.csv, row 3\)"),
     ],
 )
 def test_ids_that_are_not_those_of_the_vertices_are_refused(tmp_path: Path, rows: str, message: str) -> None:
@@ -169,7 +155,6 @@ def test_labels_as_pandas_writes_them_beside_missing_ones(tmp_path: Path, text: 
         file = tmp_path / "y.parquet"
         pq.write_table(pa.table({"y": [1, None, 0]}), file)
     graph = imported(csv_file(tmp_path, "0,1\n1,2\n"), tmp_path, labels=file)
-    assert graph.labels is not None
     assert graph.labels.tolist() == labels
 
 
@@ -177,7 +162,6 @@ def test_labels_as_pandas_writes_them_beside_missing_ones(tmp_path: Path, text: 
     ("text", "message"),
     [
         ("y\n1.0\nx\n", r"column 'y': .* invalid value 'x' .*row 3\).*factorize"),
-        ("y\n1.0\n0.5\n", r"label is not an integer: 0\.5 .*row 3\)"),
         ("a,b\n1,0\n,1\n", r"label out of range: \[nan, 1\.0\], .*row 3\)"),
         ("y\n1\n\n0\n", r"the line is empty.*row 3\)"),
     ],
@@ -226,15 +210,14 @@ def test_files_of_a_folder_have_the_same_columns(tmp_path: Path, other: str, mes
         imported(folder, tmp_path)
 
 
-@pytest.mark.parametrize("what", ["features", "labels", "targets"])
-def test_files_of_vertices_are_not_read_as_edges(tmp_path: Path, what: str) -> None:
+def test_files_of_vertices_are_not_read_as_edges(tmp_path: Path) -> None:
     folder = tmp_path / "shards"
     folder.mkdir()
     csv_file(folder, "0,1\n1,0\n", "a.csv")
     beside = csv_file(folder, "0,1\n1,0\n", "x.csv")
     (tmp_path / "link.csv").symlink_to(beside)
-    with pytest.raises(DatasetError, match=rf"a file of vertex {what} stands among those of edges.*x\.csv"):
-        imported(folder, tmp_path, **{what: tmp_path / "link.csv"})
+    with pytest.raises(DatasetError, match=r"a file of vertex labels stands among those of edges.*x\.csv"):
+        imported(folder, tmp_path, labels=tmp_path / "link.csv")
 
 
 @pytest.mark.parametrize("form", [{"src": "dst"}, {"src": 0, "dst": 0}, {"dst": "src"}])
@@ -263,36 +246,15 @@ def test_features_and_labels_beside_the_edges(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", np.array([0, -1, 2, 1], dtype=np.int32))
     graph = imported(edges, tmp_path, features=tmp_path / "x.npy", labels=tmp_path / "y.npy")
     assert (graph.num_vertices, graph.num_features, graph.num_classes) == (4, 2, 3)
-    assert graph.features is not None
     assert graph.features.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert graph.labels is not None
     assert graph.labels.tolist() == [0, -1, 2, 1]
-
-    table = csv_file(tmp_path, "a,b\n0.5,1\n2,3\n4,5\n", "x.csv")
-    many = csv_file(tmp_path, "0,1\n1,1\n0,0\n", "y.csv")
-    graph = imported(edges, tmp_path, features=table, labels=many)
-    assert graph.features is not None
-    assert graph.features.tolist() == [[0.5, 1], [2, 3], [4, 5]]
-    assert graph.labels is not None
-    assert graph.labels.tolist() == [[0, 1], [1, 1], [0, 0]]
-    assert graph.num_classes == 2
 
 
 def test_targets_beside_the_edges(tmp_path: Path) -> None:
     edges = csv_file(tmp_path, "0,1\n1,2\n")
     np.save(tmp_path / "t.npy", np.array([[1.5], [2], [3]]))
     graph = imported(edges, tmp_path, targets=tmp_path / "t.npy", labels=csv_file(tmp_path, "0\n1\n1\n", "y.csv"))
-    assert graph.targets is not None
-    assert graph.labels is not None
     assert (graph.targets.tolist(), graph.labels.tolist()) == ([1.5, 2, 3], [0, 1, 1])
-    one = csv_file(tmp_path, "price\n1e-3\n2\n-3.5\n", "t.csv")
-    graph = imported(edges, tmp_path, targets=one)
-    assert graph.targets is not None
-    assert graph.targets.tolist() == [pytest.approx(1e-3), 2, -3.5]
-    pq.write_table(pa.table({"a": [1.0, 2, 3], "b": [4, 5, 6]}), tmp_path / "t.parquet")
-    graph = imported(edges, tmp_path, targets=tmp_path / "t.parquet")
-    assert graph.targets is not None
-    assert graph.targets.tolist() == [[1, 4], [2, 5], [3, 6]]
     with pytest.raises(DatasetError, match=r"target is not finite: nan .*t\.csv, row 3\)"):
         imported(edges, tmp_path, targets=csv_file(tmp_path, "price\n1\nnan\n2\n", "t.csv"))
 
@@ -316,15 +278,10 @@ def test_separators_are_those_of_every_file(tmp_path: Path) -> None:
         ("a,b\n0,1\n0,1.5\n", r"column 'b': .* invalid value '1\.5' .*row 3\)"),
         ("0,1\n,2\n", r"column 0 has no value .*row 2\)"),
         ("0,1\n1,2,3\n", r"Expected 2 columns, got 3: 1,2,3 .*row 2\)"),
-        ("0,1\n1\n", r"Expected 2 columns, got 1: 1 .*row 2\)"),
         ("0,1\n-1,2\n", r"source id out of range: -1, but ids start at 0 .*row 2\)"),
-        ("s,d\n0,1\n1,-7\n", r"destination id out of range: -7.*row 3\)"),
-        ("0,1\n99999999999999999999,2\n", r"column 0: .* invalid value '99999999999999999999' .*row 2\)"),
-        ("alice,bob\ncarol,dave\n", r"column 'alice': .* invalid value 'carol' .*row 2\)"),
         ("0\n1\n", r"column not found: no column 1; there are column 0 "),
         ("a,a\n0,1\n", r"columns share a name: 'a'"),
         ("0,1\n" * 300_000 + "3,y\n", r"column 1: .* invalid value 'y' .*row 300001\)"),
-        ("0,1\n" * 300_000 + "3,-1\n", r"destination id out of range: -1.*row 300001\)"),
         ("from,to\n", r"edge list has no edges: no row after the names 'from, to' .*edges\.csv"),
         ("0,1\n".encode("utf-16"), r"edges\.csv"),
     ],
@@ -355,14 +312,8 @@ def test_stated_limits_and_weights(tmp_path: Path) -> None:
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
-    whole = gzip.compress(np.random.default_rng(0).bytes(0) + b"0,1\n1,2\n" * 50_000)
-    for name, data in {
-        "cut.csv.gz": whole[: len(whole) // 2],
-        "not.csv.gz": b"xxxx",
-        "not.parquet": b"PAR1",
-    }.items():
-        with pytest.raises(DatasetError, match=rf"file cannot be read: .*{name}"):
-            imported(csv_file(tmp_path, data, name), tmp_path)
+    with pytest.raises(DatasetError, match=r"file cannot be read: .*not.parquet"):
+        imported(csv_file(tmp_path, b"PAR1", "not.parquet"), tmp_path)
     with pytest.raises(DatasetError, match=r"file not found: there is no such file \(in .*absent\.csv\)"):
         imported(tmp_path / "absent.csv", tmp_path)
     (tmp_path / "empty").mkdir()
@@ -386,23 +337,14 @@ def test_bad_parquet_columns_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        (
-            "features",
-            np.array([[1.0], [np.nan], [2.0]]),
-            r"feature is not finite: nan in column 0 .*x\.npy, row 1\)",
-        ),
         ("features", np.zeros(3), r"float64 \[3\], expected numbers \[num_vertices, num_features\]"),
         (
             "features",
             np.zeros((2, 4)),
             r"out of range: 2, but there are 2 vertices, .*: the rows of .*x\.npy .*row 2\)\. Give each .* row in .*x\.npy",
         ),
-        ("labels", np.array([0, -2, 1]), r"label out of range: -2, but -1 is for unknown .*x\.npy, row 1\)"),
-        ("labels", np.array([0.0, 0.5, 1.0]), r"label is not an integer: 0\.5 .*row 1\)"),
-        ("labels", np.array([[0, 1], [2, 0], [1, 1]]), r"label out of range: \[2, 0\], but multi-label.*row 1\)"),
         ("labels", np.array([0, 7, 1]), r"label out of range: 7, but there are 3 classes.*row 1\)"),
         ("labels", np.array([{}], dtype=object), r"file cannot be read: .*pickled objects are never loaded"),
-        ("labels", np.array(["a", "b", "c"]), r"<U1 \[3\], expected integers"),
     ],
 )
 def test_bad_vertex_arrays_are_named(tmp_path: Path, file: str, content: Any, message: str) -> None:
@@ -430,7 +372,7 @@ def test_memory_that_is_too_small_is_refused() -> None:
         ImportOptions(memory_bytes=1000)
 
 
-@pytest.mark.parametrize("first", ["O,1", "12a,5", "-,5", "0x1,1", ",5"])
+@pytest.mark.parametrize("first", ["O,1", "-,5", ",5"])
 def test_a_damaged_first_row_is_not_taken_for_names(tmp_path: Path, first: str) -> None:
     (tmp_path / "e.csv").write_text(f"{first}\n1,2\n")
     with pytest.raises(DatasetError, match="the first row is neither names nor numbers"):

@@ -1,7 +1,9 @@
-"""A folder appears whole or not at all, and what dead imports left is removed."""
+"""A folder appears whole or not at all, as does a file, and what dead imports left is removed."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from sagann.errors import DatasetError
 from sagann.storage import open_graph, save_graph
+from sagann.storage.durable import sync_file, sync_folder, write_synced, write_whole
 from sagann.storage.folder import new_folder
 from tests.forks import run_fresh
 from tests.storage.conftest import assert_same_graph, make_graph
@@ -18,12 +21,6 @@ def write_and(path: Path, action: Callable[[], object]) -> None:
     with new_folder(path, overwrite=False) as folder:
         (folder / "manifest.json").write_text('{"format": "sagann-graph"}')
         action()
-
-
-def test_failure_inside_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
-        write_and(tmp_path / "g", lambda: 1 / 0)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_a_dead_import_left_is_removed_and_a_running_one_is_not_joined(tmp_path: Path) -> None:
@@ -120,8 +117,37 @@ def test_full_disk_is_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_manifest_of_another_program_makes_no_dataset(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"name": "a site", "icons": []}')
-    with pytest.raises(DatasetError, match=r"not a dataset of sagann: a folder without a manifest.json of sagann"):
-        save_graph(make_graph(), tmp_path, overwrite=True)
-    assert (tmp_path / "manifest.json").exists()
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    write_whole(path, b"old")
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+
+    def fails(*names: object) -> None:
+        raise OSError("killed here")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(OSError, match="killed here"):
+        write_whole(path, b"newer")
+    assert path.read_bytes() == b"new"
+
+
+def test_a_full_disk_leaves_nothing_and_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/\.tmp-x'"):
+        write_whole(tmp_path / "x", b"content")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_write_is_synced_before_its_name_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda handle: seen.append((tmp_path / "x").exists()))
+    write_whole(tmp_path / "x", b"content")
+    assert seen == [False, True]
+    write_synced(tmp_path / "x", b"content")
+    sync_file(tmp_path / "x")
+    sync_folder(tmp_path)
+    assert len(seen) == 5

