@@ -59,7 +59,7 @@ FOREIGN = random_topology(30, 90)
 MIXED = "a model that is streamed must treat vertices independently between its layers: "
 UNSEEN = "the model cannot be captured: "
 NO_HOP = UNSEEN + (
-    "a layer gets a topology that is none of the hops, or features that are not a row per vertex: array has the wrong form: "
+    "a layer gets a topology that is none of the hops, or features that are not a row per vertex: vertex features do not fit the topology: "
 )
 EDGES = UNSEEN + "it reads 'weight', edge data of a hop, which only its layers may"
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
