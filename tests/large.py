@@ -8,7 +8,7 @@ import pytest
 from torch import Tensor
 
 from sagann.kernels import dense, feature_rows, memory
-from sagann.runtime.in_memory import edge_pass
+from sagann.runtime import gather
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -17,7 +17,7 @@ def small_inputs_count_as_large() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (memory, dense):
             patch.setattr(module, "SMALLEST_BYTES", 1)
-        patch.setattr(edge_pass, "SMALLEST_PASS_BYTES", 1)
+        patch.setattr(gather, "SMALLEST_PASS_BYTES", 1)
         for module in (dense, feature_rows):
             patch.setattr(module, "block_rows", _a_third_of_the_rows)
         yield

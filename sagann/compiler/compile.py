@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Literal, get_args
 
+import torch
 from torch import Tensor, fx
 
 from sagann.compiler.classify import classify, has_rows, has_tensor, is_random, row_bytes, verify
@@ -23,7 +25,9 @@ from sagann.compiler.stages import cut
 from sagann.compiler.trace import TraceError, trace_layer
 from sagann.compiler.typed import map_first, map_last, map_single_types, with_bytes
 from sagann.compiler.vjp import Backward
-from sagann.kernels.edge.function import EdgeFunction, Side
+from sagann.kernels.accumulators import Gathering
+from sagann.kernels.edge.builder import Builder
+from sagann.kernels.edge.function import EdgeFunction, Input, Side
 
 if TYPE_CHECKING:
     from sagann.saga.layer import SagaLayer
@@ -189,12 +193,25 @@ def edge_work(
         gathering=form,
         dtype=gather.meta["val"].dtype,
         function=function,
+        of_messages=None if function else _gather_of(form, [node.meta["val"] for node in gathered(gather)]),
         why_not=reason,
         backward=None if function is None else Backward(function),
         tensor_bytes=sum(map(row_bytes, of_edges)),
         random=any(map(is_random, leading_to(gathered(gather), frontier))),
         extremum_of_source=form.is_one and form.names_edges and function is not None and _is_source(function),
     )
+
+
+def _gather_of(form: Gathering, values: Sequence[Tensor]) -> EdgeFunction:
+    """The gather of messages with such values, each of which is an input, in one type."""
+    dtype = reduce(torch.promote_types, (value.dtype for value in values))
+    # Sums of integers are exact in float64.
+    dtype = dtype if dtype.is_floating_point or dtype.is_complex else torch.float64
+    inputs = [
+        Input(name=f"value{number}", side="edge", shape=tuple(value.shape[1:]), dtype=dtype)
+        for number, value in enumerate(values)
+    ]
+    return Builder(inputs).build(form.outputs([each.name for each in inputs]), "dst")
 
 
 def _assemble(

@@ -69,7 +69,7 @@ class Gathering:
             first_value = last_value
         return tuple(found)
 
-    @property
+    @cached_property
     def accumulators(self) -> tuple[Accumulator, ...]:
         """The accumulators of all messages."""
         return tuple(each.accumulator for each in self.reduced)
@@ -95,7 +95,7 @@ class Gathering:
         """Whether edges are reduced to a state that can be merged; concat keeps their rows."""
         return all(accumulator.reduction.rows == "row" for accumulator in self.accumulators)
 
-    @property
+    @cached_property
     def is_sized(self) -> bool:
         """Whether the result has room for a stated number of in-edges."""
         return any(accumulator.is_sized for accumulator in self.accumulators)
@@ -115,12 +115,12 @@ class Gathering:
         """Whether a state holds ids of edges."""
         return any(accumulator.reduction.names_edges for accumulator in self.accumulators)
 
-    @property
+    @cached_property
     def reads_result(self) -> bool:
         """Whether the backward pass reads the result."""
         return any(accumulator.reads_result for accumulator in self.accumulators)
 
-    @property
+    @cached_property
     def keeps(self) -> tuple[int, ...]:
         """Positions of the state's tensors that the backward pass reads."""
         return tuple(each.state.start + position for each in self.reduced for position in each.accumulator.keeps)

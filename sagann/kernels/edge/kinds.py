@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -25,6 +26,7 @@ KINDS = {
     torch.bool: "b1",
 }
 "Kind of lanes in memory by dtype."
+_RESULTS: WeakKeyDictionary[EdgeFunction, list[Result]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +38,7 @@ class Result:
     shape: tuple[int, ...]
     "Feature shape."
     dtype: torch.dtype | None
-    "float32 or float64; None for ids of edges."
+    "float32 or float64, complex64 or complex128 in plain PyTorch; None for ids of edges."
     neutral: float
     "Number in every entry before the first edge."
 
@@ -57,14 +59,16 @@ def kind_of(value: Input | Op) -> str:
 
 
 def results_of(function: EdgeFunction) -> list[Result]:
-    """The tensors that a pass writes, in order."""
-    results = []
+    """The tensors that a pass writes, in order; found once."""
+    known = _RESULTS.get(function)
+    if known is not None:
+        return known
+    results: list[Result] = []
     for output in function.outputs:
         value = function.value(output.values[-1])
         reduction = output.reduction
         # A total has a term for every edge of the graph.
-        is_wide = kind_of(value) == "f8" or reduction.rows == "item"
-        dtype = torch.float64 if is_wide else torch.float32
+        dtype = torch.promote_types(value.dtype, torch.float64 if reduction.rows == "item" else torch.float32)
         shapes = {"value": value.shape, "score": function.value(output.values[0]).shape, "row": ()}
         results += [
             Result(
@@ -75,6 +79,7 @@ def results_of(function: EdgeFunction) -> list[Result]:
             )
             for part in reduction.state
         ]
+    _RESULTS[function] = results
     return results
 
 

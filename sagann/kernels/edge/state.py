@@ -14,7 +14,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from torch import Tensor
 from sagann.graph.topology import Topology
 from sagann.graph.widths import id_dtype
 from sagann.kernels.edge.function import EdgeFunction
-from sagann.kernels.edge.kinds import placed, reduced_outputs, reduced_results
+from sagann.kernels.edge.kinds import placed, reduced_outputs, reduced_results, results_of
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import num_groups
 
@@ -67,11 +67,12 @@ class GatherState:
         self.function = function
         self.num_rows = num_rows
         self.num_edges = num_edges
-        self.device = torch.device(device)
+        self.device = device
         # None stands for neutral results, so that no pass has to read them.
-        self._results: tuple[Tensor, ...] | None = tuple(tensors.values()) if tensors else None
-        found = [(tuple(result.shape), result.dtype) for result in self._results or ()]
-        assert not found or found == self._forms()
+        self._results: tuple[Tensor, ...] | None = None
+        if tensors:
+            self._results = tuple(tensors.values())
+            assert [(tuple(result.shape), result.dtype) for result in self._results] == self._forms()
 
     def accumulate(
         self, run: Run, edges: Edges, arrays: Mapping[str, Tensor], *, seed: int = 0, edge_offset: int = 0
@@ -87,24 +88,26 @@ class GatherState:
         Returns:
             The chunk's "edge" outputs, in order.
         """
-        assert 0 <= edge_offset <= self.num_edges - edges.num_edges
         # PassEdges are chunks. To start anew for the first chunk would take another kernel and save a part of one chunk.
         as_in_memory = (
             isinstance(edges, Topology)
             and num_groups(edges, self.function.at) == self.num_rows
             and (edge_offset == 0 or not self.function.numbers_edges)
         )
-        if self._results is None and as_in_memory:
-            results = run(self.function, edges, arrays, seed=seed)
-            self._results = tuple(
-                result.detach().to(like.dtype or id_dtype(self.num_edges)).contiguous()
-                for result, like in zip(
-                    self._split(results, of_edges=False), reduced_results(self.function), strict=True
-                )
-            )
-        else:
-            results = run(self.function, edges, arrays, seed=seed, into=self._begun(), edge_offset=edge_offset)
-        return self._split(results, of_edges=True)
+        starts = self._results is None and as_in_memory
+        assert starts or 0 <= edge_offset <= self.num_edges - edges.num_edges
+        into = None if starts else self._begun()
+        results = run(self.function, edges, arrays, seed=seed, into=into, edge_offset=0 if starts else edge_offset)
+        of_edges: list[Tensor] = []
+        reduced: list[Tensor] = []
+        for result, form in zip(results, results_of(self.function), strict=True):
+            if form.rows == "edge":
+                of_edges.append(result)
+            elif starts:
+                reduced.append(_owned(result, form.dtype or id_dtype(self.num_edges)))
+        if starts:
+            self._results = tuple(reduced)
+        return tuple(of_edges)
 
     def merge(self, other: GatherState) -> None:
         """Add the edges of another state of the same function and rows. The other state stays as it is."""
@@ -120,6 +123,14 @@ class GatherState:
     def finish(self) -> tuple[Tensor, ...]:
         """The results of all chunks so far, without "edge" outputs: the state's own tensors, which later chunks change."""
         return self._begun()
+
+    def part(self, rows: slice) -> GatherState:
+        """The state of a run of the rows. It shares their results: what is added to it is added here."""
+        shared = {str(number): result[rows] for number, result in enumerate(self._begun())}
+        num_rows = rows.stop - rows.start
+        return GatherState(
+            self.function, num_rows=num_rows, num_edges=self.num_edges, device=self.device, tensors=shared
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """The results so far, for another state to go on from: the state's own tensors, or none before the first chunk."""
@@ -141,11 +152,10 @@ class GatherState:
             for result in reduced_results(self.function)
         ]
 
-    def _split(self, results: Sequence[Tensor], *, of_edges: bool) -> tuple[Tensor, ...]:
-        """A pass's results with a row per edge, or all other results."""
-        return tuple(
-            result
-            for output, here in placed(self.function.outputs)
-            if (output.reduction.rows == "edge") == of_edges
-            for result in results[here]
-        )
+
+def _owned(result: Tensor, dtype: torch.dtype) -> Tensor:
+    """A result of a pass as a state holds it."""
+    # Every gather in memory asks, and operators that change nothing take time.
+    if result.dtype == dtype and result.is_contiguous() and not result.requires_grad:
+        return result
+    return result.detach().to(dtype).contiguous()

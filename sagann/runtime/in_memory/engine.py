@@ -22,11 +22,9 @@ from sagann.kernels.dialects import Dialect, check_dialect, dialect_for
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.naive import scatter_dst, scatter_src
 from sagann.runtime.allocator import give_back_freed_memory
-from sagann.runtime.in_memory.apart import can_gather_apart, gather_apart
+from sagann.runtime.gather import can_gather_apart, compute_rows, gather_fused
 from sagann.runtime.in_memory.configuration import Key, configuration
-from sagann.runtime.in_memory.edge_pass import compute_rows, gather_fused
 from sagann.runtime.in_memory.invariants import Invariants
-from sagann.runtime.in_memory.pairs import check_types
 from sagann.runtime.in_memory.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.in_memory.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
 from sagann.saga.batch_norms import naming_few_rows
@@ -243,19 +241,13 @@ class CompiledEngine:
         # A gather that is kept reads its rows once.
         keeps = not self.lean and not program.invariant
         apart = topology.apart() if can_gather_apart(program) else None
-        if apart is not None:
-            if program.typed is not None:
-                check_types(topology, values[program.typed.types], program.typed.num_types)
-            arrays = [values[name] for name in edges.stage.inputs]
-            return gather_apart(edges, topology, apart, arrays, dialect, keeps=keeps)
-        values = {
-            **values,
-            **topology.complete_all({name: values[name] for name in program.source_rows}, keeps=keeps),
-        }
+        if apart is None:
+            read = {name: values[name] for name in program.source_rows}
+            values = {**values, **topology.complete_all(read, keeps=keeps)}
         topology, values = edges_of_pairs(program, topology, values, dialect)
         arrays = [values[name] for name in edges.stage.inputs]
         if edges.function is not None:
-            return gather_fused(edges, topology, arrays, dialect)
+            return gather_fused(edges, topology, arrays, dialect, apart=apart, keeps=keeps)
         if self.options.fuse and edges.gathering.is_reduced:
             return gather_tiled(edges, topology, arrays, tile_edges=self.tile_edges)
         # Every edge's row is in memory, and autograd goes through it.

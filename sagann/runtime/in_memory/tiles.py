@@ -1,14 +1,14 @@
 """Gathers over bounded tiles, for edges that could not be fused.
 
-A tile is a run of edges in CSC order, so it reaches a run of destinations, and its gather is merged into theirs
-(:mod:`sagann.kernels.edge.reductions`). Only the edge tensors of one tile are in memory at once. The backward computes every
-tile again and differentiates it by autograd. A tile draws the same random numbers again from its own seed. Gradients of
-gradients are refused.
+A tile is a chunk: a run of edges in CSC order, so it reaches a run of destinations, into whose state it is gathered in plain PyTorch. The
+stage computes the messages first. Only the edge tensors of one tile are in memory at once. The backward computes every tile again and
+differentiates it by autograd. A tile draws the same random numbers again from its own seed. Gradients of gradients are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,10 @@ from sagann.compiler.program import EdgeWork
 from sagann.compiler.vjp import message_gradients
 from sagann.graph.topology import Topology
 from sagann.kernels.edge import naive
-from sagann.kernels.edge.builder import Builder, arithmetic_dtype
-from sagann.kernels.edge.function import EdgeFunction, Input
 from sagann.kernels.first_order import Saved, first_order_only
 from sagann.kernels.naive import gather_sum
 from sagann.kernels.seeds import drawn_seed, seeded
-from sagann.runtime.in_memory.edge_pass import counts_of
+from sagann.runtime.gather import ChunkedGather, counts_of
 
 TILE_EDGES = 1 << 16
 "Most edges of a tile."
@@ -37,6 +35,8 @@ class _Call:
     """One gather over tiles, without its arrays."""
 
     edges: EdgeWork
+    gather: ChunkedGather
+    "The gather of messages."
     topology: Topology
     tile_edges: int
     seed: int
@@ -46,24 +46,53 @@ class _Call:
 class _Tile:
     """A run of edges, and the run of destinations that they reach."""
 
-    first_edge: int
-    last_edge: int
-    first_dst: int
     topology: Topology
-    "The tile's edges, with destinations counted from ``first_dst``."
+    "The tile's edges, with destinations counted from the first one that they reach."
+    edges: slice
+    "The edges in the whole topology."
+    rows: slice
+    "The destinations in the whole topology."
     src: Tensor
     "Source of each edge, int64."
-    dst: Tensor
-    "Destination of each edge in the whole topology, int64."
+
+    def read(self, side: str, array: Tensor) -> Tensor:
+        """The rows of an array that the edges read."""
+        if side == "src":
+            return array.index_select(0, self.src)
+        if side == "dst":
+            return array[self.rows].index_select(0, self.topology.edge_dst())
+        return array[self.edges] if side == "edge" else array
+
+    def add(self, side: str, total: Tensor, part: Tensor) -> None:
+        """Add the gradients of what the edges have read to the gradient of the array."""
+        part = part.to(total.dtype)
+        if total.is_complex():
+            total, part = torch.view_as_real(total), torch.view_as_real(part.resolve_conj())
+        if side == "src":
+            total.index_add_(0, self.src, part)
+        elif side == "dst":
+            total[self.rows] += gather_sum(self.topology, part)
+        elif side == "edge":
+            total[self.edges] = part
+        else:
+            total += part
 
 
 def gather_tiled(
     edges: EdgeWork, topology: Topology, arrays: list[Tensor], *, tile_edges: int = TILE_EDGES
 ) -> Tensor:
     """Gather by any accumulator but concat without more than one tile of edges in memory: [num_dst, ...]."""
+    assert edges.of_messages is not None
+    gather = ChunkedGather(
+        gathering=edges.gathering,
+        function=edges.of_messages,
+        dialect=naive,
+        num_edges=topology.num_edges,
+        device=topology.device,
+    )
     tile_edges = max(min(tile_edges, TILE_BYTES // max(edges.tensor_bytes, 1)), 1)
     seed = drawn_seed() if edges.random else 0
-    call = _Call(edges=edges, topology=topology, tile_edges=tile_edges, seed=seed)
+    call = _Call(edges=edges, gather=gather, topology=topology, tile_edges=tile_edges, seed=seed)
     accum: Tensor = _TiledGather.apply(call, *arrays)  # type: ignore[no-untyped-call]
     return accum
 
@@ -71,54 +100,51 @@ def gather_tiled(
 class _TiledGather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: _Call, *arrays: Tensor) -> Tensor:
-        state = _State(call)
+        gather = call.gather
+        state = gather.begin(gather.function, call.topology.num_dst)
         for tile in _tiles(call):
-            state.accumulate(tile, _evaluate(call, tile, _rows(call, tile, arrays)))
-        result = state.finish(arrays)
+            messages = _messages(call, tile, _rows(call, tile, arrays))
+            gather.add(state.part(tile.rows), tile.topology, messages, tile.edges.start)
+        result, kept = gather.finish(state, counts_of(call.topology))
         ctx.call = call
-        ctx.save_for_backward(*arrays, *state.saved)
-        return result
+        ctx.save_for_backward(*arrays, *kept)
+        return result.to(call.edges.dtype)
 
     @staticmethod
     @first_order_only
     def backward(ctx: Any, saved: Saved, grad: Tensor) -> tuple[Tensor | None, ...]:
         call: _Call = ctx.call
-        arrays = saved[: len(call.edges.sides)]
-        upstream = _Upstream(call, grad, saved[len(arrays) :])
-        needed = ctx.needs_input_grad[1:]
-        gradients = [
+        gather, sides = call.gather, call.edges.sides
+        arrays = saved[: len(sides)]
+        function = message_gradients(gather.function)
+        arrived = gather.arrive(grad, saved[len(sides) :], counts_of(call.topology))
+        totals = {
             # Every tile adds to the rows of vertices, and writes those of its edges.
-            torch.zeros_like(
+            number: torch.zeros_like(
                 array, dtype=torch.promote_types(array.dtype, torch.float32 if side == "edge" else torch.float64)
             )
-            if need
-            else None
-            for side, array, need in zip(call.edges.sides, arrays, needed, strict=True)
-        ]
+            for number, (side, array) in enumerate(zip(sides, arrays, strict=True))
+            if ctx.needs_input_grad[1 + number]
+        }
         for tile in _tiles(call):
-            rows = [row.requires_grad_(need) for row, need in zip(_rows(call, tile, arrays), needed, strict=True)]
+            rows = _rows(call, tile, arrays)
+            leaves = [rows[number].requires_grad_() for number in totals]
             with torch.enable_grad():
-                output = _evaluate(call, tile, rows)
-            arriving = zip(output, upstream.of(tile, output), strict=True)
-            attached = [(value, grad) for value, grad in arriving if value.requires_grad]
-            if not attached:
-                continue
-            wanted = [
-                (side, total, row)
-                for side, total, row in zip(call.edges.sides, gradients, rows, strict=True)
-                if total is not None
-            ]
-            found = torch.autograd.grad(
-                [value for value, _ in attached],
-                [row for _, _, row in wanted],
-                [grad for _, grad in attached],
-                allow_unused=True,
-            )
-            for (side, total, _), part in zip(wanted, found, strict=True):
-                if part is not None:
-                    _add(total, part, side, tile)
-        cast = [None if g is None else g.to(array.dtype) for g, array in zip(gradients, arrays, strict=True)]
-        return None, *cast
+                messages = _messages(call, tile, rows)
+            given = {name: message.detach() for name, message in messages.items()}
+            given |= {name: of_rows[tile.rows] for name, of_rows in arrived.items()}
+            state = gather.begin(function, tile.topology.num_dst)
+            upstream = gather.add(state, tile.topology, given, tile.edges.start)
+            pairs = zip(messages.values(), upstream, strict=True)
+            attached = [(message, part.to(message.dtype)) for message, part in pairs if message.requires_grad]
+            if attached:
+                values, parts = zip(*attached, strict=True)
+                found = torch.autograd.grad(values, leaves, parts, allow_unused=True)
+                for (number, total), part in zip(totals.items(), found, strict=True):
+                    if part is not None:
+                        tile.add(sides[number], total, part)
+        numbers = range(len(arrays))
+        return None, *(totals[n].to(arrays[n].dtype) if n in totals else None for n in numbers)
 
 
 def _tiles(call: _Call) -> Iterator[_Tile]:
@@ -131,133 +157,19 @@ def _tiles(call: _Call) -> Iterator[_Tile]:
         )
         low, high = (int(bound) - 1 for bound in bounds)
         indptr = topology.indptr[low : high + 2].clamp(first, last) - first
-        dst = torch.repeat_interleave(torch.arange(low, high + 1, device=topology.device), indptr.diff())
         indices = topology.indices[first:last]
         part = Topology(indptr=indptr, indices=indices, num_src=max(topology.num_src, len(indptr)), validate=False)
-        yield _Tile(first_edge=first, last_edge=last, first_dst=low, topology=part, src=indices.long(), dst=dst)
+        yield _Tile(topology=part, edges=slice(first, last), rows=slice(low, high + 1), src=indices.long())
 
 
-def _rows(call: _Call, tile: _Tile, arrays: tuple[Tensor, ...]) -> list[Tensor]:
-    rows = []
-    for side, array in zip(call.edges.sides, arrays, strict=True):
-        if side in ("src", "dst"):
-            array = array.index_select(0, tile.src if side == "src" else tile.dst)
-        elif side == "edge":
-            array = array[tile.first_edge : tile.last_edge]
-        rows.append(array.detach())
-    return rows
+def _rows(call: _Call, tile: _Tile, arrays: Sequence[Tensor]) -> list[Tensor]:
+    return [tile.read(side, array).detach() for side, array in zip(call.edges.sides, arrays, strict=True)]
 
 
-def _evaluate(call: _Call, tile: _Tile, rows: list[Tensor]) -> tuple[Tensor, ...]:
-    """Messages of the tile's edges; for softmax their scores and values."""
-    if not call.edges.random:
-        return tuple(call.edges.stage.module.forward(*rows))
+def _messages(call: _Call, tile: _Tile, rows: list[Tensor]) -> dict[str, Tensor]:
+    """The values of the messages of the tile's edges, by name."""
+    inputs, forward = call.gather.function.inputs, call.edges.stage.module.forward
     # Parts of workers begin at edges of their own.
-    with seeded(call.seed + call.topology.first_edge + tile.first_edge, call.topology.device):
-        return tuple(call.edges.stage.module.forward(*rows))
-
-
-def _add(total: Tensor, part: Tensor, side: str, tile: _Tile) -> None:
-    part = part.to(total.dtype)
-    if total.is_complex():
-        total, part = torch.view_as_real(total), torch.view_as_real(part.resolve_conj())
-    if side == "src":
-        total.index_add_(0, tile.src, part)
-    elif side == "dst":
-        summed = gather_sum(tile.topology, part)
-        total[tile.first_dst : tile.first_dst + len(summed)] += summed
-    elif side == "edge":
-        total[tile.first_edge : tile.last_edge] = part
-    else:
-        total += part
-
-
-class _State:
-    """Gather state of all destinations. The first tile begins it, because that shows the shape of messages."""
-
-    def __init__(self, call: _Call) -> None:
-        self.call = call
-        self.gathering = call.edges.gathering
-        self.forms = [part for each in self.gathering.accumulators for part in each.reduction.state]
-        self.parts: list[Tensor] = []
-        self.saved: list[Tensor] = []
-        "Tensors that the backward reads: those that the accumulator keeps, then the result if the backward reads it."
-
-    def accumulate(self, tile: _Tile, output: tuple[Tensor, ...]) -> None:
-        """Merge a tile's gather into the state of its destinations."""
-        values = [value.to(arithmetic_dtype(value.dtype)) for value in output]
-        found = [
-            each.accumulator.reduction.reduce(tile.topology, values[each.values]) for each in self.gathering.reduced
-        ]
-        part = [
-            torch.where(rows < 0, -1, rows + tile.first_edge) if form.is_edge else rows
-            for rows, form in zip((rows for state in found for rows in state), self.forms, strict=True)
-        ]
-        if not self.parts:
-            num_dst = self.call.topology.num_dst
-            self.parts = [
-                rows.new_full((num_dst, *rows.shape[1:]), form.neutral)
-                for rows, form in zip(part, self.forms, strict=True)
-            ]
-        reached = slice(tile.first_dst, tile.first_dst + len(part[0]))
-        for each in self.gathering.reduced:
-            own = [rows[reached] for rows in self.parts[each.state]]
-            each.accumulator.reduction.merge(own, part[each.state])
-
-    def finish(self, arrays: tuple[Tensor, ...]) -> Tensor:
-        """The gathered rows, in the type of messages."""
-        if not self.parts:
-            # Without edges the backward does not read the saved tensors.
-            self.parts = [
-                rows.new_full(rows.shape, part.neutral)
-                for each, rows in zip(self.gathering.reduced, _empty_messages(self.call, arrays), strict=True)
-                for part in each.accumulator.reduction.state
-            ]
-        result, kept = self.gathering.finish(self.parts, counts_of(self.call.topology))
-        self.saved = [*kept, result] if self.gathering.reads_result else list(kept)
-        return result.to(self.call.edges.dtype)
-
-
-class _Upstream:
-    """Gradients of a tile's messages, from the gradient of the gathered rows."""
-
-    def __init__(self, call: _Call, grad: Tensor, saved: tuple[Tensor, ...]) -> None:
-        self.call, self.grad, self.saved = call, grad, saved
-        self.gradients: EdgeFunction | None = None
-        self.rows: dict[str, Tensor] = {}
-
-    def of(self, tile: _Tile, output: tuple[Tensor, ...]) -> list[Tensor]:
-        """A gradient for each tensor of the tile's output."""
-        names = [f"value{number}" for number in range(len(output))]
-        if self.gradients is None:
-            self.gradients = self._arrive(names, output)
-        given = {name: value.detach() for name, value in zip(names, output, strict=True)}
-        given |= {name: rows.index_select(0, tile.dst) for name, rows in self.rows.items()}
-        ids = torch.arange(tile.first_edge, tile.last_edge, device=self.grad.device)
-        values = naive.evaluate(self.gradients, given, edge_ids=ids)
-        found = [values[name] for each in self.gradients.outputs for name in each.values]
-        return [grad.to(value.dtype) for grad, value in zip(found, output, strict=True)]
-
-    def _arrive(self, names: list[str], output: tuple[Tensor, ...]) -> EdgeFunction:
-        """The function that a tile computes; sets the rows of destinations that the function reads."""
-        gathering = self.call.edges.gathering
-        inputs = [
-            Input(name=name, side="edge", shape=tuple(value.shape[1:]), dtype=value.dtype)
-            for name, value in zip(names, output, strict=True)
-        ]
-        forward = Builder(inputs).build(gathering.outputs(names), "dst")
-        kept = self.saved[: len(gathering.keeps)]
-        result = self.saved[-1] if gathering.reads_result else self.grad
-        self.rows = gathering.arrive(forward, self.grad, kept, result, counts_of(self.call.topology))
-        return message_gradients(forward)
-
-
-def _empty_messages(call: _Call, arrays: tuple[Tensor, ...]) -> list[Tensor]:
-    """For each accumulator, zeros for each destination in the shape of its message, which made-up rows show."""
-    made_up = [
-        array.new_zeros(1, *array.shape[1:]) if side != "param" else array
-        for side, array in zip(call.edges.sides, arrays, strict=True)
-    ]
-    values = call.edges.stage.module.forward(*made_up)
-    shapes = (values[each.values.stop - 1].shape[1:] for each in call.edges.gathering.reduced)
-    return [arrays[0].new_zeros(call.topology.num_dst, *shape, dtype=call.edges.dtype) for shape in shapes]
+    seed = call.seed + call.topology.first_edge + tile.edges.start
+    with seeded(seed, call.topology.device) if call.edges.random else nullcontext():
+        return {each.name: value.to(each.dtype) for each, value in zip(inputs, forward(*rows), strict=True)}

@@ -19,7 +19,7 @@ from sagann.graph.topology import Topology
 from sagann.kernels.dialects import Dialect, run_pass
 from sagann.kernels.edge.function import EdgeFunction, Input, Output
 from sagann.kernels.first_order import Saved, first_order_only
-from sagann.runtime.in_memory.edge_pass import counts_of
+from sagann.runtime.gather import counts_of
 from sagann.runtime.in_memory.pairs import Pairs, check_types, count_pairs, pairs_of
 
 _Rows = Callable[[Tensor], Tensor]

@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from sagann.compiler.model_program import Gather
-from sagann.compiler.vjp import BackwardPass
 from sagann.errors import InputError, LayerError
 from sagann.kernels.accumulators import Counts
-from sagann.kernels.dialects import dialect_for, run_pass
-from sagann.kernels.edge.function import EdgeFunction
+from sagann.kernels.dialects import dialect_for
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
@@ -32,7 +30,7 @@ from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.residents import Residents
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.device.backend import Backend
-from sagann.runtime.in_memory.edge_pass import compute_rows, divisors
+from sagann.runtime.gather import ChunkedGather, compute_rows, divisors
 from sagann.runtime.moments import Groups, Moments
 from sagann.runtime.recorder import Recorder, recorded
 from sagann.runtime.streaming.epoch import Epoch, loss_of_rows
@@ -148,7 +146,7 @@ class Executor:
             "output": self._output,
             "prepare_grad": self._prepare_grad,
             "transform_grad": self._transform_grad,
-            "gather_grad": self._gather_grad,
+            "gather_grad": self._gather,
             "finish_grad": self._finish_grad,
             "share_means_grad": self._share_means_grad,
             "means_grad": self._means_grad,
@@ -287,41 +285,46 @@ class Executor:
         self.epoch.give(rows, self.plan.vertices(step.interval), self.part.num_vertices)
 
     def _gather(self, step: Step) -> None:
+        """Add a chunk to the state of a gather, or of a pass of its backward."""
+        gather, chunked = self._gather_of(step)
+        _, state = self._state(step)
+        # The edges of each worker are numbered from 0.
+        first_edge = int(self.chunks[gather.hop].first_edge[step.interval, step.dst_interval])
+        arrays = self._edge_inputs(gather, step)
+        of_edges = chunked.add(state, self.resident[step.reads[0]], arrays, first_edge)
+        if of_edges:
+            handed = Block("edge_grad", gather.result, step.interval, step.dst_interval)
+            names = self.gradients.passes(gather)[step.backward_pass - 1].names(of_edges=True)
+            self.resident[handed] = dict(zip(names, of_edges, strict=True))
+
+    def _gather_of(self, step: Step) -> tuple[Gather, ChunkedGather]:
+        """The gather of a step, and its meaning."""
         gather = self.program.gather(step.number)
-        assert gather.edges.function is not None
-        (at,) = step.writes
-        state = self._state(at, gather.edges.function, gather)
-        self._accumulate(state, gather, step, self._edge_inputs(gather, step))
-
-    def _state(self, at: Block, function: EdgeFunction, gather: Gather) -> GatherState:
-        held = self.resident.get(at)
-        if not isinstance(held, GatherState):
-            rows = self.plan.vertices(at.interval)
-            # A state that was loaded continues from its tensors.
-            held = self.resident[at] = GatherState(
-                function,
-                num_rows=rows.stop - rows.start,
-                num_edges=self.chunks[gather.hop].num_edges,
-                device=self.device,
-                tensors=held,
-            )
-        return held
-
-    def _accumulate(
-        self, state: GatherState, gather: Gather, step: Step, arrays: Mapping[str, Tensor]
-    ) -> tuple[Tensor, ...]:
-        read = {given.name: arrays[given.name] for given in state.function.inputs}
-        return state.accumulate(
-            partial(run_pass, self.dialect),
-            self.resident[step.reads[0]],
-            read,
-            # The edges of each worker are numbered from 0.
+        return gather, ChunkedGather(
+            gathering=gather.edges.gathering,
+            function=self.gradients.function(gather),
+            dialect=self.dialect,
+            num_edges=self.chunks[gather.hop].num_edges,
+            device=self.device,
             seed=(self.seeds[gather.seed] + self._first_seed) % NUM_SEEDS if gather.edges.random else 0,
-            edge_offset=int(self.chunks[gather.hop].first_edge[step.interval, step.dst_interval]),
         )
 
+    def _state(self, step: Step) -> tuple[Block, GatherState]:
+        """The state that a step changes or finishes."""
+        gather, chunked = self._gather_of(step)
+        function = self.gradients.function(gather, step.backward_pass)
+        of_dst = function.at == "dst" and step.dst_interval >= 0
+        interval = step.dst_interval if of_dst else step.interval
+        at = Block("state", gather.result, interval, backward_pass=step.backward_pass)
+        held = self.resident.get(at)
+        if not isinstance(held, GatherState):
+            rows = self.plan.vertices(interval)
+            # A state that was loaded continues from its tensors.
+            held = self.resident[at] = chunked.begin(function, rows.stop - rows.start, held)
+        return at, held
+
     def _edge_inputs(self, gather: Gather, step: Step) -> dict[str, Tensor]:
-        """The arrays that a chunk's edges read, by their names in the stage of the edges."""
+        """The arrays that a chunk's edges read, by name."""
         arrays = {}
         work = gather.edges
         edges: Edges = self.resident[step.reads[0]]
@@ -335,20 +338,22 @@ class Executor:
                 block = as_read(whole, step.reads[0], side)
                 if block in step.reads:
                     arrays[name] = self.resident[block]
+        for block in step.reads:
+            if block.kind in ("grad_inputs", "gather_saved", "edge_grad"):
+                arrays |= self.resident[block]
         return arrays
 
     def _finish(self, step: Step) -> None:
-        gather = self.program.gather(step.number)
-        assert gather.edges.function is not None
-        at = Block("state", gather.result, step.interval)
-        state = self._state(at, gather.edges.function, gather).finish()
+        gather, chunked = self._gather_of(step)
+        at, state = self._state(step)
         self.resident.discard(at)
-        result, kept = gather.edges.gathering.finish(state, self._counts(gather, step))
+        result, kept = chunked.finish(state, self._counts(gather, step))
         # The tensors of a loaded state share one piece of memory.
         self.resident[Block("value", gather.result, step.interval)] = _alone(result.to(gather.edges.dtype))
-        if kept:
-            names = gather.edges.gathering.kept_names(gather.edges.function)
-            saved = {name: _alone(tensor) for name, tensor in zip(names, kept, strict=True)}
+        names = gather.edges.gathering.kept_names(chunked.function)
+        if names:
+            # The result is a block of its own.
+            saved = {name: _alone(tensor) for name, tensor in zip(names, kept, strict=False)}
             self.resident[Block("gather_saved", gather.result, step.interval)] = saved
 
     def _store_constant(self, step: Step) -> None:
@@ -360,40 +365,21 @@ class Executor:
 
     def _prepare_grad(self, step: Step) -> None:
         """Make the arrays of a destination interval that only the backward's passes read."""
-        gather = self.program.gather(step.number)
-        assert gather.edges.function is not None
+        gather, chunked = self._gather_of(step)
         grad = self.resident[Block("grad", gather.result, step.interval)]
-        gathering, saved = gather.edges.gathering, Block("gather_saved", gather.result, step.interval)
-        kept = list(self.resident[saved].values()) if saved in step.reads else []
-        result = self._value(gather.result, step.interval) if gathering.reads_result else grad
-        inputs = gathering.arrive(gather.edges.function, grad, kept, result, self._counts(gather, step))
+        kept = Block("gather_saved", gather.result, step.interval)
+        saved = list(self.resident[kept].values()) if kept in step.reads else []
+        if chunked.gathering.reads_result:
+            saved.append(self._value(gather.result, step.interval))
+        inputs = chunked.arrive(grad, saved, self._counts(gather, step))
         # The tensors of a loaded block share one piece of memory, which ends with that block.
         at = Block("grad_inputs", gather.result, step.interval)
         self.resident[at] = {name: _alone(tensor) for name, tensor in inputs.items()}
 
-    def _backward_pass(self, step: Step) -> tuple[Gather, BackwardPass, GatherState]:
-        """The gather of a step, the backward pass that it runs, and the state that collects the results of the pass."""
+    def _finish_grad(self, step: Step) -> None:
         gather = self.program.gather(step.number)
         work = self.gradients.passes(gather)[step.backward_pass - 1]
-        of_dst = step.kind == "gather_grad" and work.function.at == "dst"
-        interval = step.dst_interval if of_dst else step.interval
-        at = Block("state", gather.result, interval, backward_pass=step.backward_pass)
-        return gather, work, self._state(at, work.function, gather)
-
-    def _gather_grad(self, step: Step) -> None:
-        gather, work, state = self._backward_pass(step)
-        arrays = self._edge_inputs(gather, step)
-        for block in step.reads:
-            if block.kind in ("grad_inputs", "gather_saved", "edge_grad"):
-                arrays |= self.resident[block]
-        edges = self._accumulate(state, gather, step, arrays)
-        names = work.names(of_edges=True)
-        if names:
-            handed = Block("edge_grad", gather.result, step.interval, step.dst_interval)
-            self.resident[handed] = dict(zip(names, edges, strict=True))
-
-    def _finish_grad(self, step: Step) -> None:
-        gather, work, state = self._backward_pass(step)
+        at, state = self._state(step)
         values = dict(zip(gather.edges.stage.inputs, gather.inputs, strict=True))
         for name, result in zip(work.names(of_edges=False), state.finish(), strict=True):
             value = values[name]
@@ -401,7 +387,7 @@ class Executor:
                 self.epoch.add_shared(value, _alone(result))
             else:
                 self._add_gradient(value, step.interval, result)
-        self.resident.discard(Block("state", gather.result, step.interval, backward_pass=step.backward_pass))
+        self.resident.discard(at)
 
     def _add_to_means(self, step: Step) -> None:
         """Add the rows of an interval, or the moments of edges that it has gathered, to the means of all rows."""

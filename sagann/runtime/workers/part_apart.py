@@ -1,6 +1,6 @@
 """PartApart: a worker's edges apart by whether their sources are its own vertices or in the halo, and the exchange between the two.
 
-The engine gathers the edges inside the part while the halo's rows travel (:mod:`sagann.runtime.in_memory.apart`).
+The engine gathers the edges inside the part while the halo's rows travel (:mod:`sagann.runtime.gather`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from sagann.kernels.edge import cpu, naive
 from sagann.kernels.memory import POOL
 from sagann.kernels.row_dropout import dropout as row_dropout
 from sagann.nn import GAT, GCN, GIN, GNN, SAGE, GatedGCN, ModelConfig, build_model
-from sagann.runtime.in_memory import edge_pass
+from sagann.runtime import gather
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, Engine, NaiveEngine, SagaLayer, current_engine, set_engine, using_engine
@@ -728,16 +728,16 @@ def test_gradients_of_extrema_are_the_same_by_features_and_by_edges(
     monkeypatch.setattr(cpu, "scatter_extremum", counting)
     for fewer in (0, 1):
         # As many as from which on it is done feature by feature, or one less.
-        ends = torch.arange(50 * edge_pass.SCATTERED_FROM - fewer)
+        ends = torch.arange(50 * gather.SCATTERED_FROM - fewer)
         topology = Topology.from_coo(
             src=ends % 47, dst=ends % 50, num_src=50, edge_data={"weight": torch.ones(len(ends))}
         )
         # Few values, so that there are ties.
         x = (rows(topology) * 2).round()
         gradients = []
-        for threshold in (edge_pass.SCATTERED_FROM, 0, 1000):
+        for threshold in (gather.SCATTERED_FROM, 0, 1000):
             with monkeypatch.context() as patch:
-                patch.setattr(edge_pass, "SCATTERED_FROM", threshold)
+                patch.setattr(gather, "SCATTERED_FROM", threshold)
                 _, found, _ = results(CompiledEngine(), layer, topology, x)
             gradients.append(found["x"])
             assert len(scattered) == (threshold == 0 or (threshold < 1000 and not fewer))

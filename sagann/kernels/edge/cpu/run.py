@@ -18,7 +18,7 @@ from sagann.kernels.edge.cpu.launch import compile_source, launch
 from sagann.kernels.edge.cpu.merge import merge_slots
 from sagann.kernels.edge.divide import divide
 from sagann.kernels.edge.function import EdgeFunction, verify
-from sagann.kernels.edge.kinds import KINDS, Result, lanes, reduced_results, results_of
+from sagann.kernels.edge.kinds import KINDS, Result, reduced_results, results_of
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.walk import (
     Walk,
@@ -63,7 +63,7 @@ def run(
     Results are bitwise the same for any number of threads. Half precision is accumulated, and returned, in float32.
     Not differentiable.
     """
-    if edges.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
+    if edges.num_edges == 0 or any(0 in value.shape for value in function.values):
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
     check_into(function, edges, into, edge_offset)
     walk = walk_of(edges, function.at)

@@ -19,7 +19,7 @@ from sagann.kernels.edge.gpu.cut import Cut, cut_of
 from sagann.kernels.edge.gpu.emit import emit
 from sagann.kernels.edge.gpu.layout import choose_layout, shared_results, supports
 from sagann.kernels.edge.gpu.merge import MERGES, merge_rows
-from sagann.kernels.edge.kinds import Result, lanes, results_of
+from sagann.kernels.edge.kinds import Result, results_of
 from sagann.kernels.edge.pass_edges import Edges
 from sagann.kernels.edge.source import import_source, library_hash
 from sagann.kernels.edge.walk import Walk, check_into, fill_neutral, finished, prepared, targets, walk_over
@@ -63,7 +63,7 @@ def run(
     differentiable. Under TRITON_INTERPRET=1 the arrays lie on the CPU.
     """
     assert not supports(function), supports(function)
-    if edges.num_edges == 0 or any(lanes(value) == 0 for value in function.values):
+    if edges.num_edges == 0 or any(0 in value.shape for value in function.values):
         return naive.run(function, edges, arrays, seed=seed, into=into, edge_offset=edge_offset)
     check_into(function, edges, into, edge_offset)
     # Made once, so that no later pass waits for the host.

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from sagann.compiler.program import EdgeWork
 from sagann.kernels.dialects import dialect_for
-from sagann.runtime.in_memory import edge_pass
-from sagann.runtime.in_memory.edge_pass import compute_rows, divisors
+from sagann.runtime import gather
+from sagann.runtime.gather import compute_rows, divisors
 from sagann.runtime.in_memory.engine import CompiledEngine
 from tests.compiler.layers import Layer
 from tests.tolerances import assert_close
@@ -39,16 +39,16 @@ def test_a_pass_over_large_rows_has_the_numbers_of_pytorch(monkeypatch: pytest.M
         ).requires_grad_()
         for side in work.sides
     ]
-    gather = edge_pass.gather_fused
+    run = gather.gather_fused
 
     def counted(*given: Any) -> Tensor:
         passes.append(given)
-        return gather(*given)
+        return run(*given)
 
-    monkeypatch.setattr(edge_pass, "gather_fused", counted)
+    monkeypatch.setattr(gather, "gather_fused", counted)
     found = []
     for least_bytes, expected in ((37 * 4 * 8 + 1, 0), (37 * 4 * 8, 1)):
-        monkeypatch.setattr(edge_pass, "SMALLEST_PASS_BYTES", least_bytes)
+        monkeypatch.setattr(gather, "SMALLEST_PASS_BYTES", least_bytes)
         result = compute_rows(work, arrays, dialect_for("cpu", "naive"))
         assert len(passes) == expected
         found.append([result, *torch.autograd.grad(result.square().sum(), arrays)])
