@@ -89,7 +89,6 @@ def is_accepted(command: str) -> bool:
     assert code in (0, 2), text
     assert "Traceback" not in text, text
     if code == 2:
-        print(text)
         assert len(re.findall(r"^Error: ", text, re.MULTILINE)) == 1, text
         assert "memory ran out" not in text, text
         assert not command.startswith("data") or set(os.listdir()) == before, text
