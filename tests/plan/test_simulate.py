@@ -117,11 +117,11 @@ def test_the_next_load_waits_for_what_leaves_and_a_step_does_not() -> None:
 
 def loaded_by_two_devices(machine: Machine) -> Timeline:
     """Each of two devices loads 100 bytes, and computes for a second."""
-    blocks = [A._replace(owner=f"device{number}") for number in range(2)]
-    operations = [
-        each for block in blocks for each in (Move("load", block, 100), step(block)._replace(resource=block.owner))
-    ]
-    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=500, peak_bytes=0, ahead=True)
+    operations: list[Step | Move] = []
+    for owner in ("device0", "device1"):
+        block = A._replace(owner=owner)
+        operations += [Move("load", block, 100), replace(step(block), resource=owner)]
+    plan = Plan(operations=tuple(operations), bounds=(0, 1), budget_bytes=500, peak_bytes=0, ahead=True)
     return simulate(plan, lambda step: 1.0, machine, tier="disk")
 
 

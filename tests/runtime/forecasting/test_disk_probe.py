@@ -104,7 +104,7 @@ def test_what_the_disk_refuses_midway_is_said_and_nothing_stays(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(disk_probe.os, "fsync", full)
-    assert os.strerror(errno.ENOSPC) in refused(tmp_path).message
+    assert f"the disk cannot be measured: {os.strerror(errno.ENOSPC)}" in refused(tmp_path).message
     assert written
     assert list(tmp_path.iterdir()) == []
 
