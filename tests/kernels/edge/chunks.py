@@ -12,7 +12,6 @@ from sagann.graph import Topology
 from sagann.kernels.edge.function import EdgeFunction
 from sagann.kernels.edge.kinds import results_of
 from sagann.kernels.edge.state import GatherState, Run
-from sagann.kernels.packed import Layout
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,14 +79,12 @@ def gather(
     arrays: Mapping[str, Tensor],
     *,
     apart: bool = False,
-    carried: bool = False,
     device: str = "cpu",
 ) -> tuple[Tensor, ...]:
     """What a pass over the whole gives, from states of its row intervals.
 
     Args:
         apart: accumulate every chunk on its own, and merge the last one first.
-        carried: before every chunk, pack the state into one piece of memory and go on from there.
     """
     states: dict[tuple[int, int], GatherState] = {}
     order = torch.cat([chunk.positions for chunk in chunks])
@@ -95,18 +92,10 @@ def gather(
     for chunk in chunks:
         rows = chunk.vertices[function.at]
 
-        def begin(tensors: Mapping[str, Tensor] | None = None, rows: slice = rows) -> GatherState:
-            return GatherState(
-                function,
-                num_rows=rows.stop - rows.start,
-                num_edges=whole.num_edges,
-                device=device,
-                tensors=tensors,
-            )
+        def begin(num_rows: int = rows.stop - rows.start) -> GatherState:
+            return GatherState(function, num_rows=num_rows, num_edges=whole.num_edges, device=device)
 
         known = states.setdefault((rows.start, rows.stop), begin())
-        if carried:
-            known = states[rows.start, rows.stop] = begin(_packed(known.tensors()))
         state = begin() if apart else known
         given = {name: array.to(device) for name, array in _arrays_of(function, chunk, arrays)}
         of_edges.append(state.accumulate(run, chunk.topology.to(device), given, seed=7, edge_offset=chunk.offset))
@@ -114,14 +103,6 @@ def gather(
             state.merge(known)
             states[rows.start, rows.stop] = state
     return _whole(function, whole, order, states, of_edges)
-
-
-def _packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    layout = Layout(tensors)
-    views = layout.views(layout.allocate())
-    for name, view in views.items():
-        view.copy_(tensors[name])
-    return views
 
 
 def _whole(

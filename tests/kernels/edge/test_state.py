@@ -300,17 +300,3 @@ def test_a_state_without_chunks_is_what_a_graph_without_edges_gives() -> None:
         result for at, result in enumerate(naive.run(function, topology, arrays_of(function, topology))) if at != 2
     ]
     cases.assert_close(state.finish(), tuple(expected), 0.0)
-
-
-@pytest.mark.parametrize("at", ["dst", "src"])
-@pytest.mark.parametrize("dialect", ["naive", "cpu"])
-def test_a_state_goes_on_from_its_tensors(dialect: str, at: str) -> None:
-    for function in (cases.all_reductions(at), narrow_beside_wide(5, at)):
-        for topology in WHOLE.values():
-            arrays, chunks = arrays_of(function, topology), CUTS["3 x 3"](topology)
-            kept, carried = (
-                gather(RUNS[dialect], function, topology, chunks, arrays, carried=carried)
-                for carried in (False, True)
-            )
-            for ours, theirs in zip(carried, kept, strict=True):
-                torch.testing.assert_close(ours, theirs, rtol=0.0, atol=0.0, equal_nan=True)
