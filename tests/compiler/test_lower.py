@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sagann.compiler import CompilerOptions, lower, lowering_rules
+from sagann.compiler import CompilerOptions, lower
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.saga import NaiveEngine, using_engine
 from tests.compiler.layers import Layer, assert_compiles_right, program_of, results
@@ -371,18 +371,6 @@ def test_what_reads_nothing_gathered_runs_as_written(vertex: Callable[..., Any])
         engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(options=options))
         data = topology.edge_data["weight"].double()
         assert engine.why_not(layer, x, data) == "apply_vertex does not read what was gathered"
-
-
-def test_a_rule_that_gives_another_shape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, topology = Layer(lambda m, e: torch.tanh(e.src * e.dst)), random_topology(9, 20)
-    monkeypatch.setitem(
-        lowering_rules.RULES, torch.ops.aten.tanh.default, lambda low, node, x: low.b.full(0.0, (2,), torch.float32)
-    )
-    program = program_of(layer, topology, torch.randn(9, 4), CompiledEngine())
-    said = (
-        "operator aten.tanh.default has a fused form of other features: [2] where PyTorch gives [4] (test_lower.py:"
-    )
-    assert program.edges.why_not.startswith(said)
 
 
 def test_rows_that_take_too_many_registers_at_once_are_not_fused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from sagann.compiler.vjp import backward_passes
 from sagann.kernels.edge.function import EdgeFunction
+from sagann.nn import GAT
 from sagann.runtime.in_memory.engine import CompiledEngine
-from tests.compiler.layers import Layer, assert_compiles_right, program_of
+from tests.compiler.layers import assert_compiles_right, program_of
 from tests.graphs import odd_topologies
 from tests.kernels.edge.functions import Builder
 
@@ -45,12 +42,9 @@ def test_as_few_passes_as_there_are_sides(wanted: tuple[int, ...], passes: list[
 
 
 def test_narrow_gradients_of_wide_rows_are_handed_on() -> None:
-    def attention(_: Layer, edge: Any) -> tuple[Tensor, Tensor]:
-        return F.leaky_relu(edge.src[:, :3] + edge.dst[:, :3], 0.2), edge.src.view(-1, 3, 32)
-
     topology = odd_topologies()["skewed"]
-    layer = Layer(attention, lambda m, v, a: a.flatten(1), accumulator="softmax").double()
-    x = torch.randn(topology.num_src, 96, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    layer = GAT(4, 32, num_heads=3).double()
+    x = torch.randn(topology.num_src, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     engine = assert_compiles_right(layer, topology, x, engine=CompiledEngine(dialect="naive"))
     function = program_of(layer, topology, x, engine).edges.function
     made = backward_passes(function, [given.name for given in function.inputs if given.side != "edge"])

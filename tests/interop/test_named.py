@@ -119,13 +119,6 @@ def test_schemes_and_columns_are_chosen(tmp_path: Path) -> None:
         load_dataset("wikics", root=tmp_path, split="random")
 
 
-def test_the_task_of_pyg_is_said(tmp_path: Path) -> None:
-    y = torch.tensor([0.0, 1, 2, 3])
-    saved_by_pyg(tmp_path / "houses", y=y)
-    graph = load_dataset("houses", root=tmp_path, task="regression")
-    assert graph.targets.tolist() == y.tolist()
-
-
 def test_folders_below_and_the_folder_itself(tmp_path: Path) -> None:
     data = saved_by_pyg(tmp_path / "data" / "CitationFull" / "cora")
     for name, root in (("cora", "data"), ("citationfull/Cora", "data"), ("cora", "data/CitationFull/cora")):

@@ -83,17 +83,11 @@ class Asking(Plain):
             r"Asking is trained without edge_weight, pos, .* Edge data attr are passed to arguments called edge_attr",
         ),
         (
-            lambda: PerhapsWeighted(pyg.GraphConv(WIDTH, CLASSES)),
-            "attr",
-            r"without edge_weight, .* Edge data attr are passed to arguments called edge_attr",
-        ),
-        (
             lambda: Asking(pyg.GraphConv(WIDTH, CLASSES)),
             "weight",
             r"without pos, which the graph has under no such name\.$",
         ),
         (lambda: PerhapsWeighted(pyg.GraphConv(WIDTH, CLASSES)), "weight", ""),
-        (lambda: PerhapsWeighted(pyg.GraphConv(WIDTH, CLASSES)), "", ""),
         (lambda: pyg.GraphSAGE(WIDTH, WIDTH, 1, CLASSES), "", ""),
     ],
 )

@@ -153,23 +153,6 @@ def test_the_check_leaves_no_trace() -> None:
     assert torch.equal(fresh(topology, x), expected)
 
 
-def test_the_check_runs_once_per_form_of_input() -> None:
-    calls = 0
-
-    def count(layer: Layer, edge: Edge) -> Tensor:
-        nonlocal calls
-        calls += 1
-        return edge.src
-
-    layer = Layer(edge=count)
-    with using_engine(NaiveEngine()):
-        run(layer)
-        first = calls
-        run(layer)
-    assert first > 1
-    assert calls == first + 1
-
-
 SEEN: list[Tensor] = []
 
 
