@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sagann.errors import CheckpointError, InputError
-from sagann.nn import ModelConfig
+from sagann.nn import ModelConfig, build_model
 from sagann.train import TrainConfig, Trainer, load_run, read_run
 from tests.train.runs import (
     CrashError,
@@ -206,6 +206,11 @@ def test_the_rate_after_the_last_step_may_be_anything(epochs):
     schedule = {"scheduler": "OneCycleLR", "scheduler_options": options}
     trainer = trainer_of(None, model=seeded_model(Plain), epochs=epochs, eval_every=epochs, **momentum, **schedule)
     assert trainer.fit().epochs == epochs
+
+
+def test_dropout_of_attention_resumes_bitwise(tmp_path):
+    config = ModelConfig(model="gat", hidden=8, heads=2, attention_dropout=0.3)
+    check_resume(tmp_path, kind=lambda: build_model(config, community_graph()))
 
 
 def test_numpy_and_python_random_numbers_resume_bitwise(tmp_path):
