@@ -183,6 +183,7 @@ def edge_work(
         reason = ""
         result = f"the {form.name}" if form.is_reduced else "the rows that are concatenated"
         notes.append(Note(kind="fused", text=f"{len(function.ops)} operations and {result} in one pass"))
+    is_tiled = function is None and options.fuse and form.is_reduced
     # Parameters are there once for all edges.
     of_edges = [
         node for node in stage.module.graph.nodes if isinstance(node.meta.get("val"), Tensor) and has_rows(node)
@@ -193,7 +194,7 @@ def edge_work(
         gathering=form,
         dtype=gather.meta["val"].dtype,
         function=function,
-        of_messages=None if function else _gather_of(form, [node.meta["val"] for node in gathered(gather)]),
+        of_messages=_gather_of(form, [node.meta["val"] for node in gathered(gather)]) if is_tiled else None,
         why_not=reason,
         backward=None if function is None else Backward(function),
         tensor_bytes=sum(map(row_bytes, of_edges)),
@@ -205,8 +206,6 @@ def edge_work(
 def _gather_of(form: Gathering, values: Sequence[Tensor]) -> EdgeFunction:
     """The gather of messages with such values, each of which is an input, in one type."""
     dtype = reduce(torch.promote_types, (value.dtype for value in values))
-    # Sums of integers are exact in float64.
-    dtype = dtype if dtype.is_floating_point or dtype.is_complex else torch.float64
     inputs = [
         Input(name=f"value{number}", side="edge", shape=tuple(value.shape[1:]), dtype=dtype)
         for number, value in enumerate(values)

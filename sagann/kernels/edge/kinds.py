@@ -38,7 +38,7 @@ class Result:
     shape: tuple[int, ...]
     "Feature shape."
     dtype: torch.dtype | None
-    "float32 or float64, complex64 or complex128 in plain PyTorch; None for ids of edges."
+    "float32 or float64; None for ids of edges."
     neutral: float
     "Number in every entry before the first edge."
 
@@ -68,7 +68,8 @@ def results_of(function: EdgeFunction) -> list[Result]:
         value = function.value(output.values[-1])
         reduction = output.reduction
         # A total has a term for every edge of the graph.
-        dtype = torch.promote_types(value.dtype, torch.float64 if reduction.rows == "item" else torch.float32)
+        is_wide = kind_of(value) == "f8" or reduction.rows == "item"
+        dtype = torch.float64 if is_wide else torch.float32
         shapes = {"value": value.shape, "score": function.value(output.values[0]).shape, "row": ()}
         results += [
             Result(
