@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from types import MappingProxyType
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +33,8 @@ from sagann.nn.stack import GNN, EmbeddingEncoder, LinearEncoder
 from sagann.nn.user_model import layer_from_class, load_class, module_from_class
 from sagann.options import options_of, refuse
 from sagann.saga import SagaLayer
+
+Activation: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def check_names(config: ModelConfig) -> None:
@@ -129,7 +132,7 @@ def _stack(
     config: ModelConfig,
     graph: Graph,
     layer: Callable[[int, int, bool], SagaLayer],
-    activation: Callable[[Tensor], Tensor] | None = torch.relu,
+    activation: Activation | None = torch.relu,
 ) -> GNN:
     """A stack; ``layer(in_dim, out_dim, is_last)`` makes one layer."""
     encoder, in_dim = _encoder(config, graph)
@@ -151,23 +154,12 @@ def _plain(kind: Callable[[int, int], SagaLayer]) -> Callable[[ModelConfig, Grap
 
 
 def _attention(
-    config: ModelConfig,
-    graph: Graph,
-    kind: Callable[..., SagaLayer],
-    activation: Callable[[Tensor], Tensor],
-    *,
-    out_heads: int,
-    attention_dropout: float,
+    config: ModelConfig, graph: Graph, kind: Callable[..., SagaLayer], out_heads: int, activation: Activation
 ) -> GNN:
     def layer(in_dim: int, out_dim: int, is_last: bool) -> SagaLayer:
         heads = out_heads if is_last else config.heads
-        return kind(
-            in_dim,
-            out_dim if is_last else out_dim // heads,
-            num_heads=heads,
-            concat=not is_last,
-            attention_dropout=attention_dropout,
-        )
+        head_dim = out_dim if is_last else out_dim // heads
+        return kind(in_dim, head_dim, num_heads=heads, concat=not is_last)
 
     return _stack(config, graph, layer, activation)
 
@@ -181,16 +173,15 @@ def _leaky(kind: type[GAT | GATv2]) -> Callable[..., GNN]:
         attention_dropout: float = 0.0,
         negative_slope: float = 0.2,
     ) -> GNN:
-        sloped = partial(kind, negative_slope=negative_slope)
-        return _attention(config, graph, sloped, F.elu, out_heads=out_heads, attention_dropout=attention_dropout)
+        dropped = partial(kind, attention_dropout=attention_dropout, negative_slope=negative_slope)
+        return _attention(config, graph, dropped, out_heads, F.elu)
 
     return build
 
 
 def _transformer(config: ModelConfig, graph: Graph, *, out_heads: int = 1, attention_dropout: float = 0.0) -> GNN:
-    return _attention(
-        config, graph, TransformerConv, torch.relu, out_heads=out_heads, attention_dropout=attention_dropout
-    )
+    dropped = partial(TransformerConv, attention_dropout=attention_dropout)
+    return _attention(config, graph, dropped, out_heads, torch.relu)
 
 
 def _residual_gcn(config: ModelConfig, graph: Graph, *, linear_shortcut: bool = False) -> GNN:
