@@ -84,4 +84,4 @@ def test_numbers_are_those_of_one_process(
     for found in in_threads(numbers, 2):
         require_same(found, alone, 1e-10, name)
     assert all(copied > 0 for each in devices[-2:] for copied in each.copied.values())
-    assert not left_threads()
+    assert not left_threads("sagann-load")
