@@ -215,7 +215,7 @@ class TrainConfig:
     "Seed of all random numbers of training, and of the weights where Trainer builds the model."
     device: Annotated[str, _RESOURCES, _DEVICES] = "auto"
     """Device that computes: 'cpu', 'cuda' or 'cuda:N'; 'auto' is cuda where there is one. With 'cuda', every worker of a machine has one of its
-    own; 'auto' is the processor where one has none, or where workers stream within a memory budget."""
+    own; 'auto' is the processor where one has none."""
     deterministic: Annotated[bool, ADVANCED] = True
     "Refuse operators that have no reproducible implementation on the device, so that the same seed gives the same bits."
     sample: Annotated[tuple[int, ...] | None, _BATCHES, _FANOUTS] = None
