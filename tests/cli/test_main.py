@@ -349,7 +349,7 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
     outcome = invoke(*arguments[0])
     assert outcome.code == 2
     assert said in " ".join(outcome.err.split()), outcome.err
-    assert "Config" not in outcome.err.partition("fix:")[0]
+    assert "Config" not in outcome.err.partition("hint:")[0]
     followed = invoke(*arguments[1])
     assert followed.code == 0, followed.err
 

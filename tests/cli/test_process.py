@@ -120,7 +120,10 @@ def test_a_run_and_its_evaluation(blocks: Path, tmp_path: Path, warm: Warm) -> N
 def test_bad_input_exits_2(tmp_path: Path) -> None:
     code, out, err = run("train", "--data", "nowhere", cwd=tmp_path)
     assert (code, out) == (2, "")
-    assert err.splitlines()[0] == "Error: graph not found: no file, folder or embedded graph of that name"
+    assert (
+        err.splitlines()[0]
+        == "Error: graph not found: no file, folder or embedded graph of that name (in 'nowhere')"
+    )
 
 
 @pytest.mark.parametrize(

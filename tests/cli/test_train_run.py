@@ -624,10 +624,10 @@ def test_a_model_that_ends_the_program_has_failed(
     arguments = ("--data", blocks, *QUICK, "--out", tmp_path / "run")
     outcome = invoke("train", *arguments, "--model", f"{tmp_path}/leaves.py:Net")
     assert outcome.code == 2
-    what, where, hint = outcome.err.splitlines()[-3:]
-    assert what.startswith(("Error: your model failed: ", "Error: model file failed to run: "))
-    assert named in what
-    assert "leaves.py" in where
+    message, hint = outcome.err.splitlines()[-2:]
+    assert message.startswith(("Error: your model failed: ", "Error: model file failed to run: "))
+    assert named in message
+    assert "leaves.py" in message
     assert hint.startswith("  hint: ")
     assert "Traceback" not in outcome.err
 
