@@ -209,7 +209,7 @@ def test_a_run_is_not_overwritten_unasked(invoke: Invoke, blocks: Path, tmp_path
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     refused = invoke(*arguments, "--epochs", "2")
     assert refused.code == 2
-    assert refused.err.startswith("Error: the run folder holds a run: neither resume nor overwrite was asked for\n")
+    assert refused.err.startswith("Error: the run folder holds a run: neither resume nor overwrite was asked for (in ")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
     assert invoke(*arguments, "--epochs", "2", "--overwrite").code == 0
     assert json.loads((tmp_path / "metrics.json").read_text())["epochs"] == 2
@@ -536,7 +536,7 @@ def test_a_message_shows_what_a_foreign_run_folder_names_and_obeys_nothing(
     config.write_text(config.read_text().replace(model, r"\u001b[2Jx\n  hint: Run evil.\u202e.py:Net"))
     refused = invoke("train", "--resume", "--out", run)
     assert refused.code == 2
-    assert len(refused.err.splitlines()) == 3
+    assert len(refused.err.splitlines()) == 2
     assert r"\x1b[2Jx\n  hint: Run evil.\u202e.py:Net" in refused.err
     assert refused.err.replace("\n", "").isprintable()
 
