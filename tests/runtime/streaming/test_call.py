@@ -69,7 +69,7 @@ def epoch(streamed: StreamedModel, x: Tensor, *, folded: bool) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("step", "folded"), [("_gather", True), ("_gather_grad", False), ("_transform_grad", True)]
+    ("step", "folded"), [("_gather", True), ("_finish_grad", False), ("_transform_grad", True)]
 )
 def test_the_epoch_begins_again_and_has_the_same_numbers(
     step: str, folded: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
@@ -91,7 +91,7 @@ def test_the_epoch_begins_again_and_has_the_same_numbers(
         assert_all_close(numbers, expected)
 
 
-@pytest.mark.parametrize(("step", "wanted_x"), [("_transform", True), ("_gather_grad", False)])
+@pytest.mark.parametrize(("step", "wanted_x"), [("_transform", True), ("_finish_grad", False)])
 def test_an_epoch_without_a_budget_begins_again_within_one(
     step: str, wanted_x: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +133,7 @@ def test_what_is_evaluated_only_is_cut_anew_for_that(
 def test_the_second_time_is_an_error(
     prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing(monkeypatch, "_gather_grad", 2)
+    failing(monkeypatch, "_finish_grad", 2)
     streamed = streamed_of(prepared)
     with pytest.warns(RuntimeWarning, match="begins again"), pytest.raises(torch.OutOfMemoryError) as caught:
         epoch(streamed, prepared[2], folded=True)
