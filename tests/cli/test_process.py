@@ -170,7 +170,9 @@ def test_a_result_that_cannot_be_shown_is_no_loss_of_the_run(blocks: Path, tmp_p
             [*PROGRAM, *arguments, "-q"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=DEADLINE_S
         )
     assert ended.returncode == 2
-    assert ended.stderr.startswith("Error: the result cannot be shown: No space left on device (in standard output)\n")
+    assert ended.stderr.startswith(
+        "Error: the result cannot be shown: No space left on device (in standard output)\n"
+    )
     assert "Files that the command writes are complete" in ended.stderr
     assert len(ended.stderr.splitlines()) == 2
     assert (tmp_path / "run" / "metrics.json").exists()

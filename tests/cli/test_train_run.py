@@ -209,7 +209,9 @@ def test_a_run_is_not_overwritten_unasked(invoke: Invoke, blocks: Path, tmp_path
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     refused = invoke(*arguments, "--epochs", "2")
     assert refused.code == 2
-    assert refused.err.startswith("Error: the run folder holds a run: neither resume nor overwrite was asked for (in ")
+    assert refused.err.startswith(
+        "Error: the run folder holds a run: neither resume nor overwrite was asked for (in "
+    )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
     assert invoke(*arguments, "--epochs", "2", "--overwrite").code == 0
     assert json.loads((tmp_path / "metrics.json").read_text())["epochs"] == 2

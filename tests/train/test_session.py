@@ -209,7 +209,7 @@ def test_the_rate_after_the_last_step_may_be_anything(epochs):
 
 
 def test_dropout_of_attention_resumes_bitwise(tmp_path):
-    config = ModelConfig(model="gat", hidden=8, heads=2, attention_dropout=0.3)
+    config = ModelConfig(model="gat", hidden=8, heads=2, model_options={"attention_dropout": 0.3})
     check_resume(tmp_path, kind=lambda: build_model(config, community_graph()))
 
 

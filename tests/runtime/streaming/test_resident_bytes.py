@@ -73,7 +73,10 @@ def test_what_stages_keep_takes_no_more_than_planned(
 ) -> None:
     graph = labelled_graph(400, 3000)
     model = build_model(
-        ModelConfig(model=name, hidden=24, heads=2, layers=2, dropout=dropout, layer_norm=name == "sage"), graph
+        ModelConfig(
+            model=name, hidden=24, heads=2, layers=2, dropout=dropout, norm="layer" if name == "sage" else None
+        ),
+        graph,
     )
     graph = model.prepare(graph)
     assert graph.features is not None
