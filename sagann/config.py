@@ -67,8 +67,10 @@ _SET_SAMPLE = "set sample (--sample 25,10)"
 _SCHEDULED, _SAMPLED = Needs(("scheduler",), "--scheduler StepLR"), Needs(("sample",), "--sample 25,10")
 _TIERED, _SHARED = Needs(("hot", "memory"), "--hot 10%"), Needs(("devices",), "--devices auto, with --sample 25,10")
 _SEEDS, _GRAPHS = 1024, 64
-OF_GRAPHS, LINK_TASK = "graph-", "link-prediction"
-"What the name of a task on whole graphs begins with, and the task on pairs of vertices: whether an edge joins them."
+OF_GRAPHS = "graph-"
+"What the name of a task on whole graphs begins with."
+LINK_TASK = "link-prediction"
+"The task on pairs of vertices: whether an edge joins them."
 ATTENTION = ("gat", "gatv2", "transformer")
 "Models of the zoo with attention heads."
 
