@@ -116,7 +116,7 @@ def run_of(
 def runs_of(workers: Workers, folder: Path, device: torch.device) -> dict[str, list[Any]]:
     """Runs of a Trainer: a whole one, one that was stopped and resumed, and at the first worker that of one process."""
 
-    def simulated(name: str, workers: Workers, *, is_streamed: bool) -> torch.device:
+    def simulated(name: str, workers: Workers) -> torch.device:
         return device
 
     found = {"alone": run_of(None, None)} if workers.is_first else {}
