@@ -1,8 +1,8 @@
 """Streams an epoch of each of some models in this process, then runs an epoch of the last model in memory.
 
 ``python -m tests.runtime.memory_driver SPILL MODEL[:LAYERS][@BUDGET]...``. A model is one of the zoo, or ``own``. Its budget is
-a third of the memory that an epoch takes with everything in memory, or with ``@16`` a sixteenth. With ``@least`` it is the
-least budget that the error of one that is too small names. Before and after each epoch the driver prints a line of JSON and
+a third of the memory that an epoch takes with everything in memory, or with ``@16`` a sixteenth. With ``@least`` or ``@offered``
+it is the budget that the error of one that is too small names. Before and after each epoch the driver prints a line of JSON and
 waits for a line from its parent, which may set a limit meanwhile.
 """
 
@@ -12,6 +12,7 @@ import ctypes
 import gc
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -125,9 +126,10 @@ def measured(epoch: Callable[[], Tensor], **told: float) -> None:
     # Free memory of the heap would let the epoch take more than its limit.
     ctypes.CDLL(None).malloc_trim(0)
     tell_and_wait({"anonymous_bytes": anonymous_bytes(), **told})
+    began_s = time.perf_counter()
     with Watch() as watch:
         epoch().backward()  # type: ignore[no-untyped-call]
-    tell_and_wait({"above_bytes": watch.above_bytes})
+    tell_and_wait({"above_bytes": watch.above_bytes, "epoch_s": time.perf_counter() - began_s})
 
 
 def tell_and_wait(told: Mapping[str, float]) -> None:
@@ -149,13 +151,13 @@ def built(name: str, graph: Graph) -> tuple[nn.Module, Graph]:
 
 
 def budget_of(model: nn.Module, graph: Graph, spill: Path, name: str) -> int:
-    """The budget of a name: ``least``, or a part of the memory of an epoch."""
-    if name != "least":
+    """The budget of a name: ``least``, ``offered``, or a part of the memory of an epoch."""
+    if not name or name.isdigit():
         return dense_bytes(model, graph) // int(name or SHARE)
     try:
         stream(model, graph, budget_bytes=1, spill=spill)
     except BudgetError as error:
-        return error.needed_bytes
+        return {"least": error.needed_bytes, "offered": error.offered_bytes}[name]
     raise AssertionError("a budget of one byte is accepted")
 
 
