@@ -1,4 +1,4 @@
-"""Pages that the site makes of other files: those of the repository's root, a page for every public name, and tables of options.
+"""What the site generates: pages from files of the repository's root, a page for every public name, and the tables of options.
 
 The reference has a page for each name in ``__all__`` of sagann and of its packages, so none can be forgotten. mkdocs
 calls the functions whose names begin with ``on_``.

@@ -127,8 +127,8 @@ class ModelConfig:
     dropout: Annotated[float, _PROBABILITIES] = 0.5
     "Probability of dropping an input of a layer."
     norm: Annotated[str | None, one_of("batch", "layer")] = None
-    """Norm after every layer but the last: 'batch' (BatchNorm) or 'layer' (LayerNorm). While a BatchNorm is trained, its means are over all vertices,
-    or over those of a mini-batch; devices that train together cannot have it."""
+    """Norm after every layer but the last: 'batch' (BatchNorm) or 'layer' (LayerNorm). In training, a BatchNorm takes its means over all vertices,
+    or over the mini-batch; it does not work with several devices."""
     encoder: Annotated[str, one_of("auto", "none", "linear", "embedding")] = "auto"
     """Module before the first layer: 'none'; 'linear' (dense or sparse features to ``hidden``); 'embedding' (a learned row per vertex); 'auto'
     (embedding without features, linear for ggnn, else none). appnp and sgc have maps of their own, and read neither it nor the norms."""
@@ -141,9 +141,9 @@ class ModelConfig:
     """Where links are learned: the score of two vertices' rows: 'dot', their product; 'distmult', which weighs its columns by the type of the
     link; 'mlp', two linear maps of it; 'auto' (distmult where edges have types, else dot). A model with a score of its own has no decoder."""
     model_options: Arguments = field(default_factory=dict, hash=False)
-    """Further arguments of the model: of gat, gatv2 and transformer out_heads (number of heads of the last layer, which are averaged, 1) and
-    attention_dropout (0), of gat and gatv2 negative_slope (0.2), of appnp teleport (0.1), of residual-gcn linear_shortcut (false); of your own layer
-    or model those of its constructor."""
+    """Further arguments of the model. gat, gatv2, transformer: out_heads (number of heads of the last layer, which are averaged, 1) and
+    attention_dropout (0); gat, gatv2: negative_slope (0.2); appnp: teleport (0.1); residual-gcn: linear_shortcut (false); your own layer or model: the
+    arguments of its constructor."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -162,12 +162,13 @@ class ModelConfig:
             'heads = 4 has no effect on gcn: gat, gatv2, transformer read it.'
         """
         said = []
-        if self.heads != options_of(ModelConfig)["heads"].default and self.model not in ATTENTION:
+        known = options_of(ModelConfig)
+        if self.heads != known["heads"].default and self.model not in ATTENTION:
             hint = f"{', '.join(ATTENTION)} read it"
             if class_in_file(self.model):
                 hint = "options of your own model are given by --model-option heads=VALUE, or model_options"
             said.append(f"heads = {self.heads} has no effect on {self.model}: {hint}.")
-        if self.pool != "mean" and not of_graphs:
+        if self.pool != known["pool"].default and not of_graphs:
             said.append(f"pool = {self.pool} has no effect here: it is read where whole graphs are learned.")
         return " ".join(said)
 
@@ -381,6 +382,8 @@ SETTINGS: Mapping[str, Option] = {
     for name, option in options_of(kind).items()
 }
 "Every option of a run by its name."
+WORKERS = tuple(SETTINGS[name] for name in ("workers", "worker_timeout", "balance"))
+"Options by which several processes divide a graph; those after the first have no effect on one process."
 FREE_OPTIONS = tuple(name for name, option in options_of(TrainConfig).items() if FREE in option.marks)
 """Training options that a resume may change: none of them changes the numbers of an epoch, but for rounding, and for the masks of
 dropout where other devices train."""

@@ -239,7 +239,7 @@ class Option(NamedTuple):
         return kept if is_list else kept[0]
 
     def refused(self, value: object, expected: str = "", hint: str = "") -> InputError:
-        """The error of a value; ``fix`` is advice other than to set what is expected."""
+        """The error of a value; ``hint`` is advice other than to set what is expected."""
         if not expected:
             values, expected = self.mark(Values), _TYPES[self.type].text
             if values is not None:

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 from sagann.cli.options import Given, Shared, command, option, switch
-from sagann.config import SETTINGS
+from sagann.config import SETTINGS, WORKERS
 from sagann.torchrun import is_worker, rank
 
-# Settings of `sagann train` by which several processes divide a graph.
-_WORKERS = tuple(SETTINGS[name] for name in ("workers", "worker_timeout", "balance"))
 OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a file that stands there.")]
 
 
@@ -55,7 +53,7 @@ class Opening:
     ] = None
 
 
-@command(*_WORKERS, first="run")
+@command(*WORKERS, first="run")
 def evaluate(
     shared: Shared,
     given: Given,
@@ -79,7 +77,7 @@ def evaluate(
     return use_run(opening, given, shared, lambda trained: trained.evaluate(split))
 
 
-@command(*_WORKERS, first="run")
+@command(*WORKERS, first="run")
 def predict(
     shared: Shared,
     given: Given,
@@ -110,7 +108,7 @@ def predict(
     return use_run(opening, given, shared, lambda trained: trained.predict(out, links))
 
 
-@command(*_WORKERS, first="run")
+@command(*WORKERS, first="run")
 def embed(
     shared: Shared,
     given: Given,

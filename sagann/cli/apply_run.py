@@ -26,12 +26,11 @@ from sagann.cli.run_settings import (
     require_nothing_of_workers,
     settings_of,
 )
-from sagann.config import DataConfig, RunConfig
+from sagann.config import WORKERS, DataConfig, RunConfig
 from sagann.errors import CheckpointError, InputError, shown
 from sagann.graph import Graph, original_order
 from sagann.graph.answers import UNITS
 from sagann.graph.task import without_others
-from sagann.options import options_of
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.storage.load import EMBEDDED
@@ -199,11 +198,7 @@ def use_run(opening: Opening, given: Given, shared: Shared, use: Callable[[Train
         use: what is done with the run, at every worker.
     """
     run_dir = _run_dir(opening)
-    of_workers = options_of(RunConfig)
-    num_workers, timeout_s, balance = (
-        of_workers[name].checked(given.get(name, of_workers[name].default))
-        for name in ("workers", "worker_timeout", "balance")
-    )
+    num_workers, timeout_s, balance = (each.checked(given.get(each.name, each.default)) for each in WORKERS)
     if not is_worker() and num_workers == 1:
         require_nothing_of_workers(given)
         _use(opening, run_dir, shared, use)

@@ -36,8 +36,8 @@ _OUT_OF_MEMORY = (
     "out of memory",
     "Storage size calculation overflowed",
 )
-_FIELD = re.compile(r"\b(?:TrainConfig|ModelConfig|DataConfig|RunConfig|load_run|ImportOptions)\.(\w+)")
-"Fields and parameters that are options of the command line."
+OPTION = re.compile(r"\b(?:TrainConfig|ModelConfig|DataConfig|RunConfig|load_run|ImportOptions)\.(\w+)")
+"A field or parameter in a message that is an option of the command line; its name is the group."
 # What PyTorch says where a model that runs as it is written multiplies rows by a matrix of another width.
 _WIDTHS = re.compile(r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)")
 
@@ -78,7 +78,7 @@ def failure_of(
     """
     failure, notes = _explained(error, user_files), tuple(getattr(error, "__notes__", ()))
     return replace(
-        failure, message=_FIELD.sub(lambda found: _option(found[1], arguments), failure.message), notes=notes
+        failure, message=OPTION.sub(lambda found: _option(found[1], arguments), failure.message), notes=notes
     )
 
 

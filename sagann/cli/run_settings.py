@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sagann.config import SETTINGS, DataConfig, ModelConfig, RunConfig, TrainConfig
+from sagann.cli.failure import OPTION
+from sagann.config import SETTINGS, WORKERS, DataConfig, ModelConfig, RunConfig, TrainConfig
 from sagann.did_you_mean import closest
 from sagann.errors import InputError
 from sagann.nn.user_model import require_named
@@ -98,11 +100,16 @@ def chosen_settings(given: Mapping[str, Any], file: Path | None, *, of_run: bool
     try:
         settings = settings_of(merge(tables, given), stored=of_run and "data" not in given)
     except InputError as error:
-        message, _, name = error.message.rstrip(")").rpartition(" (in ")
-        name = name.rpartition(".")[2]
-        if file is None or name in given or name not in SETTINGS:
+        if file is None:
             raise
-        raise InputError(f"{message} (in {file}, {SETTINGS[name].section}.{name})", hint=error.hint) from error
+
+        def by_key(option: re.Match[str]) -> str:
+            name = option[1]
+            return (
+                option[0] if name in given or name not in SETTINGS else f"{file}, {SETTINGS[name].section}.{name}"
+            )
+
+        raise InputError(OPTION.sub(by_key, error.message), hint=error.hint) from error
     if "model" not in given:
         require_named(settings.model.model, where=str(file), error=InputError)
     return settings
@@ -139,12 +146,11 @@ def settings_of(tables: Tables, *, stored: bool = False) -> RunConfig:
 
 def require_nothing_of_workers(given: Mapping[str, Any]) -> None:
     """Refuse settings on the command line that have an effect on several workers alone."""
-    for name in ("balance", "worker_timeout"):
-        if name in given:
+    for option in WORKERS[1:]:
+        if option.name in given:
             raise InputError(
-                f"nothing is divided without workers: {SETTINGS[name].flag}, and there is one process (in the "
-                "command line)",
-                hint=f"Leave {SETTINGS[name].flag} out, or start workers (--workers 2).",
+                f"nothing is divided without workers: {option.flag}, and there is one process (in the command line)",
+                hint=f"Leave {option.flag} out, or start workers (--workers 2).",
             )
 
 

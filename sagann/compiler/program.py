@@ -150,7 +150,7 @@ class EdgeWork:
     extremum_of_source: bool
     "Whether the message is the source's row itself, reduced by max or min: its gradient may be scattered feature by feature."
     of_messages: EdgeFunction | None = None
-    "The gather alone, as a pass that reads the values of messages, for tiles; None where the computation was fused."
+    "For tiles, the pass that gathers messages that were computed before; None where the computation is fused."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, weakref_slot=True, eq=False)

@@ -91,7 +91,7 @@ def _check_arguments(
         raise InputError(
             "the model takes edges, and has no layer of PyTorch Geometric that they could be passed to: "
             f"{name}({', '.join(names)}) takes {names[1]}, and is called as {called}{call} (in {where})",
-            hint=f"Write its layers as sagann.SagaLayer, or take those of sagann.nn, and define forward(self, {', '.join(arguments)}): "
+            hint=f"Write its layers as sagann.SagaLayer, or use those of sagann.nn, and define forward(self, {', '.join(arguments)}): "
             "'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
         )
     try:

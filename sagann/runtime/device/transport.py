@@ -92,7 +92,7 @@ class DeviceTransport(Transport):
         if (arrived := self._stores.pop(block, None)) is not None:
             self._streams.wait("compute", arrived)
 
-    # The host waits itself for a block of which it gives rows to other threads, so `stored` has nothing to wait for.
+    # `stored` need not wait: before a host gives another thread rows of a block, it waits for that block itself.
 
     # Memory is reused in the order of the lane that computes, so this lane waits for the store. Dropped blocks are stored before
     # the next step runs, so there is no room to make.

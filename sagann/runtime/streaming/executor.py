@@ -287,7 +287,7 @@ class Executor:
     def _gather(self, step: Step) -> None:
         """Add a chunk to the state of a gather, or of a pass of its backward."""
         gather, chunked = self._gather_of(step)
-        _, state = self._state(step)
+        _, state = self._state(step, gather, chunked)
         # The edges of each worker are numbered from 0.
         first_edge = int(self.chunks[gather.hop].first_edge[step.interval, step.dst_interval])
         arrays = self._edge_inputs(gather, step)
@@ -309,9 +309,8 @@ class Executor:
             seed=(self.seeds[gather.seed] + self._first_seed) % NUM_SEEDS if gather.edges.random else 0,
         )
 
-    def _state(self, step: Step) -> tuple[Block, GatherState]:
+    def _state(self, step: Step, gather: Gather, chunked: ChunkedGather) -> tuple[Block, GatherState]:
         """The state that a step changes or finishes."""
-        gather, chunked = self._gather_of(step)
         function = self.gradients.function(gather, step.backward_pass)
         of_dst = function.at == "dst" and step.dst_interval >= 0
         interval = step.dst_interval if of_dst else step.interval
@@ -345,7 +344,7 @@ class Executor:
 
     def _finish(self, step: Step) -> None:
         gather, chunked = self._gather_of(step)
-        at, state = self._state(step)
+        at, state = self._state(step, gather, chunked)
         self.resident.discard(at)
         result, kept = chunked.finish(state, self._counts(gather, step))
         # The tensors of a loaded state share one piece of memory.
@@ -377,9 +376,9 @@ class Executor:
         self.resident[at] = {name: _alone(tensor) for name, tensor in inputs.items()}
 
     def _finish_grad(self, step: Step) -> None:
-        gather = self.program.gather(step.number)
+        gather, chunked = self._gather_of(step)
         work = self.gradients.passes(gather)[step.backward_pass - 1]
-        at, state = self._state(step)
+        at, state = self._state(step, gather, chunked)
         values = dict(zip(gather.edges.stage.inputs, gather.inputs, strict=True))
         for name, result in zip(work.names(of_edges=False), state.finish(), strict=True):
             value = values[name]
