@@ -17,10 +17,9 @@ from bench.contest import Record
 from bench.epochs.graphs import SHAPES
 from bench.epochs.report import LEAN, PEERS, Row, geometric_mean, rows_of
 from bench.performance_sections import (
-    MERGED,
     PAGES,
+    device_section,
     device_sentence,
-    merged_section,
     minibatch_section,
     page_section,
 )
@@ -119,7 +118,7 @@ def render(results: Path) -> str:
         *_sure_table(contests, accuracies, streamed),
         *minibatch_section(results),
         *(line for name in PAGES for line in page_section(results / name)),
-        *(line for name, *merged in MERGED for line in merged_section(results / name, *merged)),
+        *device_section(results / "device.md"),
     ]
     return "\n".join(parts) + "\n"
 

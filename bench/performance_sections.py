@@ -23,19 +23,12 @@ SAMPLED = (
 "Files of results, the column of ratios, what is measured, and the command."
 PAGES = ("pyg_models.md", "balance.md")
 "Files of results that are sections as they are."
-MERGED: tuple[tuple[str, str, str], ...] = (
-    (
-        "device.md",
-        "what; on; sagann s; against; s; is; remarks",
-        "*Is* is, for an epoch in memory, how many times as fast as PyG it is; for a gather, its part of the copy bandwidth (above 1 where rows "
-        "stay in\nthe cache); within 1/8 of what P = 1 takes by plan, how many times as long as P = 1 an epoch takes.\n"
-        "`bench/results/device.md` says what limits each.",
-    ),
-    ("minibatches_cuda.md", "contestant; s / epoch; it / sagann", "Medians of ratios to `copied`."),
-    ("hybrid_device.md", "who trains; iteration, ms; seeds of the device; processor, device, ms", ""),
-    ("cold_bytes_device.md", "way; ms; GB/s; rows on the device; bus, GB/s; of copies", ""),
-)
-"Files of results that become one table each, of all tables with the last of these columns, and what the columns mean."
+DEVICE_COLUMNS = ("what", "on", "sagann s", "against", "s", "is", "remarks")
+"Columns of the table of a CUDA device."
+DEVICE_NOTE = """*Is* is, for an epoch in memory, how many times as fast as PyG it is; for a gather, its part of the copy bandwidth (above 1 where rows stay in
+the cache); within 1/8 of what P = 1 takes by plan, how many times as long as P = 1 an epoch takes. `bench/results/device.md` says what limits
+each; `minibatches_cuda.md`, `hybrid_device.md` and `cold_bytes_device.md` beside it have sampled epochs, hybrid training and rows of features.
+"""
 
 
 def minibatch_section(results: Path) -> list[str]:
@@ -78,26 +71,16 @@ def page_section(path: Path) -> list[str]:
     return ["", *(f"#{line}" if line.startswith("#") else line for line in path.read_text().splitlines())]
 
 
-def merged_section(path: Path, shown: str, note: str) -> list[str]:
-    """Tables of a page as one table of some columns, below the page's beginning; none without the page."""
-    columns = shown.split("; ")
-    tables = captioned_tables(path, columns[-1])
-    if not tables:
+def device_section(path: Path) -> list[str]:
+    """The tables of a page on a device as one table, below the page's beginning; none without the page."""
+    rows = read_table(path, DEVICE_COLUMNS[-1])
+    if not rows:
         return []
     text = path.read_text().splitlines()
-    begins = next(at for at, line in enumerate(text) if line.startswith(("## ", '"it / ', "|")))
-    # Captions that name a case begin the rows.
-    cases = [
-        [caption.removeprefix("## ").removesuffix(":")] if "fanouts" in caption else [] for caption, _ in tables
-    ]
-    header = [*(["case"] if cases[0] else []), *columns]
-    rows = [
-        case + [row[name] for name in columns]
-        for case, (_, table) in zip(cases, tables, strict=True)
-        for row in table
-    ]
-    lines = ["", f"#{text[0]}", *text[1:begins], *([note, ""] if note else [])]
-    return [*lines, table_line(header), "|---" * len(header) + "|", *map(table_line, rows)]
+    begins = next(at for at, line in enumerate(text) if line.startswith(("## ", "|")))
+    header = [table_line(DEVICE_COLUMNS), "|---" * len(DEVICE_COLUMNS) + "|"]
+    lines = ["", f"#{text[0]}", *text[1:begins], DEVICE_NOTE, *header]
+    return [*lines, *(table_line([row[name] for name in DEVICE_COLUMNS]) for row in rows)]
 
 
 def device_sentence(path: Path) -> str:
