@@ -21,7 +21,7 @@ SAMPLED = (
     ),
 )
 "Files of results, the column of ratios, what is measured, and the command."
-PAGES = ("pyg_models.md", "balance.md")
+PAGES = ("pyg_models.md",)
 "Files of results that are sections as they are."
 DEVICE_COLUMNS = ("what", "on", "sagann s", "against", "s", "is", "remarks")
 "Columns of the table of a CUDA device."
