@@ -2,9 +2,9 @@
 
 The interpreter accepts what the compiler does not, so this is a program of its own, without TRITON_INTERPRET.
 
-    python -m tests.kernels.edge.gpu.compile_driver
+    python -m tests.kernels.edge.gpu.compile_driver [NAME...]
 
-Prints a line for each kernel: its name, registers of a thread, spilled bytes, widest load in bits.
+Compiles the kernels of these names, by default all. Prints a line for each kernel: its name, registers of a thread, spilled bytes, widest load in bits.
 """
 
 from __future__ import annotations
@@ -85,6 +85,8 @@ def report(
     warps: int = 1,
 ) -> None:
     """Compile and print."""
+    if len(sys.argv) > 1 and name not in sys.argv[1:]:
+        return
     names = entry.arg_names
     attrs = {(at,): [["tt.divisibility", 16]] for at, arg in enumerate(names) if arg in aligned}
     types = {arg: "constexpr" if arg in constants else types[arg] for arg in names}

@@ -12,14 +12,18 @@ import pytest
 pytest.importorskip("triton", reason="triton is not installed: pip install sagann[cuda]")
 
 
+SOME = ("gated", "gated, continued", "heads", "merge_sum", "gather_rows", "pick 32 different")
+
+
 @pytest.mark.slow
-def test_kernels_compile_without_spills_and_load_16_bytes_a_thread(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [SOME, pytest.param((), marks=pytest.mark.thorough)], ids=["some", "all"])
+def test_kernels_compile_without_spills_and_load_16_bytes_a_thread(tmp_path: Path, names: tuple[str, ...]) -> None:
     settings = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "SAGANN_CACHE": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.kernels.edge.gpu.compile_driver"]
+    command = [sys.executable, "-m", "tests.kernels.edge.gpu.compile_driver", *names]
     ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | settings)
     assert ran.returncode == 0, ran.stderr
     lines = [line.split("\t") for line in ran.stdout.splitlines()]
-    assert len(lines) == 24
+    assert len(lines) == (len(names) or 24)
     figures = {name: [int(figure) for figure in others] for name, *others in lines}
     # All of arithmetic in one kernel is more than any layer asks for.
     usual = [name for name in figures if not name.startswith("float")]
