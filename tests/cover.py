@@ -1,12 +1,10 @@
 """Which cases of a test `make test` runs, where a test is tried with every combination of several parameters.
 
-A *cover* of strength 2 is a few cases that have every value of every parameter, and every two values of two parameters together;
-a cover of strength 1 has every value. `make test` runs a cover of strength 2 of each test. A test whose parameters do not bear upon
-one another says ``@pytest.mark.cover(1)``, one for which three values matter together ``@pytest.mark.cover(3)``. The cases that are
-left get the mark ``thorough``, and run by `make thorough`.
+A *cover* of strength 1 is a few cases that have every value of every parameter; one of strength 2 has every two values of two
+parameters together. `make test` runs a cover of strength 1 of each test; a test for which two values matter together says
+``@pytest.mark.cover(2)``. The cases that are left get the mark ``thorough``, and run by `make thorough`.
 
-Parameters of one ``parametrize`` are one: each of its cases is run. Tests of two parameters have all their cases in a cover of
-strength 2.
+Parameters of one ``parametrize`` are one: each of its cases is run.
 """
 
 from __future__ import annotations
@@ -17,8 +15,6 @@ from itertools import combinations
 
 import pytest
 
-PAIRS = 2
-"Strength of the cover of a test that states none."
 _Combination = tuple[tuple[str, Hashable], ...]
 
 
@@ -51,7 +47,7 @@ def mark_the_rest(items: Sequence[pytest.Item]) -> None:
             cases[item.nodeid.partition("[")[0]].append(item)
     for same in cases.values():
         mark = same[0].get_closest_marker("cover")
-        kept = set(cover([_case(item) for item in same], mark.args[0] if mark else PAIRS))
+        kept = set(cover([_case(item) for item in same], mark.args[0] if mark else 1))
         for position, item in enumerate(same):
             if position not in kept:
                 item.add_marker("thorough")

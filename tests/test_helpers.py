@@ -101,12 +101,12 @@ import pytest
 
 values = pytest.mark.parametrize
 
+@pytest.mark.cover(2)
 @values("a", range(3))
 @values("b", range(3))
 @values("c", range(3))
 def test_pairs(a, b, c): pass
 
-@pytest.mark.cover(1)
 @values("a", range(3))
 @values("b", range(3))
 def test_values(a, b): pass

@@ -58,6 +58,7 @@ def expected(model: str, graph: str, mode: str) -> Numbers:
         return numbers_of(model, graph, mode)
 
 
+@pytest.mark.cover(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("model", MODELS)

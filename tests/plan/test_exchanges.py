@@ -133,7 +133,6 @@ def least_budget(name: str, part: WorkerPart, intervals: PartIntervals, *, folde
     return max(needed_bytes(list(steps), schedule.sizes.of) for steps in (schedule.constants(), schedule.epoch()))
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("policy", get_args(MemoryPolicy))
 @pytest.mark.parametrize("name", MODELS)
 def test_every_memory_policy_places_the_exchange(name: str, policy: MemoryPolicy) -> None:

@@ -169,7 +169,6 @@ def are_known(topology: Topology) -> Tensor:
     return found
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("kind", ["undirected", "stored once", "directed", "typed"])
 @pytest.mark.parametrize("fanouts", [(4,), (-1, -1), (3, 2)])
 def test_no_message_tells_of_the_links_of_its_own_mini_batch(kind: str, fanouts: tuple[int, ...]) -> None:

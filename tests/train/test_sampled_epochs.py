@@ -179,7 +179,6 @@ RESUMED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.cover(1)
 @pytest.mark.usefixtures("every_batch_saved")
 @pytest.mark.parametrize("options", RESUMED.values(), ids=RESUMED)
 @pytest.mark.parametrize(("epoch", "batch"), [(1, 1), (1, 3), (3, 2)])
@@ -361,7 +360,6 @@ def mapped_graph(folder: Path, num_vertices: int = 600) -> Graph:
 SAGE = ModelConfig(model="sage", hidden=8)
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("options", [{}, {"batches_ahead": 0}, {"sampling_threads": 3, "batches_ahead": 9}])
 def test_tiers_change_no_bit_and_count_every_row(cache: str, options: dict[str, Any], tmp_path: Path) -> None:

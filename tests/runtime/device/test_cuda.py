@@ -60,7 +60,6 @@ def within(
     return streamed, on_cpu
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_the_numbers_are_those_of_the_cpu(name: str, on_disk: bool, tmp_path: Path) -> None:

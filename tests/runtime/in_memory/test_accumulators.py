@@ -148,7 +148,6 @@ def rows(topology: Topology, width: int, dtype: torch.dtype = torch.float64) -> 
     )
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", odd_topologies())
 @pytest.mark.parametrize("accumulator", [*OF_ROWS, *SEVERAL])
 def test_odd_graphs(accumulator: str | tuple[str, ...], name: str) -> None:
@@ -156,7 +155,6 @@ def test_odd_graphs(accumulator: str | tuple[str, ...], name: str) -> None:
     assert_right(accumulator, topology, rows(topology, 5), RUNS, 1e-10)
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("width", [1, 15, 17, 65])
 @pytest.mark.parametrize("accumulator", ["var", "std", "mul", *SEVERAL[:1]])
 def test_odd_widths(accumulator: str | tuple[str, ...], width: int) -> None:
@@ -188,7 +186,6 @@ def test_sums_over_a_hub_in_float32(accumulator: str, run: Run) -> None:
         torch.testing.assert_close(ours.double(), right, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("accumulator", ["var", "std", "mul", *SEVERAL[:1]])
 def test_half_precision(accumulator: str | tuple[str, ...], dtype: torch.dtype) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
 from typing import Any
 
 import pytest
@@ -31,15 +30,11 @@ SCORED: dict[str, Callable[[Layer, Any], Any]] = {
 }
 
 
-ACCUMULATORS = ["sum", "mean", "max", "min"]
-TILED = [
-    *product(["edge network"], ACCUMULATORS, odd_topologies(), [1, 7, 1 << 16]),
-    # Which edges a tile has does not depend on what is computed of them.
-    *product(["data", "sorted"], ACCUMULATORS, ["multi-edges", "skewed"], [7]),
-]
-
-
-@pytest.mark.parametrize(("name", "accumulator", "graph", "tile_edges"), TILED)
+@pytest.mark.cover(2)
+@pytest.mark.parametrize("tile_edges", [1, 7, 1 << 16])
+@pytest.mark.parametrize("graph", odd_topologies())
+@pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min"])
+@pytest.mark.parametrize("name", UNFUSED)
 def test_tiles_equal_the_whole(name: str, accumulator: str, graph: str, tile_edges: int) -> None:
     topology = odd_topologies()[graph]
     layer = Layer(UNFUSED[name], lambda m, v, a: a * m.a + v, accumulator=accumulator).double()

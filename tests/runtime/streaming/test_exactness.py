@@ -29,7 +29,6 @@ def epoch(streamed: StreamedModel, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     return loss.detach(), list(torch.autograd.grad(loss, [x, *streamed.model.parameters()], materialize_grads=True))
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("dtype", LIMITS)
 @pytest.mark.parametrize("name", DISTINCT)
 def test_every_order_and_cut_of_every_model_has_the_numbers_of_one_interval(name: str, dtype: torch.dtype) -> None:

@@ -30,7 +30,6 @@ def prepared(name: str) -> tuple[nn.Module, Graph, ComputedRows]:
     return model, model.prepare(graph), rows
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("place", ["memory", "picked", "disk", "unlimited"])
 @pytest.mark.parametrize("name", ["gcn", "sage", "gated-gcn"])
 def test_a_store_has_the_numbers_of_its_tensor(name: str, place: str, tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ def picked(plan: Plan) -> set[tuple[str, str]]:
     return {(block.kind, block.needed_by.name) for block in loads if block.needed_by is not None}
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("name", DISTINCT)
 @pytest.mark.parametrize(
     ("count", "order", "on_disk"), [(2, "stage", False), (3, "row", True), (7, "column", False)]

@@ -326,7 +326,6 @@ class Bare(SagaLayer):
         return (value.sum(-1), value) if self.accumulator == "softmax" else value
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax"])
 @pytest.mark.parametrize("place", PLACES)
 def test_states_of_every_accumulator_are_moved(

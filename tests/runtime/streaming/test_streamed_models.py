@@ -280,7 +280,6 @@ def test_a_softmax_of_large_rows_in_half_precision() -> None:
     assert not model.layer.attend_src.grad.any()
 
 
-@pytest.mark.cover(1)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("accumulator", ["sum", "mean", "max", "min", "softmax"])
 def test_half_precision_has_the_numbers_of_memory(accumulator: str, dtype: torch.dtype) -> None:
