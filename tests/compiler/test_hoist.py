@@ -79,6 +79,15 @@ def test_an_operator_of_others_is_costly_whatever_its_name() -> None:
     assert read(Layer(edge)) != ["src", "data"]
 
 
+def test_a_broken_graph_is_named() -> None:
+    for name, broken in (("mul", {"place": "dst"}), ("sub", {"phase": "edge"}), ("gather", {"val": None})):
+        module = traced(Layer(lambda m, e: e.src * e.dst, vertex=lambda m, v, a: v - a))
+        verify(module)
+        next(node for node in module.graph.nodes if node.name == name).meta.update(broken)
+        with pytest.raises(AssertionError, match=f"'{name}'"):
+            verify(module)
+
+
 def widths_gathered(module: Any) -> list[int]:
     return [node.meta["val"].shape[-1] for node in module.graph.nodes if node.target is GATHER]
 

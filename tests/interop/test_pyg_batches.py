@@ -17,6 +17,7 @@ from sagann.runtime.loading import MiniBatches
 from sagann.saga.engine import NaiveEngine, using_engine
 from tests.interop.pyg_models import (
     CLASSES,
+    EDGE_DIM,
     WIDTH,
     Attributed,
     FromFirst,
@@ -48,6 +49,11 @@ class Placed(Plain):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Any:
         return self.conv(x, x[:, :3], edge_index)
+
+
+class Oriented(Plain):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Any:
+        return self.conv(x, x[:, :3], x[:, 3:6], edge_index)
 
 
 class FromInput(pyg.MessagePassing):
@@ -98,9 +104,16 @@ TWICE: dict[str, tuple[type[Plain], Build]] = {
         name: (Plain, PLAIN[name])
         for name in ("gcn", "sage several", "gat", "gatv2", "transformer", "gin", "edge", "gen", "sg")
     },
+    **{
+        name: (Plain, lambda name=name: getattr(pyg, name)(WIDTH, WIDTH))
+        for name in ("FeaStConv", "FiLMConv", "GeneralConv", "GraphConv", "LEConv", "ResGatedGraphConv")
+    },
+    **{kind.__name__: (Plain, kind) for kind in (pyg.AGNNConv, pyg.LGConv, pyg.SimpleConv)},
     **{f"{name} with features": (Attributed, ATTRIBUTED[name]) for name in ("gine", "nn", "gmm")},
+    "cg with features": (Attributed, lambda: pyg.CGConv(WIDTH, EDGE_DIM)),
     "point-net": (Placed, lambda: pyg.PointNetConv(mlp(WIDTH + 3))),
     "point-transformer": (Placed, lambda: pyg.PointTransformerConv(WIDTH, WIDTH)),
+    "ppf": (Oriented, lambda: pyg.PPFConv(mlp(WIDTH + 4))),
     "gcn2": (FromFirst, lambda: pyg.GCN2Conv(WIDTH, 0.1)),
     "dna": (Plain, Stacked),
     "own with deeper sources": (FromFirst, lambda: FromInput(reads_deeper="source")),
@@ -109,7 +122,13 @@ TWICE: dict[str, tuple[type[Plain], Build]] = {
 }
 "Layers that keep the rows of a hop's destinations alone, or take a pair."
 REFUSED: dict[str, tuple[type[Plain], Build]] = {
-    **{name: (Plain, PLAIN[name]) for name in ("appnp", "own pairs")},
+    **{name: (Plain, PLAIN[name]) for name in ("appnp", "gated", "own pairs", "pna", "tag")},
+    "own attention": (Attributed, ATTRIBUTED["own attention"]),
+    "ssg": (Plain, lambda: pyg.SSGConv(WIDTH, WIDTH, alpha=0.1)),
+    "mix-hop": (Plain, lambda: pyg.MixHopConv(WIDTH, WIDTH // 2, powers=[0, 1])),
+    "fa": (FromFirst, lambda: pyg.FAConv(WIDTH)),
+    "arma": (Plain, lambda: pyg.ARMAConv(WIDTH, WIDTH, num_stacks=2, num_layers=2)),
+    "antisymmetric": (Plain, lambda: pyg.AntiSymmetricConv(WIDTH)),
     "point-gnn": (Placed, lambda: pyg.PointGNNConv(mlp(WIDTH, 3), mlp(WIDTH + 3), mlp())),
     "gps": (Plain, lambda: pyg.GPSConv(WIDTH, pyg.GINConv(mlp()), norm=None)),
 }

@@ -233,6 +233,7 @@ PLAIN: dict[str, Build] = {
     "sg": lambda: pyg.SGConv(WIDTH, WIDTH, K=2),
     "tag": lambda: pyg.TAGConv(WIDTH, WIDTH, K=2),
     "appnp": lambda: pyg.APPNP(K=2, alpha=0.1),
+    "appnp without weights": lambda: pyg.APPNP(K=2, alpha=0.1, normalize=False),
     "pna": lambda: pna(towers=2, divide_input=True),
     "simple self-loop": lambda: pyg.SimpleConv(aggr="mean", combine_root="self_loop"),
     "softmax of a module": lambda: Scored("module"),
@@ -304,8 +305,9 @@ def test_models_of_pyg(name: str) -> None:
     assert_as_in_pyg(model, graph)
 
 
-def test_gcn2() -> None:
-    assert_same(lambda: pyg.GCN2Conv(WIDTH, 0.1, theta=0.5, layer=1), FromFirst)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_gcn2(normalize: bool) -> None:
+    assert_same(lambda: pyg.GCN2Conv(WIDTH, 0.1, theta=0.5, layer=1, normalize=normalize), FromFirst)
 
 
 def test_an_mlp_that_propagates_in_evaluation_alone() -> None:

@@ -134,6 +134,11 @@ class OwnRows(nn.Module):
         return self.conv(self.rows.weight, edge_index)
 
 
+class OtherReceiver(pyg.MessagePassing):
+    def forward(this, x: Tensor, edge_index: Tensor) -> Tensor:  # noqa: N805
+        return this.propagate(edge_index, x=x)
+
+
 def hooked() -> nn.Module:
     conv = pyg.SAGEConv(WIDTH, WIDTH)
     conv.register_message_forward_hook(lambda module, inputs, output: 2 * output)
@@ -188,6 +193,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         OwnRows,
         r"vertex features do not fit.*\[30, 8\], expected.*\[13, F\].*on 13 made-up vertices.*py:\d+: return self.conv\(self.rows.weight",
     ),
+    "another receiver": (lambda: Plain(OtherReceiver()), r"^TypeError: propagate\(\) got.*py:\d+: return this"),
     "a pair": (lambda: Pair(pyg.SAGEConv(WIDTH, WIDTH)), "a model must return a tensor: a tuple"),
 }
 

@@ -56,6 +56,7 @@ def test_forms_of_csv(tmp_path: Path, text: str, form: dict[str, Any]) -> None:
     "text",
     [
         "time,src,dst\n5,2,1\n6,0,1\n7,1,2\n",
+        "ts,source_id,target_id\n5,2,1\n6,0,1\n7,1,2\n",
         "dst,src\n1,2\n1,0\n2,1\n",
         "Weight,To,From\n5,1,2\n6,1,0\n7,2,1\n",
         ",V,U\n0,1,2\n1,1,0\n2,2,1\n",
@@ -169,6 +170,12 @@ def test_labels_as_pandas_writes_them_beside_missing_ones(tmp_path: Path, text: 
 def test_labels_that_are_none_are_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DatasetError, match=message):
         imported(csv_file(tmp_path, "0,1\n1,2\n"), tmp_path, labels=csv_file(tmp_path, text, "y.csv"))
+
+
+def test_a_bad_row_of_features_is_answered_with_options_of_edge_lists_for_them_alone(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"x\.csv, row 3\)") as caught:
+        imported(csv_file(tmp_path, "0,1\n"), tmp_path, features=csv_file(tmp_path, "a,b\n1,2\nx,3\n", "x.csv"))
+    assert "--" not in caught.value.hint.partition("Of an edge list, ")[0]
 
 
 def test_gzip_and_several_files_and_folders(tmp_path: Path) -> None:

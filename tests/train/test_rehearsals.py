@@ -83,6 +83,12 @@ def test_a_run_begins_with_the_shares_that_its_model_finds_best(monkeypatch: pyt
     assert said[1].startswith("Of 12 seeds, host gets 3, accelerator0 gets 9: an iteration is expected at 9.01 ms.")
 
 
+def test_an_accelerator_that_is_in_the_way_begins_without_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, said = begun(job_of(host=1e-3, accelerator0=1.0), monkeypatch)
+    assert source.manager.assignment.seeds == {HOST: 12, ACCELERATOR: 0}
+    assert said[1].startswith("Of 12 seeds, host gets 12: ")
+
+
 def test_a_batch_with_fewer_seeds_than_trainers_is_not_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert begun(job_of(host=1e-3, accelerator0=1e-3), monkeypatch, batch_size=1)[1] == []
 

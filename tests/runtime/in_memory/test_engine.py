@@ -828,6 +828,7 @@ def test_sparse_features_stay_sparse_under_a_product_with_a_parameter(product: C
     features = rows(topology, dtype=torch.float32).relu()
     stored = sparse(features)
     assert layer.maps_features(topology, stored)
+    assert layer.maps_features(topology, stored.to("meta")), "features of another device"
     found = [layer(topology, x) for x in (stored, features)]
     assert_close(*found)
     assert_close(*(torch.autograd.grad(out.square().sum(), layer.w)[0] for out in found))

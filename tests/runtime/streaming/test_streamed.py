@@ -356,8 +356,9 @@ def test_connections_across_layers_in_any_order(function: Callable[..., Tensor])
     for order in get_args(Order):
         streamed = tight(model, hops, x, order, bounds=equal_vertices(31, 3))
         assert_runs_right(streamed, x, expected, upstream)
-    for count in (1, 7):
-        assert_runs_right(StreamedModel(model, hops, equal_vertices(31, count)), x, expected, upstream)
+    for count, dialect in ((1, "auto"), (7, "auto"), (7, "naive")):
+        streamed = StreamedModel(model, hops, equal_vertices(31, count), dialect=dialect)
+        assert_runs_right(streamed, x, expected, upstream)
 
 
 @pytest.mark.parametrize("frozen", ["a", "ab", "b"])
