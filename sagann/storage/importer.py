@@ -24,12 +24,12 @@ from sagann.free_space import require_memory
 from sagann.graph import Graph, Topology, id_dtype, symmetrise, validate_graph
 from sagann.graph.checks import check_columns, check_labels, numbered, unknown_target
 from sagann.graph.graph import names_of
-from sagann.storage.dataset import graph_of_arrays, manifest_of, with_vertex_arrays
+from sagann.storage.dataset import graph_of_arrays, manifest_of, map_arrays, topology_of_arrays
 from sagann.storage.edge_source import Edges, checked_chunk
 from sagann.storage.folder import new_folder
 from sagann.storage.import_source import READING, WRITING, CsrRows, ImportOptions, ImportSource, naming
 from sagann.storage.manifest import EdgeTreatment, write_manifest
-from sagann.storage.npy import NpyWriter, dtype_name, map_npy
+from sagann.storage.npy import NpyWriter, dtype_name
 from sagann.storage.rows import Array, RowChunk, Rows, as_stored, in_order_of_ids
 
 if TYPE_CHECKING:
@@ -72,20 +72,15 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             progress=options.progress,
         ).run()
         arrays = {**vertices.arrays, **edges}
-        stated = {
-            "name": options.name or source.name,
-            "num_classes": vertices.num_classes,
-            "num_graph_classes": vertices.num_graph_classes,
-            "num_edge_types": count_types(source, spool.largest_type),
-        }
-        tensors = {name: map_npy(folder / f"{name}.npy", spec) for name, spec in arrays.items()}
+        stated = vertices.stated(source, options.name or source.name, spool.largest_type)
+        tensors = map_arrays(folder, arrays)
         treatment = EdgeTreatment(
             symmetrised=mirrors,
             coalesced=options.coalesce or mirrors,
             self_loops_dropped=options.drop_self_loops,
         )
         with naming(source):
-            graph = graph_of_arrays(tensors, vertices.num_features, names_of(source), stated)
+            graph = graph_of_arrays(topology_of_arrays(tensors), tensors, stated)
             for names, count in _COUNTS.items():
                 # A graph drops names that do not fit.
                 if getattr(graph, names) != getattr(source, names):
@@ -94,9 +89,9 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
                         f"{getattr(graph, count)} (in graph '{graph.name}')",
                         hint="Give as many names, or none.",
                     )
-            manifest = manifest_of(graph, arrays)
-            write_manifest(folder, replace(manifest, edges=treatment, source=source.description))
             validate_graph(graph)
+        manifest = manifest_of(graph, arrays)
+        write_manifest(folder, replace(manifest, edges=treatment, source=source.description))
 
 
 def graph_of(source: ImportSource) -> Graph:
@@ -118,7 +113,7 @@ def graph_of(source: ImportSource) -> Graph:
     num_vertices = vertices.num_vertices
     if num_vertices is None:
         num_vertices = count_by_ids(int(largest_id), src.num_rows, source.description)
-    num_edge_types = count_types(source, int(largest_type))
+    stated = vertices.stated(source, source.name, int(largest_type))
     require_memory(
         num_vertices * _VERTEX_BYTES,
         where=f"{source.description}, {num_vertices} vertices",
@@ -131,14 +126,7 @@ def graph_of(source: ImportSource) -> Graph:
             num_src=num_vertices,
             edge_data={name: rows.finish() for name, rows in data.items()},
         )
-        graph = Graph(
-            topology=topology,
-            num_classes=vertices.num_classes,
-            num_graph_classes=vertices.num_graph_classes,
-            num_edge_types=num_edge_types,
-            name=source.name,
-        )
-        graph = with_vertex_arrays(graph, vertices.arrays, vertices.num_features, names_of(source))
+        graph = graph_of_arrays(topology, vertices.arrays, stated)
         if source.undirected_once:
             graph = symmetrise(graph)
         validate_graph(graph)
@@ -180,6 +168,17 @@ class _VertexArrays:
         self.num_graph_classes = self._write_answers(
             "graph_", source.graph_labels, source.graph_targets, source.graph_splits
         )
+
+    def stated(self, source: ImportSource, name: str, largest_type: int) -> dict[str, Any]:
+        """What the graph states beside its arrays."""
+        return {
+            "name": name,
+            "num_features": self.num_features,
+            "num_classes": self.num_classes,
+            "num_graph_classes": self.num_graph_classes,
+            "num_edge_types": count_types(source, largest_type),
+            **names_of(source),
+        }
 
     def _write_answers(
         self, prefix: str, labels: Rows | None, targets: Rows | None, splits: Mapping[str, Rows]

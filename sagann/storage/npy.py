@@ -57,11 +57,6 @@ class ArraySpec:
     crc32: tuple[int, ...]
     "CRC-32 of each CHECKSUM_BYTES of data; () for an empty array."
 
-    @property
-    def item_bytes(self) -> int:
-        """Number of bytes of one value."""
-        return np.dtype(_STORED_AS[self.dtype]).itemsize
-
     @classmethod
     def from_json(cls, item: Mapping[str, Any]) -> ArraySpec:
         """The description that ``dataclasses.asdict`` has made a mapping of, and JSON its tuples lists."""

@@ -239,7 +239,7 @@ def test_what_a_description_says_is_not_overruled(
     [
         ({"class_names": ["a", "b", "c"]}, 4, "names do not fit: 3 class_names, but num_classes is 4"),
         ({"edge_type_names": ["a", "b"]}, None, "names do not fit: 2 edge_type_names, but num_edge_types is 0"),
-        ({"class_names": ["a", "b"]}, None, r"uint8 \(3, 3\), expected uint8 \(3, 2\)"),
+        ({"class_names": ["a", "b"]}, None, r"uint8 \[3, 3\], expected torch.uint8 \[num_vertices, 2\]"),
     ],
 )
 def test_an_import_refuses_names_and_counts_that_do_not_fit(
