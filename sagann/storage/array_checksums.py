@@ -24,9 +24,10 @@ def array_checksums(array: Features, *, as_stated: bool = False) -> tuple[int, .
 
     With ``as_stated``, the checksums that a manifest states are taken though they were not compared with the file.
     """
-    known = map_of(array) if isinstance(array, Tensor) and array.is_contiguous() and not version_of(array) else None
-    if known is not None and array.nbytes == known.spec.data_bytes and (known.is_checked or as_stated):
-        return known.spec.crc32
+    if isinstance(array, Tensor) and array.is_contiguous() and not version_of(array):
+        known = map_of(array)
+        if known is not None and array.nbytes == known.spec.data_bytes and (known.is_checked or as_stated):
+            return known.spec.crc32
     store, found = feature_store(array), PartChecksums()
     row_bytes = math.prod(store.row_shape) * array.dtype.itemsize
     step = max(1, _AT_ONCE_BYTES // max(1, row_bytes))

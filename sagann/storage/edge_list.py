@@ -24,7 +24,7 @@ from sagann.storage.tables import (
     open_table,
     quoted,
 )
-from sagann.storage.vertex_files import open_features, open_labels, open_targets
+from sagann.storage.vertex_files import open_array
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -92,20 +92,20 @@ def import_edge_list(
     """
     options, form = options or ImportOptions(), form or EdgeListFormat()
     files = _edge_files(source, kind=form.kind)
-    _refuse_vertex_files(files, {"features": features, "labels": labels, "targets": targets})
+    given = {"features": features, "labels": labels, "targets": targets}
+    _refuse_vertex_files(files, given)
     edges = _Tables(files, form).edges(may_be_empty=options.num_vertices is not None)
-    separator = form.separator
-    columns = None if features is None else open_features(features, separator=separator)
+    arrays = {
+        name: open_array(path, name, separator=form.separator) for name, path in given.items() if path is not None
+    }
     import_dataset(
         ImportSource(
             # Edge files often have a general name such as 'edges'.
             name=Path(os.path.abspath(out)).name,
             description=f"edge list {files[0].name}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""),
             edges=edges,
-            features=columns,
-            feature_names=() if columns is None else columns.names,
-            labels=None if labels is None else open_labels(labels, separator=separator),
-            targets=None if targets is None else open_targets(targets, separator=separator),
+            arrays=arrays,
+            feature_names=arrays["features"].names if "features" in arrays else (),
         ),
         out,
         options,

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from sagann.jit import compiled
-from sagann.storage.edge_source import EdgeChunk, EdgeColumn, checked_chunk
+from sagann.storage.edge_source import EdgeChunk, EdgeColumn
 from sagann.storage.rows import Array
 
 _MAX_BINS = 2**20
@@ -123,9 +123,9 @@ class Histogram:
 
 
 class EdgeSpool:
-    """Check chunks of edges, and write them to the spool in blocks of about ``block_edges`` edges.
+    """Write chunks of edges to the spool, in blocks of about ``block_edges`` edges.
 
-    Ids must be below ``num_vertices``, None for no upper limit; ``rows_of`` names the file whose rows were counted for it. With ``mirrors`` the sort will add the mirror image of
+    ``num_vertices`` is None where it is unknown. With ``mirrors`` the sort will add the mirror image of
     each edge (its ends exchanged), so the histogram counts mirror images too.
     """
 
@@ -138,14 +138,11 @@ class EdgeSpool:
         drop_self_loops: bool,
         mirrors: bool,
         block_edges: int,
-        rows_of: str = "",
     ) -> None:
         self.columns = dict(columns)
         self.mirrors = mirrors
         self.histogram = Histogram()
-        self.largest_id = -1
-        self.largest_type = -1
-        self._num_vertices, self._rows_of = num_vertices, rows_of
+        self._largest_id = -1
         self._drop_self_loops = drop_self_loops
         self._block_edges = block_edges
         self._waiting: list[list[Array]] = []
@@ -162,24 +159,19 @@ class EdgeSpool:
         return self.run.num_edges + self._num_waiting
 
     def add(self, chunk: EdgeChunk) -> None:
-        """Add a chunk; an error about a wrong value names the file and the row."""
-        chunk = checked_chunk(chunk, self._num_vertices, self.columns, self._rows_of)
+        """Add a chunk."""
         columns = [chunk.src, chunk.dst, *(chunk.data[name] for name in self.columns)]
-        if len(chunk.src):
-            # Self-loops count even if they are dropped, because their vertices and types exist.
-            self.largest_id = max(self.largest_id, int(chunk.src.max()), int(chunk.dst.max()))
-            if "type" in chunk.data:
-                self.largest_type = max(self.largest_type, int(chunk.data["type"].max()))
         if self._drop_self_loops:
             keep = chunk.src != chunk.dst
             columns = [column[keep] for column in columns]
         if len(columns[0]) == 0:
             return
-        self.histogram.cover(self.largest_id)
+        self._largest_id = max(self._largest_id, int(columns[0].max()), int(columns[1].max()))
+        self.histogram.cover(self._largest_id)
         self.histogram.add(columns[1])
         if self.mirrors:
             self.histogram.add(columns[0])
-        if self.largest_id > 2**31 - 1 and self._id_dtype == "int32":
+        if self._largest_id > 2**31 - 1 and self._id_dtype == "int32":
             self._id_dtype = "int64"
             self._rewrite_wide()
         for begin in range(0, len(columns[0]), self._block_edges):

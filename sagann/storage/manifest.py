@@ -99,7 +99,9 @@ def read_manifest(folder: Path) -> Manifest:
     if body.pop("manifest_crc32", None) != self_checksum({"format": FORMAT, "version": VERSION, **body}):
         raise _refused(path, "its checksum does not agree with its content")
     # Lists were tuples when they were written.
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in body.items()}
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in body.items()
+    }
     values["edges"] = EdgeTreatment(**body["edges"])
     values["arrays"] = {name: ArraySpec.from_json(item) for name, item in body["arrays"].items()}
     return Manifest(**values)
