@@ -18,7 +18,8 @@ from torch import Tensor
 from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph, Topology, validate_graph
 from sagann.graph.feature_store import tensor_of
-from sagann.graph.rows import csr_tensor, is_sparse
+from sagann.graph.graph import named_arrays
+from sagann.graph.rows import csr_tensor
 from sagann.graph.subgraph import require_no_links
 from sagann.storage.folder import new_folder, recover
 from sagann.storage.manifest import SAFE_NAME, STATED, Manifest, read_manifest, write_manifest
@@ -153,37 +154,23 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 def tensors_of(graph: Graph) -> dict[str, Tensor]:
     """A graph's arrays by the names of their files; refuse dtypes and names that the format cannot store."""
-    topology = graph.topology
-    features = None if graph.features is None else tensor_of(graph.features)
-    tensors: dict[str, Tensor | None] = {"indptr": topology.indptr, "indices": topology.indices}
     require_no_links(graph, "a graph is saved")
-    for name, rows in topology.edge_data.items():
+    for name in graph.topology.edge_data:
         if not SAFE_NAME.fullmatch(name):
             raise InputError(
                 f"name of edge data cannot be stored: '{name}', expected up to 64 letters, digits and "
                 f"underscores (in graph '{graph.name}')",
                 hint="Rename the edge data.",
             )
-        tensors[f"edge_{name}"] = rows
-    if is_sparse(features):
-        tensors["features_indptr"] = features.crow_indices()
-        tensors["features_indices"] = features.col_indices()
-        tensors["features_values"] = features.values()
-    else:
-        tensors["features"] = features
-    tensors |= graph.vertices.arrays()
-    tensors["graph_ptr"] = graph.graph_ptr
-    tensors |= graph.graphs.arrays()
-    tensors["original_ids"] = graph.original_ids
-    present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    for name, tensor in present.items():
+    tensors = {name: tensor_of(array) for name, array in named_arrays(graph)}
+    for name, tensor in tensors.items():
         if tensor.layout != torch.strided or dtype_name(tensor.dtype) not in DTYPE_NAMES:
             raise InputError(
                 f"array cannot be stored: {tensor.dtype}, {tensor.layout}, expected a dense array of "
                 f"{', '.join(sorted(DTYPE_NAMES))} (in {name} of graph '{graph.name}')",
                 hint="Convert the array; sparse features must be torch.sparse_csr.",
             )
-    return present
+    return tensors
 
 
 def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:

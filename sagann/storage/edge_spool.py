@@ -11,8 +11,9 @@ The spool also keeps the largest id, and the histogram of destination ids by whi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from io import BufferedReader, BufferedWriter
 from pathlib import Path
+from tempfile import TemporaryFile
+from weakref import finalize
 
 import numpy as np
 
@@ -24,73 +25,57 @@ _MAX_BINS = 2**20
 
 
 class EdgeRun:
-    """A temporary file of edges; ``columns`` gives the dtype and shape of each column."""
+    """A temporary file of edges, without a name; ``columns`` gives the dtype and shape of each column.
 
-    def __init__(self, path: Path, columns: Sequence[EdgeColumn]) -> None:
-        self._path = path
-        self._columns = tuple(columns)
+    Args:
+        folder: the file lies on its disk.
+    """
+
+    def __init__(self, folder: Path, columns: Sequence[EdgeColumn]) -> None:
+        self.folder, self._columns = folder, tuple(columns)
         self._blocks: list[int] = []
-        self._file: BufferedWriter | None = None
+        self._file = TemporaryFile(dir=folder)  # noqa: SIM115
+        # Python warns of a file that is collected open.
+        finalize(self, self._file.close)
         self.num_edges = 0
 
     def append(self, columns: Sequence[Array]) -> None:
         """Append one block; columns are cast to the dtypes of the run."""
-        count = len(columns[0])
-        if count == 0:
-            return
-        if self._file is None:
-            self._file = self._path.open("wb")
         for form, column in zip(self._columns, columns, strict=True):
             self._file.write(np.ascontiguousarray(column, dtype=form.dtype).data)
-        self._blocks.append(count)
-        self.num_edges += count
-
-    def close(self) -> None:
-        """Close the file after writing; its blocks can still be read."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._blocks.append(len(columns[0]))
+        self.num_edges += len(columns[0])
 
     def blocks(self) -> Iterator[list[Array]]:
         """Read the blocks in the order they were written; a block is a list of columns."""
-        self.close()
-        if not self._blocks:
-            return
-        with self._path.open("rb") as file:
-            for count in self._blocks:
-                block = empty_edges(self._columns, count)
-                for column in block:
-                    _read_into(file, column)
-                yield block
+        self._file.seek(0)
+        for count in self._blocks:
+            block = empty_edges(self._columns, count)
+            self._read_into(block)
+            yield block
 
     def load(self) -> list[Array]:
         """Read all edges into memory, as a list of columns."""
-        self.close()
-        whole = empty_edges(self._columns, self.num_edges)
-        if not self._blocks:
-            return whole
-        with self._path.open("rb") as file:
-            begin = 0
-            for count in self._blocks:
-                for column in whole:
-                    _read_into(file, column[begin : begin + count])
-                begin += count
+        self._file.seek(0)
+        whole, begin = empty_edges(self._columns, self.num_edges), 0
+        for count in self._blocks:
+            self._read_into([column[begin : begin + count] for column in whole])
+            begin += count
         return whole
 
-    def delete(self) -> None:
+    def close(self) -> None:
         """Remove the file."""
-        self.close()
-        self._path.unlink(missing_ok=True)
+        self._file.close()
+
+    def _read_into(self, columns: Sequence[Array]) -> None:
+        for column in columns:
+            read = self._file.readinto(column.data)
+            assert read == column.nbytes
 
 
 def empty_edges(columns: Sequence[EdgeColumn], count: int) -> list[Array]:
     """Allocate one uninitialised array for each column, with ``count`` rows."""
     return [np.empty((count, *form.row_shape), dtype=form.dtype) for form in columns]
-
-
-def _read_into(file: BufferedReader, column: Array) -> None:
-    if file.readinto(column.data) != column.nbytes:
-        raise OSError(f"temporary file {file.name} ends early")
 
 
 class Histogram:
@@ -131,7 +116,7 @@ class EdgeSpool:
 
     def __init__(
         self,
-        path: Path,
+        folder: Path,
         *,
         columns: Mapping[str, EdgeColumn],
         num_vertices: int | None,
@@ -150,8 +135,7 @@ class EdgeSpool:
         # Ids that need 64 bits are rare. Ids have 32 bits until a larger id comes; then all blocks are rewritten.
         wide = num_vertices is not None and num_vertices > 2**31 - 1
         self._id_dtype = "int64" if wide else "int32"
-        self._path = path
-        self.run = EdgeRun(path, self._forms())
+        self.run = EdgeRun(folder, self._forms())
 
     @property
     def num_edges(self) -> int:
@@ -180,7 +164,6 @@ class EdgeSpool:
     def finish(self, num_vertices: int) -> None:
         """Write the last block, and extend the histogram to all vertices."""
         self._flush()
-        self.run.close()
         self.histogram.cover(num_vertices - 1)
 
     def _wait(self, columns: list[Array]) -> None:
@@ -203,11 +186,10 @@ class EdgeSpool:
     def _rewrite_wide(self) -> None:
         """Copy the blocks with 32-bit ids to a file with 64-bit ids."""
         narrow = self.run
-        self._path = self._path.with_name(f"wide-{self._path.name}")
-        self.run = EdgeRun(self._path, self._forms())
+        self.run = EdgeRun(narrow.folder, self._forms())
         for block in narrow.blocks():
             self.run.append(block)
-        narrow.delete()
+        narrow.close()
 
 
 @compiled()

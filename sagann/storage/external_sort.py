@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -52,7 +51,6 @@ class ExternalSort:
         num_vertices: int,
         merge: bool,
         memory_bytes: int,
-        folder: Path,
         open_array: Callable[..., NpyWriter],
         progress: Progress,
     ) -> None:
@@ -60,12 +58,11 @@ class ExternalSort:
         self._num_vertices = num_vertices
         self._merge = merge or spool.mirrors
         self._memory_bytes = memory_bytes
-        self._folder = folder
+        self._folder = spool.run.folder
         self._open = open_array
         self._progress = progress
         self._num_written = 0
         self._num_sorted = 0
-        self._num_runs = 0
         self._num_edges = spool.num_edges * (2 if spool.mirrors else 1)
         names = tuple(spool.columns)
         # Mirror images are marked only if there is edge data: without edge data, an edge and a mirror image are equal.
@@ -104,11 +101,11 @@ class ExternalSort:
         blocks = (marked for block in self._spool.run.blocks() for marked in self._with_mirrors(block))
         if self._fits(self._num_edges, self._num_vertices):
             columns = [np.concatenate(parts) for parts in zip(empty_edges(self._columns, 0), *blocks, strict=True)]
-            self._spool.run.delete()
+            self._spool.run.close()
             self._sort_in_memory(columns, 0, self._num_vertices)
         else:
             parts = self._split(blocks, self._spool.histogram, self._num_vertices, by_src=False)
-            self._spool.run.delete()
+            self._spool.run.close()
             for part in parts:
                 self._sort(*part)
 
@@ -129,7 +126,7 @@ class ExternalSort:
         """Sort and append the part of destinations ``first`` to ``stop - 1``; remove its file."""
         if self._fits(run.num_edges, stop - first):
             columns = run.load()
-            run.delete()
+            run.close()
             self._sort_in_memory(columns, first, stop)
         elif stop - first == 1:
             num_edges = self._sort_one_destination(run, 0, self._num_vertices)
@@ -175,7 +172,7 @@ class ExternalSort:
             # its blocks are read one by one.
             blocks = iter([run.load()]) if fits else run.blocks()
             num_edges = self._merge_in_edges(blocks) if self._merge else self._sort_in_edges(blocks)
-            run.delete()
+            run.close()
             return num_edges
         return sum(self._sort_one_destination(*part) for part in self._split_again(run, first, stop, by_src=True))
 
@@ -207,7 +204,7 @@ class ExternalSort:
         for block in run.blocks():
             histogram.add(block[0 if by_src else 1])
         parts = self._split(run.blocks(), histogram, stop, by_src=by_src)
-        run.delete()
+        run.close()
         return parts
 
     def _split(
@@ -219,7 +216,7 @@ class ExternalSort:
         """
         bounds = self._choose_bounds(histogram, count_ids=not by_src)
         part_of_bin = np.repeat(np.arange(len(bounds) - 1, dtype=np.uint8), np.diff(bounds))
-        runs = [self._new_run() for _ in range(len(bounds) - 1)]
+        runs = [EdgeRun(self._folder, self._columns) for _ in range(len(bounds) - 1)]
         ends = np.empty(len(runs), dtype=np.int64)
         done = 0
         for block in blocks:
@@ -237,8 +234,6 @@ class ExternalSort:
                 begin = end
             done += len(keys)
             self._progress(done, None if by_src else self._num_edges, "edges", "partitioning")
-        for run in runs:
-            run.close()
         limits = [min(stop, histogram.first + (int(bound) << histogram.shift)) for bound in bounds]
         return list(zip(runs, limits[:-1], limits[1:], strict=True))
 
@@ -256,10 +251,6 @@ class ExternalSort:
         if len(bounds) == 2 and len(costs) > 1:
             bounds.insert(1, len(costs) // 2)
         return bounds
-
-    def _new_run(self) -> EdgeRun:
-        self._num_runs += 1
-        return EdgeRun(self._folder / f"edges-{self._num_runs}.tmp", self._columns)
 
     def _append_edges(self, src: Array, data: Sequence[Array]) -> None:
         self._indices.append(src)

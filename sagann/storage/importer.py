@@ -72,7 +72,6 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
             num_vertices=num_vertices,
             merge=options.coalesce,
             memory_bytes=options.memory_bytes,
-            folder=folder,
             open_array=open_array,
             progress=options.progress,
         )
@@ -238,7 +237,7 @@ def _spool(
     if source.num_edges is not None:
         _check_space(folder, source.num_edges * record_bytes * (1 + copies))
     spool = EdgeSpool(
-        folder / "edges-0.tmp",
+        folder,
         columns=source.columns,
         num_vertices=num_vertices,
         drop_self_loops=options.drop_self_loops,
