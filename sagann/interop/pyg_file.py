@@ -27,9 +27,9 @@ from sagann.graph.checks import first_true, form_of
 from sagann.interop.pyg import Attributes, Task
 from sagann.interop.torch_file import Saved, read_torch_file
 from sagann.ranges import RANGES
-from sagann.storage.edge_source import EdgeChunk, Edges, edges_of_array
+from sagann.storage.edge_source import EdgeChunk, Edges, count_by_ids, edges_of_array
 from sagann.storage.import_source import ImportOptions, ImportSource
-from sagann.storage.importer import count_by_ids, import_dataset
+from sagann.storage.importer import import_dataset
 from sagann.storage.rows import FLOATS, Array, Rows, array_rows, as_features, as_labels, as_targets
 
 _ALLOWED = {

@@ -17,6 +17,8 @@ from sagann.storage.rows import Array, Rows, as_stored
 
 CHUNK_EDGES = 2**20
 "Most edges of a chunk."
+# Ids that are larger than so many times the number of edges (plus 2^20) are refused: they are probably hashes.
+_MOST_VERTICES_PER_EDGE = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +140,7 @@ def edges_of_array(ids: Array, file: str) -> Iterator[EdgeChunk]:
 class CheckedEdges:
     """The edges of a source, with their ids checked.
 
-    Once all are read, ``largest_id`` and ``largest_type`` are those of all edges, -1 without any, and ``num_edges`` is their number.
+    ``largest_id`` and ``largest_type`` are those of the edges that were read, -1 without any, and ``num_read`` is their number.
 
     Args:
         source: the edges.
@@ -147,17 +149,34 @@ class CheckedEdges:
     """
 
     def __init__(self, source: Edges, num_vertices: int | None, rows_of: str = "") -> None:
-        self._source, self._num_vertices, self._rows_of = source, num_vertices, rows_of
+        self.source, self.num_vertices, self._rows_of = source, num_vertices, rows_of
         self.largest_id = self.largest_type = -1
-        self.num_edges = 0
+        self.num_read = 0
 
     def __iter__(self) -> Iterator[EdgeChunk]:
-        for chunk in self._source.chunks():
+        for chunk in self.source.chunks():
             where = numbered(chunk.file, "row", chunk.first_row)
             for side, ids in (("source", chunk.src), ("destination", chunk.dst)):
-                check_ids(ids, self._num_vertices, side, where=where, rows_of=self._rows_of, error=DatasetError)
+                check_ids(ids, self.num_vertices, side, where=where, rows_of=self._rows_of, error=DatasetError)
                 self.largest_id = max(self.largest_id, int(ids.max(initial=-1)))
             if "type" in chunk.data:
                 self.largest_type = max(self.largest_type, int(chunk.data["type"].max(initial=-1)))
-            self.num_edges += len(chunk.src)
+            self.num_read += len(chunk.src)
             yield chunk
+
+    def count_vertices(self, where: str) -> int:
+        """Number of vertices as it is known, or by the ids of all edges."""
+        if self.num_vertices is not None:
+            return self.num_vertices
+        return count_by_ids(self.largest_id, self.num_read, where)
+
+
+def count_by_ids(largest_id: int, num_edges: int, where: str) -> int:
+    """Number of vertices: one more than the largest id. Refuse ids that do not count from 0, such as hashes."""
+    if largest_id + 1 > _MOST_VERTICES_PER_EDGE * num_edges + 2**20:
+        raise DatasetError(
+            f"vertex ids are not numbered from 0: the largest is {largest_id}, with {num_edges} edges (in {where})",
+            hint="Number the vertices from 0 without gaps (pandas.factorize does), or state num_vertices "
+            "(--num-vertices) if there are so many.",
+        )
+    return largest_id + 1

@@ -26,7 +26,7 @@ from sagann.graph import Graph, Topology, symmetrise, validate_graph
 from sagann.graph.checks import Where, check_columns, check_labels, unknown_target
 from sagann.graph.graph import names_of
 from sagann.storage.dataset import graph_of_arrays, manifest_of, map_arrays, topology_of_arrays
-from sagann.storage.edge_source import CheckedEdges, Edges
+from sagann.storage.edge_source import CheckedEdges
 from sagann.storage.folder import new_folder
 from sagann.storage.import_source import READING, WRITING, ImportOptions, ImportSource, naming
 from sagann.storage.manifest import EdgeTreatment, write_manifest
@@ -36,8 +36,6 @@ from sagann.storage.rows import Array, Rows, as_stored, in_order_of_ids
 if TYPE_CHECKING:
     from sagann.storage.edge_spool import EdgeSpool
 
-# Ids that are larger than so many times the number of edges (plus 2^20) are refused: they are probably hashes.
-_MOST_VERTICES_PER_EDGE = 64
 # Fields with names of what another field counts.
 _COUNTS = {"feature_names": "num_features", "class_names": "num_classes", "edge_type_names": "num_edge_types"}
 _UNITS = {"vertex": "vertices", "graph": "graphs", "entry": "entries"}
@@ -66,7 +64,7 @@ def import_dataset(source: ImportSource, out: str | os.PathLike[str], options: I
 
         arrays = _Arrays(source, options, open_array)
         edges = CheckedEdges(source.edges, arrays.num_vertices, arrays.rows_of)
-        spool, num_vertices = _spool(folder, source.edges, edges, arrays.num_vertices, options, mirrors=mirrors)
+        spool, num_vertices = _spool(folder, edges, options, mirrors=mirrors)
         sort = ExternalSort(
             spool,
             num_vertices=num_vertices,
@@ -109,9 +107,7 @@ def graph_of(source: ImportSource) -> Graph:
         dst.append(chunk.dst)
         for name, rows in chunk.data.items():
             data[name].append(rows)
-    num_vertices = arrays.num_vertices
-    if num_vertices is None:
-        num_vertices = count_by_ids(edges.largest_id, edges.num_edges, source.description)
+    num_vertices = edges.count_vertices(source.description)
     stated = arrays.stated(source.name, edges.largest_type)
     require_memory(
         num_vertices * _VERTEX_BYTES,
@@ -219,27 +215,20 @@ class _Arrays:
             )
 
 
-def _spool(
-    folder: Path,
-    source: Edges,
-    edges: CheckedEdges,
-    num_vertices: int | None,
-    options: ImportOptions,
-    *,
-    mirrors: bool,
-) -> tuple[EdgeSpool, int]:
+def _spool(folder: Path, edges: CheckedEdges, options: ImportOptions, *, mirrors: bool) -> tuple[EdgeSpool, int]:
     """Spool the edges; return the spool and the number of vertices."""
     from sagann.storage.edge_spool import EdgeSpool
 
+    columns, num_edges = edges.source.columns, edges.source.num_edges
     # An estimate: ids that need 8 bytes are rare, so each id counts 4 bytes.
-    record_bytes = 8 + sum(column.row_bytes for column in source.columns.values())
+    record_bytes = 8 + sum(column.row_bytes for column in columns.values())
     copies = 2 if mirrors else 1
-    if source.num_edges is not None:
-        _check_space(folder, source.num_edges * record_bytes * (1 + copies))
+    if num_edges is not None:
+        _check_space(folder, num_edges * record_bytes * (1 + copies))
     spool = EdgeSpool(
         folder,
-        columns=source.columns,
-        num_vertices=num_vertices,
+        columns=columns,
+        num_vertices=edges.num_vertices,
         drop_self_loops=options.drop_self_loops,
         mirrors=mirrors,
         block_edges=max(1024, min(2**22, options.memory_bytes // (8 * record_bytes))),
@@ -247,23 +236,11 @@ def _spool(
     for chunk in edges:
         spool.add(chunk)
         # Self-loops that are dropped were read as well, and their vertices and types exist.
-        options.progress(edges.num_edges, source.num_edges, "edges", READING)
-    if num_vertices is None:
-        num_vertices = count_by_ids(edges.largest_id, edges.num_edges, str(folder.parent))
+        options.progress(edges.num_read, num_edges, "edges", READING)
+    num_vertices = edges.count_vertices(str(folder.parent))
     spool.finish(num_vertices)
     _check_space(folder, 8 * num_vertices + spool.num_edges * copies * record_bytes)
     return spool, num_vertices
-
-
-def count_by_ids(largest_id: int, num_edges: int, where: str) -> int:
-    """Number of vertices: one more than the largest id. Refuse ids that do not count from 0, such as hashes."""
-    if largest_id + 1 > _MOST_VERTICES_PER_EDGE * num_edges + 2**20:
-        raise DatasetError(
-            f"vertex ids are not numbered from 0: the largest is {largest_id}, with {num_edges} edges (in {where})",
-            hint="Number the vertices from 0 without gaps (pandas.factorize does), or state num_vertices "
-            "(--num-vertices) if there are so many.",
-        )
-    return largest_id + 1
 
 
 def count_types(source: ImportSource, largest_type: int) -> int:

@@ -85,14 +85,9 @@ def read_scattered(file: int, offset: int, ids: Array, target: Array, places: Ar
     while done < num_reads:
         done = _read(file, offset, ids, target, places, ends, done, piece)
         if done < num_reads:
-            # This reads the bytes that the compiled loop could not read, or raises the error with the reason.
-            first = int(ends[done - 1]) if done else 0
-            last = int(ends[done])
-            begin, end = int(ids[first]), int(ids[last - 1]) + 1
+            # This raises the error with the reason; a read that was only interrupted is made again.
+            begin, end = int(ids[ends[done - 1] if done else 0]), int(ids[ends[done] - 1]) + 1
             read_bytes(file, piece[: (end - begin) * row_bytes].data, offset + begin * row_bytes)
-            found = piece[: (end - begin) * row_bytes].reshape(end - begin, row_bytes)
-            target[places[first:last]] = found[ids[first:last] - begin]
-            done += 1
     return Reads(num_reads=num_reads, num_bytes=num_rows * row_bytes)
 
 
