@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+
 from sagann.errors import DatasetError, listed, require_choice
 from sagann.options import with_known_names
-from sagann.storage.edge_source import EdgeChunk, EdgeColumn, Edges
+from sagann.storage.edge_source import EdgeChunk, Edges
 from sagann.storage.import_source import ImportOptions, ImportSource
 from sagann.storage.importer import import_dataset
 from sagann.storage.tables import (
@@ -181,9 +183,9 @@ class _Tables:
         counts = [table.estimate_rows() for table in self.tables]
         columns = {}
         if self._form.weight is not None:
-            columns["weight"] = EdgeColumn(dtype="float32")
+            columns["weight"] = np.dtype("float32")
         if self._form.edge_type is not None:
-            columns["type"] = EdgeColumn(dtype="int32")
+            columns["type"] = np.dtype("int32")
         return Edges(
             ends=self._chunks([*columns], may_be_empty=may_be_empty),
             num_edges=None if None in counts else sum(count or 0 for count in counts),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,25 +16,12 @@ from sagann.errors import DatasetError
 from sagann.graph.checks import Where, check_ids, check_types, numbered
 from sagann.storage.rows import Array, Rows, as_stored
 
+Dtype: TypeAlias = np.dtype[Any]
+
 CHUNK_EDGES = 2**20
 "Most edges of a chunk."
 # Ids that are larger than so many times the number of edges (plus 2^20) are refused: they are probably hashes.
 _MOST_VERTICES_PER_EDGE = 64
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EdgeColumn:
-    """Dtype and shape of one column of edges: ids, or one piece of edge data."""
-
-    dtype: str
-    "Name of the dtype, one that torch and NumPy both have."
-    row_shape: tuple[int, ...] = ()
-    "Shape of the data of one edge; () for a number."
-
-    @property
-    def row_bytes(self) -> int:
-        """Number of bytes per edge."""
-        return np.dtype(self.dtype).itemsize * int(np.prod(self.row_shape, dtype=np.int64))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,15 +50,13 @@ class Edges:
     "Number of edges, exact or estimated; None where it is unknown before all edges are read."
     data: Mapping[str, Rows] = field(default_factory=dict)
     "Edge data by name that is stored apart from the ids, with one row per edge."
-    data_in_chunks: Mapping[str, EdgeColumn] = field(default_factory=dict)
-    "Dtype and shape of the edge data in the chunks of ``ends``."
+    data_in_chunks: Mapping[str, Dtype] = field(default_factory=dict)
+    "Dtype, with the shape of one edge's data, of the edge data in the chunks of ``ends``."
 
     @property
-    def columns(self) -> Mapping[str, EdgeColumn]:
-        """Dtype and shape of the edge data, by name."""
-        apart = {
-            name: EdgeColumn(dtype=rows.store_as, row_shape=rows.row_shape) for name, rows in self.data.items()
-        }
+    def columns(self) -> Mapping[str, Dtype]:
+        """Dtype, with the shape of one edge's data, of all edge data by name."""
+        apart = {name: np.dtype((rows.store_as, rows.row_shape)) for name, rows in self.data.items()}
         return {**self.data_in_chunks, **apart}
 
     def chunks(self) -> Iterator[EdgeChunk]:
@@ -82,7 +68,7 @@ class Edges:
         for chunk in self.ends:
             where = numbered(chunk.file, "row", chunk.first_row)
             data = {
-                name: _checked_data(name, form.dtype, chunk.data[name], where)
+                name: _checked_data(name, form.base.name, chunk.data[name], where)
                 for name, form in self.data_in_chunks.items()
             }
             yield replace(

@@ -18,20 +18,20 @@ from weakref import finalize
 import numpy as np
 
 from sagann.jit import compiled
-from sagann.storage.edge_source import EdgeChunk, EdgeColumn
+from sagann.storage.edge_source import Dtype, EdgeChunk
 from sagann.storage.rows import Array
 
 _MAX_BINS = 2**20
 
 
 class EdgeRun:
-    """A temporary file of edges, without a name; ``columns`` gives the dtype and shape of each column.
+    """A temporary file of edges, without a name; ``columns`` gives the dtype of each column, with the shape of one edge's.
 
     Args:
         folder: the file lies on its disk.
     """
 
-    def __init__(self, folder: Path, columns: Sequence[EdgeColumn]) -> None:
+    def __init__(self, folder: Path, columns: Sequence[Dtype]) -> None:
         self.folder, self._columns = folder, tuple(columns)
         self._blocks: list[int] = []
         self._file = TemporaryFile(dir=folder)  # noqa: SIM115
@@ -42,7 +42,7 @@ class EdgeRun:
     def append(self, columns: Sequence[Array]) -> None:
         """Append one block; columns are cast to the dtypes of the run."""
         for form, column in zip(self._columns, columns, strict=True):
-            self._file.write(np.ascontiguousarray(column, dtype=form.dtype).data)
+            self._file.write(np.ascontiguousarray(column, dtype=form.base).data)
         self._blocks.append(len(columns[0]))
         self.num_edges += len(columns[0])
 
@@ -73,9 +73,9 @@ class EdgeRun:
             assert read == column.nbytes
 
 
-def empty_edges(columns: Sequence[EdgeColumn], count: int) -> list[Array]:
+def empty_edges(columns: Sequence[Dtype], count: int) -> list[Array]:
     """Allocate one uninitialised array for each column, with ``count`` rows."""
-    return [np.empty((count, *form.row_shape), dtype=form.dtype) for form in columns]
+    return [np.empty(count, dtype=form) for form in columns]
 
 
 class Histogram:
@@ -118,7 +118,7 @@ class EdgeSpool:
         self,
         folder: Path,
         *,
-        columns: Mapping[str, EdgeColumn],
+        columns: Mapping[str, Dtype],
         num_vertices: int | None,
         drop_self_loops: bool,
         mirrors: bool,
@@ -179,8 +179,8 @@ class EdgeSpool:
             self._num_waiting = 0
             self.run.append(block)
 
-    def _forms(self) -> tuple[EdgeColumn, ...]:
-        ids = EdgeColumn(dtype=self._id_dtype)
+    def _forms(self) -> tuple[Dtype, ...]:
+        ids = np.dtype(self._id_dtype)
         return (ids, ids, *self.columns.values())
 
     def _rewrite_wide(self) -> None:

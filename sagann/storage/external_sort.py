@@ -25,7 +25,7 @@ from sagann.graph.counting_sort import group_by_key
 from sagann.graph.row_sort import sort_rows
 from sagann.graph.widths import id_dtype
 from sagann.jit import compiled
-from sagann.storage.edge_source import EdgeColumn
+from sagann.storage.edge_source import Dtype
 from sagann.storage.edge_spool import EdgeRun, EdgeSpool, Histogram, empty_edges
 from sagann.storage.import_source import Progress
 from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_with_data
@@ -67,20 +67,20 @@ class ExternalSort:
         names = tuple(spool.columns)
         # Mirror images are marked only if there is edge data: without edge data, an edge and a mirror image are equal.
         self._mark_mirrors = spool.mirrors and bool(names)
-        data = [*spool.columns.values()] + ([EdgeColumn(dtype="uint8")] if self._mark_mirrors else [])
-        ids = EdgeColumn(dtype="int32" if num_vertices <= 2**31 - 1 else "int64")
-        self._columns = (ids, ids, *data)
+        data = [*spool.columns.values()] + ([np.dtype("uint8")] if self._mark_mirrors else [])
+        ids = np.dtype("int32" if num_vertices <= 2**31 - 1 else "int64")
+        self._columns: tuple[Dtype, ...] = (ids, ids, *data)
         self._rules = MergeRules(
             weight=names.index("weight") if "weight" in names else None,
             edge_type=names.index("type") if "type" in names else None,
             mirror=len(data) - 1 if self._mark_mirrors else None,
         )
-        record_bytes = sum(column.row_bytes for column in self._columns)
+        record_bytes = sum(column.itemsize for column in self._columns)
         if not self._merge:
             # An edge is in memory as it is read, in the counting sort, and after the sort.
-            self._bytes_per_edge = 2 * record_bytes + 2 * ids.row_bytes + (8 if data else 2)
+            self._bytes_per_edge = 2 * record_bytes + 2 * ids.itemsize + (8 if data else 2)
         else:
-            self._bytes_per_edge = 2 * record_bytes + 40 if data else 2 * ids.row_bytes + 20
+            self._bytes_per_edge = 2 * record_bytes + 40 if data else 2 * ids.itemsize + 20
 
     def run(self) -> dict[str, ArraySpec]:
         """Sort the edges; return the descriptions of the array files (CSC and edge data) by name."""
@@ -89,7 +89,7 @@ class ExternalSort:
             self._indptr = stack.enter_context(self._open("indptr", "int64"))
             self._indices = stack.enter_context(self._open("indices", ids))
             self._data = {
-                f"edge_{name}": stack.enter_context(self._open(f"edge_{name}", form.dtype, form.row_shape))
+                f"edge_{name}": stack.enter_context(self._open(f"edge_{name}", form.base.name, form.shape))
                 for name, form in self._spool.columns.items()
             }
             self._sort_all()
@@ -118,7 +118,7 @@ class ExternalSort:
             yield self._marked([block[1], block[0], *block[2:]], 1)
 
     def _marked(self, block: list[Array], mark: int) -> list[Array]:
-        ids = self._columns[0].dtype
+        ids = self._columns[0]
         marks = [np.full(len(block[0]), mark, dtype=np.uint8)] if self._mark_mirrors else []
         return [block[0].astype(ids, copy=False), block[1].astype(ids, copy=False), *block[2:], *marks]
 

@@ -100,7 +100,7 @@ def graph_of(source: ImportSource) -> Graph:
     """Read a source into memory, and check every value; the errors are those of an import."""
     arrays = _Arrays(source, ImportOptions(), _MemoryArray)
     src, dst = _MemoryArray("src", "int64"), _MemoryArray("dst", "int64")
-    data = {name: _MemoryArray(name, form.dtype, form.row_shape) for name, form in source.edges.columns.items()}
+    data = {name: _MemoryArray(name, form.base.name, form.shape) for name, form in source.edges.columns.items()}
     edges = CheckedEdges(source.edges, arrays.num_vertices, arrays.rows_of)
     for chunk in edges:
         src.append(chunk.src)
@@ -221,7 +221,7 @@ def _spool(folder: Path, edges: CheckedEdges, options: ImportOptions, *, mirrors
 
     columns, num_edges = edges.source.columns, edges.source.num_edges
     # An estimate: ids that need 8 bytes are rare, so each id counts 4 bytes.
-    record_bytes = 8 + sum(column.row_bytes for column in columns.values())
+    record_bytes = 8 + sum(column.itemsize for column in columns.values())
     copies = 2 if mirrors else 1
     if num_edges is not None:
         _check_space(folder, num_edges * record_bytes * (1 + copies))

@@ -17,7 +17,7 @@ from sagann.graph import Graph, Topology
 from sagann.graph.rmat import rmat_graph
 from sagann.graph.transform import coalesce, remove_self_loops, symmetrise
 from sagann.storage import ImportOptions, check_dataset, dataset_info, open_graph, write_rmat
-from sagann.storage.edge_source import EdgeChunk, EdgeColumn
+from sagann.storage.edge_source import Dtype, EdgeChunk
 from sagann.storage.edge_spool import EdgeSpool
 from sagann.storage.import_source import LEAST_MEMORY_BYTES, ImportSource
 from sagann.storage.importer import import_dataset
@@ -40,10 +40,8 @@ class ArrayEdges:
         return len(self.src)
 
     @property
-    def columns(self) -> Mapping[str, EdgeColumn]:
-        return {
-            name: EdgeColumn(dtype=rows.dtype.name, row_shape=rows.shape[1:]) for name, rows in self.data.items()
-        }
+    def columns(self) -> Mapping[str, Dtype]:
+        return {name: np.dtype((rows.dtype, rows.shape[1:])) for name, rows in self.data.items()}
 
     def chunks(self) -> Iterator[EdgeChunk]:
         for begin in range(0, len(self.src), self.chunk_edges):
