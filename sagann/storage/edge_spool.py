@@ -2,10 +2,10 @@
 
 A run is one temporary file. The spool is the run of all edges, in the order in which the import reads them; each part
 of the sort has a run too. A run consists of blocks. A block stores its columns one after the other (source ids,
-destination ids, edge data), so each column of a block is one contiguous read. Only the lengths of the blocks stay in
+destination ids, edge data), so each column of a block is one contiguous read. Only the lengths and dtypes of the blocks stay in
 memory.
 
-The spool also keeps the largest id, and the histogram of destination ids by which the sort chooses its parts.
+The spool also keeps the histogram of destination ids by which the sort chooses its parts.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ _MAX_BINS = 2**20
 
 
 class EdgeRun:
-    """A temporary file of edges, without a name; ``columns`` gives the dtype of each column, with the shape of one edge's.
+    """A temporary file of edges, without a name. All blocks have columns for the same data, the ids of each as wide as they were appended.
 
     Args:
         folder: the file lies on its disk.
     """
 
-    def __init__(self, folder: Path, columns: Sequence[Dtype]) -> None:
-        self.folder, self._columns = folder, tuple(columns)
-        self._blocks: list[int] = []
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._blocks: list[tuple[int, list[Dtype]]] = []
         self._file = TemporaryFile(dir=folder)  # noqa: SIM115
         # Python warns of a file that is collected open.
         finalize(self, self._file.close)
         self.num_edges = 0
 
     def append(self, columns: Sequence[Array]) -> None:
-        """Append one block; columns are cast to the dtypes of the run."""
-        for form, column in zip(self._columns, columns, strict=True):
-            self._file.write(np.ascontiguousarray(column, dtype=form.base).data)
-        self._blocks.append(len(columns[0]))
+        """Append one block, of contiguous columns."""
+        for column in columns:
+            self._file.write(column.data)
+        self._blocks.append((len(columns[0]), [np.dtype((column.dtype, column.shape[1:])) for column in columns]))
         self.num_edges += len(columns[0])
 
     def blocks(self) -> Iterator[list[Array]]:
         """Read the blocks in the order they were written; a block is a list of columns."""
         self._file.seek(0)
-        for count in self._blocks:
-            block = empty_edges(self._columns, count)
+        for count, columns in self._blocks:
+            block = empty_edges(columns, count)
             self._read_into(block)
             yield block
 
-    def load(self) -> list[Array]:
-        """Read all edges into memory, as a list of columns."""
+    def load(self, columns: Sequence[Dtype]) -> list[Array]:
+        """Read all edges into memory, as a list of columns; those of every block have the dtypes ``columns``."""
         self._file.seek(0)
-        whole, begin = empty_edges(self._columns, self.num_edges), 0
-        for count in self._blocks:
+        whole, begin = empty_edges(columns, self.num_edges), 0
+        for count, _ in self._blocks:
             self._read_into([column[begin : begin + count] for column in whole])
             begin += count
         return whole
@@ -110,8 +110,7 @@ class Histogram:
 class EdgeSpool:
     """Write chunks of edges to the spool, in blocks of about ``block_edges`` edges.
 
-    ``num_vertices`` is None where it is unknown. With ``mirrors`` the sort will add the mirror image of
-    each edge (its ends exchanged), so the histogram counts mirror images too.
+    With ``mirrors`` the sort will add the mirror image of each edge (its ends exchanged), so the histogram counts mirror images too.
     """
 
     def __init__(
@@ -119,7 +118,6 @@ class EdgeSpool:
         folder: Path,
         *,
         columns: Mapping[str, Dtype],
-        num_vertices: int | None,
         drop_self_loops: bool,
         mirrors: bool,
         block_edges: int,
@@ -132,10 +130,7 @@ class EdgeSpool:
         self._block_edges = block_edges
         self._waiting: list[list[Array]] = []
         self._num_waiting = 0
-        # Ids that need 64 bits are rare. Ids have 32 bits until a larger id comes; then all blocks are rewritten.
-        wide = num_vertices is not None and num_vertices > 2**31 - 1
-        self._id_dtype = "int64" if wide else "int32"
-        self.run = EdgeRun(folder, self._forms())
+        self.run = EdgeRun(folder)
 
     @property
     def num_edges(self) -> int:
@@ -155,9 +150,6 @@ class EdgeSpool:
         self.histogram.add(columns[1])
         if self.mirrors:
             self.histogram.add(columns[0])
-        if self._largest_id > 2**31 - 1 and self._id_dtype == "int32":
-            self._id_dtype = "int64"
-            self._rewrite_wide()
         for begin in range(0, len(columns[0]), self._block_edges):
             self._wait([column[begin : begin + self._block_edges] for column in columns])
 
@@ -174,22 +166,12 @@ class EdgeSpool:
 
     def _flush(self) -> None:
         if self._waiting:
-            block = [np.concatenate(parts) for parts in zip(*self._waiting, strict=True)]
+            src, dst, *data = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
             self._waiting.clear()
             self._num_waiting = 0
-            self.run.append(block)
-
-    def _forms(self) -> tuple[Dtype, ...]:
-        ids = np.dtype(self._id_dtype)
-        return (ids, ids, *self.columns.values())
-
-    def _rewrite_wide(self) -> None:
-        """Copy the blocks with 32-bit ids to a file with 64-bit ids."""
-        narrow = self.run
-        self.run = EdgeRun(narrow.folder, self._forms())
-        for block in narrow.blocks():
-            self.run.append(block)
-        narrow.close()
+            # Ids that need 64 bits are rare.
+            ids = np.int32 if self._largest_id <= 2**31 - 1 else np.int64
+            self.run.append([src.astype(ids, copy=False), dst.astype(ids, copy=False), *data])
 
 
 @compiled()

@@ -125,7 +125,7 @@ class ExternalSort:
     def _sort(self, run: EdgeRun, first: int, stop: int) -> None:
         """Sort and append the part of destinations ``first`` to ``stop - 1``; remove its file."""
         if self._fits(run.num_edges, stop - first):
-            columns = run.load()
+            columns = run.load(self._columns)
             run.close()
             self._sort_in_memory(columns, first, stop)
         elif stop - first == 1:
@@ -170,7 +170,7 @@ class ExternalSort:
         if fits or stop - first == 1:
             # Edges with the same ends need no sort, and a merge leaves few of them. So a run of them may exceed memory:
             # its blocks are read one by one.
-            blocks = iter([run.load()]) if fits else run.blocks()
+            blocks = iter([run.load(self._columns)]) if fits else run.blocks()
             num_edges = self._merge_in_edges(blocks) if self._merge else self._sort_in_edges(blocks)
             run.close()
             return num_edges
@@ -216,7 +216,7 @@ class ExternalSort:
         """
         bounds = self._choose_bounds(histogram, count_ids=not by_src)
         part_of_bin = np.repeat(np.arange(len(bounds) - 1, dtype=np.uint8), np.diff(bounds))
-        runs = [EdgeRun(self._folder, self._columns) for _ in range(len(bounds) - 1)]
+        runs = [EdgeRun(self._folder) for _ in range(len(bounds) - 1)]
         ends = np.empty(len(runs), dtype=np.int64)
         done = 0
         for block in blocks:

@@ -228,7 +228,6 @@ def _spool(folder: Path, edges: CheckedEdges, options: ImportOptions, *, mirrors
     spool = EdgeSpool(
         folder,
         columns=columns,
-        num_vertices=edges.num_vertices,
         drop_self_loops=options.drop_self_loops,
         mirrors=mirrors,
         block_edges=max(1024, min(2**22, options.memory_bytes // (8 * record_bytes))),

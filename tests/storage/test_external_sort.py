@@ -176,7 +176,7 @@ def test_hashed_ids_are_refused_before_they_fill_the_disk(tmp_path: Path) -> Non
 
 
 def test_ids_beyond_32_bits_are_spooled_whole(tmp_path: Path) -> None:
-    spool = EdgeSpool(tmp_path, columns={}, num_vertices=None, drop_self_loops=False, mirrors=False, block_edges=2)
+    spool = EdgeSpool(tmp_path, columns={}, drop_self_loops=False, mirrors=False, block_edges=2)
     ids = np.array([5, 1, 2**31 + 3, 2**40, 7])
     for begin in range(0, 5, 2):
         part = ids[begin : begin + 2]
