@@ -72,17 +72,14 @@ class Rows:
         """Shape of one row: () for labels, (F,) for features."""
         return self.shape[1:]
 
-    def mapped(self, change: Callable[[Array, Where], Array], *, unit: str = "row", **others: Any) -> Rows:
-        """Rows that are the result of ``change``, which gets the rows of a chunk, and their names for errors.
-
-        ``unit`` is the word for a row in these names; ``others`` are fields that differ too.
-        """
+    def mapped(self, change: Callable[[Array, Where], Array], *, unit: str = "row") -> Rows:
+        """Rows that are the result of ``change``, which gets the rows of a chunk, and their names for errors, with the word ``unit``."""
 
         def chunks() -> Iterator[RowChunk]:
             for chunk in self.chunks():
                 yield replace(chunk, rows=change(chunk.rows, numbered(self.file, unit, chunk.first_row)))
 
-        return replace(self, chunks=chunks, **others)
+        return replace(self, chunks=chunks)
 
 
 def array_rows(array: Array, file: str, store_as: str = "") -> Rows:
@@ -133,8 +130,8 @@ def as_labels(rows: Rows) -> Rows:
     if len(rows.shape) not in (1, 2) or rows.dtype.kind not in ("iuf" if is_single else "iufb"):
         raise _refused(rows, "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]")
     if is_single:
-        return rows.mapped(_classes, shape=rows.shape[:1], store_as="int64")
-    return rows.mapped(_sets_of_classes, store_as="uint8")
+        return replace(rows.mapped(_classes), shape=rows.shape[:1], store_as="int64")
+    return replace(rows.mapped(_sets_of_classes), store_as="uint8")
 
 
 def _sets_of_classes(values: Array, where: Where) -> Array:
@@ -169,7 +166,8 @@ def as_targets(rows: Rows) -> Rows:
         raise _refused(rows, "numbers [num_vertices], or [num_vertices, num_targets]")
     if rows.row_shape != (1,):
         return replace(rows, store_as="float32")
-    return rows.mapped(lambda values, _: values.reshape(len(values)), shape=rows.shape[:1], store_as="float32")
+    column = rows.mapped(lambda values, _: values.reshape(len(values)))
+    return replace(column, shape=rows.shape[:1], store_as="float32")
 
 
 _KINDS = {"b": "booleans", "iu": "integers", "fiub": "numbers"}
