@@ -6,8 +6,7 @@ have theirs in :mod:`sagann.config`. A number outside its range is refused befor
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -53,25 +52,17 @@ _TIMES = Range(1, 2**63 - 1)
 _THREADS = Range(1, 2**13)
 # The transport of workers counts milliseconds, and takes none for a limit of its own.
 _LEAST_WAIT_S, MOST_WAIT_S = 1e-3, 1e6
-# NumPy allows no more in its older versions.
-_MOST_DIMENSIONS = 32
 
 RANGES: Mapping[str, Range] = MappingProxyType(
     {
         # Graphs.
         "num_vertices": _ROWS,
         "num_edges": _ROWS,
-        "num_graphs": _ROWS,
         "num_classes": _ROWS,
-        "num_targets": _COLUMNS,
         "num_graph_classes": _ROWS,
-        "num_graph_targets": _COLUMNS,
         "num_features": _COLUMNS,
         "num_edge_types": _COLUMNS,
         "edge_dim": _COLUMNS,
-        # Arrays.
-        "size": _ROWS,
-        "crc32": Range(0, 2**32 - 1),
         # Training.
         "epochs": _TIMES,
         "hits": _TIMES,
@@ -101,8 +92,8 @@ RANGES: Mapping[str, Range] = MappingProxyType(
         "threads": _THREADS,
     }
 )
-"""Range of each number by its name: 'size' of an array in one dimension, 'crc32' of a file's part, 'split' for vertices of a
-split, 'drawn' for vertices, edges, features and classes of a generated graph, 'bytes' for a budget or a length."""
+"""Range of each number by its name: 'split' for vertices of a split, 'drawn' for vertices, edges, features and classes of a generated
+graph, 'bytes' for a budget or a length."""
 
 
 def require_integer(value: object, name: str, *, where: str) -> None:
@@ -123,25 +114,3 @@ def require_wait(seconds: Any, name: str) -> None:
             f"(in {name})",
             hint="Set the seconds for which a worker waits for another one, 60 for a minute.",
         )
-
-
-def require_shape(shape: Sequence[object], item_bytes: int) -> None:
-    """Raise a ValueError for a shape that no array has.
-
-    It may have too many dimensions, a size out of range, or more bytes than 64 bits count. Sizes of 0 are left out of the
-    product, as NumPy does: also an array without values has a bounded extent.
-
-    Example:
-        >>> require_shape((0, 10**30), 4)
-        Traceback (most recent call last):
-        ...
-        ValueError: size 1000000000000000000000000000000 in a shape, expected an integer from 0 to 2^48 - 1
-    """
-    if len(shape) > _MOST_DIMENSIONS:
-        raise ValueError(f"a shape of {len(shape)} dimensions, expected at most {_MOST_DIMENSIONS}")
-    for size in shape:
-        if size not in RANGES["size"]:
-            raise ValueError(f"size {shown(size, 40)} in a shape, expected {RANGES['size']}")
-    num_bytes = item_bytes * math.prod(size for size in shape if isinstance(size, int) and size)
-    if num_bytes not in RANGES["bytes"]:
-        raise ValueError(f"shape {tuple(shape)} of {num_bytes} bytes, beyond 64 bits")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,8 +10,7 @@ from hypothesis import given, strategies as st
 
 from sagann.byte_size import format_bytes, parse_bytes
 from sagann.errors import InputError
-from sagann.ranges import RANGES, Range, require_shape
-from sagann.storage.manifest import Manifest
+from sagann.ranges import Range
 from sagann.toml_text import format_toml, toml_value
 
 
@@ -80,24 +78,6 @@ def test_nothing_else_is_in_a_range(value: object) -> None:
 )
 def test_ranges_in_words(low: int, high: int, text: str) -> None:
     assert str(Range(low, high)) == f"an integer {text}"
-
-
-def test_every_integer_of_a_manifest_has_a_range() -> None:
-    assert all(key.name in RANGES for key in fields(Manifest) if key.type == "int")
-
-
-@pytest.mark.parametrize(
-    ("shape", "problem"),
-    [
-        ((10**18, 0), "size 1000000000000000000 in a shape, expected an integer from 0"),
-        ((True, 0), "size True in a shape"),
-        ((2**40, 2**40, 0), "bytes, beyond 64 bits"),
-        ((0,) * 33, "33 dimensions, expected at most 32"),
-    ],
-)
-def test_shapes_that_no_array_has(shape: tuple[int, ...], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        require_shape(shape, 4)
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]))

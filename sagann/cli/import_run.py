@@ -94,7 +94,7 @@ def _counting(progress: Progress, num_read: dict[str, int]) -> Progress:
 
     def told(done: int, total: int | None, unit: str, stage: str) -> None:
         name = "edges" if stage == READING else stage.removeprefix(WRITING)
-        if name != stage and not name.startswith(("split_", "graph_split_")):
+        if name != stage and unit != "entries" and not name.startswith(("split_", "graph_split_")):
             num_read[name] = done
         progress(done, total, unit, stage)
 

@@ -277,15 +277,15 @@ def names_of(source: Any) -> dict[str, Any]:
 
 
 def named_arrays(graph: Graph) -> Iterator[tuple[str, Features]]:
-    """The arrays of a graph, each with a name: edges first, then features, with those of sparse features one by one."""
+    """The arrays of a graph, by the names of their files in a dataset: edges first, then features, with those of sparse features one by one."""
     yield "indptr", graph.topology.indptr
     yield "indices", graph.topology.indices
     for name, rows in sorted(graph.topology.edge_data.items()):
-        yield f"edge data '{name}'", rows
+        yield f"edge_{name}", rows
     if is_sparse(graph.features):
-        yield "features.crow_indices", graph.features.crow_indices()
-        yield "features.col_indices", graph.features.col_indices()
-        yield "features.values", graph.features.values()
+        yield "features_indptr", graph.features.crow_indices()
+        yield "features_indices", graph.features.col_indices()
+        yield "features_values", graph.features.values()
     elif graph.features is not None:
         yield "features", graph.features
     yield from graph.vertices.arrays().items()

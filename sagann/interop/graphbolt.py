@@ -26,7 +26,7 @@ from sagann.storage.manifest import SAFE_NAME
 from sagann.storage.regular_file import reading
 from sagann.storage.rows import FLOATS, Array, Rows, array_rows, as_labels, map_array, masks_of
 from sagann.storage.tables import CsvTable
-from sagann.storage.vertex_files import open_features
+from sagann.storage.vertex_files import open_array
 
 _SETS = {"train": "train_set", "val": "validation_set", "test": "test_set"}
 
@@ -53,15 +53,13 @@ def import_graphbolt(
     graph = meta.mapping(meta.body, "graph")
     num_vertices = _only_nodes(meta, graph)
     options = options or ImportOptions()
-    labels, splits, num_classes = _task(meta, num_vertices, options.num_classes)
+    answers, num_classes = _task(meta, num_vertices, options.num_classes)
     import_dataset(
         ImportSource(
             name=_text(meta.body.get("dataset_name")) or path.parent.name,
             description=f"GraphBolt folder {path.parent.name}",
             edges=_edges(meta, graph),
-            features=_features(meta),
-            labels=labels,
-            splits=splits,
+            arrays={**_features(meta), **answers},
             num_vertices=num_vertices,
             num_classes=num_classes,
         ),
@@ -168,24 +166,22 @@ def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> Edges:
     return Edges(ends=edges_of_array(array, str(path)), num_edges=array.shape[1], data=data)
 
 
-def _features(meta: _Metadata) -> Rows | None:
+def _features(meta: _Metadata) -> dict[str, Rows]:
     items = [item for item in meta.items(meta.body, "feature_data") if item.get("domain") == "node"]
     if not items:
-        return None
+        return {}
     named = [item for item in items if item.get("name") == "feat"] or (items if len(items) == 1 else [])
     if not named:
         names = ", ".join(_text(item.get("name")) for item in items)
         raise meta.wrong(f"several vertex features and none named 'feat': {names}")
-    return open_features(meta.file(named[0]))
+    return {"features": open_array(meta.file(named[0]), "features")}
 
 
-def _task(
-    meta: _Metadata, num_vertices: int, num_classes: int | None
-) -> tuple[Rows | None, dict[str, Rows], int | None]:
-    """Labels of all vertices, masks of the splits, and the number of classes that the first task states."""
+def _task(meta: _Metadata, num_vertices: int, num_classes: int | None) -> tuple[dict[str, Rows], int | None]:
+    """Labels of all vertices and masks of the splits, and the number of classes that the first task states."""
     tasks = meta.items(meta.body, "tasks")
     if not tasks:
-        return None, {}, None
+        return {}, None
     task = tasks[0]
     ids: dict[str, list[Rows]] = {}
     known: list[tuple[Array, Rows]] = []
@@ -208,10 +204,11 @@ def _task(
             ids.setdefault(split, []).append(array_rows(seeds, str(file)))
             if "labels" in by_name:
                 known.append((seeds, _labels_of(seeds, meta.file(by_name["labels"]))))
-    masks = masks_of(ids, num_vertices)
+    answers = masks_of(ids, num_vertices)
     classes = None if task.get("num_classes") is None else meta.integer(task, "num_classes", "num_classes")
-    stated = classes if num_classes is None else num_classes
-    return _labels(known, num_vertices, stated), masks, classes
+    if known:
+        answers["labels"] = _labels(known, num_vertices, classes if num_classes is None else num_classes)
+    return answers, classes
 
 
 def _labels_of(seeds: Array, file: Path) -> Rows:
@@ -224,10 +221,8 @@ def _labels_of(seeds: Array, file: Path) -> Rows:
     return as_labels(array_rows(labels, str(file)))
 
 
-def _labels(known: list[tuple[Array, Rows]], num_vertices: int, num_classes: int | None) -> Rows | None:
+def _labels(known: list[tuple[Array, Rows]], num_vertices: int, num_classes: int | None) -> Rows:
     """Labels of all vertices: those of the seeds, and for any other vertex -1 or a row of zeros."""
-    if not known:
-        return None
     first = known[0][1]
     row_bytes = np.dtype(first.store_as).itemsize * max(1, math.prod(first.row_shape))
     require_memory(

@@ -30,7 +30,7 @@ from sagann.storage.npz import NpzArchive
 from sagann.storage.npz_graph import npz_edges
 from sagann.storage.rows import Rows, as_features, as_labels, as_vector, masks_of
 from sagann.storage.tables import CsvTable
-from sagann.storage.vertex_files import table_features, table_labels, table_rows
+from sagann.storage.vertex_files import table_array, table_rows
 
 _SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
 
@@ -83,12 +83,8 @@ def _opened(folder: Path, split: str | None) -> Iterator[ImportSource]:
     _refuse_other_kinds(folder)
     with ExitStack() as stack:
         fields = _archive_fields(raw, stack) if (raw / "data.npz").is_file() else _csv_fields(raw)
-        yield ImportSource(
-            name=folder.name,
-            description=f"OGB folder {folder.name}",
-            splits=_masks(folder / "split", split, fields["num_vertices"]),
-            **fields,
-        )
+        fields["arrays"] |= _masks(folder / "split", split, fields["num_vertices"])
+        yield ImportSource(name=folder.name, description=f"OGB folder {folder.name}", **fields)
 
 
 def _csv_fields(raw: Path) -> dict[str, Any]:
@@ -98,17 +94,17 @@ def _csv_fields(raw: Path) -> dict[str, Any]:
         path = _find(raw, name)
         return None if path is None else CsvTable(path, header=False)
 
-    features, labels, edge_features = table("node-feat.csv"), table("node-label.csv"), table("edge-feat.csv")
+    tables = {"features": table("node-feat.csv"), "labels": table("node-label.csv")}
+    edge_features = table("edge-feat.csv")
     edges = CsvTable(_require(raw, "edge.csv"), header=False)
     num_edges = _one_number(_require(raw, "num-edge-list.csv"), "num_edges")
     return {
         "edges": Edges(
             ends=_ends(edges, num_edges),
             num_edges=num_edges,
-            data={} if edge_features is None else {"feat": table_features(edge_features)},
+            data={} if edge_features is None else {"feat": table_array(edge_features, "features")},
         ),
-        "features": None if features is None else table_features(features),
-        "labels": None if labels is None else table_labels(labels),
+        "arrays": {name: table_array(found, name) for name, found in tables.items() if found is not None},
         "num_vertices": _one_number(_require(raw, "num-node-list.csv"), "num_vertices"),
     }
 
@@ -122,18 +118,18 @@ def _archive_fields(raw: Path, stack: ExitStack) -> dict[str, Any]:
             raise _not_ogb("archive is not one of OGB", value, data.path)
     if (num_graphs := math.prod(data.members["num_nodes_list"].shape)) != 1:
         raise _several_graphs(f"{num_graphs}", data.path)
-    labels = None
+    arrays = {"features": as_features(data.rows("node_feat"))} if "node_feat" in data.members else {}
     if (raw / "node-label.npz").is_file():
         archive = stack.enter_context(NpzArchive(raw / "node-label.npz"))
         name = "node_label" if "node_label" in archive.members else next(iter(archive.members), "")
-        labels = as_labels(archive.rows(name)) if name else None
+        if name:
+            arrays["labels"] = as_labels(archive.rows(name))
     edge_data = {}
     if "edge_feat" in data.members and data.members["edge_feat"].dtype.kind == "f":
         edge_data["feat"] = replace(data.rows("edge_feat"), store_as="float32")
     return {
         "edges": npz_edges(data, edge_data),
-        "features": as_features(data.rows("node_feat")) if "node_feat" in data.members else None,
-        "labels": labels,
+        "arrays": arrays,
         "num_vertices": _stated(data.read("num_nodes_list").reshape(-1)[0], "num_vertices", data.path),
     }
 

@@ -27,9 +27,9 @@ from sagann.graph.checks import first_true, form_of
 from sagann.interop.pyg import Attributes, Task
 from sagann.interop.torch_file import Saved, read_torch_file
 from sagann.ranges import RANGES
-from sagann.storage.edge_source import EdgeChunk, Edges, edges_of_array
+from sagann.storage.edge_source import EdgeChunk, Edges, count_by_ids, edges_of_array
 from sagann.storage.import_source import ImportOptions, ImportSource
-from sagann.storage.importer import count_by_ids, import_dataset
+from sagann.storage.importer import import_dataset
 from sagann.storage.rows import FLOATS, Array, Rows, array_rows, as_features, as_labels, as_targets
 
 _ALLOWED = {
@@ -122,19 +122,19 @@ def import_pyg(
         kept = rows(f"edge_{name}", tensor)
         kind = kept.dtype.name if kept.dtype.name in ("int32", "int64", *FLOATS) else "float32"
         data[name] = replace(kept, store_as="int64" if name == "type" else kind)
-    answers: dict[str, Any] = {
-        key: (as_targets if key.endswith("targets") else as_labels)(rows("y", tensor))
-        for key, tensor in attributes.answers().items()
-    }
+    arrays = {} if x is None else {"features": as_features(rows("x", x))}
+    for key, tensor in attributes.answers().items():
+        arrays[key] = (as_targets if key.endswith("targets") else as_labels)(rows("y", tensor))
+    for name, mask in attributes.splits().items():
+        arrays[f"split_{name}"] = rows(f"{name}_mask", mask, "bool")
+    if attributes.graph_ptr is not None:
+        arrays["graph_ptr"] = rows("slices", attributes.graph_ptr, "int64")
     found = ImportSource(
         name=path.stem,
         description=f"PyG file {path.name}",
         edges=Edges(ends=_ends(attributes, ids), num_edges=ids.shape[1], data=data),
-        features=None if x is None else as_features(rows("x", x)),
-        splits={name: rows(f"{name}_mask", mask, "bool") for name, mask in attributes.splits().items()},
+        arrays=arrays,
         num_vertices=attributes.num_vertices,
-        graph_ptr=None if attributes.graph_ptr is None else attributes.graph_ptr.numpy(),
-        **answers,
     )
     if left_out := attributes.left_out():
         say(left_out)

@@ -7,16 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.graph.checks import check_offsets, wrong_form
+from sagann.graph.checks import wrong_form
 from sagann.interop.pyg import left_out_of
 from sagann.storage.edge_source import EdgeChunk, Edges
-from sagann.storage.import_source import CsrRows, ImportSource
+from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import graph_of
-from sagann.storage.rows import Array, Rows, array_rows, as_features, as_labels, as_targets
+from sagann.storage.rows import Array, Rows, array_rows, as_features, as_labels, as_targets, sparse_arrays
 
 if TYPE_CHECKING:
     from scipy.sparse import sparray, spmatrix
@@ -70,28 +69,30 @@ def from_scipy(
         expected = "integers [N], or 0 and 1 [N, C]"
         hint = "Number the classes from 0; use -1 for an unknown label. For a regression, pass targets."
         raise wrong_form(np.asarray(labels), expected, where="from_scipy, labels", hint=hint)
+    arrays, num_features = ({}, 0) if features is None else _features(features)
+    if labels is not None:
+        arrays["labels"] = as_labels(array_rows(np.asarray(labels), "from_scipy, labels"))
+    if targets is not None:
+        arrays["targets"] = as_targets(array_rows(np.asarray(targets), "from_scipy, targets"))
     return graph_of(
         ImportSource(
             name=name,
             description="from_scipy",
             edges=Edges(ends=ends, num_edges=len(src), data=data),
-            features=None if features is None else _features(features),
-            labels=None if labels is None else as_labels(array_rows(np.asarray(labels), "from_scipy, labels")),
-            targets=None if targets is None else as_targets(array_rows(np.asarray(targets), "from_scipy, targets")),
+            arrays=arrays,
+            num_features=num_features,
             num_vertices=num_vertices,
         )
     )
 
 
-def _features(features: Any) -> Rows | CsrRows:
+def _features(features: Any) -> tuple[dict[str, Rows], int]:
     if not hasattr(features, "tocsr"):
-        return replace(as_features(_numbers(np.asarray(features), "features")), store_as="float32")
-    csr = features.tocsr()
-    _numbers(csr.data, "features")
-    indptr, num_entries, where = csr.indptr.astype(np.int64), len(csr.indices), "from_scipy, features"
-    check_offsets(torch.from_numpy(indptr), num_entries, "offsets of sparse features", where=where)
-    entries = iter([(csr.indices, csr.data)])
-    return CsrRows(indptr=indptr, num_features=csr.shape[1], entries=entries, file=where)
+        rows = as_features(_numbers(np.asarray(features), "features"))
+        return {"features": replace(rows, store_as="float32")}, 0
+    csr, num_columns = features.tocsr(), features.shape[1]
+    parts = (_numbers(part, "features") for part in (csr.indptr, csr.indices, csr.data))
+    return sparse_arrays(*parts, num_columns=num_columns), num_columns
 
 
 def _numbers(values: Array, what: str) -> Rows:

@@ -12,13 +12,11 @@ from torch import Tensor
 
 from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.rows import flat_bytes
-from sagann.storage.mapped import mapped_rows
-from sagann.storage.npy import PartChecksums, maps_of
+from sagann.graph.versions import version_of
+from sagann.storage.npy import PartChecksums, map_of
 
 _AT_ONCE_BYTES = 64 << 20
 "Largest number of bytes that are read from a feature store at a time, unless a single row is larger."
-_SMALL_BYTES = 16 << 20
-"Largest number of bytes whose checksum takes less time than finding out whether a map was written to."
 
 
 def array_checksums(array: Features, *, as_stated: bool = False) -> tuple[int, ...]:
@@ -26,8 +24,10 @@ def array_checksums(array: Features, *, as_stated: bool = False) -> tuple[int, .
 
     With ``as_stated``, the checksums that a manifest states are taken though they were not compared with the file.
     """
-    if (known := _known_checksums(array, as_stated=as_stated)) is not None:
-        return known
+    if isinstance(array, Tensor) and array.is_contiguous() and not version_of(array):
+        known = map_of(array)
+        if known is not None and array.nbytes == known.spec.data_bytes and (known.is_checked or as_stated):
+            return known.spec.crc32
     store, found = feature_store(array), PartChecksums()
     row_bytes = math.prod(store.row_shape) * array.dtype.itemsize
     step = max(1, _AT_ONCE_BYTES // max(1, row_bytes))
@@ -35,15 +35,3 @@ def array_checksums(array: Features, *, as_stated: bool = False) -> tuple[int, .
         rows = read_slice(store, start, min(start + step, store.num_rows))
         found.add(flat_bytes(rows.cpu()).data)
     return found.parts
-
-
-def _known_checksums(array: Features, *, as_stated: bool) -> tuple[int, ...] | None:
-    """The checksums of the file that an array is mapped from; None if the array may hold other numbers."""
-    if not isinstance(array, Tensor) or array.nbytes <= _SMALL_BYTES:
-        return None
-    for each in maps_of([array]):
-        is_whole = (each.begin, each.end) == (array.data_ptr(), array.data_ptr() + array.nbytes)
-        # A map that was written to has no rows.
-        if is_whole and (each.is_checked or as_stated) and each.is_unchanged() and mapped_rows(array) is not None:
-            return each.spec.crc32
-    return None

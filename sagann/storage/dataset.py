@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +16,18 @@ import torch
 from torch import Tensor
 
 from sagann.errors import DatasetError, InputError
-from sagann.graph import SPLIT_NAMES, Graph, Topology, validate_graph
+from sagann.graph import Graph, Topology, validate_graph
 from sagann.graph.feature_store import tensor_of
-from sagann.graph.graph import names_of
-from sagann.graph.rows import csr_tensor, is_sparse
+from sagann.graph.graph import named_arrays
+from sagann.graph.rows import csr_tensor
 from sagann.graph.subgraph import require_no_links
 from sagann.storage.folder import new_folder, recover
-from sagann.storage.manifest import (
-    SAFE_NAME,
-    Manifest,
-    answers_fields,
-    kind_of_labels,
-    layout_of,
-    read_manifest,
-    write_manifest,
-)
+from sagann.storage.manifest import SAFE_NAME, STATED, Manifest, read_manifest, write_manifest
 from sagann.storage.npy import DTYPE_NAMES, ArraySpec, dtype_name, map_npy, write_npy
 from sagann.storage.verify import check_files
 
-_STATED = ("name", "num_classes", "num_graph_classes", "num_edge_types")
-_FOUND = ("name", "num_vertices", "num_edges", "num_features", "num_edge_types", "num_graphs")
-"Fields and properties of a graph that the manifest has under the same name."
-_OF = ("", "graph_")
-"What the names of the answers of vertices, and of graphs, begin with."
+_FIELDS = ("labels", "targets", "graph_ptr", "graph_labels", "graph_targets", "original_ids")
+"Arrays that are fields of a graph under the same name."
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -82,54 +71,41 @@ def open_graph(path: str | os.PathLike[str], *, verify: bool = True) -> Graph:
         DatasetError: the folder is missing, not a dataset, damaged or truncated; the message names the file.
     """
     folder = _folder(path)
-    return map_dataset(folder, read_manifest(folder), verify=verify)
+    manifest = read_manifest(folder)
+    tensors = map_arrays(folder, manifest.arrays, verify=verify)
+    return graph_of_arrays(topology_of_arrays(tensors), tensors, {name: getattr(manifest, name) for name in STATED})
 
 
-def map_dataset(folder: Path, manifest: Manifest, *, verify: bool = True) -> Graph:
-    """Map the arrays of a dataset folder whose manifest is known."""
-    tensors = {name: map_npy(folder / f"{name}.npy", spec, verify=verify) for name, spec in manifest.arrays.items()}
-    return graph_of_arrays(
-        tensors, manifest.num_features, names_of(manifest), {name: getattr(manifest, name) for name in _STATED}
-    )
+def map_arrays(folder: Path, arrays: Mapping[str, ArraySpec], *, verify: bool = True) -> dict[str, Tensor]:
+    """Map the array files of a dataset folder; ``arrays`` describes them by name."""
+    return {name: map_npy(folder / f"{name}.npy", spec, verify=verify) for name, spec in arrays.items()}
 
 
-def graph_of_arrays(
-    tensors: Mapping[str, Tensor], num_features: int, names: Mapping[str, Any], stated: Mapping[str, Any]
-) -> Graph:
-    """A graph of arrays with the names of their files, without checks; ``stated`` has its name and counts that no array tells."""
-    topology = Topology(
+def topology_of_arrays(tensors: Mapping[str, Tensor]) -> Topology:
+    """The topology of arrays with the names of their files, without checks."""
+    return Topology(
         indptr=tensors["indptr"],
         indices=tensors["indices"],
         num_src=len(tensors["indptr"]) - 1,
         edge_data={name.removeprefix("edge_"): rows for name, rows in tensors.items() if name.startswith("edge_")},
         validate=False,
     )
-    return with_vertex_arrays(Graph(topology=topology, **stated), tensors, num_features, names)
 
 
-def with_vertex_arrays(
-    graph: Graph, tensors: Mapping[str, Tensor], num_features: int, names: Mapping[str, Any]
-) -> Graph:
-    """Add features, labels, targets, splits, offsets and answers of graphs, original ids and names, without checks; ``tensors`` has the
-    names of the files.
-    """
-    features = tensors.get("features")
+def graph_of_arrays(topology: Topology, tensors: Mapping[str, Tensor], stated: Mapping[str, Any]) -> Graph:
+    """A graph of a topology, of arrays with the names of their files, and of values for STATED; without checks."""
+    given: dict[str, Any] = dict(stated)
+    num_features, given["features"] = given.pop("num_features"), tensors.get("features")
     if "features_indptr" in tensors:
         parts = (tensors[f"features_{part}"] for part in ("indptr", "indices", "values"))
-        features = csr_tensor(*parts, num_columns=num_features)
-    answers: dict[str, Any] = {}
-    for of in _OF:
-        answers |= {of + name: tensors.get(of + name) for name in ("labels", "targets")}
-        masks = {name: tensors.get(f"{of}split_{name}") for name in SPLIT_NAMES}
-        answers[f"{of}splits"] = {name: mask for name, mask in masks.items() if mask is not None}
-    return replace(
-        graph,
-        features=features,
-        **names,
-        graph_ptr=tensors.get("graph_ptr"),
-        original_ids=tensors.get("original_ids"),
-        **answers,
-    )
+        given["features"] = csr_tensor(*parts, num_columns=num_features)
+    given |= {name: tensors.get(name) for name in _FIELDS}
+    for of in ("", "graph_"):
+        prefix = f"{of}split_"
+        given[f"{of}splits"] = {
+            name.removeprefix(prefix): mask for name, mask in tensors.items() if name.startswith(prefix)
+        }
+    return Graph(topology=topology, **given)
 
 
 def check_dataset(path: str | os.PathLike[str]) -> None:
@@ -148,15 +124,21 @@ def dataset_info(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the manifest alone: names, counts, dtypes, shapes and bytes, as plain values.
 
     Returns:
-        the fields of the manifest; ``arrays`` maps each name to dtype, shape and file_bytes.
+        the fields of the manifest, and num_vertices, num_edges and num_graphs; ``arrays`` maps each name to dtype, shape and file_bytes.
     Raises:
         DatasetError: the folder is missing, not a dataset, or its manifest is damaged.
     """
     manifest = read_manifest(_folder(path))
-    info = asdict(manifest)
-    for name, spec in manifest.arrays.items():
-        info["arrays"][name] = {"dtype": spec.dtype, "shape": spec.shape, "file_bytes": spec.file_bytes}
-    return info
+    num_rows = {name: spec.shape[0] for name, spec in manifest.arrays.items()}
+    return asdict(manifest) | {
+        "num_vertices": num_rows["indptr"] - 1,
+        "num_edges": num_rows["indices"],
+        "num_graphs": num_rows.get("graph_ptr", 2) - 1,
+        "arrays": {
+            name: {"dtype": spec.dtype, "shape": spec.shape, "file_bytes": spec.file_bytes}
+            for name, spec in manifest.arrays.items()
+        },
+    }
 
 
 def _folder(path: str | os.PathLike[str]) -> Path:
@@ -172,52 +154,25 @@ def _folder(path: str | os.PathLike[str]) -> Path:
 
 def tensors_of(graph: Graph) -> dict[str, Tensor]:
     """A graph's arrays by the names of their files; refuse dtypes and names that the format cannot store."""
-    topology = graph.topology
-    features = None if graph.features is None else tensor_of(graph.features)
-    tensors: dict[str, Tensor | None] = {"indptr": topology.indptr, "indices": topology.indices}
     require_no_links(graph, "a graph is saved")
-    for name, rows in topology.edge_data.items():
+    for name in graph.topology.edge_data:
         if not SAFE_NAME.fullmatch(name):
             raise InputError(
                 f"name of edge data cannot be stored: '{name}', expected up to 64 letters, digits and "
                 f"underscores (in graph '{graph.name}')",
                 hint="Rename the edge data.",
             )
-        tensors[f"edge_{name}"] = rows
-    if is_sparse(features):
-        tensors["features_indptr"] = features.crow_indices()
-        tensors["features_indices"] = features.col_indices()
-        tensors["features_values"] = features.values()
-    else:
-        tensors["features"] = features
-    tensors |= graph.vertices.arrays()
-    tensors["graph_ptr"] = graph.graph_ptr
-    tensors |= graph.graphs.arrays()
-    tensors["original_ids"] = graph.original_ids
-    present = {name: tensor for name, tensor in tensors.items() if tensor is not None}
-    for name, tensor in present.items():
+    tensors = {name: tensor_of(array) for name, array in named_arrays(graph)}
+    for name, tensor in tensors.items():
         if tensor.layout != torch.strided or dtype_name(tensor.dtype) not in DTYPE_NAMES:
             raise InputError(
                 f"array cannot be stored: {tensor.dtype}, {tensor.layout}, expected a dense array of "
                 f"{', '.join(sorted(DTYPE_NAMES))} (in {name} of graph '{graph.name}')",
                 hint="Convert the array; sparse features must be torch.sparse_csr.",
             )
-    return present
+    return tensors
 
 
 def manifest_of(graph: Graph, arrays: Mapping[str, ArraySpec]) -> Manifest:
     """The manifest of a graph; ``arrays`` describes the array files that were written."""
-    of_vertices, of_graphs = (
-        answers_fields(of.prefix, kind_of_labels(of.labels), of.num_classes, of.num_targets, of.splits)
-        for of in (graph.vertices, graph.graphs)
-    )
-    return Manifest(
-        **{name: getattr(graph, name) for name in _FOUND},
-        **names_of(graph),
-        features=layout_of(graph.features),
-        edge_data=tuple(graph.topology.edge_data),
-        **of_vertices,
-        **of_graphs,
-        source="save_graph",
-        arrays=arrays,
-    )
+    return Manifest(**{name: getattr(graph, name) for name in STATED}, source="save_graph", arrays=arrays)

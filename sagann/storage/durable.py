@@ -13,27 +13,19 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file atomically: if the process dies, a reader sees the old file or the new one."""
     aside = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
     try:
-        write_synced(aside, content)
-        os.replace(aside, path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and wait until its content is on the disk; not atomic."""
-    try:
         # Where a link stands there, what it leads to is not written to.
-        path.unlink(missing_ok=True)
-        with path.open("xb") as file:
+        aside.unlink(missing_ok=True)
+        with aside.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        os.replace(aside, path)
     except OSError as error:
         # The system does not name an open file in its errors.
-        error.filename = error.filename or str(path)
+        error.filename = error.filename or str(aside)
+        aside.unlink(missing_ok=True)
         raise
+    sync_folder(path.parent)
 
 
 def sync_file(path: Path) -> None:

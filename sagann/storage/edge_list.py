@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+
 from sagann.errors import DatasetError, listed, require_choice
 from sagann.options import with_known_names
-from sagann.storage.edge_source import EdgeChunk, EdgeColumn, Edges
+from sagann.storage.edge_source import EdgeChunk, Edges
 from sagann.storage.import_source import ImportOptions, ImportSource
 from sagann.storage.importer import import_dataset
 from sagann.storage.tables import (
@@ -24,7 +26,7 @@ from sagann.storage.tables import (
     open_table,
     quoted,
 )
-from sagann.storage.vertex_files import open_features, open_labels, open_targets
+from sagann.storage.vertex_files import open_array
 
 PathLike: TypeAlias = str | os.PathLike[str]
 
@@ -92,20 +94,20 @@ def import_edge_list(
     """
     options, form = options or ImportOptions(), form or EdgeListFormat()
     files = _edge_files(source, kind=form.kind)
-    _refuse_vertex_files(files, {"features": features, "labels": labels, "targets": targets})
+    given = {"features": features, "labels": labels, "targets": targets}
+    _refuse_vertex_files(files, given)
     edges = _Tables(files, form).edges(may_be_empty=options.num_vertices is not None)
-    separator = form.separator
-    columns = None if features is None else open_features(features, separator=separator)
+    arrays = {
+        name: open_array(path, name, separator=form.separator) for name, path in given.items() if path is not None
+    }
     import_dataset(
         ImportSource(
             # Edge files often have a general name such as 'edges'.
             name=Path(os.path.abspath(out)).name,
             description=f"edge list {files[0].name}" + (f" and {len(files) - 1} more" if len(files) > 1 else ""),
             edges=edges,
-            features=columns,
-            feature_names=() if columns is None else columns.names,
-            labels=None if labels is None else open_labels(labels, separator=separator),
-            targets=None if targets is None else open_targets(targets, separator=separator),
+            arrays=arrays,
+            feature_names=arrays["features"].names if "features" in arrays else (),
         ),
         out,
         options,
@@ -181,9 +183,9 @@ class _Tables:
         counts = [table.estimate_rows() for table in self.tables]
         columns = {}
         if self._form.weight is not None:
-            columns["weight"] = EdgeColumn(dtype="float32")
+            columns["weight"] = np.dtype("float32")
         if self._form.edge_type is not None:
-            columns["type"] = EdgeColumn(dtype="int32")
+            columns["type"] = np.dtype("int32")
         return Edges(
             ends=self._chunks([*columns], may_be_empty=may_be_empty),
             num_edges=None if None in counts else sum(count or 0 for count in counts),

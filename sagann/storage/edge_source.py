@@ -7,30 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from sagann.errors import DatasetError
-from sagann.graph.checks import check_ids, check_types, numbered
-from sagann.storage.rows import Array, RowChunk, Rows, as_stored
+from sagann.graph.checks import Where, check_ids, check_types, numbered
+from sagann.storage.rows import Array, Rows, as_stored
+
+Dtype: TypeAlias = np.dtype[Any]
 
 CHUNK_EDGES = 2**20
 "Most edges of a chunk."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EdgeColumn:
-    """Dtype and shape of one column of edges: ids, or one piece of edge data."""
-
-    dtype: str
-    "Name of the dtype, one that torch and NumPy both have."
-    row_shape: tuple[int, ...] = ()
-    "Shape of the data of one edge; () for a number."
-
-    @property
-    def row_bytes(self) -> int:
-        """Number of bytes per edge."""
-        return np.dtype(self.dtype).itemsize * int(np.prod(self.row_shape, dtype=np.int64))
+# Ids that are larger than so many times the number of edges (plus 2^20) are refused: they are probably hashes.
+_MOST_VERTICES_PER_EDGE = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +38,6 @@ class EdgeChunk:
     "Name of the file of the ids, for errors."
     first_row: int = 0
     "Row number of the first edge in the file; rows are counted from 1 in CSV files, from 0 in all others."
-    data_places: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    "File and first row of edge data that is stored apart from the ids, by name of the edge data."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,24 +50,30 @@ class Edges:
     "Number of edges, exact or estimated; None where it is unknown before all edges are read."
     data: Mapping[str, Rows] = field(default_factory=dict)
     "Edge data by name that is stored apart from the ids, with one row per edge."
-    data_in_chunks: Mapping[str, EdgeColumn] = field(default_factory=dict)
-    "Dtype and shape of the edge data in the chunks of ``ends``."
+    data_in_chunks: Mapping[str, Dtype] = field(default_factory=dict)
+    "Dtype, with the shape of one edge's data, of the edge data in the chunks of ``ends``."
 
     @property
-    def columns(self) -> Mapping[str, EdgeColumn]:
-        """Dtype and shape of the edge data, by name."""
-        apart = {
-            name: EdgeColumn(dtype=rows.store_as, row_shape=rows.row_shape) for name, rows in self.data.items()
-        }
+    def columns(self) -> Mapping[str, Dtype]:
+        """Dtype, with the shape of one edge's data, of all edge data by name."""
+        apart = {name: np.dtype((rows.store_as, rows.row_shape)) for name, rows in self.data.items()}
         return {**self.data_in_chunks, **apart}
 
     def chunks(self) -> Iterator[EdgeChunk]:
-        """Yield the edges with their edge data; refuse edge data whose number of rows is not the number of edges."""
-        streams = {name: _Stream(name, rows) for name, rows in self.data.items()}
+        """Yield the edges with their edge data, checked and cast; refuse edge data whose number of rows is not the number of edges."""
+        streams = {
+            name: _Stream(name, rows.mapped(partial(_checked_data, name, rows.store_as)))
+            for name, rows in self.data.items()
+        }
         for chunk in self.ends:
-            places = {name: (rows.file, streams[name].next_row) for name, rows in self.data.items()}
-            data = {name: stream.take(len(chunk.src)) for name, stream in streams.items()}
-            yield replace(chunk, data={**chunk.data, **data}, data_places=places)
+            where = numbered(chunk.file, "row", chunk.first_row)
+            data = {
+                name: _checked_data(name, form.base.name, chunk.data[name], where)
+                for name, form in self.data_in_chunks.items()
+            }
+            yield replace(
+                chunk, data={**data, **{name: rows.take(len(chunk.src)) for name, rows in streams.items()}}
+            )
         for stream in streams.values():
             stream.finish()
 
@@ -88,9 +83,8 @@ class _Stream:
 
     def __init__(self, name: str, source: Rows) -> None:
         self._name, self._file, self._chunks = name, source.file, source.chunks()
-        first = next(self._chunks, RowChunk(rows=np.empty((0, *source.row_shape), source.dtype)))
-        self._rows, self.next_row, self._num_taken = first.rows, first.first_row, 0
-        """``next_row`` is the row number of the next row."""
+        self._rows: Array = np.empty((0, *source.row_shape), source.store_as)
+        self._num_taken = 0
 
     def take(self, count: int) -> Array:
         parts, missing = [self._rows[:count]], count - len(self._rows[:count])
@@ -102,7 +96,6 @@ class _Stream:
             parts.append(chunk.rows[:missing])
             self._rows = chunk.rows[missing:]
             missing -= len(parts[-1])
-        self.next_row += count
         self._num_taken += count
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -117,6 +110,12 @@ class _Stream:
         )
 
 
+def _checked_data(name: str, dtype: str, rows: Array, where: Where) -> Array:
+    if name == "type":
+        check_types(rows, None, where=where, error=DatasetError)
+    return as_stored(rows, dtype, f"edge data '{name}'", where=where)
+
+
 def edges_of_array(ids: Array, file: str) -> Iterator[EdgeChunk]:
     """Chunks of the edges of an array of integers [2, E]."""
     for first in range(0, ids.shape[1], CHUNK_EDGES):
@@ -124,21 +123,46 @@ def edges_of_array(ids: Array, file: str) -> Iterator[EdgeChunk]:
         yield EdgeChunk(src=src, dst=dst, file=file, first_row=first)
 
 
-def checked_chunk(
-    chunk: EdgeChunk, num_vertices: int | None, columns: Mapping[str, EdgeColumn], rows_of: str = ""
-) -> EdgeChunk:
-    """Check the ids and the edge data of a chunk, and cast the edge data to the dtypes of ``columns``.
+class CheckedEdges:
+    """The edges of a source, with their ids checked.
 
-    Ids must be below ``num_vertices``, None for no upper limit; ``rows_of`` names the file whose rows were counted for it.
+    ``largest_id`` and ``largest_type`` are those of the edges that were read, -1 without any, and ``num_read`` is their number.
+
+    Args:
+        source: the edges.
+        num_vertices: ids must be below; None for no upper limit.
+        rows_of: the file whose rows were counted for ``num_vertices``, if it is not stated.
     """
-    where = numbered(chunk.file, "row", chunk.first_row)
-    check_ids(chunk.src, num_vertices, "source", where=where, rows_of=rows_of, error=DatasetError)
-    check_ids(chunk.dst, num_vertices, "destination", where=where, rows_of=rows_of, error=DatasetError)
-    data = {}
-    for name, rows in chunk.data.items():
-        file, first_row = chunk.data_places.get(name, (chunk.file, chunk.first_row))
-        where = numbered(file, "row", first_row)
-        if name == "type":
-            check_types(rows, None, where=where, error=DatasetError)
-        data[name] = as_stored(rows, columns[name].dtype, f"edge data '{name}'", where=where)
-    return replace(chunk, data=data)
+
+    def __init__(self, source: Edges, num_vertices: int | None, rows_of: str = "") -> None:
+        self.source, self.num_vertices, self._rows_of = source, num_vertices, rows_of
+        self.largest_id = self.largest_type = -1
+        self.num_read = 0
+
+    def __iter__(self) -> Iterator[EdgeChunk]:
+        for chunk in self.source.chunks():
+            where = numbered(chunk.file, "row", chunk.first_row)
+            for side, ids in (("source", chunk.src), ("destination", chunk.dst)):
+                check_ids(ids, self.num_vertices, side, where=where, rows_of=self._rows_of, error=DatasetError)
+                self.largest_id = max(self.largest_id, int(ids.max(initial=-1)))
+            if "type" in chunk.data:
+                self.largest_type = max(self.largest_type, int(chunk.data["type"].max(initial=-1)))
+            self.num_read += len(chunk.src)
+            yield chunk
+
+    def count_vertices(self, where: str) -> int:
+        """Number of vertices as it is known, or by the ids of all edges."""
+        if self.num_vertices is not None:
+            return self.num_vertices
+        return count_by_ids(self.largest_id, self.num_read, where)
+
+
+def count_by_ids(largest_id: int, num_edges: int, where: str) -> int:
+    """Number of vertices: one more than the largest id. Refuse ids that do not count from 0, such as hashes."""
+    if largest_id + 1 > _MOST_VERTICES_PER_EDGE * num_edges + 2**20:
+        raise DatasetError(
+            f"vertex ids are not numbered from 0: the largest is {largest_id}, with {num_edges} edges (in {where})",
+            hint="Number the vertices from 0 without gaps (pandas.factorize does), or state num_vertices "
+            "(--num-vertices) if there are so many.",
+        )
+    return largest_id + 1

@@ -2,95 +2,80 @@
 
 A run is one temporary file. The spool is the run of all edges, in the order in which the import reads them; each part
 of the sort has a run too. A run consists of blocks. A block stores its columns one after the other (source ids,
-destination ids, edge data), so each column of a block is one contiguous read. Only the lengths of the blocks stay in
+destination ids, edge data), so each column of a block is one contiguous read. Only the lengths and dtypes of the blocks stay in
 memory.
 
-The spool also keeps the largest id, and the histogram of destination ids by which the sort chooses its parts.
+The spool also keeps the histogram of destination ids by which the sort chooses its parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from io import BufferedReader, BufferedWriter
 from pathlib import Path
+from tempfile import TemporaryFile
+from weakref import finalize
 
 import numpy as np
 
 from sagann.jit import compiled
-from sagann.storage.edge_source import EdgeChunk, EdgeColumn, checked_chunk
+from sagann.storage.edge_source import Dtype, EdgeChunk
 from sagann.storage.rows import Array
 
 _MAX_BINS = 2**20
 
 
 class EdgeRun:
-    """A temporary file of edges; ``columns`` gives the dtype and shape of each column."""
+    """A temporary file of edges, without a name. All blocks have columns for the same data, the ids of each as wide as they were appended.
 
-    def __init__(self, path: Path, columns: Sequence[EdgeColumn]) -> None:
-        self._path = path
-        self._columns = tuple(columns)
-        self._blocks: list[int] = []
-        self._file: BufferedWriter | None = None
+    Args:
+        folder: the file lies on its disk.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._blocks: list[tuple[int, list[Dtype]]] = []
+        self._file = TemporaryFile(dir=folder)  # noqa: SIM115
+        # Python warns of a file that is collected open.
+        finalize(self, self._file.close)
         self.num_edges = 0
 
     def append(self, columns: Sequence[Array]) -> None:
-        """Append one block; columns are cast to the dtypes of the run."""
-        count = len(columns[0])
-        if count == 0:
-            return
-        if self._file is None:
-            self._file = self._path.open("wb")
-        for form, column in zip(self._columns, columns, strict=True):
-            self._file.write(np.ascontiguousarray(column, dtype=form.dtype).data)
-        self._blocks.append(count)
-        self.num_edges += count
-
-    def close(self) -> None:
-        """Close the file after writing; its blocks can still be read."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Append one block, of contiguous columns."""
+        for column in columns:
+            self._file.write(column.data)
+        self._blocks.append((len(columns[0]), [np.dtype((column.dtype, column.shape[1:])) for column in columns]))
+        self.num_edges += len(columns[0])
 
     def blocks(self) -> Iterator[list[Array]]:
         """Read the blocks in the order they were written; a block is a list of columns."""
-        self.close()
-        if not self._blocks:
-            return
-        with self._path.open("rb") as file:
-            for count in self._blocks:
-                block = empty_edges(self._columns, count)
-                for column in block:
-                    _read_into(file, column)
-                yield block
+        self._file.seek(0)
+        for count, columns in self._blocks:
+            block = empty_edges(columns, count)
+            self._read_into(block)
+            yield block
 
-    def load(self) -> list[Array]:
-        """Read all edges into memory, as a list of columns."""
-        self.close()
-        whole = empty_edges(self._columns, self.num_edges)
-        if not self._blocks:
-            return whole
-        with self._path.open("rb") as file:
-            begin = 0
-            for count in self._blocks:
-                for column in whole:
-                    _read_into(file, column[begin : begin + count])
-                begin += count
+    def load(self, columns: Sequence[Dtype]) -> list[Array]:
+        """Read all edges into memory, as a list of columns; those of every block have the dtypes ``columns``."""
+        self._file.seek(0)
+        whole, begin = empty_edges(columns, self.num_edges), 0
+        for count, _ in self._blocks:
+            self._read_into([column[begin : begin + count] for column in whole])
+            begin += count
         return whole
 
-    def delete(self) -> None:
+    def close(self) -> None:
         """Remove the file."""
-        self.close()
-        self._path.unlink(missing_ok=True)
+        self._file.close()
+
+    def _read_into(self, columns: Sequence[Array]) -> None:
+        for column in columns:
+            read = self._file.readinto(column.data)
+            assert read == column.nbytes
 
 
-def empty_edges(columns: Sequence[EdgeColumn], count: int) -> list[Array]:
+def empty_edges(columns: Sequence[Dtype], count: int) -> list[Array]:
     """Allocate one uninitialised array for each column, with ``count`` rows."""
-    return [np.empty((count, *form.row_shape), dtype=form.dtype) for form in columns]
-
-
-def _read_into(file: BufferedReader, column: Array) -> None:
-    if file.readinto(column.data) != column.nbytes:
-        raise OSError(f"temporary file {file.name} ends early")
+    return [np.empty(count, dtype=form) for form in columns]
 
 
 class Histogram:
@@ -123,38 +108,29 @@ class Histogram:
 
 
 class EdgeSpool:
-    """Check chunks of edges, and write them to the spool in blocks of about ``block_edges`` edges.
+    """Write chunks of edges to the spool, in blocks of about ``block_edges`` edges.
 
-    Ids must be below ``num_vertices``, None for no upper limit; ``rows_of`` names the file whose rows were counted for it. With ``mirrors`` the sort will add the mirror image of
-    each edge (its ends exchanged), so the histogram counts mirror images too.
+    With ``mirrors`` the sort will add the mirror image of each edge (its ends exchanged), so the histogram counts mirror images too.
     """
 
     def __init__(
         self,
-        path: Path,
+        folder: Path,
         *,
-        columns: Mapping[str, EdgeColumn],
-        num_vertices: int | None,
+        columns: Mapping[str, Dtype],
         drop_self_loops: bool,
         mirrors: bool,
         block_edges: int,
-        rows_of: str = "",
     ) -> None:
         self.columns = dict(columns)
         self.mirrors = mirrors
         self.histogram = Histogram()
-        self.largest_id = -1
-        self.largest_type = -1
-        self._num_vertices, self._rows_of = num_vertices, rows_of
+        self._largest_id = -1
         self._drop_self_loops = drop_self_loops
         self._block_edges = block_edges
         self._waiting: list[list[Array]] = []
         self._num_waiting = 0
-        # Ids that need 64 bits are rare. Ids have 32 bits until a larger id comes; then all blocks are rewritten.
-        wide = num_vertices is not None and num_vertices > 2**31 - 1
-        self._id_dtype = "int64" if wide else "int32"
-        self._path = path
-        self.run = EdgeRun(path, self._forms())
+        self.run = EdgeRun(folder)
 
     @property
     def num_edges(self) -> int:
@@ -162,33 +138,24 @@ class EdgeSpool:
         return self.run.num_edges + self._num_waiting
 
     def add(self, chunk: EdgeChunk) -> None:
-        """Add a chunk; an error about a wrong value names the file and the row."""
-        chunk = checked_chunk(chunk, self._num_vertices, self.columns, self._rows_of)
+        """Add a chunk."""
         columns = [chunk.src, chunk.dst, *(chunk.data[name] for name in self.columns)]
-        if len(chunk.src):
-            # Self-loops count even if they are dropped, because their vertices and types exist.
-            self.largest_id = max(self.largest_id, int(chunk.src.max()), int(chunk.dst.max()))
-            if "type" in chunk.data:
-                self.largest_type = max(self.largest_type, int(chunk.data["type"].max()))
         if self._drop_self_loops:
             keep = chunk.src != chunk.dst
             columns = [column[keep] for column in columns]
         if len(columns[0]) == 0:
             return
-        self.histogram.cover(self.largest_id)
+        self._largest_id = max(self._largest_id, int(columns[0].max()), int(columns[1].max()))
+        self.histogram.cover(self._largest_id)
         self.histogram.add(columns[1])
         if self.mirrors:
             self.histogram.add(columns[0])
-        if self.largest_id > 2**31 - 1 and self._id_dtype == "int32":
-            self._id_dtype = "int64"
-            self._rewrite_wide()
         for begin in range(0, len(columns[0]), self._block_edges):
             self._wait([column[begin : begin + self._block_edges] for column in columns])
 
     def finish(self, num_vertices: int) -> None:
         """Write the last block, and extend the histogram to all vertices."""
         self._flush()
-        self.run.close()
         self.histogram.cover(num_vertices - 1)
 
     def _wait(self, columns: list[Array]) -> None:
@@ -199,23 +166,12 @@ class EdgeSpool:
 
     def _flush(self) -> None:
         if self._waiting:
-            block = [np.concatenate(parts) for parts in zip(*self._waiting, strict=True)]
+            src, dst, *data = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
             self._waiting.clear()
             self._num_waiting = 0
-            self.run.append(block)
-
-    def _forms(self) -> tuple[EdgeColumn, ...]:
-        ids = EdgeColumn(dtype=self._id_dtype)
-        return (ids, ids, *self.columns.values())
-
-    def _rewrite_wide(self) -> None:
-        """Copy the blocks with 32-bit ids to a file with 64-bit ids."""
-        narrow = self.run
-        self._path = self._path.with_name(f"wide-{self._path.name}")
-        self.run = EdgeRun(self._path, self._forms())
-        for block in narrow.blocks():
-            self.run.append(block)
-        narrow.delete()
+            # Ids that need 64 bits are rare.
+            ids = np.int32 if self._largest_id <= 2**31 - 1 else np.int64
+            self.run.append([src.astype(ids, copy=False), dst.astype(ids, copy=False), *data])
 
 
 @compiled()

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from sagann.graph.counting_sort import group_by_key
 from sagann.graph.row_sort import sort_rows
 from sagann.graph.widths import id_dtype
 from sagann.jit import compiled
-from sagann.storage.edge_source import EdgeColumn
+from sagann.storage.edge_source import Dtype
 from sagann.storage.edge_spool import EdgeRun, EdgeSpool, Histogram, empty_edges
 from sagann.storage.import_source import Progress
 from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_with_data
@@ -52,7 +51,6 @@ class ExternalSort:
         num_vertices: int,
         merge: bool,
         memory_bytes: int,
-        folder: Path,
         open_array: Callable[..., NpyWriter],
         progress: Progress,
     ) -> None:
@@ -60,30 +58,29 @@ class ExternalSort:
         self._num_vertices = num_vertices
         self._merge = merge or spool.mirrors
         self._memory_bytes = memory_bytes
-        self._folder = folder
+        self._folder = spool.run.folder
         self._open = open_array
         self._progress = progress
         self._num_written = 0
         self._num_sorted = 0
-        self._num_runs = 0
         self._num_edges = spool.num_edges * (2 if spool.mirrors else 1)
         names = tuple(spool.columns)
         # Mirror images are marked only if there is edge data: without edge data, an edge and a mirror image are equal.
         self._mark_mirrors = spool.mirrors and bool(names)
-        data = [*spool.columns.values()] + ([EdgeColumn(dtype="uint8")] if self._mark_mirrors else [])
-        ids = EdgeColumn(dtype="int32" if num_vertices <= 2**31 - 1 else "int64")
-        self._columns = (ids, ids, *data)
+        data = [*spool.columns.values()] + ([np.dtype("uint8")] if self._mark_mirrors else [])
+        ids = np.dtype("int32" if num_vertices <= 2**31 - 1 else "int64")
+        self._columns: tuple[Dtype, ...] = (ids, ids, *data)
         self._rules = MergeRules(
             weight=names.index("weight") if "weight" in names else None,
             edge_type=names.index("type") if "type" in names else None,
             mirror=len(data) - 1 if self._mark_mirrors else None,
         )
-        record_bytes = sum(column.row_bytes for column in self._columns)
+        record_bytes = sum(column.itemsize for column in self._columns)
         if not self._merge:
             # An edge is in memory as it is read, in the counting sort, and after the sort.
-            self._bytes_per_edge = 2 * record_bytes + 2 * ids.row_bytes + (8 if data else 2)
+            self._bytes_per_edge = 2 * record_bytes + 2 * ids.itemsize + (8 if data else 2)
         else:
-            self._bytes_per_edge = 2 * record_bytes + 40 if data else 2 * ids.row_bytes + 20
+            self._bytes_per_edge = 2 * record_bytes + 40 if data else 2 * ids.itemsize + 20
 
     def run(self) -> dict[str, ArraySpec]:
         """Sort the edges; return the descriptions of the array files (CSC and edge data) by name."""
@@ -92,7 +89,7 @@ class ExternalSort:
             self._indptr = stack.enter_context(self._open("indptr", "int64"))
             self._indices = stack.enter_context(self._open("indices", ids))
             self._data = {
-                f"edge_{name}": stack.enter_context(self._open(f"edge_{name}", form.dtype, form.row_shape))
+                f"edge_{name}": stack.enter_context(self._open(f"edge_{name}", form.base.name, form.shape))
                 for name, form in self._spool.columns.items()
             }
             self._sort_all()
@@ -104,11 +101,11 @@ class ExternalSort:
         blocks = (marked for block in self._spool.run.blocks() for marked in self._with_mirrors(block))
         if self._fits(self._num_edges, self._num_vertices):
             columns = [np.concatenate(parts) for parts in zip(empty_edges(self._columns, 0), *blocks, strict=True)]
-            self._spool.run.delete()
+            self._spool.run.close()
             self._sort_in_memory(columns, 0, self._num_vertices)
         else:
             parts = self._split(blocks, self._spool.histogram, self._num_vertices, by_src=False)
-            self._spool.run.delete()
+            self._spool.run.close()
             for part in parts:
                 self._sort(*part)
 
@@ -121,15 +118,15 @@ class ExternalSort:
             yield self._marked([block[1], block[0], *block[2:]], 1)
 
     def _marked(self, block: list[Array], mark: int) -> list[Array]:
-        ids = self._columns[0].dtype
+        ids = self._columns[0]
         marks = [np.full(len(block[0]), mark, dtype=np.uint8)] if self._mark_mirrors else []
         return [block[0].astype(ids, copy=False), block[1].astype(ids, copy=False), *block[2:], *marks]
 
     def _sort(self, run: EdgeRun, first: int, stop: int) -> None:
         """Sort and append the part of destinations ``first`` to ``stop - 1``; remove its file."""
         if self._fits(run.num_edges, stop - first):
-            columns = run.load()
-            run.delete()
+            columns = run.load(self._columns)
+            run.close()
             self._sort_in_memory(columns, first, stop)
         elif stop - first == 1:
             num_edges = self._sort_one_destination(run, 0, self._num_vertices)
@@ -173,9 +170,9 @@ class ExternalSort:
         if fits or stop - first == 1:
             # Edges with the same ends need no sort, and a merge leaves few of them. So a run of them may exceed memory:
             # its blocks are read one by one.
-            blocks = iter([run.load()]) if fits else run.blocks()
+            blocks = iter([run.load(self._columns)]) if fits else run.blocks()
             num_edges = self._merge_in_edges(blocks) if self._merge else self._sort_in_edges(blocks)
-            run.delete()
+            run.close()
             return num_edges
         return sum(self._sort_one_destination(*part) for part in self._split_again(run, first, stop, by_src=True))
 
@@ -207,7 +204,7 @@ class ExternalSort:
         for block in run.blocks():
             histogram.add(block[0 if by_src else 1])
         parts = self._split(run.blocks(), histogram, stop, by_src=by_src)
-        run.delete()
+        run.close()
         return parts
 
     def _split(
@@ -219,7 +216,7 @@ class ExternalSort:
         """
         bounds = self._choose_bounds(histogram, count_ids=not by_src)
         part_of_bin = np.repeat(np.arange(len(bounds) - 1, dtype=np.uint8), np.diff(bounds))
-        runs = [self._new_run() for _ in range(len(bounds) - 1)]
+        runs = [EdgeRun(self._folder) for _ in range(len(bounds) - 1)]
         ends = np.empty(len(runs), dtype=np.int64)
         done = 0
         for block in blocks:
@@ -237,8 +234,6 @@ class ExternalSort:
                 begin = end
             done += len(keys)
             self._progress(done, None if by_src else self._num_edges, "edges", "partitioning")
-        for run in runs:
-            run.close()
         limits = [min(stop, histogram.first + (int(bound) << histogram.shift)) for bound in bounds]
         return list(zip(runs, limits[:-1], limits[1:], strict=True))
 
@@ -256,10 +251,6 @@ class ExternalSort:
         if len(bounds) == 2 and len(costs) > 1:
             bounds.insert(1, len(costs) // 2)
         return bounds
-
-    def _new_run(self) -> EdgeRun:
-        self._num_runs += 1
-        return EdgeRun(self._folder / f"edges-{self._num_runs}.tmp", self._columns)
 
     def _append_edges(self, src: Array, data: Sequence[Array]) -> None:
         self._indices.append(src)

@@ -12,7 +12,7 @@ from sagann.options import with_known_names
 from sagann.ranges import require_integer
 from sagann.storage.edge_source import Edges
 from sagann.storage.json_fields import is_unicode
-from sagann.storage.rows import Array, Rows
+from sagann.storage.rows import Rows
 
 LEAST_MEMORY_BYTES = 2**20
 "Smallest working memory of an import, in bytes."
@@ -31,8 +31,8 @@ class Progress(Protocol):
         Args:
             done: number of units done in this stage.
             total: number of units in this stage, exact or estimated; None where it is unknown.
-            unit: "edges" or "vertices".
-            stage: "reading edges", "partitioning", "sorting", or "writing" with the name of a vertex array.
+            unit: "edges", "vertices", "graphs", or "entries" of an array that has not a row for each of these.
+            stage: "reading edges", "partitioning", "sorting", or "writing" with the name of an array.
         """
 
 
@@ -83,20 +83,6 @@ class ImportOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CsrRows:
-    """Sparse features to import: the offsets are in memory, columns and values are read in chunks."""
-
-    indptr: Array
-    "Offsets of the rows, int64 [N + 1]; the caller has checked them."
-    num_features: int
-    "Number of columns."
-    entries: Iterator[tuple[Array, Array]]
-    "Chunks of the entries in CSR order: a chunk is the columns [n] and the values [n] of some entries."
-    file: str
-    "Name of the features in errors."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ImportSource:
     """A graph to import."""
 
@@ -108,26 +94,13 @@ class ImportSource:
     "The edges."
     undirected_once: bool = False
     "Whether the graph is undirected and each edge is stored once, so that its reverse must be added."
-    features: Rows | CsrRows | None = None
-    "Vertex features; None for a graph without features."
-    labels: Rows | None = None
-    "Labels: int64 [N], or uint8 [N, C]; None for a graph without labels."
-    targets: Rows | None = None
-    "Targets of a regression: float32 [N], or [N, T]; None for a graph without targets."
-    splits: Mapping[str, Rows] = field(default_factory=dict)
-    "Masks of the splits, bool [N], by name."
-    graph_ptr: Array | None = None
-    "Offsets of the graphs, int64 [num_graphs + 1]; None for a single graph."
+    arrays: Mapping[str, Rows] = field(default_factory=dict)
+    """Arrays of vertices and of graphs, by the names of their files in a dataset: features, labels, split_train, graph_ptr, graph_targets and
+    so on. The columns of sparse features are below ``num_features``."""
+    num_features: int = 0
+    "Number of columns of sparse features; else 0."
     graph_names: tuple[str, ...] = ()
     "Names of the graphs, or empty."
-    graph_labels: Rows | None = None
-    "Labels of the graphs: int64 [num_graphs], or uint8 [num_graphs, C]; None without labels of graphs."
-    num_graph_classes: int | None = None
-    "Number of classes of graphs; None where the source does not state it."
-    graph_targets: Rows | None = None
-    "Targets of the graphs: float32 [num_graphs], or [num_graphs, T]; None without targets of graphs."
-    graph_splits: Mapping[str, Rows] = field(default_factory=dict)
-    "Masks of the splits of graphs, bool [num_graphs], by name."
     class_names: tuple[str, ...] = ()
     "Names of the classes, or empty."
     edge_type_names: tuple[str, ...] = ()
@@ -138,6 +111,8 @@ class ImportSource:
     "Number of vertices; None where the source does not state it."
     num_classes: int | None = None
     "Number of classes; None where the source does not state it."
+    num_graph_classes: int | None = None
+    "Number of classes of graphs; None where the source does not state it."
     num_edge_types: int | None = None
     "Number of edge types; None where the source does not state it."
 

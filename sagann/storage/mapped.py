@@ -1,38 +1,23 @@
-"""Mapped rows: the feature store of a tensor that is mapped from a file. Its rows are read by position, not page by page.
+"""Mapped rows: the feature store of a tensor that is mapped from a file of a dataset. Its rows are read by position, not page by page.
 
 A page of a map is read by the thread that touches the page, and stays in the process's memory until the system takes the page
 back. A positioned read copies bytes into memory of the caller's choice, in large pieces and from any thread. Both give
-the same bytes unless the process has written to the map. The system's account of the map, ``/proc/self/smaps``, tells
-whether it has.
+the same bytes unless the tensor was written to, which PyTorch counts.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from pathlib import Path
-from weakref import finalize
-
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
-from sagann.errors import DatasetError
 from sagann.graph.feature_store import Features, FeatureStore, feature_store
 from sagann.graph.large_arrays import empty_array
 from sagann.graph.rows import flat_bytes
 from sagann.graph.versions import version_of
 from sagann.storage.file_cache import is_cached
-from sagann.storage.npy import cut_short
-from sagann.storage.positioned import read_bytes, read_rows
-
-_MAPS, _MAPS_AND_PAGES = Path("/proc/self/maps"), Path("/proc/self/smaps")
-# 7f00-7f10 rw-p 00000080 fe:00 1234   /path
-_MAP = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S{4} ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) +(/.*)")
-
-
-_KNOWN = WeakTensorKeyDictionary()
-"For each tensor: its version when its file was looked up, and the store of the file, or None without such a file."
+from sagann.storage.npy import ArrayMap, map_of
+from sagann.storage.positioned import read_bytes
+from sagann.storage.scattered import read_rows
 
 
 class MappedRows:
@@ -40,30 +25,27 @@ class MappedRows:
 
     Args:
         tensor: gives the shape and dtype of the rows; the store does not keep the tensor alive.
-        file: descriptor of the file, closed when the store is collected. It is the attribute ``file``.
-        offset: position of the tensor's first byte in the file, which is the attribute ``offset``.
+        source: the map in which the tensor lies. The attribute ``file`` is the descriptor of its file, ``offset`` the position of the
+            tensor's first byte there.
 
     Reading raises DatasetError where the file has become shorter.
     """
 
-    def __init__(self, tensor: Tensor, file: int, offset: int) -> None:
+    def __init__(self, tensor: Tensor, source: ArrayMap) -> None:
         self.num_rows, self.row_shape, self.dtype = len(tensor), tuple(tensor.shape[1:]), tensor.dtype
-        self.file, self.offset = file, offset
+        # It closes its file when nobody has it any more.
+        self._source = source
+        self.file, self.offset = source.file, source.offset_of(tensor.data_ptr())
         self._row_bytes = tensor[:1].nbytes
-        finalize(self, os.close, file)
 
     def rows(self, ids: Tensor) -> Tensor:
-        """Read the rows of some vertices; ascending ids are read fastest."""
-        order = None if bool((ids.diff() >= 0).all()) else ids.argsort()
-        found = read_rows(
-            self.file, self.offset, ids if order is None else ids[order], self._empty(len(ids)), self._cut_short
-        )
-        return found if order is None else found[order.argsort()]
+        """Read the rows of some vertices."""
+        return read_rows(self.file, self.offset, ids, self._empty(len(ids)))
 
     def slice(self, start: int, stop: int) -> Tensor:
         """Read a range of rows."""
         into = self._empty(stop - start)
-        read_bytes(self.file, flat_bytes(into).data, self.offset + start * self._row_bytes, self._cut_short)
+        read_bytes(self.file, flat_bytes(into).data, self.offset + start * self._row_bytes)
         return into
 
     def is_at_hand(self, start: int, stop: int) -> bool:
@@ -73,18 +55,10 @@ class MappedRows:
     def _empty(self, count: int) -> Tensor:
         return empty_array((count, *self.row_shape), self.dtype, torch.device("cpu"))
 
-    def _cut_short(self, value: str) -> DatasetError:
-        return cut_short(os.readlink(f"/proc/self/fd/{self.file}"), value)
-
 
 def positioned(features: Features) -> FeatureStore:
-    """The store of features. A tensor that is mapped from a file is read by position; its file is looked up once."""
-    if not isinstance(features, Tensor):
-        return features
-    version, known = version_of(features), _KNOWN.get(features)
-    if known is None or known[0] != version or version < 0:
-        known = _KNOWN[features] = version, mapped_rows(features)
-    return feature_store(features) if known[1] is None else known[1]
+    """The store of features. A tensor that is mapped from a file of a dataset is read by position."""
+    return (isinstance(features, Tensor) and mapped_rows(features)) or feature_store(features)
 
 
 def is_at_hand(features: Features) -> bool:
@@ -94,59 +68,8 @@ def is_at_hand(features: Features) -> bool:
 
 
 def mapped_rows(tensor: Tensor) -> MappedRows | None:
-    """The store of the file that a tensor is mapped from; None if the file cannot be read in place of the tensor.
-
-    The tensor must be contiguous, the file must still be at its path, and no page of the map may have been written to.
-    Only Linux tells this; on other systems the result is None.
-    """
-    is_dense = tensor.layout == torch.strided and tensor.device.type == "cpu"
-    if not is_dense or not tensor.is_contiguous() or not tensor.numel() or not _MAPS_AND_PAGES.exists():
+    """The store of the file that a contiguous tensor is mapped from; None without one, or if the tensor was written to."""
+    found = map_of(tensor)
+    if found is None or version_of(tensor) or not tensor.is_contiguous() or not tensor.numel():
         return None
-    found = _map_of(tensor.data_ptr(), tensor.nbytes)
-    if found is None:
-        return None
-    path, known, offset = found
-    try:
-        file = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    state = os.fstat(file)
-    if (state.st_dev, state.st_ino) != known:
-        os.close(file)
-        return None
-    return MappedRows(tensor, file, offset)
-
-
-def _map_of(address: int, num_bytes: int) -> tuple[str, tuple[int, int], int] | None:
-    """The file that a range of addresses is mapped from: path, (device, inode), and the range's position in the file.
-
-    None without such a file, or if a page of the map was written to.
-    """
-    # The system goes through the pages of every map for the account of pages, which takes far longer than the list of maps.
-    if not any(
-        _file_at(line, address, num_bytes) for line in _MAPS.read_text(errors="surrogateescape").splitlines()
-    ):
-        return None
-    candidate = None
-    with _MAPS_AND_PAGES.open(errors="surrogateescape") as maps:
-        for line in maps:
-            if _MAP.match(line) is not None:
-                candidate = _file_at(line, address, num_bytes)
-            elif candidate is not None and line.startswith(("Anonymous:", "Swap:")):
-                # A page that was written to is a private copy, which counts as anonymous memory until it is swapped out.
-                if line.split()[1] != "0":
-                    return None
-                if line.startswith("Swap:"):
-                    return candidate
-    return None
-
-
-def _file_at(line: str, address: int, num_bytes: int) -> tuple[str, tuple[int, int], int] | None:
-    """The file, as of :func:`_map_of`, if a line of the list of maps is of a file's map that holds the range of addresses."""
-    at = _MAP.match(line)
-    if at is None:
-        return None
-    first, last, offset, major, minor = (int(number, 16) for number in at.group(1, 2, 3, 4, 5))
-    if not first <= address <= address + num_bytes <= last:
-        return None
-    return at[7], (os.makedev(major, minor), int(at[6])), offset + address - first
+    return MappedRows(tensor, found)

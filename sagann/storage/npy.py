@@ -7,13 +7,11 @@ written; a check names the damaged part.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 from weakref import finalize
@@ -59,10 +57,10 @@ class ArraySpec:
     crc32: tuple[int, ...]
     "CRC-32 of each CHECKSUM_BYTES of data; () for an empty array."
 
-    @property
-    def item_bytes(self) -> int:
-        """Number of bytes of one value."""
-        return np.dtype(_STORED_AS[self.dtype]).itemsize
+    @classmethod
+    def from_json(cls, item: Mapping[str, Any]) -> ArraySpec:
+        """The description that ``dataclasses.asdict`` has made a mapping of, and JSON its tuples lists."""
+        return cls(dtype=item["dtype"], shape=tuple(item["shape"]), crc32=tuple(item["crc32"]))
 
     @property
     def num_parts(self) -> int:
@@ -72,7 +70,7 @@ class ArraySpec:
     @property
     def data_bytes(self) -> int:
         """Number of bytes of data, without the header."""
-        return math.prod(self.shape) * self.item_bytes
+        return math.prod(self.shape) * np.dtype(_STORED_AS[self.dtype]).itemsize
 
     @property
     def file_bytes(self) -> int:
@@ -172,9 +170,9 @@ def write_npy(path: Path, tensor: Tensor, pieces: Iterable[Tensor] | None = None
         return writer.finish()
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
+@dataclass(kw_only=True, slots=True, eq=False, weakref_slot=True)
 class ArrayMap:
-    """A file that an array in use is mapped from, and the checks that concern the file alone."""
+    """A file that an array in use is mapped from. It stays open, whatever becomes of its name."""
 
     path: Path
     "The file, as it was opened."
@@ -182,48 +180,37 @@ class ArrayMap:
     "What the manifest says of the array."
     begin: int
     "Address of the array's first byte."
-    state: os.stat_result
-    "Identity, size and time of the file when it was mapped."
+    file: int
+    "Descriptor of the file."
     verify: bool
     "Whether checksums are compared when the values are checked."
     is_checked: bool = False
-    "Whether the whole array has the checksums of the manifest, or was written to and its file has them."
+    "Whether the file has the checksums of the manifest."
+
+    def __post_init__(self) -> None:
+        finalize(self, os.close, self.file)
 
     @property
     def end(self) -> int:
         """Address after the array's last byte."""
         return self.begin + self.spec.data_bytes
 
-    def is_unchanged(self) -> bool:
-        """Whether the file is still at its path, and has not been written to."""
-        try:
-            now, then = os.stat(self.path), self.state
-        except OSError:
-            return False
-        return os.path.samestat(now, then) and (now.st_size, now.st_mtime_ns) == (then.st_size, then.st_mtime_ns)
+    def offset_of(self, address: int) -> int:
+        """Position in the file of the byte at an address of the map."""
+        return self.spec.file_bytes - self.end + address
 
-    def compare(self, part: int) -> bool:
-        """Compare the checksum of a part of the array, and if the array was written to, of the file that was opened.
+    def compare(self, part: int) -> None:
+        """Compare the checksum of a part of the file.
 
-        False if the array was written to, and another file or none is in the file's place.
+        Raises:
+            DatasetError: the part is damaged.
         """
         first = part * CHECKSUM_BYTES
-        num_bytes = min(CHECKSUM_BYTES, self.spec.data_bytes - first)
-        mapped = (ctypes.c_char * num_bytes).from_address(self.begin + first)
-        if crc32(mapped) == self.spec.crc32[part]:
-            return True
-        with suppress(FileNotFoundError), self.path.open("rb") as file:
-            if os.path.samestat(self.state, os.fstat(file.fileno())):
-                self._compare_file(file.fileno(), part, first, num_bytes)
-                return True
-        return False
-
-    def _compare_file(self, file: int, part: int, first: int, num_bytes: int) -> None:
-        begin, found = self.spec.file_bytes - self.spec.data_bytes + first, 0
-        memory = memoryview(bytearray(_READ_BYTES))
-        for offset in range(begin, begin + num_bytes, _READ_BYTES):
-            block = memory[: begin + num_bytes - offset]
-            read_bytes(file, block, offset, partial(cut_short, self.path))
+        stop = min(first + CHECKSUM_BYTES, self.spec.data_bytes)
+        memory, found = memoryview(bytearray(_READ_BYTES)), 0
+        for at in range(first, stop, _READ_BYTES):
+            block = memory[: stop - at]
+            read_bytes(self.file, block, self.offset_of(self.begin + at))
             found = crc32(block, found)
         if found != self.spec.crc32[part]:
             raise DatasetError(
@@ -237,14 +224,12 @@ _MAPS: dict[int, ArrayMap] = {}
 "The maps of all arrays in use, by the address of the array."
 
 
-def maps_of(tensors: Iterable[Tensor]) -> list[ArrayMap]:
-    """The maps in which tensors lie, in their order, each once."""
-    found: dict[int, ArrayMap] = {}
-    for tensor in tensors:
-        if tensor.layout == torch.strided and tensor.device.type == "cpu":
-            at = tensor.data_ptr()
-            found |= {each.begin: each for each in list(_MAPS.values()) if each.begin <= at < each.end}
-    return list(found.values())
+def map_of(tensor: Tensor) -> ArrayMap | None:
+    """The map in which a tensor lies; None for a tensor that lies in none."""
+    if tensor.layout != torch.strided or tensor.device.type != "cpu":
+        return None
+    at = tensor.data_ptr()
+    return next((each for each in list(_MAPS.values()) if each.begin <= at < each.end), None)
 
 
 def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
@@ -256,18 +241,17 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
     header = npy_header(spec.dtype, spec.shape)
     try:
         with path.open("rb") as file:
-            found, state = file.read(len(header)), os.fstat(file.fileno())
-            if found != header or state.st_size != spec.file_bytes:
-                raise _unlike_manifest(path, spec, state.st_size, same_header=found == header)
+            found, size_bytes = file.read(len(header)), os.fstat(file.fileno()).st_size
+            if found != header or size_bytes != spec.file_bytes:
+                raise _unlike_manifest(path, spec, size_bytes, same_header=found == header)
             if spec.data_bytes == 0:
                 stored = np.empty(spec.shape, dtype=_STORED_AS[spec.dtype])
             else:
                 stored = np.memmap(
                     file, dtype=_STORED_AS[spec.dtype], mode="c", offset=len(header), shape=spec.shape
                 )
-                # The process may change its working folder.
-                begin, whole_path = stored.ctypes.data, path.absolute()
-                _MAPS[begin] = ArrayMap(path=whole_path, spec=spec, begin=begin, state=state, verify=verify)
+                begin, descriptor = stored.ctypes.data, os.dup(file.fileno())
+                _MAPS[begin] = ArrayMap(path=path, spec=spec, begin=begin, file=descriptor, verify=verify)
                 finalize(stored, _MAPS.pop, begin).atexit = False
     except OSError as error:
         raise DatasetError(
@@ -276,14 +260,6 @@ def map_npy(path: Path, spec: ArraySpec, *, verify: bool = True) -> Tensor:
         ) from error
     tensor = torch.from_numpy(stored)
     return tensor.view(torch.bfloat16) if spec.dtype == "bfloat16" else tensor
-
-
-def cut_short(path: str | os.PathLike[str], value: str) -> DatasetError:
-    """The error of an array file that has lost its end since it was opened."""
-    return DatasetError(
-        f"array file has become shorter: {value} (in {path})",
-        hint="Leave a dataset alone while a run reads it; import it again.",
-    )
 
 
 def _unlike_manifest(path: Path, spec: ArraySpec, size_bytes: int, *, same_header: bool) -> DatasetError:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from sagann.errors import DatasetError
-from sagann.ranges import require_shape
 from sagann.storage.regular_file import reading
 from sagann.storage.rows import CHUNK_BYTES, Array, RowChunk, Rows
 
@@ -132,7 +131,6 @@ class NpzArchive(AbstractContextManager["NpzArchive"]):
                     hint="Unpickling a file may run any code, so sagann never does; save plain numeric arrays instead.",
                 )
             offset = stream.tell()
-            require_shape(shape, dtype.itemsize)
             if offset + dtype.itemsize * math.prod(shape) != self._zip.getinfo(file).file_size:
                 raise ValueError(f"'{file}' has another size than its header says")
         return NpzMember(

@@ -18,37 +18,43 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from sagann.errors import DatasetError, printable
 from sagann.graph import SPLIT_NAMES, Graph
-from sagann.graph.checks import check_offsets, wrong_form
+from sagann.graph.checks import wrong_form
 from sagann.ranges import RANGES
 from sagann.storage.edge_source import CHUNK_EDGES, EdgeChunk, Edges
-from sagann.storage.import_source import CsrRows, ImportOptions, ImportSource
+from sagann.storage.import_source import ImportOptions, ImportSource
 from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_flag, as_integer, as_mapping, as_text, as_texts
 from sagann.storage.npz import NpzArchive
-from sagann.storage.rows import Array, Rows, as_features, as_labels, as_targets, as_vector
+from sagann.storage.rows import Array, Rows, as_features, as_labels, as_targets, as_vector, sparse_arrays
 
-_FEATURE_PARTS = ("features_indptr", "features_indices", "features_data", "features_shape")
+_SPARSE = ("features_indptr", "features_indices", "features_data", "features_shape")
 _EDGE_DATA = {
     "edge_weight": ("fiub", "float32"),
     "edge_type": ("iu", "int32"),
     "edge_split": ("iu", "int32"),
 }
 "Kinds in which arrays of edge data may be, and how they are stored."
-_ANSWERS = {"labels": as_labels, "targets": as_targets}
-_READ = {
-    *("edge_index", "features", "graph_ptr", *_EDGE_DATA, *_FEATURE_PARTS),
-    *(f"{of}{answers}" for of in ("", "graph_") for answers in _ANSWERS),
-    *(f"{of}{split}_mask" for of in ("", "graph_") for split in SPLIT_NAMES),
+_ANSWERS = {
+    "labels": ("labels", as_labels),
+    "targets": ("targets", as_targets),
+    **{f"{name}_mask": (f"split_{name}", lambda rows: as_vector(rows, "b", "bool")) for name in SPLIT_NAMES},
 }
+_ARRAYS: Mapping[str, tuple[str, Callable[[Rows], Rows]]] = {
+    "features": ("features", as_features),
+    **_ANSWERS,
+    "graph_ptr": ("graph_ptr", lambda rows: as_vector(rows, "iu", "int64")),
+    **{f"graph_{name}": (f"graph_{array}", form) for name, (array, form) in _ANSWERS.items()},
+}
+"By the name of an array of vertices or graphs in an archive: its name in a dataset, and what checks its form."
+_READ = {"edge_index", *_EDGE_DATA, *_SPARSE, *_ARRAYS}
 "The arrays that are read, where they are there."
 _HINT = "Save the arrays in the form that docs/data.md describes."
 
@@ -106,27 +112,19 @@ def arrays_left_out(source: str | os.PathLike[str]) -> list[str]:
 
 
 def _source(archive: NpzArchive) -> ImportSource:
-    _refuse_foreign(archive)
-    members = archive.members
     data = {
         name.removeprefix("edge_"): as_vector(archive.rows(name), *form)
         for name, form in _EDGE_DATA.items()
-        if name in members
+        if name in archive.members
     }
-    answers: dict[str, Any] = {
-        f"{of}{name}": form(archive.rows(f"{of}{name}"))
-        for of in ("", "graph_")
-        for name, form in _ANSWERS.items()
-        if f"{of}{name}" in members
-    }
+    edges = npz_edges(archive, data)
+    sparse, num_features = ({}, 0) if "features" in archive.members else _sparse_features(archive)
+    found = {array: form(archive.rows(name)) for name, (array, form) in _ARRAYS.items() if name in archive.members}
     return ImportSource(
         description=f"archive {archive.path.name}",
-        edges=npz_edges(archive, data),
-        features=_features(archive),
-        splits=_masks(archive, ""),
-        graph_ptr=_integers(archive, "graph_ptr") if "graph_ptr" in members else None,
-        graph_splits=_masks(archive, "graph_"),
-        **answers,
+        edges=edges,
+        arrays={**sparse, **found},
+        num_features=num_features,
         **describe_npz(archive.path),
     )
 
@@ -168,19 +166,20 @@ def _count(body: dict[str, Any], key: str, names: tuple[str, ...]) -> int | None
     return value
 
 
-def _masks(archive: NpzArchive, prefix: str) -> dict[str, Rows]:
-    arrays = {name: f"{prefix}{name}_mask" for name in SPLIT_NAMES}
-    return {
-        name: as_vector(archive.rows(array), "b", "bool")
-        for name, array in arrays.items()
-        if array in archive.members
-    }
-
-
 def npz_edges(archive: NpzArchive, data: dict[str, Rows]) -> Edges:
     """The edges of the array ``edge_index`` [2, E], with edge data from other arrays."""
-    member = archive.members["edge_index"]
-    if len(member.shape) != 2 or member.shape[0] != 2 or member.dtype.kind not in "iu":
+    member = archive.members.get("edge_index")
+    if member is None or len(member.shape) != 2 or member.shape[0] != 2:
+        found = (
+            f"no array 'edge_index' [2, E]; it holds {', '.join(sorted(archive.members)) or 'nothing'}"
+            if member is None
+            else f"edge_index has the shape {list(member.shape)}, expected [2, E]"
+        )
+        raise DatasetError(
+            f"archive has no edges: {found} (in {archive.path})",
+            hint="Save the edges as edge_index, first row sources, second row destinations.",
+        )
+    if member.dtype.kind not in "iu":
         where = f"{archive.path}, array 'edge_index'"
         raise wrong_form(member, "integers [2, E]", where=where, hint=_HINT, error=DatasetError)
     return Edges(ends=_ends(archive), num_edges=member.shape[1], data=data)
@@ -210,57 +209,24 @@ def _as_ids(ids: Array) -> Array:
     return ids if ids.dtype == np.int32 else ids.astype(np.int64, copy=False)
 
 
-def _integers(archive: NpzArchive, name: str) -> Array:
-    as_vector(archive.rows(name), "iu", "int64")
-    return archive.read(name).astype(np.int64)
-
-
-def _features(archive: NpzArchive) -> Rows | CsrRows | None:
-    if "features" in archive.members:
-        return as_features(archive.rows("features"))
-    if "features_indptr" not in archive.members:
-        return None
-    indptr, shape = _integers(archive, "features_indptr"), _integers(archive, "features_shape").tolist()
-    columns = as_vector(archive.rows("features_indices"), "iu", "int64")
-    values = as_vector(archive.rows("features_data"), "fiub", "float32")
-    file = f"{archive.path}, features"
-    if len(shape) != 2 or shape[0] != len(indptr) - 1 or shape[1] not in RANGES["num_features"]:
-        raise DatasetError(
-            f"offsets and shape of sparse features differ: features_shape is {shape}, but there are offsets "
-            f"for {len(indptr) - 1} rows; the number of columns is {RANGES['num_features']} (in {file})",
-            hint=_HINT,
-        )
-    if columns.shape != values.shape:
-        raise DatasetError(
-            f"columns and values of sparse features differ in number: {columns.shape[0]} columns and "
-            f"{values.shape[0]} values (in {file})",
-            hint=_HINT,
-        )
-    what = "offsets of sparse features"
-    check_offsets(torch.from_numpy(indptr), columns.shape[0], what, where=file, error=DatasetError)
-    entries = (
-        archive.slabs(part, CHUNK_EDGES * archive.members[part].dtype.itemsize)
-        for part in ("features_indices", "features_data")
-    )
-    return CsrRows(indptr=indptr, num_features=shape[1], entries=zip(*entries, strict=True), file=file)
-
-
-def _refuse_foreign(archive: NpzArchive) -> None:
-    """Refuse an archive that is no graph."""
-    edge_index = archive.members.get("edge_index")
-    if edge_index is None or len(edge_index.shape) != 2 or edge_index.shape[0] != 2:
-        found = (
-            f"no array 'edge_index' [2, E]; it holds {', '.join(sorted(archive.members)) or 'nothing'}"
-            if edge_index is None
-            else f"edge_index has the shape {list(edge_index.shape)}, expected [2, E]"
-        )
-        raise DatasetError(
-            f"archive has no edges: {found} (in {archive.path})",
-            hint="Save the edges as edge_index, first row sources, second row destinations.",
-        )
-    missing = [part for part in _FEATURE_PARTS if part not in archive.members]
-    if 0 < len(missing) < len(_FEATURE_PARTS):
+def _sparse_features(archive: NpzArchive) -> tuple[dict[str, Rows], int]:
+    """The three arrays of sparse features, and the number of columns; none and 0 for an archive without them."""
+    missing = [part for part in _SPARSE if part not in archive.members]
+    if len(missing) == len(_SPARSE):
+        return {}, 0
+    if missing:
         raise DatasetError(
             f"sparse features are not complete: missing {', '.join(missing)} (in {archive.path})",
             hint="Save all four arrays, or none.",
         )
+    offsets, columns, shape = (as_vector(archive.rows(_SPARSE[at]), "iu", "int64") for at in (0, 1, 3))
+    values = as_vector(archive.rows("features_data"), "fiub", "float32")
+    num_rows, num_columns = archive.read("features_shape").tolist() if shape.shape == (2,) else (-1, -1)
+    if num_rows != offsets.shape[0] - 1 or num_columns not in RANGES["num_features"]:
+        raise DatasetError(
+            f"offsets and shape of sparse features differ: features_shape is {[num_rows, num_columns]}, but there are "
+            f"offsets for {offsets.shape[0] - 1} rows; the number of columns is {RANGES['num_features']} (in "
+            f"{archive.path}, features)",
+            hint=_HINT,
+        )
+    return sparse_arrays(offsets, columns, values, num_columns=num_columns), num_columns

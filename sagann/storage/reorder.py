@@ -48,7 +48,7 @@ def save_reordered(
             for name, tensor, pieces in _arrays(found, order)
         }
         known = manifest_of(found, arrays) if manifest is None else replace(manifest, arrays=arrays)
-        write_manifest(folder, replace(known, graph_names=found.graph_names, num_graphs=found.num_graphs))
+        write_manifest(folder, replace(known, graph_names=found.graph_names))
 
 
 def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable[Tensor]]]:
@@ -57,7 +57,6 @@ def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable
     number = torch.empty(graph.num_vertices, dtype=topology.indices.dtype)
     number[order] = torch.arange(graph.num_vertices, dtype=number.dtype)
     tensors = tensors_of(graph)
-    of_graphs = {"graph_ptr", *graph.graphs.arrays()}
     for name, tensor in tensors.items():
         if name in ("indptr", "features_indptr"):
             yield name, tensor, [tensor[:1], tensor.diff()[order].cumsum(0).to(tensor.dtype)]
@@ -68,7 +67,7 @@ def _arrays(graph: Graph, order: Tensor) -> Iterator[tuple[str, Tensor, Iterable
             yield name, tensor, _picked(tensor, _in_edges(topology, order, number, tensor))
         elif name in ("features_indices", "features_values"):
             yield name, tensor, _picked(tensor, _ranges(tensor, tensors["features_indptr"], order))
-        elif name in of_graphs:
+        elif name.startswith("graph_"):
             yield name, tensor, [tensor]
         else:
             pieces = order.split(max(1, _AT_ONCE_BYTES // max(1, tensor[:1].nbytes)))

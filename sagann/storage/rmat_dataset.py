@@ -73,13 +73,15 @@ def write_rmat(
         return numbers.integers(num_classes, size=count)
 
     shares = zip(SPLIT_NAMES, ((0, 0.6), (0.6, 0.8), (0.8, 1)), strict=True)
+    arrays = {"features": rows(_FEATURES, "float32", features, (num_features,))} if num_features else {}
+    if num_classes:
+        arrays["labels"] = rows(_LABELS, "int64", labels)
+        arrays |= {f"split_{name}": split(low, high) for name, (low, high) in shares}
     source = ImportSource(
         name=f"rmat-{num_vertices}-{num_edges}",
         description=f"R-MAT, seed {seed}",
         edges=Edges(ends=_edges(num_vertices, num_edges, seed, quadrants), num_edges=num_edges),
-        features=rows(_FEATURES, "float32", features, (num_features,)) if num_features else None,
-        labels=rows(_LABELS, "int64", labels) if num_classes else None,
-        splits={name: split(low, high) for name, (low, high) in shares} if num_classes else {},
+        arrays=arrays,
         num_vertices=num_vertices,
         num_classes=num_classes or None,
     )

@@ -26,6 +26,8 @@ from sagann.graph.checks import (
     numbered,
     wrong_form,
 )
+from sagann.graph.widths import id_dtype
+from sagann.storage.npy import dtype_name
 from sagann.storage.regular_file import reading
 
 Array = np.ndarray[Any, Any]
@@ -69,6 +71,15 @@ class Rows:
     def row_shape(self) -> tuple[int, ...]:
         """Shape of one row: () for labels, (F,) for features."""
         return self.shape[1:]
+
+    def mapped(self, change: Callable[[Array, Where], Array], *, unit: str = "row") -> Rows:
+        """Rows that are the result of ``change``, which gets the rows of a chunk, and their names for errors, with the word ``unit``."""
+
+        def chunks() -> Iterator[RowChunk]:
+            for chunk in self.chunks():
+                yield replace(chunk, rows=change(chunk.rows, numbered(self.file, unit, chunk.first_row)))
+
+        return replace(self, chunks=chunks)
 
 
 def array_rows(array: Array, file: str, store_as: str = "") -> Rows:
@@ -118,23 +129,19 @@ def as_labels(rows: Rows) -> Rows:
     is_single = rows.row_shape in ((), (1,))
     if len(rows.shape) not in (1, 2) or rows.dtype.kind not in ("iuf" if is_single else "iufb"):
         raise _refused(rows, "integers [num_vertices], or 0 and 1 [num_vertices, num_classes]")
-
-    def chunks() -> Iterator[RowChunk]:
-        for chunk in rows.chunks():
-            where = numbered(rows.file, "row", chunk.first_row)
-            if is_single:
-                yield replace(chunk, rows=_classes(chunk.rows.reshape(len(chunk.rows)), where))
-            else:
-                check_labels(chunk.rows, None, where=where, error=DatasetError)
-                yield replace(chunk, rows=chunk.rows.astype(np.uint8))
-
     if is_single:
-        return replace(rows, chunks=chunks, shape=rows.shape[:1], store_as="int64")
-    return replace(rows, chunks=chunks, store_as="uint8")
+        return replace(rows.mapped(_classes), shape=rows.shape[:1], store_as="int64")
+    return replace(rows.mapped(_sets_of_classes), store_as="uint8")
+
+
+def _sets_of_classes(values: Array, where: Where) -> Array:
+    check_labels(values, None, where=where, error=DatasetError)
+    return values.astype(np.uint8)
 
 
 def _classes(values: Array, where: Where) -> Array:
     """Labels as int64, -1 for NaN."""
+    values = values.reshape(len(values))
     problem, wrong, found = "", np.zeros(len(values), dtype=np.bool_), values
     if values.dtype.kind == "f":
         # In double precision, because 2**31 is beyond half precision.
@@ -159,12 +166,8 @@ def as_targets(rows: Rows) -> Rows:
         raise _refused(rows, "numbers [num_vertices], or [num_vertices, num_targets]")
     if rows.row_shape != (1,):
         return replace(rows, store_as="float32")
-
-    def chunks() -> Iterator[RowChunk]:
-        for chunk in rows.chunks():
-            yield replace(chunk, rows=chunk.rows.reshape(len(chunk.rows)))
-
-    return replace(rows, chunks=chunks, shape=rows.shape[:1], store_as="float32")
+    column = rows.mapped(lambda values, _: values.reshape(len(values)))
+    return replace(column, shape=rows.shape[:1], store_as="float32")
 
 
 _KINDS = {"b": "booleans", "iu": "integers", "fiub": "numbers"}
@@ -177,8 +180,18 @@ def as_vector(rows: Rows, kinds: str, store_as: str) -> Rows:
     return replace(rows, store_as=store_as)
 
 
+def sparse_arrays(offsets: Rows, columns: Rows, values: Rows, *, num_columns: int) -> dict[str, Rows]:
+    """Sparse features in CSR order, as arrays of a dataset: float32 values, and the narrowest integers that hold offsets and columns."""
+    ids = dtype_name(id_dtype(max(columns.shape[0], num_columns)))
+    return {
+        "features_indptr": replace(offsets, store_as=ids),
+        "features_indices": replace(columns, store_as=ids),
+        "features_values": replace(values, store_as="float32"),
+    }
+
+
 def masks_of(split_ids: Mapping[str, Sequence[Rows]], num_vertices: int) -> dict[str, Rows]:
-    """Masks, bool [num_vertices], from the integer ids [n] of each split."""
+    """Masks, bool [num_vertices], from the integer ids [n] of each split, by the names of their arrays."""
     require_memory(
         num_vertices * len(split_ids),
         where=f"{len(split_ids)} splits of {num_vertices} vertices",
@@ -192,7 +205,7 @@ def masks_of(split_ids: Mapping[str, Sequence[Rows]], num_vertices: int) -> dict
                 where = numbered(source.file, "row", chunk.first_row)
                 check_ids(chunk.rows, num_vertices, f"split '{name}': vertex", where=where, error=DatasetError)
                 mask[chunk.rows] = True
-        masks[name] = array_rows(mask, ", ".join(source.file for source in sources), "bool")
+        masks[f"split_{name}"] = array_rows(mask, ", ".join(source.file for source in sources), "bool")
     return masks
 
 

@@ -12,13 +12,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numba import types
+from torch import Tensor
 
+from sagann.graph.rows import as_bytes
 from sagann.jit import compiled
-from sagann.storage.positioned import READ_BYTES, CutShort, read_bytes
+from sagann.storage.positioned import read_bytes
 from sagann.storage.row_copies import copy_row
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+READ_BYTES = 1 << 20
+"Largest number of bytes in one read of rows, unless a single row is larger."
 GAP_BYTES = 1 << 14
 "Largest gap between two rows that are read together, in bytes."
 AHEAD = 64
@@ -39,7 +43,24 @@ class Reads:
     "Number of bytes that were read, with the gaps between rows that were read together."
 
 
-def read_scattered(file: int, offset: int, ids: Array, target: Array, places: Array, cut_short: CutShort) -> Reads:
+def read_rows(file: int, offset: int, rows: Tensor, into: Tensor) -> Tensor:
+    """Read rows of a tensor in a file.
+
+    Args:
+        file: descriptor of the file.
+        offset: position of the tensor's first byte in the file.
+        rows: integer [m], in any order.
+        into: contiguous [m, ...]; receives the rows, and is returned.
+
+    References:
+        Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2: the filter that selects useful vertices in the host's memory.
+    """
+    if into.numel():
+        read_scattered(file, offset, rows.numpy().astype(np.int64), as_bytes(into), np.arange(len(rows)))
+    return into
+
+
+def read_scattered(file: int, offset: int, ids: Array, target: Array, places: Array) -> Reads:
     """Read rows of a tensor in a file into rows of memory.
 
     Args:
@@ -48,8 +69,8 @@ def read_scattered(file: int, offset: int, ids: Array, target: Array, places: Ar
         ids: int64 [n], the rows to read, in any order; rows may repeat.
         target: uint8 [m, bytes of a row], contiguous.
         places: int64 [n]: row of ``target`` that receives each row.
-        cut_short: makes the error for a file that ends too early.
     Raises:
+        DatasetError: the file ends too early.
         OSError: the system cannot read the file.
     """
     row_bytes = target.shape[1]
@@ -64,14 +85,9 @@ def read_scattered(file: int, offset: int, ids: Array, target: Array, places: Ar
     while done < num_reads:
         done = _read(file, offset, ids, target, places, ends, done, piece)
         if done < num_reads:
-            # This reads the bytes that the compiled loop could not read, or raises the error with the reason.
-            first = int(ends[done - 1]) if done else 0
-            last = int(ends[done])
-            begin, end = int(ids[first]), int(ids[last - 1]) + 1
-            read_bytes(file, piece[: (end - begin) * row_bytes].data, offset + begin * row_bytes, cut_short)
-            found = piece[: (end - begin) * row_bytes].reshape(end - begin, row_bytes)
-            target[places[first:last]] = found[ids[first:last] - begin]
-            done += 1
+            # This raises the error with the reason; a read that was only interrupted is made again.
+            begin, end = int(ids[ends[done - 1] if done else 0]), int(ids[ends[done] - 1]) + 1
+            read_bytes(file, piece[: (end - begin) * row_bytes].data, offset + begin * row_bytes)
     return Reads(num_reads=num_reads, num_bytes=num_rows * row_bytes)
 
 

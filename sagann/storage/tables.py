@@ -7,7 +7,6 @@ is refused, except in a column of labels.
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import os
 import re
@@ -133,7 +132,7 @@ class CsvTable(Table):
             raise DatasetError(
                 f"separator is not one character: {separator!r} (in {path})", hint="Pass ',' or '\\t'."
             )
-        with reading(self.path):
+        with reading(self.path, pa.ArrowException):
             first, begin, end, row = self._first_row()
         places = [str(place) for place in range(len(first))]
         self.may_be_numbered = header is None and len(first) > 2 and [field.strip() for field in first] == places
@@ -176,8 +175,7 @@ class CsvTable(Table):
                 raise
 
     def _read(self, types: Mapping[str, Any], *, use_threads: bool) -> Iterator[Any]:
-        with pa.input_stream(str(self.path), compression="gzip" if self.path.suffix == ".gz" else None) as file:
-            file.read(self._begin)
+        with self._open(self._begin) as file:
             yield from pyarrow.csv.open_csv(
                 file,
                 read_options=pyarrow.csv.ReadOptions(
@@ -199,8 +197,11 @@ class CsvTable(Table):
                 column = "" if found[1] is None else f"{quoted(self.names[int(found[1])])}: "
                 raise self.bad_row(self.first_row + int(found[2]) - 1, f"{column}{found[3]:.200}") from error
 
-    def _open(self) -> Any:
-        return gzip.open(self.path) if self.path.suffix == ".gz" else self.path.open("rb")
+    def _open(self, begin: int = 0) -> Any:
+        """The bytes of the file from a position on, decompressed."""
+        file = pa.input_stream(str(self.path), compression="gzip" if self.path.suffix == ".gz" else None)
+        file.read(begin)
+        return file
 
     def _first_row(self) -> tuple[list[str], int, int, int]:
         """Fields of the first row behind empty lines and comments; where it begins and ends in the file, and its number."""
@@ -226,10 +227,8 @@ class CsvTable(Table):
     def _refuse_gaps(self) -> None:
         """Refuse an empty line of a single column: the rows after it would move up."""
         row, is_gap = self.first_row, False
-        data = self._open()
-        data.seek(self._begin)
         # As text, because a line may end with CR alone.
-        with io.TextIOWrapper(data, encoding="latin-1") as file:
+        with io.TextIOWrapper(self._open(self._begin), encoding="latin-1") as file:
             for line in file:
                 if line.isspace():
                     is_gap = True

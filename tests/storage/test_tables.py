@@ -14,8 +14,9 @@ import pytest
 
 from sagann.errors import DatasetError
 from sagann.storage import read_npz, tables
+from sagann.storage.rows import open_rows
 from sagann.storage.tables import CsvTable, ParquetTable, column_name, open_table
-from sagann.storage.vertex_files import open_features
+from sagann.storage.vertex_files import open_array
 
 
 def written(folder: Path, text: str, *, packed: bool = False) -> Path:
@@ -126,7 +127,7 @@ def test_a_column_without_a_name_is_chosen_by_nobody(tmp_path: Path, header: boo
     path = written(tmp_path, ",src,dst\n0,5,7\n1,6,8\n")
     table = CsvTable(path, header=header)
     assert [column_name(table, column) for column in (1, 2, "src", "dst")] == ["src", "dst", "src", "dst"]
-    for choose in (lambda: column_name(table, 0), lambda: open_features(path)):
+    for choose in (lambda: column_name(table, 0), lambda: open_array(path, "features")):
         with pytest.raises(DatasetError, match=r"a column has no name: '', 'src', 'dst' .*index=False"):
             choose()
 
@@ -134,8 +135,8 @@ def test_a_column_without_a_name_is_chosen_by_nobody(tmp_path: Path, header: boo
 def test_features_whose_columns_are_numbered_are_refused(tmp_path: Path) -> None:
     """pandas numbers columns without names, and the numbers would be taken for a vertex's features."""
     with pytest.raises(DatasetError, match=r"first row may be data or names: 0, 1, ..., 2 .*header=False"):
-        open_features(written(tmp_path, "0,1,2\n9,9,9\n8,8,8\n"))
-    (chunk,) = open_features(written(tmp_path, "0,1\n9,9\n")).chunks()
+        open_array(written(tmp_path, "0,1,2\n9,9,9\n8,8,8\n"), "features")
+    (chunk,) = open_array(written(tmp_path, "0,1\n9,9\n"), "features").chunks()
     assert chunk.rows.tolist() == [[0, 1], [9, 9]]
     assert not CsvTable(written(tmp_path, "0,1,2\n9,9,9\n"), header=False).may_be_numbered
 
@@ -145,7 +146,7 @@ def test_labels_of_rows_in_pandas_are_no_column(tmp_path: Path) -> None:
     columns = {"a": pa.array([0.5, 0.25]), "__index_level_0__": pa.array([7, 9])}
     pq.write_table(pa.table(columns), path)
     assert ParquetTable(path).names == ["a"]
-    (chunk,) = open_features(path).chunks()
+    (chunk,) = open_array(path, "features").chunks()
     assert chunk.rows.tolist() == [[0.5], [0.25]]
     pq.write_table(pa.table(columns).drop_columns("a"), path)
     with pytest.raises(DatasetError, match=r"table has no columns: 2 rows, and __index_level_0__ in them"):
@@ -172,7 +173,7 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("name", "read"),
-    [("g.npz", read_npz), ("e.csv", open_table), ("e.parquet", open_table), ("f.npy", open_features)],
+    [("g.npz", read_npz), ("e.csv", open_table), ("e.parquet", open_table), ("f.npy", open_rows)],
 )
 def test_a_missing_file_a_folder_and_a_pipe_are_named(
     tmp_path: Path, name: str, read: Callable[[Path], object]

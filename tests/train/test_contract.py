@@ -113,7 +113,7 @@ def changed_graphs():
     yield "split_test", replace(graph, splits=splits)
     yield "features", replace(graph, features=graph.features.double())
     weighted = graph.topology.with_edge_data(weight=torch.ones(540))
-    yield "edge data 'weight'", graph.with_topology(weighted)
+    yield "edge_weight", graph.with_topology(weighted)
     yield "indices", graph.with_topology(type(graph.topology)(
         indptr=graph.topology.indptr, indices=graph.topology.indices.roll(1), num_src=90
     ))  # fmt: skip

@@ -28,7 +28,8 @@ from sagann.kernels.memory import SMALLEST_BYTES
 from sagann.kernels.packed import Layout
 from sagann.plan.steps import Block
 from sagann.storage.file_cache import is_cached
-from sagann.storage.positioned import read_bytes, read_rows, write_bytes
+from sagann.storage.positioned import read_bytes, write_bytes
+from sagann.storage.scattered import read_rows
 
 
 class SpillError(SagannError, OSError):
@@ -131,7 +132,7 @@ class DiskHost:
         region = self._regions[block]
         memory = region.layout.allocate()
         with self._used("read") as file:
-            read_bytes(file, memory.numpy().data, region.offset, OSError)
+            read_bytes(file, memory.numpy().data, region.offset)
         return region.layout.views(memory)
 
     def is_at_hand(self, block: Block) -> bool:
@@ -148,14 +149,14 @@ class DiskHost:
         tensors = picked.views(picked.allocate())
         with self._used("read") as file:
             for name, tensor in tensors.items():
-                read_rows(file, region.offset + region.layout.offset(name), rows, tensor, OSError)
+                read_rows(file, region.offset + region.layout.offset(name), rows, tensor)
         return tensors
 
     def get_rows(self, block: Block, at: slice, into: Tensor) -> None:
         """Read consecutive rows of a block of one tensor."""
         row_bytes = into.nbytes // max(1, len(into))
         with self._used("read") as file:
-            read_bytes(file, flat_bytes(into).data, self._regions[block].offset + at.start * row_bytes, OSError)
+            read_bytes(file, flat_bytes(into).data, self._regions[block].offset + at.start * row_bytes)
 
     def close(self) -> None:
         """Forget all blocks; the file vanishes. No thread may read or write."""

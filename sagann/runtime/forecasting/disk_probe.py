@@ -104,4 +104,4 @@ def _read(file: int, num_bytes: int, into: memoryview) -> None:
     """Read piece by piece into ``into``, which begins anew at its end."""
     for offset in range(0, num_bytes, _PIECE_BYTES):
         at = offset % len(into)
-        read_bytes(file, into[at : at + _PIECE_BYTES], offset, OSError)
+        read_bytes(file, into[at : at + _PIECE_BYTES], offset)

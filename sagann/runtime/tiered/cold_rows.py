@@ -14,7 +14,6 @@ from sagann.graph.large_arrays import made_by
 from sagann.graph.rows import as_bytes
 from sagann.storage.file_cache import is_cached
 from sagann.storage.mapped import MappedRows, positioned
-from sagann.storage.npy import cut_short
 from sagann.storage.scattered import Array, Reads, read_scattered
 
 
@@ -57,7 +56,7 @@ class FileRows:
             DatasetError: the file ends too early, or cannot be read.
         """
         try:
-            return read_scattered(self._file, self._offset, ids, target, places, self._cut_short)
+            return read_scattered(self._file, self._offset, ids, target, places)
         except OSError as error:
             raise DatasetError(
                 f"features cannot be read: {error.strerror or str(error)} (in {self._path})",
@@ -79,9 +78,6 @@ class FileRows:
         if not was_cached:
             os.posix_fadvise(self._file, offset, num_bytes, os.POSIX_FADV_DONTNEED)
         return reads
-
-    def _cut_short(self, value: str) -> DatasetError:
-        return cut_short(self._path, value)
 
 
 class StoreRows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from sagann.runtime.blocks.host import Host, RamHost
 from sagann.runtime.blocks.spill import DiskHost
 from sagann.runtime.device.hosts import PinnedHost, StagedHost
 from sagann.runtime.device.pinned import PinnedPool
-from sagann.storage.positioned import GAP_BYTES
 from tests.runtime.device.late_streams import LateStreams
 
 AT = Block("value", "x", 0)
@@ -35,8 +33,8 @@ def test_hosts_pick_the_rows_asked_for(
     dtype: torch.dtype, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A piece of a file has a few rows only.
-    monkeypatch.setattr("sagann.storage.positioned.GAP_BYTES", 4096)
-    monkeypatch.setattr("sagann.storage.positioned.READ_BYTES", 3 * 4096)
+    monkeypatch.setattr("sagann.storage.scattered.GAP_BYTES", 4096)
+    monkeypatch.setattr("sagann.storage.scattered.READ_BYTES", 3 * 4096)
     rows = torch.tensor(ROWS[name], dtype=torch.int32)
     wide = torch.arange(500 * 300).reshape(500, 3, 100).to(dtype)
     tensors = {"wide": wide, "strided": wide[:, :, ::2], "scalar": wide[:, 0, 1], "empty": wide[:, :, :0]}
@@ -77,25 +75,6 @@ def test_blocks_are_put_and_read_by_rows_in_any_order(
         host.put(AT, {"": wide})
         assert torch.equal(host.get(AT)[""], wide)
         host.close()
-
-
-def test_little_more_than_the_rows_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    host = DiskHost(tmp_path)
-    tensor = torch.randn(200, GAP_BYTES // 16)
-    host.put(AT, {"": tensor})
-    read: list[int] = []
-    preadv = os.preadv
-
-    def counted(file: int, buffers: list[memoryview], offset: int) -> int:
-        read.append(preadv(file, buffers, offset))
-        return read[-1]
-
-    monkeypatch.setattr(os, "preadv", counted)
-    # A gap has four rows: those that three others lie between are read together.
-    for rows, calls, num_rows in (([0, 4, 8], 1, 9), ([0, 5, 10], 3, 3), ([10, 11, 199], 2, 3)):
-        read.clear()
-        assert torch.equal(host.pick(AT, torch.tensor(rows))[""], tensor[rows])
-        assert (len(read), sum(read)) == (calls, num_rows * GAP_BYTES // 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import torch
 
 from sagann.runtime.tiered import TieredFeatures
+from sagann.storage.npy import ArraySpec, map_npy
 from tests.runtime.memory_driver import Watch
 
 WIDTH, BATCH, NUM_BATCHES, EVERY = 128, 20_000, 5, 1000
@@ -20,7 +22,7 @@ def main() -> None:
     """Read random batches, some of them a second time, and compare the rows."""
     torch.set_num_threads(1)
     path, cache, hot, num_rows = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-    features = torch.from_file(path, shared=False, size=num_rows * WIDTH).view(num_rows, WIDTH)
+    features = map_npy(Path(path), ArraySpec(dtype="float32", shape=(num_rows, WIDTH), crc32=()))
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randint(num_rows, (BATCH,), generator=generator) for _ in range(NUM_BATCHES)]
     for batch in batches:

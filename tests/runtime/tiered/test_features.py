@@ -21,7 +21,7 @@ from sagann.graph.feature_store import feature_store
 from sagann.graph.rows import csr_tensor, flat_bytes
 from sagann.runtime.tiered import TieredFeatures
 from sagann.sampling import NeighborSampler, seed_batches
-from sagann.storage.npy import map_npy, write_npy
+from sagann.storage.npy import map_npy, npy_header, write_npy
 from sagann.tiering import CACHES
 from tests.runtime.tiered.budget_driver import EVERY, WIDTH
 from tests.stores import ComputedRows
@@ -42,13 +42,6 @@ def dataset_array(folder: Path, tensor: Tensor) -> Tensor:
     return map_npy(folder / "features.npy", write_npy(folder / "features.npy", tensor))
 
 
-def plain_file(folder: Path, tensor: Tensor) -> Tensor:
-    """A tensor that is mapped from a file without a header or checksums."""
-    flat_bytes(tensor).tofile(folder / "features.bin")
-    mapped = torch.from_file(str(folder / "features.bin"), shared=False, size=tensor.numel(), dtype=tensor.dtype)
-    return mapped.view(tensor.shape)
-
-
 def same(found: Tensor, expected: Tensor) -> bool:
     return (
         found.dtype == expected.dtype
@@ -64,7 +57,7 @@ def batches_of(count: int, size: int = 200) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("cache", CACHE_NAMES)
-@pytest.mark.parametrize("where", [dataset_array, plain_file, lambda _, tensor: tensor])
+@pytest.mark.parametrize("where", [dataset_array, lambda _, tensor: tensor])
 @pytest.mark.parametrize(
     ("dtype", "row_shape"),
     [
@@ -225,32 +218,27 @@ def test_rows_in_the_order_of_their_ids_need_no_table_by_row() -> None:
 
 def test_a_file_that_is_cut_ends_the_read_with_its_name(tmp_path: Path) -> None:
     features = bits(torch.float32, (16,))
-    for where in (dataset_array, plain_file):
-        mapped = where(tmp_path, features)
-        store = TieredFeatures(mapped, hot=0.1, cache="s3-fifo", hottest=torch.arange(100))
-        path = next(path for path in tmp_path.iterdir() if path.stat().st_size)
-        os.truncate(path, path.stat().st_size - 1)
-        with pytest.raises(
-            DatasetError, match=rf"array file has become shorter: .*1 more are needed \(in .*{path.name}\)"
-        ):
-            store.rows(torch.tensor([996]))
-        path.unlink()
+    store = TieredFeatures(dataset_array(tmp_path, features), hot=0.1, cache="s3-fifo", hottest=torch.arange(100))
+    path = tmp_path / "features.npy"
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(DatasetError, match=r"file has become shorter: .*1 more are needed \(in .*features\.npy\)"):
+        store.rows(torch.tensor([996]))
 
 
 def test_a_file_that_is_replaced_or_removed_stays_what_it_was(tmp_path: Path) -> None:
     features = bits(torch.float32, (16,))
-    store = TieredFeatures(plain_file(tmp_path, features), hot=0.1)
+    store = TieredFeatures(dataset_array(tmp_path, features), hot=0.1)
     (tmp_path / "other").write_bytes(b"other rows")
-    os.replace(tmp_path / "other", tmp_path / "features.bin")
+    os.replace(tmp_path / "other", tmp_path / "features.npy")
     assert same(store.rows(torch.arange(NUM_ROWS)), features)
-    (tmp_path / "features.bin").unlink()
+    (tmp_path / "features.npy").unlink()
     assert same(store.rows(torch.arange(NUM_ROWS)), features)
 
 
 def test_a_read_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     features = bits(torch.float32, (16,))
     for cache in CACHE_NAMES:
-        store = TieredFeatures(plain_file(tmp_path, features), hot=0.1, cache=cache, hottest=torch.arange(99))
+        store = TieredFeatures(dataset_array(tmp_path, features), hot=0.1, cache=cache, hottest=torch.arange(99))
         ids = torch.arange(50, 300)
         announcement = store.announce(ids)
 
@@ -260,7 +248,7 @@ def test_a_read_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: py
         with monkeypatch.context() as patched:
             patched.setattr("sagann.runtime.tiered.cold_rows.read_scattered", fail)
             with pytest.raises(
-                DatasetError, match=r"features cannot be read: Input/output error \(in .*features.bin\)"
+                DatasetError, match=r"features cannot be read: Input/output error \(in .*features\.npy\)"
             ):
                 store.rows_of(announcement)
         for _ in range(3):
@@ -268,7 +256,7 @@ def test_a_read_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: py
 
 
 def test_files_are_closed_with_the_store(tmp_path: Path) -> None:
-    mapped = plain_file(tmp_path, bits(torch.float32, (16,)))
+    mapped = dataset_array(tmp_path, bits(torch.float32, (16,)))
     TieredFeatures(mapped, hot=0.1)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
@@ -332,13 +320,15 @@ def test_four_times_the_memory_limit_is_read_through_a_tenth(
 ) -> None:
     limit_bytes, row_bytes = 600 << 20, 4 * WIDTH
     num_rows = 4 * limit_bytes // row_bytes
-    path = tmp_path / "features.bin"
+    path = tmp_path / "features.npy"
     rows = np.arange(0, num_rows, EVERY)
+    header = npy_header("float32", (num_rows, WIDTH))
     with path.open("wb") as file:
+        os.pwrite(file.fileno(), header, 0)
         # The file has holes, which are read like data.
         for row in rows.tolist():
-            os.pwrite(file.fileno(), np.full(WIDTH, row, np.float32).tobytes(), row * row_bytes)
-        os.ftruncate(file.fileno(), num_rows * row_bytes)
+            os.pwrite(file.fileno(), np.full(WIDTH, row, np.float32).tobytes(), len(header) + row * row_bytes)
+        os.ftruncate(file.fileno(), len(header) + num_rows * row_bytes)
     command = [sys.executable, "-m", "tests.runtime.tiered.budget_driver", str(path), cache, "10%", str(num_rows)]
     ended = subprocess.run([*limited(limit_bytes), *command], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
