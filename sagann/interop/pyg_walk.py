@@ -34,7 +34,7 @@ from sagann.interop.pyg_rows import (
     row_dim,
     sources_read,
 )
-from sagann.saga.engine import NotesInputs, current_engine, using_engine
+from sagann.saga.engine import current_engine, using_engine
 
 DEGREE_WEIGHTS = "gcn_weight"
 "Edge data with the weights by degree."
@@ -275,9 +275,8 @@ class _Forward(_Routed):
         if edges is not None:
             given = self.__signature__.bind(*args, **kwargs)
             name, x = next(iter(given.arguments.items()))
-            engine = current_engine()
-            if isinstance(engine, NotesInputs) and _tensors(x):
-                engine.note_input(_tensors(x)[0])
+            for rows in _tensors(x)[:1]:
+                current_engine().note_input(rows)
             given.arguments[name] = edges.walk.input_of(self.conv, x)
             args, kwargs = given.args, given.kwargs
         return type(self.conv).forward(self.shadow, *args, **kwargs)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -32,7 +32,7 @@ EdgeData = Mapping[str, Tensor]
 "Edge data [num_edges, ...] by name; a single tensor has the empty name."
 
 
-class Engine(Protocol):
+class Engine:
     """Runs layers on checked input."""
 
     def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
@@ -46,27 +46,17 @@ class Engine(Protocol):
         Returns:
             [num_dst, F'], differentiable.
         """
-        ...
-
-
-@runtime_checkable
-class MapsFeatures(Protocol):
-    """An engine that can have linear maps read features as they lie."""
+        raise NotImplementedError
 
     def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
         """Whether linear maps are all that reads these features in the layer, so that they may stay sparse."""
-        ...
-
-
-@runtime_checkable
-class NotesInputs(Protocol):
-    """An engine that wants to know what layers are called with that are made of several, or of other things than a SAGA layer."""
+        return False
 
     def note_input(self, x: Tensor) -> None:
-        """Such a layer is called with these rows, and then runs its SAGA layers."""
+        """A layer that is made of several SAGA layers, or of other things, is called with these rows, and then runs them."""
 
 
-class NaiveEngine:
+class NaiveEngine(Engine):
     """One row per edge is materialised, and autograd sees every operator."""
 
     def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
