@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.interop.pyg_aggregations import aggregation_of
-from sagann.interop.pyg_rows import Arguments, Index, moved, parameters_in, row_dim, stored_in, without_one
+from sagann.interop.pyg_rows import Arguments, Index, Parameter, StoredRow, moved, row_dim, sources_in, without_one
 from sagann.saga import Edge, SagaLayer
 from sagann.saga.edge import scattered
 
@@ -135,7 +135,7 @@ class PygLayer(SagaLayer):
     ) -> None:
         super().__init__()
         self.conv = conv
-        owners = dict.fromkeys(name.rpartition(".")[0] for name in parameters_in(arguments))
+        owners = dict.fromkeys(each.name.rpartition(".")[0] for each in sources_in(arguments, Parameter))
         self.owners = nn.ModuleList(model.get_submodule(name) for name in owners)
         "Modules of the model that compute rows of edges."
         self._numbers = {name: number for number, name in enumerate(owners)}
@@ -160,7 +160,7 @@ class PygLayer(SagaLayer):
             if self.accumulator != "sum":
                 raise self._refused(f"a softmax, and then {self.accumulator}", "their sum")
             self.accumulator = "softmax"
-        self.edge_data = tuple(dict.fromkeys(stored_in(self.arguments))) or None  # type: ignore[misc]
+        self.edge_data = tuple(dict.fromkeys(each.name for each in sources_in(self.arguments, StoredRow))) or None  # type: ignore[misc]
 
     def apply_edge(self, edge: Edge) -> Any:
         """The messages; with a softmax, scores and messages without weights."""
