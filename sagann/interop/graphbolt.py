@@ -5,7 +5,6 @@ Graphs are homogeneous, with a vertex task. Files in torch's format are refused,
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from sagann.errors import DatasetError, MissingDependencyError, shown
-from sagann.free_space import require_memory
 from sagann.graph.checks import check_labels, numbered
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import Edges, edges_of_array
@@ -229,12 +227,6 @@ def _labels(known: list[tuple[Array, Rows]], num_vertices: int, num_classes: int
     if not known:
         return None
     first = known[0][1]
-    row_bytes = np.dtype(first.store_as).itemsize * max(1, math.prod(first.row_shape))
-    require_memory(
-        num_vertices * row_bytes,
-        where=f"labels of {num_vertices} vertices",
-        hint="Check the number of vertices that metadata.yaml states.",
-    )
     whole = np.full((num_vertices, *first.row_shape), 0 if first.row_shape else -1, dtype=first.store_as)
     for seeds, labels in known:
         if labels.row_shape != first.row_shape:
