@@ -28,7 +28,7 @@ from sagann.graph.topology import Topology
 from sagann.interop.pyg_aggregations import aggregation_of
 from sagann.interop.pyg_rows import Arguments, Index, Parameter, StoredRow, moved, row_dim, sources_in, without_one
 from sagann.saga import Edge, SagaLayer
-from sagann.saga.edge import scattered
+from sagann.saga.engine import edges_of
 
 
 class Call:
@@ -190,12 +190,7 @@ class PygLayer(SagaLayer):
     def _scores_on(self, example: tuple[Topology, Mapping[str, Tensor]]) -> list[Tensor]:
         """What softmax is called with on an example. Arguments with a row per edge that the message does not read are left out then."""
         topology, rows = example
-        edge = Edge(
-            src=scattered({name: each[topology.indices.long()] for name, each in rows.items()}),
-            dst=scattered({name: each[topology.edge_dst().long()] for name, each in rows.items()}),
-            data=topology.edge_data,
-            reader=type(self.conv).__name__,
-        )
+        edge = edges_of(topology, rows, topology.edge_data, type(self.conv).__name__)
         call = Call(self.conv, edge, self._parameter)
         message = call.message(self.arguments)
         self.message_shape = tuple(message.shape[1:])

@@ -19,7 +19,7 @@ from sagann.kernels.naive import gather_denominator
 from sagann.nn.layer_widths import require_counts, require_share, require_widths
 from sagann.nn.layers import glorot_linear
 from sagann.saga import Edge, SagaLayer
-from sagann.saga.edge import named, scattered
+from sagann.saga.edge import named
 
 
 class _Attention(SagaLayer):
@@ -250,8 +250,8 @@ def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str
             dst = destinations(topology, rows, edges)
             score, _ = layer.apply_edge(
                 Edge(
-                    src=scattered({name: each[topology.indices[edges]] for name, each in named(x).items()}),
-                    dst=scattered({name: each[dst] for name, each in named(x).items()}),
+                    src={name: each[topology.indices[edges]] for name, each in named(x).items()},
+                    dst={name: each[dst] for name, each in named(x).items()},
                     data={key: topology.edge_data[name][edges] for key, name in layer.edge_data_names().items()},
                     reader=f"layer {type(layer).__name__}",
                 )

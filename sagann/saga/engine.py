@@ -64,14 +64,19 @@ class NaiveEngine(Engine):
         rows = {name: each.dense() if isinstance(each, FeatureRows) else each for name, each in x.items()}
         layer.check_functions(rows, data)
         where = f"layer {type(layer).__name__}"
-        edge = Edge(
-            src={name: partial(_scatter_src, topology, each) for name, each in rows.items()},
-            dst={name: partial(naive.scatter_dst, topology, each) for name, each in rows.items()},
-            data=data,
-            reader=where,
-        )
+        edge = edges_of(topology, rows, data, where)
         accum = accumulate(topology, layer.accumulator, layer.apply_edge(edge), layer.max_degree, where)
         return layer.apply_vertex(unnamed({name: each[: topology.num_dst] for name, each in rows.items()}), accum)
+
+
+def edges_of(topology: Topology, rows: Mapping[str, Tensor], data: EdgeData, reader: str) -> Edge:
+    """All edges of a topology; rows of vertices [num_src, ...] are scattered when they are read."""
+    return Edge(
+        src={name: partial(_scatter_src, topology, each) for name, each in rows.items()},
+        dst={name: partial(naive.scatter_dst, topology, each) for name, each in rows.items()},
+        data=data,
+        reader=reader,
+    )
 
 
 def _scatter_src(topology: Topology, rows: Tensor) -> Tensor:
