@@ -36,7 +36,7 @@ class FirstRun:
     arguments: tuple[str, ...]
     "The arguments of the model that get edge data."
     example: Callable[..., Graph]
-    "Makes the vertices, for a number of them and a dtype like a tensor's."
+    "Makes the vertices; ``num_rows`` is their number, if another than :data:`NUM_ROWS`."
     twin: nn.Module
     "The copy of the model that has run."
     out: Any = None
@@ -53,15 +53,16 @@ def first_run(model: nn.Module, graph: Graph, *, of_graphs: bool) -> FirstRun:
     """
     offered, known = arguments_for(model, graph), parameters_of(model)
     needed = tuple(each for each in offered if each in known and known[each].default is Parameter.empty)
+    like = next((each for each in model.parameters() if each.is_floating_point()), torch.empty(0))
     failed: FirstRun | None = None
     for whole, arguments in itertools.product((False, True), dict.fromkeys([offered, needed])):
-        example = partial(example_of, graph, arguments, of_graphs=of_graphs, whole=whole)
+        example = partial(example_of, graph, arguments, of_graphs=of_graphs, whole=whole, like=like)
         twin = model
         try:
             twin = copy.deepcopy(model).eval()
             forget_edges(twin)
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                made = example(like=row_like(model))
+                made = example()
                 out = run_in_pyg(twin, arguments, made, rows_of(made))
             return FirstRun(arguments=arguments, example=example, twin=twin, out=out)
         except Exception as error:  # noqa: BLE001  (of any kind: it is raised where the model is read)
@@ -81,11 +82,6 @@ def arguments_for(model: nn.Module, graph: Graph) -> tuple[str, ...]:
     )
 
 
-def row_like(model: nn.Module) -> Tensor:
-    """A tensor of the dtype of a model's rows, on its device."""
-    return next((each for each in model.parameters() if each.is_floating_point()), torch.empty(0))
-
-
 def example_of(
     graph: Graph,
     arguments: Sequence[str],
@@ -95,8 +91,8 @@ def example_of(
     like: Tensor,
     num_rows: int = NUM_ROWS,
 ) -> Graph:
-    """Made-up vertices, and edges with edge data like those of a graph; features are 0 and 1 with ``whole``; several graphs in one with
-    ``of_graphs``."""
+    """Made-up vertices, with features of the dtype and on the device of ``like``, and edges with edge data like those of a graph; features are
+    0 and 1 with ``whole``; several graphs in one with ``of_graphs``."""
     generator = torch.Generator().manual_seed(0)
     # Every vertex but the last one has in-edges, some of them twice, and some a self-loop. Sources are numbered up to their destination and one
     # more, so that the first vertices but the last of these have all in-edges among them.
@@ -176,15 +172,13 @@ def are_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
     if len(found) != len(expected) or any(a.shape != b.shape for a, b in zip(found, expected, strict=True)):
         return False
 
-    def is_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    for part in (slice(0, 1), slice(1, None)):
         # Compared this way, no NaN is close.
-        largest = max((float(each.abs().max()) for each in expected if each.numel()), default=0.0)
-        return all(
-            bool(((a - b).abs() <= _TOLERANCES[a.dtype] * largest).all())
-            for a, b in zip(found, expected, strict=True)
-        )
-
-    return is_close(found[:1], expected[:1]) and is_close(found[1:], expected[1:])
+        largest = max((float(each.abs().max()) for each in expected[part] if each.numel()), default=0.0)
+        pairs = zip(found[part], expected[part], strict=True)
+        if not all(bool(((a - b).abs() <= _TOLERANCES[a.dtype] * largest).all()) for a, b in pairs):
+            return False
+    return True
 
 
 class WithoutDropout(TorchFunctionMode):

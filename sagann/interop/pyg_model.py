@@ -44,7 +44,6 @@ from sagann.interop.pyg_example import (
     arguments_for,
     block_of,
     first_run,
-    row_like,
     rows_of,
     run_in_pyg,
     undisturbed,
@@ -287,7 +286,7 @@ class PygModel(nn.Module):
         if any(map(is_lazy, self.model.parameters())):
             # Some parameters get their shapes in the first forward.
             self.model.load_state_dict(first.twin.state_dict())
-        example, mode = first.example(like=row_like(self.model)), self.training
+        example, mode = first.example(), self.training
         with undisturbed(self.model), using_engine(NaiveEngine()), _blaming(self.model, *_WITHOUT_EDGES):
             self.layers = self._layers_on(example)
             self.levels = tuple(range(len(self.layers)))
@@ -295,7 +294,7 @@ class PygModel(nn.Module):
             for training in (False, True):
                 self._compare(example, training=training)
             self.eval()
-            self._find_levels(first.example(like=row_like(self.model), num_rows=NUM_ROWS + len(self.layers)))
+            self._find_levels(first.example(num_rows=NUM_ROWS + len(self.layers)))
             self.train(mode)
 
     def _layers_on(self, example: Graph) -> nn.ModuleList:
