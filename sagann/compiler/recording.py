@@ -41,7 +41,7 @@ from sagann.compiler.whole_operators import WholeOperators
 from sagann.errors import InputError, LayerError, in_one_line
 from sagann.graph.topology import Topology
 from sagann.saga.batch_norms import batch_norms_over_rows
-from sagann.saga.engine import EdgeData, VertexRows, using_engine
+from sagann.saga.engine import EdgeData, Engine, VertexRows, using_engine
 from sagann.saga.layer import SagaLayer
 from sagann.saga.row_runs import sampled_rows
 from sagann.saga.widths import Widths
@@ -142,7 +142,7 @@ class _EdgeData:
     __eq__ = __ne__ = read
 
 
-class Recorder:
+class Recorder(Engine):
     """The engine of a trace: compiles each layer that is called, and leaves a node in its place."""
 
     def __init__(
@@ -249,7 +249,7 @@ class Recorder:
             ]
 
 
-class _Again:
+class _Again(Engine):
     """The engine of a second trace: the calls of the first one, in their order."""
 
     def __init__(self, recorder: Recorder) -> None:

@@ -37,7 +37,7 @@ from sagann.compiler.whole_operators import NotShown, WholeOperators
 from sagann.errors import LayerError, SagannError, in_one_line
 from sagann.kernels.accumulators import gathering
 from sagann.saga.accumulator import accum_of, values_of
-from sagann.saga.edge import Edge, named, scattered, unnamed
+from sagann.saga.edge import Edge, named, unnamed
 from sagann.saga.side_effects import taken_back, without_hooks
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ def _run(layer: SagaLayer, given: Mapping[LayerInput, Tensor]) -> Tensor:
     rows: dict[str, dict[str, Tensor]] = {"src": {}, "dst": {}, "edge": {}}
     for each, tensor in given.items():
         rows[each.end][each.key] = tensor
-    edge = Edge(src=scattered(rows["src"]), dst=scattered(rows["dst"]), data=rows["edge"], reader=where)
+    edge = Edge(src=rows["src"], dst=rows["dst"], data=rows["edge"], reader=where)
     with WholeOperators(), traced_batch_norms(layer, over_edges=True):
         output = layer.apply_edge(edge)
     try:

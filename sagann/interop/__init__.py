@@ -6,13 +6,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sagann.interop.graphbolt import import_graphbolt
-    from sagann.interop.named import load_dataset
-    from sagann.interop.ogb import import_ogb, read_ogb
-    from sagann.interop.pyg import from_pyg, to_pyg
-    from sagann.interop.pyg_file import import_pyg, read_pyg
-    from sagann.interop.pyg_model import from_pyg_model
-    from sagann.interop.scipy_sparse import from_scipy
+    from sagann.interop.graphbolt import import_graphbolt as import_graphbolt
+    from sagann.interop.named import load_dataset as load_dataset
+    from sagann.interop.ogb import import_ogb as import_ogb, read_ogb as read_ogb
+    from sagann.interop.pyg import from_pyg as from_pyg, to_pyg as to_pyg
+    from sagann.interop.pyg_file import import_pyg as import_pyg, read_pyg as read_pyg
+    from sagann.interop.pyg_model import from_pyg_model as from_pyg_model
+    from sagann.interop.scipy_sparse import from_scipy as from_scipy
+
 
 _HOMES = {
     "from_pyg": "sagann.interop.pyg",
@@ -27,18 +28,7 @@ _HOMES = {
     "to_pyg": "sagann.interop.pyg",
 }
 
-__all__ = [
-    "from_pyg",
-    "from_pyg_model",
-    "from_scipy",
-    "import_graphbolt",
-    "import_ogb",
-    "import_pyg",
-    "load_dataset",
-    "read_ogb",
-    "read_pyg",
-    "to_pyg",
-]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,17 +5,14 @@ Graphs are homogeneous, with a vertex task. Files in torch's format are refused,
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sagann.errors import DatasetError, MissingDependencyError, shown
-from sagann.free_space import require_memory
+from sagann.errors import DatasetError, MissingDependencyError, SagannError, in_one_line, shown
 from sagann.graph.checks import check_labels, numbered
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import Edges, edges_of_array
@@ -49,66 +46,59 @@ def import_graphbolt(
     """
     path = Path(source)
     path = path / "metadata.yaml" if path.is_dir() else path
-    meta = _Metadata(path=path, body=_read_yaml(path))
-    graph = meta.mapping(meta.body, "graph")
-    num_vertices = _only_nodes(meta, graph)
     options = options or ImportOptions()
-    answers, num_classes = _task(meta, num_vertices, options.num_classes)
-    import_dataset(
-        ImportSource(
-            name=_text(meta.body.get("dataset_name")) or path.parent.name,
-            description=f"GraphBolt folder {path.parent.name}",
-            edges=_edges(meta, graph),
-            arrays={**_features(meta), **answers},
-            num_vertices=num_vertices,
-            num_classes=num_classes,
-        ),
-        out,
-        options,
+    body = _read_yaml(path)
+    try:
+        found = _source(body, path.parent, options.num_classes)
+    except SagannError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        is_missing = isinstance(error, KeyError)
+        problem = f"{error} is missing" if is_missing else in_one_line(error).removeprefix("ValueError: ")
+        raise DatasetError(
+            f"metadata.yaml cannot be used: {problem} (in {path})",
+            hint="Follow GraphBolt's layout for on-disk datasets in the raw form, of a graph with vertices and edges of one kind each.",
+        ) from error
+    import_dataset(found, out, options)
+
+
+def _source(body: Mapping[str, Any], folder: Path, num_classes: int | None) -> ImportSource:
+    """What is imported. A body of another form fails in some way."""
+    (nodes, edges), features = (body["graph"][part] for part in ("nodes", "edges")), body.get("feature_data") or []
+    types = [item["type"] for item in (*nodes, *edges) if item.get("type") is not None]
+    if len(nodes) != 1 or len(edges) != 1 or types:
+        kinds = ", ".join(map(_text, types)) or f"{len(nodes)} kinds of vertices, and {len(edges)} of edges"
+        raise ValueError(f"a heterogeneous graph, with {kinds}")
+    num_vertices = _integer(nodes[0], "num", "num_vertices")
+    answers, stated = _task(body.get("tasks"), folder, num_vertices, num_classes)
+    return ImportSource(
+        name=_text(body.get("dataset_name")) or folder.name,
+        description=f"GraphBolt folder {folder.name}",
+        edges=_edges(edges[0], features, folder),
+        arrays={**_features(features, folder), **answers},
+        num_vertices=num_vertices,
+        num_classes=stated,
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Metadata:
-    path: Path
-    body: Mapping[str, Any]
+def _integer(item: Mapping[str, Any], key: str, what: str) -> int:
+    try:
+        return as_integer(item[key], what)
+    except TypeError as error:
+        raise ValueError(f"'{key}': {error}") from error
 
-    def mapping(self, parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-        value = parent.get(key)
-        if not isinstance(value, dict):
-            raise self.wrong(f"'{key}' is missing or not a mapping")
-        return value
 
-    def items(self, parent: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-        value = parent.get(key) or []
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise self.wrong(f"'{key}' is not a list of mappings")
-        return value
-
-    def integer(self, item: Mapping[str, Any], key: str, what: str) -> int:
-        try:
-            return as_integer(item.get(key), what)
-        except TypeError as error:
-            raise self.wrong(f"'{key}': {error}") from error
-
-    def file(self, item: Mapping[str, Any], kinds: tuple[str, ...] = ("numpy",)) -> Path:
-        kind, name = item.get("format"), item.get("path")
-        if kind not in kinds or not isinstance(name, str):
-            raise DatasetError(
-                f"file format not supported: format {shown(kind)} of {shown(name)}, expected "
-                f"{' or '.join(kinds)} (in {self.path})",
-                hint="Save the array with numpy.save; files in torch's format may run code, so they are not opened.",
-            )
-        return self.path.parent / name
-
-    def wrong(self, problem: str) -> DatasetError:
-        return DatasetError(
-            f"metadata.yaml cannot be used: {problem} (in {self.path})",
-            hint="Follow GraphBolt's layout for on-disk datasets in the raw form, of a graph with vertices and edges of one kind each.",
+def _file(item: Mapping[str, Any], folder: Path, kinds: tuple[str, ...] = ("numpy",)) -> Path:
+    if item["format"] not in kinds:
+        raise DatasetError(
+            f"file format not supported: format {shown(item['format'])} of {shown(item['path'])}, expected "
+            f"{' or '.join(kinds)} (in {folder / 'metadata.yaml'})",
+            hint="Save the array with numpy.save; files in torch's format may run code, so they are not opened.",
         )
+    return folder / item["path"]
 
 
-def _read_yaml(path: Path) -> Mapping[str, Any]:
+def _read_yaml(path: Path) -> Any:
     try:
         import yaml
     except ImportError as error:
@@ -117,10 +107,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
         reading(path, yaml.YAMLError, hint="Correct the file; it must be YAML."),
         path.open("rb") as file,
     ):
-        body = yaml.safe_load(file)
-    if not isinstance(body, dict):
-        raise _Metadata(path=path, body={}).wrong("it is not a mapping")
-    return body
+        return yaml.safe_load(file)
 
 
 def _text(value: object) -> str:
@@ -128,84 +115,70 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else "" if value is None else shown(value)
 
 
-def _only_nodes(meta: _Metadata, graph: Mapping[str, Any]) -> int:
-    nodes, edges = meta.items(graph, "nodes"), meta.items(graph, "edges")
-    types = [item.get("type") for item in (*nodes, *edges) if item.get("type") is not None]
-    if len(nodes) > 1 or len(edges) > 1 or types:
-        raise meta.wrong(f"a heterogeneous graph, with {', '.join(map(_text, types)) or 'several types'}")
-    if len(nodes) != 1 or len(edges) != 1:
-        raise meta.wrong("'graph' needs one entry under 'nodes' and one under 'edges'")
-    return meta.integer(nodes[0], "num", "num_vertices")
-
-
-def _edges(meta: _Metadata, graph: Mapping[str, Any]) -> Edges:
+def _edges(item: Mapping[str, Any], features: list[Mapping[str, Any]], folder: Path) -> Edges:
     data: dict[str, Rows] = {}
-    for feature in meta.items(meta.body, "feature_data"):
-        if feature.get("domain") == "edge":
-            file, name = meta.file(feature), _text(feature.get("name"))
+    for feature in features:
+        if feature["domain"] == "edge":
+            file, name = _file(feature, folder), _text(feature["name"])
             if not SAFE_NAME.fullmatch(name):
-                raise meta.wrong(
+                raise ValueError(
                     f"edge feature {shown(name)} has a name not made of letters, digits and underscores"
                 )
             array = map_array(file)
             if array.dtype.kind not in "fiu" or array.ndim == 0:
-                raise meta.wrong(f"edge feature '{name}' is not an array of numbers")
+                raise ValueError(f"edge feature '{name}' is not an array of numbers")
             if name == "type" and (array.dtype.kind == "f" or array.ndim != 1):
-                raise meta.wrong(f"edge feature 'type' is {array.dtype} {list(array.shape)}, expected integers [E]")
+                raise ValueError(f"edge feature 'type' is {array.dtype} {list(array.shape)}, expected integers [E]")
             dtype = "int64" if name == "type" else array.dtype.name
             data[name] = array_rows(array, str(file), dtype if dtype in ("int32", "int64", *FLOATS) else "float32")
-    path = meta.file(meta.items(graph, "edges")[0], ("csv", "numpy"))
+    path = _file(item, folder, ("csv", "numpy"))
     if path.suffix != ".npy":
         table = CsvTable(path, header=False)
         if len(table.names) < 2:
-            raise meta.wrong(f"{path.name} has one column, expected source and destination separated by a comma")
+            raise ValueError(f"{path.name} has one column, expected source and destination separated by a comma")
         return Edges(ends=table_edges(table, table.names[:2]), num_edges=table.estimate_rows(), data=data)
     array = map_array(path)
     if array.ndim != 2 or array.shape[0] != 2 or array.dtype.kind not in "iu":
-        raise meta.wrong(f"{path.name} is {array.dtype} {list(array.shape)}, expected integers [2, num_edges]")
+        raise ValueError(f"{path.name} is {array.dtype} {list(array.shape)}, expected integers [2, num_edges]")
     return Edges(ends=edges_of_array(array, str(path)), num_edges=array.shape[1], data=data)
 
 
-def _features(meta: _Metadata) -> dict[str, Rows]:
-    items = [item for item in meta.items(meta.body, "feature_data") if item.get("domain") == "node"]
+def _features(features: list[Mapping[str, Any]], folder: Path) -> dict[str, Rows]:
+    items = [item for item in features if item["domain"] == "node"]
     if not items:
         return {}
-    named = [item for item in items if item.get("name") == "feat"] or (items if len(items) == 1 else [])
+    named = [item for item in items if item["name"] == "feat"] or (items if len(items) == 1 else [])
     if not named:
-        names = ", ".join(_text(item.get("name")) for item in items)
-        raise meta.wrong(f"several vertex features and none named 'feat': {names}")
-    return {"features": open_array(meta.file(named[0]), "features")}
+        names = ", ".join(_text(item["name"]) for item in items)
+        raise ValueError(f"several vertex features and none named 'feat': {names}")
+    return {"features": open_array(_file(named[0], folder), "features")}
 
 
-def _task(meta: _Metadata, num_vertices: int, num_classes: int | None) -> tuple[dict[str, Rows], int | None]:
+def _task(
+    tasks: list[Mapping[str, Any]] | None, folder: Path, num_vertices: int, num_classes: int | None
+) -> tuple[dict[str, Rows], int | None]:
     """Labels of all vertices and masks of the splits, and the number of classes that the first task states."""
-    tasks = meta.items(meta.body, "tasks")
     if not tasks:
         return {}, None
     task = tasks[0]
     ids: dict[str, list[Rows]] = {}
     known: list[tuple[Array, Rows]] = []
     for split, key in _SETS.items():
-        for part in meta.items(task, key):
-            data = meta.items(part, "data")
-            by_name = {
-                _text(item.get("name")) or ("seeds", "labels")[min(at, 1)]: item for at, item in enumerate(data)
-            }
-            seeds_item = by_name.get("seeds") or by_name.get("seed_nodes")
-            if seeds_item is None:
-                raise meta.wrong(f"'{key}' of the task has no seeds")
-            file = meta.file(seeds_item)
+        for part in task.get(key) or []:
+            data = enumerate(part["data"])
+            by_name = {_text(item.get("name")) or ("seeds", "labels")[min(at, 1)]: item for at, item in data}
+            file = _file(by_name["seeds" if "seeds" in by_name else "seed_nodes"], folder)
             seeds = np.asarray(map_array(file))
             if seeds.ndim != 1 or seeds.dtype.kind not in "iu":
-                raise meta.wrong(
+                raise ValueError(
                     f"seeds of '{key}' are {seeds.dtype} {list(seeds.shape)}; only vertex tasks are known"
                 )
             seeds = seeds.astype(np.int64)
             ids.setdefault(split, []).append(array_rows(seeds, str(file)))
             if "labels" in by_name:
-                known.append((seeds, _labels_of(seeds, meta.file(by_name["labels"]))))
+                known.append((seeds, _labels_of(seeds, _file(by_name["labels"], folder))))
     answers = masks_of(ids, num_vertices)
-    classes = None if task.get("num_classes") is None else meta.integer(task, "num_classes", "num_classes")
+    classes = None if task.get("num_classes") is None else _integer(task, "num_classes", "num_classes")
     if known:
         answers["labels"] = _labels(known, num_vertices, classes if num_classes is None else num_classes)
     return answers, classes
@@ -224,12 +197,6 @@ def _labels_of(seeds: Array, file: Path) -> Rows:
 def _labels(known: list[tuple[Array, Rows]], num_vertices: int, num_classes: int | None) -> Rows:
     """Labels of all vertices: those of the seeds, and for any other vertex -1 or a row of zeros."""
     first = known[0][1]
-    row_bytes = np.dtype(first.store_as).itemsize * max(1, math.prod(first.row_shape))
-    require_memory(
-        num_vertices * row_bytes,
-        where=f"labels of {num_vertices} vertices",
-        hint="Check the number of vertices that metadata.yaml states.",
-    )
     whole = np.full((num_vertices, *first.row_shape), 0 if first.row_shape else -1, dtype=first.store_as)
     for seeds, labels in known:
         if labels.row_shape != first.row_shape:

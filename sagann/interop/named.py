@@ -196,15 +196,12 @@ def _not_found(name: str, roots: Sequence[Path], known: Sequence[str]) -> Datase
 
 def _how_to_fetch(name: str, root: Path) -> str:
     """The line of PyG or OGB that fetches a dataset below ``root``; an empty text where it is not known."""
+    lines = {
+        each: f"PyG: torch_geometric.datasets.{kind}({str(root)!r}, {each!r})"
+        for kind, names in _OF_PYG.items()
+        for each in names
+    }
+    lines |= {each: f"PyG: torch_geometric.datasets.{each}({str(root / each)!r})" for each in _ALONE_OF_PYG}
+    lines |= {each: f"OGB: ogb.nodeproppred.NodePropPredDataset({each!r}, root={str(root)!r})" for each in _OF_OGB}
     wanted = _plain(name).rpartition("/")[2]
-    for kind, names in _OF_PYG.items():
-        for each in names:
-            if _plain(each) == wanted:
-                return f"Fetch it once with PyG: torch_geometric.datasets.{kind}({str(root)!r}, {each!r})."
-    for each in _ALONE_OF_PYG:
-        if _plain(each) == wanted:
-            return f"Fetch it once with PyG: torch_geometric.datasets.{each}({str(root / each)!r})."
-    for each in _OF_OGB:
-        if _plain(each) == wanted:
-            return f"Fetch it once with OGB: ogb.nodeproppred.NodePropPredDataset({each!r}, root={str(root)!r})."
-    return ""
+    return next((f"Fetch it once with {line}." for each, line in lines.items() if _plain(each) == wanted), "")

@@ -70,8 +70,7 @@ def fetch_planetoid(name: str, folder: Path) -> None:
     Raises:
         DatasetError: there is no network, or what came is not the published file. Files that came before are kept.
     """
-    for part, digest in PUBLISHED[name].items():
-        path = folder / "raw" / f"ind.{name}.{part}"
+    for path, digest in _files(folder, name).items():
         if path.is_file() and _digest(path.read_bytes()) == digest:
             continue
         content = _fetched(f"{SOURCE}{path.name}", path)
@@ -87,9 +86,9 @@ def fetch_planetoid(name: str, folder: Path) -> None:
 
 def is_planetoid(folder: Path, name: str) -> bool:
     """Whether a folder holds the published files of a dataset, and so no others of their names."""
-    paths = {digest: folder / "raw" / f"ind.{name}.{part}" for part, digest in PUBLISHED.get(name, {}).items()}
-    return bool(paths) and all(
-        path.is_file() and _digest(path.read_bytes()) == digest for digest, path in paths.items()
+    files = _files(folder, name)
+    return bool(files) and all(
+        path.is_file() and _digest(path.read_bytes()) == digest for path, digest in files.items()
     )
 
 
@@ -100,16 +99,20 @@ def read_planetoid(folder: Path, name: str) -> Graph:
         folder: the dataset's folder.
         name: 'cora' or 'citeseer'.
     """
-    # Once: a file that changes meanwhile is another file.
-    content = {part: (folder / "raw" / f"ind.{name}.{part}").read_bytes() for part in PUBLISHED[name]}
-    for part, digest in PUBLISHED[name].items():
-        if _digest(content[part]) != digest:
-            place = str(folder / "raw" / f"ind.{name}.{part}")
+    content = []
+    for path, digest in _files(folder, name).items():
+        content.append(path.read_bytes())
+        if _digest(content[-1]) != digest:
             raise DatasetError(
-                f"not the published file: SHA-256 {_digest(content[part])}, expected {digest} (in {place})",
+                f"not the published file: SHA-256 {_digest(content[-1])}, expected {digest} (in {path})",
                 hint="Remove it; load_dataset fetches it again.",
             )
-    return _graph_of(content)
+    return _graph_of(dict(zip(PUBLISHED[name], content, strict=True)))
+
+
+def _files(folder: Path, name: str) -> dict[Path, str]:
+    """The files of a dataset, and their SHA-256; none of a dataset of another name."""
+    return {folder / "raw" / f"ind.{name}.{part}": digest for part, digest in PUBLISHED.get(name, {}).items()}
 
 
 def _graph_of(content: Mapping[str, bytes]) -> Graph:

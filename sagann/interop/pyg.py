@@ -84,8 +84,29 @@ def from_pyg(
     attributes.graph_ptr = attributes.tensor("ptr")
     attributes.num_vertices = data.num_nodes or 0
     attributes.taken |= {"num_nodes"} | ({"batch"} if "ptr" in values else set())
-    graph, left_out = attributes.graph(attributes.edge_index(), name, num_classes)
-    if left_out:
+    edge_index = attributes.edge_index()
+    answers: dict[str, Any] = attributes.answers()
+    if num_classes is not None and any(key.endswith("targets") for key in answers):
+        value = f"num_classes = {num_classes}, and y is taken as targets of a regression"
+        hint = "Pass task='classification' if y has class ids; else leave num_classes out."
+        raise attributes.refused("targets have no classes", "y", value, hint)
+    of = "graph_" if any(key.startswith("graph_") for key in answers) else ""
+    answers[f"num_{of}classes"] = num_classes or 0
+    graph = Graph(
+        topology=Topology.from_coo(
+            src=edge_index[0],
+            dst=edge_index[1],
+            num_src=attributes.num_vertices,
+            edge_data=attributes.edge_data(edge_index.shape[1]),
+        ),
+        features=attributes.tensor("x"),
+        splits=attributes.splits(),
+        graph_ptr=attributes.graph_ptr,
+        name=name,
+        **answers,
+    )
+    validate_graph(graph)
+    if left_out := attributes.left_out():
         warnings.warn(left_out, stacklevel=2)
     return graph
 
@@ -141,9 +162,8 @@ class Attributes:
     "Number of vertices; None where nothing says it."
     graph_ptr: Tensor | None = None
     "Offsets of several graphs among the vertices, int64 [G + 1]."
-    bounds: Mapping[str, Tensor] | None = None
-    """Of several graphs that were saved, the offsets of the graphs along the rows of each attribute (of edge_index, along its columns): int64
-    [G + 1]."""
+    others: Mapping[str, Any] = field(default_factory=dict)
+    "Attributes that have a row neither for each vertex, nor for each edge or graph."
     taken: set[str] = field(default_factory=set)
     "Names of the attributes that the graph takes."
 
@@ -154,10 +174,23 @@ class Attributes:
         """An attribute, for errors."""
         return f"{self.path}, {name}" if self.path else f"data.{name}"
 
+    @property
+    def error(self) -> type[InputError]:
+        """The class of errors about attributes."""
+        return DatasetError if self.path else InputError
+
     def refused(self, what: str, name: str, value: str, hint: str) -> InputError:
         """The error of an attribute."""
-        kind = DatasetError if self.path else InputError
-        return kind(f"{what}: {value} (in {self.where(name)})", hint=hint)
+        return self.error(f"{what}: {value} (in {self.where(name)})", hint=hint)
+
+    def without_answers(self, y: Tensor, rows: str) -> InputError:
+        """The error of a ``y`` that has no row for each of these."""
+        return self.refused(
+            "there is no label for each vertex, nor for each graph",
+            "y",
+            f"y {list(y.shape)}, but there are {rows}",
+            "Give one label or target per vertex, or per graph (of a Batch: Batch.from_data_list); or leave y out: task='none' (--task none).",
+        )
 
     def tensor(self, name: str) -> Tensor | None:
         """The tensor of this name, which counts as taken; None without one."""
@@ -173,11 +206,6 @@ class Attributes:
             hint = "Save it as a plain tensor: x.detach().cpu().to_dense().contiguous()."
             raise self.refused("a tensor is of a kind that is not read", name, form_of(value), hint)
         return value
-
-    def features(self) -> Tensor | None:
-        """``x``; what was saved as integers is read as float32."""
-        x = self.tensor("x")
-        return x if x is None or x.is_floating_point() or not self.path else x.float()
 
     def edge_index(self) -> Tensor:
         """The ids of the edges, [2, E]."""
@@ -205,8 +233,6 @@ class Attributes:
                 continue
             if not isinstance(value, Tensor) or not value.ndim:
                 continue
-            if self.bounds and not self._is_of(key, "edge_index"):
-                continue
             if len(value) == num_edges or (not is_plain and name in ("weight", "type", "attr")):
                 if name == "type" and (value.is_floating_point() or value.ndim != 1):
                     hint = "Convert it, or delete it."
@@ -215,60 +241,28 @@ class Attributes:
                 found[name] = value
         return found
 
-    def _is_of(self, name: str, other: str) -> bool:
-        """Whether graphs that were saved have as many rows of one attribute as of another."""
-        bounds = self.bounds or {}
-        return name in bounds and torch.equal(bounds[name], bounds[other])
-
-    def is_of_vertices(self, name: str) -> bool:
-        """Whether an attribute of graphs that were saved has a row per vertex; those of a single graph are taken to."""
-        if self.bounds is None or self.graph_ptr is None:
-            return True
-        return name in self.bounds and torch.equal(self.bounds[name], self.graph_ptr)
-
     def answers(self) -> dict[str, Tensor]:
         """``y`` as labels or targets of vertices or of whole graphs, by the field of a graph; nothing for the task 'none'."""
         y = None if self.task == "none" else self.tensor("y")
         if y is None:
             return {}
-        of, num_rows, rows, is_even = "", self.num_vertices, "vertices", True
         num_graphs = None if self.graph_ptr is None else len(self.graph_ptr) - 1
-        if num_graphs is not None and (
-            not self.is_of_vertices("y") if self.bounds else y.ndim > 0 and len(y) == num_graphs != num_rows
-        ):
-            of, num_rows = "graph_", num_graphs
-            counts = self.bounds.get("y", torch.zeros(2)).diff() if self.bounds else torch.ones(1)
-            is_even = bool(counts[0] > 0 and (counts == counts[0]).all())
-            uneven = f", each of which has {int(counts.min())} to {int(counts.max())} rows of y"
-            rows = "graphs" if is_even else f"graphs{uneven}"
-            # A graph whose y is a vector of T numbers has T rows in a saved dataset.
-            if y.ndim and len(y) == num_graphs * int(counts[0]) and counts[0] > 1 and is_even:
-                y = y.reshape(num_graphs, int(counts[0]), *y.shape[1:])
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = y[:, 0]
-        if y.ndim not in (1, 2) or num_rows not in (None, len(y)) or not is_even:
-            raise self.refused(
-                "there is no label for each vertex, nor for each graph",
-                "y",
-                f"y {list(y.shape)}, but there are {num_rows} {rows}",
-                "Give one label or target per vertex, or per graph (of a Batch: Batch.from_data_list); or leave y out: task='none' (--task none).",
-            )
-        labels, targets = self._labels_or_targets(y)
-        return {
-            f"{of}{name}": rows for name, rows in (("labels", labels), ("targets", targets)) if rows is not None
-        }
+        of_graphs = y.ndim > 0 and len(y) == num_graphs != self.num_vertices
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        if y.ndim not in (1, 2) or not (of_graphs or self.num_vertices in (None, len(y))):
+            raise self.without_answers(y, f"{self.num_vertices} vertices")
+        name, rows = self._labels_or_targets(y)
+        return {f"{'graph_' * of_graphs}{name}": rows}
 
-    def _labels_or_targets(self, y: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """``y`` as labels or as targets; the other one is None."""
-        task, error = self.task, DatasetError if self.path else InputError
-        if task == "auto":
-            task = self._task_of(y)
+    def _labels_or_targets(self, y: Tensor) -> tuple[str, Tensor]:
+        """'labels' or 'targets', and ``y`` as such."""
+        task = self._task_of(y) if self.task == "auto" else self.task
         if task == "regression":
-            return None, y.float()
+            return "targets", y.float()
         is_matrix = y.ndim == 2
         if task == "multi-label":
             if is_matrix and _is_binary(y):
-                return y.to(torch.uint8), None
+                return "labels", y.to(torch.uint8)
             expected, hint = (
                 "0 and 1 [n, num_classes] for several labels each",
                 "Pass task='regression' (--task regression) for targets.",
@@ -276,13 +270,13 @@ class Attributes:
             if y.isnan().any():
                 hint = "Write 0 for an unknown label, or leave y out: task='none' (--task none)."
                 expected += ", and no NaN"
-            raise wrong_form(y, expected, where=self.where("y"), hint=hint, error=error)
+            raise wrong_form(y, expected, where=self.where("y"), hint=hint, error=self.error)
         known = torch.where(y.isnan(), -1, y) if y.is_floating_point() else y
         if is_matrix or not _is_whole(known):
             expected = "integers [n], or 0 and 1 [n, num_classes] with task='multi-label'"
             hint = "Number the classes from 0, -1 for unknown; or pass task='regression' (--task regression) for targets."
-            raise wrong_form(y, expected, where=self.where("y"), hint=hint, error=error)
-        return known.long(), None
+            raise wrong_form(y, expected, where=self.where("y"), hint=hint, error=self.error)
+        return "labels", known.long()
 
     def _task_of(self, y: Tensor) -> Task:
         """The task that the form of ``y`` tells; an error where it may be of two."""
@@ -308,15 +302,14 @@ class Attributes:
             keys = (f"{name}_mask", f"{name}_idx", *(["valid_idx"] if name == "val" else []))
             key = next((key for key in keys if key in self.values), "")
             is_ids = key.endswith("_idx")
-            # Ids in graphs that were saved count the vertices of each anew.
-            if not key or (is_ids and (self.bounds or self.num_vertices is None)) or not self.is_of_vertices(key):
+            # Ids in one of several graphs count its vertices anew.
+            if not key or (is_ids and (self.graph_ptr is not None or self.num_vertices is None)):
                 continue
             mask = self.tensor(key)
             assert mask is not None
             if is_ids and mask.ndim == 1 and not (mask.is_floating_point() or mask.dtype == torch.bool):
                 ids, mask = mask, torch.zeros(self.num_vertices or 0, dtype=torch.bool, device=mask.device)
-                error = DatasetError if self.path else InputError
-                check_ids(ids, len(mask), "vertex", where=numbered(self.where(key), "position"), error=error)
+                check_ids(ids, len(mask), "vertex", where=numbered(self.where(key), "position"), error=self.error)
                 mask[ids.long()] = True
             if mask.ndim == 2 and mask.dtype == torch.bool:
                 if self.split not in range(mask.shape[1]):
@@ -342,34 +335,9 @@ class Attributes:
 
     def left_out(self) -> str:
         """The line that names the attributes that the graph does not take; empty without any."""
-        others = {key: form_of(value) for key, value in self.values.items() if key not in self.taken}
+        found = {**self.values, **self.others}
+        others = {key: form_of(value) for key, value in found.items() if key not in self.taken}
         return left_out_of(Path(self.path).name if self.path else "data", others) if others else ""
-
-    def graph(self, edge_index: Tensor, name: str, num_classes: int | None = None) -> tuple[Graph, str]:
-        """The graph with edges of these ids, and the line of :meth:`left_out`."""
-        answers: dict[str, Any] = self.answers()
-        if num_classes is not None and any(key.endswith("targets") for key in answers):
-            value = f"num_classes = {num_classes}, and y is taken as targets of a regression"
-            hint = "Pass task='classification' if y has class ids; else leave num_classes out."
-            raise self.refused("targets have no classes", "y", value, hint)
-        prefix = "graph_" if any(key.startswith("graph_") for key in answers) else ""
-        answers[f"num_{prefix}classes"] = num_classes or 0
-        topology = Topology.from_coo(
-            src=edge_index[0],
-            dst=edge_index[1],
-            num_src=self.num_vertices or 0,
-            edge_data=self.edge_data(edge_index.shape[1]),
-        )
-        graph = Graph(
-            topology=topology,
-            features=self.features(),
-            splits=self.splits(),
-            graph_ptr=self.graph_ptr,
-            name=name,
-            **answers,
-        )
-        validate_graph(graph)
-        return graph, self.left_out()
 
 
 def left_out_of(source: str, kinds: Mapping[str, str]) -> str:

@@ -1,9 +1,14 @@
-"""The made-up vertices on which a model of PyTorch Geometric is read, and compared with what PyG computes."""
+"""The made-up vertices on which a model of PyTorch Geometric runs first, to be read and to be compared with what PyG computes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from inspect import Parameter
 from typing import Any
 
 import torch
@@ -13,29 +18,82 @@ from torch.overrides import TorchFunctionMode
 
 from sagann.errors import LayerError
 from sagann.graph import Graph, Topology
-from sagann.interop.pyg_walk import DEGREE_WEIGHTS
+from sagann.interop.pyg_call import EDGE_ARGUMENTS, called, convs_of, parameters_of, takes_data
+from sagann.saga.side_effects import taken_back
 
-EDGE_ARGUMENTS = {"edge_weight": "weight", "edge_attr": "attr", "edge_type": "type"}
-"Arguments of a model's forward, and the edge data that they are."
 NUM_ROWS = 13
 "Number of made-up vertices."
+_CACHES = ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h")
+"Attributes in which layers of PyG keep what they have prepared or propagated."
 _TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 0.1, torch.bfloat16: 0.1}
 "Difference from PyG's results, and from their gradients, relative to the largest of them."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstRun:
+    """How a model runs in PyG: the first of several ways in which it does."""
+
+    arguments: tuple[str, ...]
+    "The arguments of the model that get edge data."
+    example: Callable[..., Graph]
+    "Makes the vertices; ``num_rows`` is their number, if another than :data:`NUM_ROWS`."
+    twin: nn.Module
+    "The copy of the model that has run."
+    out: Any = None
+    "What it returned; None where it has failed."
+    error: Exception | None = None
+    "Why it has failed."
+
+
+def first_run(model: nn.Module, graph: Graph, *, of_graphs: bool) -> FirstRun:
+    """Run a copy of a model in PyG on made-up vertices, in evaluation.
+
+    It gets all that the graph has edge data for; where it does not run with them, those that it needs. A model that looks features up runs with
+    whole numbers alone. Of a model that runs in none of these ways, the first failure is given.
+    """
+    offered, known = arguments_for(model, graph), parameters_of(model)
+    needed = tuple(each for each in offered if each in known and known[each].default is Parameter.empty)
+    like = next((each for each in model.parameters() if each.is_floating_point()), torch.empty(0))
+    failed: FirstRun | None = None
+    for whole, arguments in itertools.product((False, True), dict.fromkeys([offered, needed])):
+        example = partial(example_of, graph, arguments, of_graphs=of_graphs, whole=whole, like=like)
+        twin = model
+        try:
+            twin = copy.deepcopy(model).eval()
+            forget_edges(twin)
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                made = example()
+                out = run_in_pyg(twin, arguments, made, rows_of(made))
+            return FirstRun(arguments=arguments, example=example, twin=twin, out=out)
+        except Exception as error:  # noqa: BLE001  (of any kind: it is raised where the model is read)
+            failed = failed or FirstRun(arguments=arguments, example=example, twin=twin, error=error)
+    assert failed is not None
+    return failed
+
+
+def arguments_for(model: nn.Module, graph: Graph) -> tuple[str, ...]:
+    """The arguments of a model that get edge data: those that the graph has, and those that the model needs."""
+    known, takes_all = parameters_of(model), takes_data(model)
+    return tuple(
+        name
+        for name, stored in EDGE_ARGUMENTS.items()
+        if (name in known and known[name].default is Parameter.empty)
+        or (stored in graph.topology.edge_data and (name in known or takes_all))
+    )
 
 
 def example_of(
     graph: Graph,
     arguments: Sequence[str],
-    model: nn.Module,
     *,
     of_graphs: bool,
     whole: bool,
+    like: Tensor,
     num_rows: int = NUM_ROWS,
-) -> tuple[Graph, Tensor]:
-    """A graph of made-up vertices and edges with edge data like those of a graph, and its features, 0 and 1 with ``whole``; several graphs in
-    one with ``of_graphs``."""
+) -> Graph:
+    """Made-up vertices, with features of the dtype and on the device of ``like``, and edges with edge data like those of a graph; features are
+    0 and 1 with ``whole``; several graphs in one with ``of_graphs``."""
     generator = torch.Generator().manual_seed(0)
-    like = next((each for each in model.parameters() if each.is_floating_point()), torch.empty(0))
     # Every vertex but the last one has in-edges, some of them twice, and some a self-loop. Sources are numbered up to their destination and one
     # more, so that the first vertices but the last of these have all in-edges among them.
     others = torch.arange(num_rows - 1)
@@ -58,14 +116,7 @@ def example_of(
     x = (x > 0).to(x.dtype) if whole else x
     types = graph.num_edge_types if "type" in data else 0
     graph_ptr = torch.tensor([0, num_rows // 2, num_rows]) if of_graphs else None
-    found = Graph(topology=topology, features=x, num_edge_types=types, graph_ptr=graph_ptr)
-    return found.to(like.device), x.to(like.device)
-
-
-def with_some_weights(topology: Topology, *, like: Tensor) -> Topology:
-    """With weights by degree that no edges have, but different ones."""
-    weights = torch.linspace(0.5, 1.0, topology.num_edges, dtype=like.dtype, device=like.device)
-    return topology.with_edge_data(**{DEGREE_WEIGHTS: weights})
+    return Graph(topology=topology, features=x, num_edge_types=types, graph_ptr=graph_ptr).to(like.device)
 
 
 def block_of(topology: Topology, num_src: int) -> Topology:
@@ -74,6 +125,26 @@ def block_of(topology: Topology, num_src: int) -> Topology:
     inside = dst < num_src - 1
     data = {name: rows[inside] for name, rows in topology.edge_data.items()}
     return Topology.from_coo(src=src[inside], dst=dst[inside], num_src=num_src, num_dst=num_src - 1, edge_data=data)
+
+
+def forget_edges(model: nn.Module) -> None:
+    """Have the layers of PyG prepare their edges anew."""
+    for conv in convs_of(model):
+        conv.__dict__.update((name, None) for name in _CACHES if name in conv.__dict__)
+
+
+def rows_of(example: Graph) -> Tensor:
+    """The features of an example."""
+    assert isinstance(example.features, Tensor)
+    return example.features
+
+
+def run_in_pyg(model: nn.Module, arguments: Sequence[str], example: Graph, x: Tensor) -> Any:
+    """What a model returns in PyG for the edges of an example, and rows of its vertices."""
+    topology = example.topology
+    edges = torch.stack([topology.indices.long(), topology.edge_dst().long()])
+    given: Mapping[str, Any] = {name: topology.edge_data[EDGE_ARGUMENTS[name]] for name in arguments}
+    return called(model, x, edges, given, example.graph_ptr)
 
 
 def values_and_gradients(run: Callable[[Tensor], Any], model: nn.Module, x: Tensor) -> list[Tensor]:
@@ -101,15 +172,13 @@ def are_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
     if len(found) != len(expected) or any(a.shape != b.shape for a, b in zip(found, expected, strict=True)):
         return False
 
-    def is_close(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    for part in (slice(0, 1), slice(1, None)):
         # Compared this way, no NaN is close.
-        largest = max((float(each.abs().max()) for each in expected if each.numel()), default=0.0)
-        return all(
-            bool(((a - b).abs() <= _TOLERANCES[a.dtype] * largest).all())
-            for a, b in zip(found, expected, strict=True)
-        )
-
-    return is_close(found[:1], expected[:1]) and is_close(found[1:], expected[1:])
+        largest = max((float(each.abs().max()) for each in expected[part] if each.numel()), default=0.0)
+        pairs = zip(found[part], expected[part], strict=True)
+        if not all(bool(((a - b).abs() <= _TOLERANCES[a.dtype] * largest).all()) for a, b in pairs):
+            return False
+    return True
 
 
 class WithoutDropout(TorchFunctionMode):
@@ -123,24 +192,27 @@ class WithoutDropout(TorchFunctionMode):
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Inside the ``with`` block the model is in evaluation mode, and its parameters are others, none of which is zero.
+    """Inside the ``with`` block the model is in evaluation mode, and its parameters are others, none of which is zero. It may be run in any way:
+    afterwards it is as it was.
 
     No gradient is recorded, and no random number is drawn for others.
     """
-    modes = {module: module.training for module in model.modules()}
-    known = [(each, each.detach().clone()) for each in model.parameters() if not is_lazy(each)]
+    parameters = [each for each in model.parameters() if not is_lazy(each)]
+    kept = [(each, each.detach().clone()) for each in (*parameters, *model.buffers())]
+    gradients = [(each, each.grad) for each in parameters]
     generator = torch.Generator().manual_seed(0)
-    model.eval()
-    try:
-        for each, values in known:
-            if each.is_floating_point():
-                # A parameter that begins as zeros would hide what it is multiplied with.
-                noise = torch.randn(each.shape, generator=generator)
-                each.data.copy_(values + 0.1 * noise.to(values))
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with taken_back(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        model.eval()
+        forget_edges(model)
+        try:
+            for each in parameters:
+                if each.is_floating_point():
+                    # A parameter that begins as zeros would hide what it is multiplied with.
+                    noise = torch.randn(each.shape, generator=generator)
+                    each.data.add_(0.1 * noise.to(each))
             yield
-    finally:
-        for each, values in known:
-            each.data.copy_(values)
-        for module, mode in modes.items():
-            module.training = mode
+        finally:
+            for each, values in kept:
+                each.data.copy_(values)
+            for each, gradient in gradients:
+                each.grad = gradient

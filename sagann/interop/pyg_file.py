@@ -27,9 +27,9 @@ from sagann.graph.checks import first_true, form_of
 from sagann.interop.pyg import Attributes, Task
 from sagann.interop.torch_file import Saved, read_torch_file
 from sagann.ranges import RANGES
-from sagann.storage.edge_source import EdgeChunk, Edges, count_by_ids, edges_of_array
+from sagann.storage.edge_source import EdgeChunk, Edges, edges_of_array
 from sagann.storage.import_source import ImportOptions, ImportSource
-from sagann.storage.importer import import_dataset
+from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.rows import FLOATS, Array, Rows, array_rows, as_features, as_labels, as_targets
 
 _ALLOWED = {
@@ -72,22 +72,10 @@ def read_pyg(path: str | os.PathLike[str], *, split: int | None = None, task: Ta
         ...     read_pyg(folder + "/path.pt")
         Graph(num_vertices=3, num_edges=2, num_features=3, num_classes=0)
     """
-    attributes = _attributes(path, split, task, mapped=False)
-    ids = attributes.edge_index()
-    if attributes.bounds is not None:
-        ends = [np.stack([chunk.src, chunk.dst]) for chunk in _ends(attributes, ids.numpy())]
-        ids = torch.from_numpy(np.concatenate(ends, axis=1)) if ends else ids
-    if attributes.num_vertices is None:
-        largest = int(ids.max()) if ids.numel() else -1
-        given = [*attributes.answers().values(), *attributes.splits().values()]
-        num_rows = len(given[0]) if given else 0
-        # The last vertices may be isolated.
-        is_count = num_rows > largest
-        attributes.num_vertices = num_rows if is_count else count_by_ids(largest, ids.shape[1], str(path))
-    graph, left_out = attributes.graph(ids, Path(path).stem)
+    source, left_out = _source(Path(path), split, task)
     if left_out:
         warnings.warn(left_out, stacklevel=2)
-    return graph
+    return graph_of(source)
 
 
 def import_pyg(
@@ -111,14 +99,22 @@ def import_pyg(
     Raises:
         DatasetError: as :func:`read_pyg`; the message names file, attribute and row.
     """
-    attributes, path = _attributes(source, split, task, mapped=True), Path(source)
-    ids, x = attributes.edge_index().numpy(), attributes.tensor("x")
+    found, left_out = _source(Path(source), split, task)
+    if left_out:
+        say(left_out)
+    import_dataset(found, out, options or ImportOptions())
+
+
+def _source(path: Path, split: int | None, task: Task) -> tuple[ImportSource, str]:
+    """What a file has of a graph, or of many, and the line that names what is left out."""
+    attributes, edge_ptr = _attributes(path, split, task)
+    num_edges, x = attributes.edge_index().shape[1], attributes.tensor("x")
 
     def rows(name: str, tensor: Tensor, store_as: str = "") -> Rows:
         return array_rows(_array(tensor), attributes.where(name), store_as)
 
     data = {}
-    for name, tensor in attributes.edge_data(ids.shape[1]).items():
+    for name, tensor in attributes.edge_data(num_edges).items():
         kept = rows(f"edge_{name}", tensor)
         kind = kept.dtype.name if kept.dtype.name in ("int32", "int64", *FLOATS) else "float32"
         data[name] = replace(kept, store_as="int64" if name == "type" else kind)
@@ -129,16 +125,14 @@ def import_pyg(
         arrays[f"split_{name}"] = rows(f"{name}_mask", mask, "bool")
     if attributes.graph_ptr is not None:
         arrays["graph_ptr"] = rows("slices", attributes.graph_ptr, "int64")
-    found = ImportSource(
+    source = ImportSource(
         name=path.stem,
         description=f"PyG file {path.name}",
-        edges=Edges(ends=_ends(attributes, ids), num_edges=ids.shape[1], data=data),
+        edges=Edges(ends=_ends(attributes, edge_ptr), num_edges=num_edges, data=data),
         arrays=arrays,
         num_vertices=attributes.num_vertices,
     )
-    if left_out := attributes.left_out():
-        say(left_out)
-    import_dataset(found, out, options or ImportOptions())
+    return source, attributes.left_out()
 
 
 def _array(tensor: Tensor) -> Array:
@@ -149,9 +143,10 @@ def _array(tensor: Tensor) -> Array:
         return tensor.detach().float().numpy()
 
 
-def _attributes(path: str | os.PathLike[str], split: int | None, task: Task, *, mapped: bool) -> Attributes:
-    """What a file has of a graph, or of many; tensors are mapped from the file, or read."""
-    saved = value = read_torch_file(path, _ALLOWED, advice=_ADVICE, mapped=mapped)
+def _attributes(path: Path, split: int | None, task: Task) -> tuple[Attributes, Tensor | None]:
+    """What a file has of a graph, tensors mapped from the file; or of many, in the form of a batch but for ids that count from 0 in each
+    graph, with the offsets of the graphs among the edges."""
+    saved = value = read_torch_file(path, _ALLOWED, advice=_ADVICE)
     slices: Mapping[Any, Any] = {}
     match value:
         case (saved, None | dict() as given) | (saved, None | dict() as given, _):
@@ -172,31 +167,47 @@ def _attributes(path: str | os.PathLike[str], split: int | None, task: Task, *, 
     bounds = {name: each.long() for name, each in slices.items() if type(name) is str and isinstance(each, Tensor)}
     if all(each.shape == (2,) for each in bounds.values()):
         found.num_vertices = _num_vertices(found)
-        return found
+        return found, None
+    return found, _join_graphs(found, bounds)
+
+
+def _join_graphs(found: Attributes, bounds: Mapping[str, Tensor]) -> Tensor:
+    """Bring the attributes of many graphs into the form of a batch; gives the offsets of the graphs among the edges.
+
+    ``bounds`` are the offsets of the graphs along the rows of each attribute (of edge_index, along its columns).
+    """
+    values = dict(found.values)
     sizes = {tuple(each.shape) for each in bounds.values()}
     if len(sizes) > 1 or any(len(size) != 1 or size[0] < 2 for size in sizes):
         raise found.refused(
             "the slices do not count the same graphs", "slices", f"shapes {sorted(sizes)[:3]}", _HINT
         )
-    found.bounds = {name: each for name, each in bounds.items() if isinstance(values.get(name), Tensor)}
-    for name, each in found.bounds.items():
+    bounds = {name: each for name, each in bounds.items() if isinstance(values.get(name), Tensor)}
+    for name, each in bounds.items():
         rows = values[name]
         num_rows = 0 if rows.ndim == 0 else rows.shape[-1 if name == "edge_index" else 0]
         # Neighbours are compared, not subtracted: the difference of large offsets overflows.
         if each[0] != 0 or each[-1] != num_rows or (each[1:] < each[:-1]).any():
             value = f"from {int(each[0])} to {int(each[-1])}, expected ascending offsets of {num_rows} rows"
             raise found.refused(f"the slices of {shown(name)} are not those of its rows", "slices", value, _HINT)
-    found.graph_ptr = _graph_ptr(values, found.bounds, next(iter(sizes))[0] - 1)
-    if found.graph_ptr is None or "edge_index" not in found.bounds:
-        missing = (
-            "edge_index has no slices" if found.graph_ptr is not None else "neither x, z, pos nor num_nodes tells"
-        )
+    graph_ptr, edge_ptr = _graph_ptr(values, bounds, next(iter(sizes))[0] - 1), bounds.get("edge_index")
+    if graph_ptr is None or edge_ptr is None:
+        missing = "edge_index has no slices" if edge_ptr is None else "neither x, z, pos nor num_nodes tells"
         raise found.refused("it is not clear which vertices a graph has", "slices", missing, _HINT)
-    if "x" in values and not found.is_of_vertices("x"):
+    apart = {name for name in bounds if not any(torch.equal(bounds[name], each) for each in (graph_ptr, edge_ptr))}
+    if "x" in apart:
         value = "x has other slices than the vertices"
         raise found.refused("features and vertices differ in number", "x", value, _HINT)
-    found.num_vertices = int(found.graph_ptr[-1])
-    return found
+    if "y" in apart and found.task != "none":
+        y, counts, num_graphs = values["y"], bounds["y"].diff(), len(graph_ptr) - 1
+        if counts[0] == 0 or (counts != counts[0]).any():
+            each = f"each of which has {int(counts.min())} to {int(counts.max())} rows of y"
+            raise found.without_answers(y, f"{num_graphs} graphs, {each}")
+        # A graph whose y is a vector of T numbers has T rows.
+        values["y"] = y if counts[0] == 1 else y.reshape(num_graphs, int(counts[0]), *y.shape[1:])
+    found.others = {name: values.pop(name) for name in apart - {"y"}}
+    found.values, found.graph_ptr, found.num_vertices = values, graph_ptr, int(graph_ptr[-1])
+    return edge_ptr
 
 
 def _num_vertices(attributes: Attributes) -> int | None:
@@ -225,18 +236,18 @@ def _graph_ptr(values: Mapping[str, Any], bounds: Mapping[str, Tensor], num_grap
     return next((bounds[name] for name in _OF_VERTICES if name in bounds), None)
 
 
-def _ends(attributes: Attributes, ids: Array) -> Iterator[EdgeChunk]:
+def _ends(attributes: Attributes, edge_ptr: Tensor | None) -> Iterator[EdgeChunk]:
     """The edges; of several graphs, with ids that count on from graph to graph. An id that is no vertex of its graph is refused."""
     where = attributes.where("edge_index")
-    chunks = edges_of_array(ids, where)
-    if attributes.bounds is None or attributes.graph_ptr is None:
+    chunks = edges_of_array(attributes.edge_index().numpy(), where)
+    if edge_ptr is None or attributes.graph_ptr is None:
         yield from chunks
         return
-    edge_ptr, graph_ptr = attributes.bounds["edge_index"].numpy(), attributes.graph_ptr.numpy()
+    graph_ptr, sizes_of = attributes.graph_ptr.numpy(), attributes.graph_ptr.diff().numpy()
     for chunk in chunks:
         edges = np.arange(chunk.first_row, chunk.first_row + len(chunk.src))
-        graphs = np.searchsorted(edge_ptr, edges, side="right") - 1
-        starts, sizes = graph_ptr[graphs], np.diff(graph_ptr)[graphs]
+        graphs = np.searchsorted(edge_ptr.numpy(), edges, side="right") - 1
+        starts, sizes = graph_ptr[graphs], sizes_of[graphs]
         at = first_true((chunk.src < 0) | (chunk.src >= sizes) | (chunk.dst < 0) | (chunk.dst >= sizes))
         if at is not None:
             raise DatasetError(

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.interop.pyg_aggregations import aggregation_of
-from sagann.interop.pyg_rows import Arguments, Index, moved, parameters_in, row_dim, stored_in, without_one
+from sagann.interop.pyg_rows import Arguments, Index, Parameter, StoredRow, moved, row_dim, sources_in, without_one
 from sagann.saga import Edge, SagaLayer
-from sagann.saga.edge import scattered
+from sagann.saga.engine import edges_of
 
 
 class Call:
@@ -135,7 +135,7 @@ class PygLayer(SagaLayer):
     ) -> None:
         super().__init__()
         self.conv = conv
-        owners = dict.fromkeys(name.rpartition(".")[0] for name in parameters_in(arguments))
+        owners = dict.fromkeys(each.name.rpartition(".")[0] for each in sources_in(arguments, Parameter))
         self.owners = nn.ModuleList(model.get_submodule(name) for name in owners)
         "Modules of the model that compute rows of edges."
         self._numbers = {name: number for number, name in enumerate(owners)}
@@ -160,7 +160,7 @@ class PygLayer(SagaLayer):
             if self.accumulator != "sum":
                 raise self._refused(f"a softmax, and then {self.accumulator}", "their sum")
             self.accumulator = "softmax"
-        self.edge_data = tuple(dict.fromkeys(stored_in(self.arguments))) or None  # type: ignore[misc]
+        self.edge_data = tuple(dict.fromkeys(each.name for each in sources_in(self.arguments, StoredRow))) or None  # type: ignore[misc]
 
     def apply_edge(self, edge: Edge) -> Any:
         """The messages; with a softmax, scores and messages without weights."""
@@ -190,12 +190,7 @@ class PygLayer(SagaLayer):
     def _scores_on(self, example: tuple[Topology, Mapping[str, Tensor]]) -> list[Tensor]:
         """What softmax is called with on an example. Arguments with a row per edge that the message does not read are left out then."""
         topology, rows = example
-        edge = Edge(
-            src=scattered({name: each[topology.indices.long()] for name, each in rows.items()}),
-            dst=scattered({name: each[topology.edge_dst().long()] for name, each in rows.items()}),
-            data=topology.edge_data,
-            reader=type(self.conv).__name__,
-        )
+        edge = edges_of(topology, rows, topology.edge_data, type(self.conv).__name__)
         call = Call(self.conv, edge, self._parameter)
         message = call.message(self.arguments)
         self.message_shape = tuple(message.shape[1:])

@@ -17,7 +17,6 @@ References:
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,28 +29,25 @@ from sagann.errors import InputError, LayerError, SagannError, in_one_line, list
 from sagann.graph import Graph, Topology, add_self_loops, normalise, relabel
 from sagann.interop.pyg_aggregations import aggregation_of
 from sagann.interop.pyg_call import (
-    CACHES_OF_ROWS,
-    arguments_for,
+    EDGE_ARGUMENTS,
     called,
     convs_of,
-    first_run,
-    forget_edges,
+    is_written_for_pyg,
+    may_take_batch,
     parameters_of,
-    run_in_pyg,
-    run_twin,
-    takes_data,
-    takes_edge_index,
 )
 from sagann.interop.pyg_example import (
-    EDGE_ARGUMENTS,
     NUM_ROWS,
+    FirstRun,
     WithoutDropout,
     are_close,
+    arguments_for,
     block_of,
-    example_of,
+    first_run,
+    rows_of,
+    run_in_pyg,
     undisturbed,
     values_and_gradients,
-    with_some_weights,
 )
 from sagann.interop.pyg_layer import PygLayer
 from sagann.interop.pyg_rows import EdgeRows, StoredRow
@@ -59,7 +55,6 @@ from sagann.interop.pyg_walk import (
     DEGREE_WEIGHTS,
     WEIGHTS,
     EdgeIndex,
-    PlannedWalk,
     Preparation,
     ReadingWalk,
     SampledWalk,
@@ -70,13 +65,6 @@ from sagann.interop.pyg_walk import (
 )
 from sagann.saga.engine import NaiveEngine, using_engine
 from sagann.saga.users_lines import line_of_error
-
-
-def is_written_for_pyg(model: nn.Module) -> bool:
-    """Whether a model has layers of PyG, and is called as models of PyG are: with rows and edges, or with a graph alone. PyG is not loaded."""
-    if not any(True for _ in convs_of(model)):
-        return False
-    return takes_edge_index(model) or takes_data(model)
 
 
 def from_pyg_model(model: nn.Module, graph: Graph) -> PygModel:
@@ -110,14 +98,12 @@ def from_pyg_model(model: nn.Module, graph: Graph) -> PygModel:
             f"model {type(model).__name__})",
             hint="Give the graph features, or write the model with sagann's layers and sagann.nn.EmbeddingEncoder.",
         )
-    return PygGraphModel(model, graph) if _gives_graphs(model, graph) else PygModel(model, graph)
+    return PygModel(model, graph)
 
 
 class PygModel(nn.Module):
-    """A model of PyG as sagann calls it: ``model(hops, x)``, x [num_src, F] -> [num_dst, F']. Made by :func:`from_pyg_model`."""
-
-    gives_graphs = False
-    "Whether the model gives each graph a row, and not each vertex."
+    """A model of PyG as sagann calls it: ``model(hops, x)``, x [num_src, F] -> [num_dst, F']; or where it pools by itself,
+    ``model(hops, x, graph_ptr)`` -> [num_graphs, F']. Made by :func:`from_pyg_model`."""
 
     def __init__(self, model: nn.Module, graph: Graph) -> None:
         super().__init__()
@@ -135,30 +121,52 @@ class PygModel(nn.Module):
         self.preparation = Preparation()
         self._is_fixed = False
         "Whether a graph was prepared, whose edge data are those that the model gets from then on."
-        self.reads_batch = self.gives_graphs or _reads_batch(model, graph)
-        "Whether the model's rows depend on which vertices make up a graph."
         self._has_several = False
         "Whether the graph that was prepared last holds several graphs."
         self.not_sampled = ""
         "Why the model cannot walk the blocks of mini-batches; empty where it can."
-        self._read(graph)
+        self.gives_graphs = False
+        "Whether the model gives each graph a row, and not each vertex."
+        self.reads_batch = False
+        "Whether the model's rows depend on which vertices make up a graph."
+        first = first_run(model, graph, of_graphs=False)
+        if may_take_batch(model):
+            alone, first = first, first_run(model, graph, of_graphs=True)
+            gives_rows = isinstance(first.out, Tensor)
+            # A model that needs other things as well runs in neither way.
+            fails = first.out is None and "batch" in parameters_of(model)
+            self.gives_graphs = fails or (gives_rows and len(first.out) != NUM_ROWS)
+            is_same = gives_rows and alone.out is not None and are_close([alone.out], [first.out])
+            self.reads_batch = self.gives_graphs or (gives_rows and not is_same)
+            first = first if self.reads_batch else alone
+        self._read(graph, first)
 
     @property
     def num_hops(self) -> int:
         """Number of topologies that ``forward`` walks."""
         return max(self.levels, default=-1) + 1
 
-    def forward(self, hops: Sequence[Topology], x: Tensor, ptr: Tensor | None = None) -> Tensor:
-        """Run the model; ``ptr`` are the offsets of several graphs, for a model that takes ``batch``."""
+    def forward(self, hops: Sequence[Topology], x: Tensor, graph_ptr: Tensor | None = None) -> Tensor:
+        """Run the model; ``graph_ptr`` are the offsets of several graphs, for a model that takes ``batch``."""
         if any(hop.num_dst != hop.num_given for hop in hops):
             self.require_sampled()
-        if ptr is None and self.reads_batch and self._has_several:
+        if graph_ptr is None and self.reads_batch and self._has_several:
             raise InputError(
                 "the model is not told which vertices make up a graph: the prepared graph holds several, and "
                 f"no offsets are given (in model {type(self.model).__name__})",
                 hint="Pass them: model(hops, x, prepared.graph_ptr).",
             )
-        return self._run(self._walk(hops), x, ptr)
+        out = self._run(self._walk(hops), x, graph_ptr)
+        if not self.gives_graphs or graph_ptr is None:
+            return out
+        num_graphs = len(graph_ptr) - 1
+        if isinstance(out, Tensor) and 0 < len(out) < num_graphs and int(graph_ptr[len(out)]) == len(x):
+            raise LayerError(
+                f"a pool of PyTorch Geometric leaves out the last graphs, which have no vertices: {len(out)} "
+                f"rows for {num_graphs} graphs (in model {type(self.model).__name__})",
+                hint="Give these graphs a vertex, or leave them out of the dataset.",
+            )
+        return out
 
     def require_sampled(self) -> None:
         """Refuse a model that cannot walk the blocks of mini-batches."""
@@ -197,7 +205,12 @@ class PygModel(nn.Module):
             InputError: the graph lacks edge data that the model takes.
         """
         if not self._is_fixed:
-            self._read(graph)
+            if arguments_for(self.model, graph) != self._offered:
+                num_hops = self.num_hops
+                self._read(graph, first_run(self.model, graph, of_graphs=self.reads_batch))
+                if self.num_hops != num_hops:
+                    names = ", ".join(self.arguments) or "none"
+                    raise changed(f"{self.num_hops} hops with edge data {names}, {num_hops} before")
             self._is_fixed = True
         stored = [EDGE_ARGUMENTS[name] for name in self.arguments]
         if missing := [name for name in stored if name not in graph.topology.edge_data]:
@@ -245,8 +258,8 @@ class PygModel(nn.Module):
     def _calls(self) -> list[PygLayer]:
         return [layer for layer in self.layers if isinstance(layer, PygLayer)]
 
-    def _walk(self, hops: Sequence[Topology]) -> PlannedWalk:
-        return PlannedWalk(self.model, self._calls, self.levels, hops)
+    def _walk(self, hops: Sequence[Topology]) -> Walk:
+        return Walk(self.model, self._calls, self.levels, hops)
 
     def _run(self, walk: Walk, x: Tensor, graph_ptr: Tensor | None = None) -> Tensor:
         stored = {name: EdgeRows(StoredRow(EDGE_ARGUMENTS[name]), {}, walk.name_of) for name in self.arguments}
@@ -264,32 +277,36 @@ class PygModel(nn.Module):
             raise found.with_traceback(error.__traceback__) from error.__cause__
         return out
 
-    def _read(self, graph: Graph) -> None:
-        """See on made-up vertices what the model propagates, and compare its results with PyG's; again for a graph with other edge data."""
-        offered = arguments_for(self.model, graph)
-        if self.layers and offered == self._offered:
-            return
-        self._offered = offered
-        self.arguments, whole, out = first_run(self.model, graph, of_graphs=self.reads_batch)
-        example, x = example_of(graph, self.arguments, self.model, of_graphs=self.reads_batch, whole=whole)
-        if out is None or any(map(is_lazy, self.model.parameters())):
+    def _read(self, graph: Graph, first: FirstRun) -> None:
+        """See on made-up vertices what the model propagates, and compare its results with PyG's."""
+        self._offered, self.arguments = arguments_for(self.model, graph), first.arguments
+        if first.error is not None:
             with _blaming(self.model, *_IN_PYG):
-                _, twin = run_twin(self.model, self.arguments, example, x)
+                raise first.error
+        if any(map(is_lazy, self.model.parameters())):
             # Some parameters get their shapes in the first forward.
-            self.model.load_state_dict(twin.state_dict())
-            example, x = example_of(graph, self.arguments, self.model, of_graphs=self.reads_batch, whole=whole)
-        known_hops = self.num_hops if self.layers else None
+            self.model.load_state_dict(first.twin.state_dict())
+        example, mode = first.example(), self.training
         with undisturbed(self.model), using_engine(NaiveEngine()), _blaming(self.model, *_WITHOUT_EDGES):
-            reading = ReadingWalk(self.model, with_some_weights(example.topology, like=x))
-            self._run(reading, x, example.graph_ptr)
-            self.layers, self.levels = nn.ModuleList(reading.layers), tuple(range(len(reading.layers)))
+            self.layers = self._layers_on(example)
+            self.levels = tuple(range(len(self.layers)))
             self.preparation = self._common_preparation()
-            self._compare(example, x)
-            self._find_levels(graph, whole=whole)
-        if known_hops not in (None, self.num_hops):
-            raise changed(
-                f"{self.num_hops} hops with edge data {', '.join(self.arguments) or 'none'}, {known_hops} before"
-            )
+            for training in (False, True):
+                self._compare(example, training=training)
+            self.eval()
+            self._find_levels(first.example(num_rows=NUM_ROWS + len(self.layers)))
+            self.train(mode)
+
+    def _layers_on(self, example: Graph) -> nn.ModuleList:
+        """The calls of ``propagate`` on made-up vertices."""
+        topology, x = example.topology, rows_of(example)
+        # Weights by degree that no edges have, but different ones.
+        weights = torch.linspace(0.5, 1.0, topology.num_edges, dtype=x.dtype, device=x.device)
+        walk = ReadingWalk(self.model, topology.with_edge_data(**{DEGREE_WEIGHTS: weights}))
+        # The layers of a graph with other edge data are read anew.
+        self.layers = nn.ModuleList()
+        self._run(walk, x, example.graph_ptr)
+        return nn.ModuleList(walk.layers)
 
     def _common_preparation(self) -> Preparation:
         """What all layers want of the graph."""
@@ -312,51 +329,38 @@ class PygModel(nn.Module):
             )
         return found
 
-    def _compare(self, example: Graph, x: Tensor) -> None:
+    def _compare(self, example: Graph, *, training: bool) -> None:
         """Refuse a model whose results, or their gradients, are not those of PyG."""
-        twin = copy.deepcopy(self)
-        forget_edges(twin.model)
-        prepared = twin._prepared(example)
-        hops = prepared.hops(twin.num_hops)
+        self.train(training)
+        hops, x = self._prepared(example).hops(self.num_hops), rows_of(example)
 
         def in_pyg() -> list[Tensor]:
-            with _blaming(twin.model, *_IN_PYG):
+            with _blaming(self.model, *_IN_PYG):
                 return values_and_gradients(
-                    lambda x: run_in_pyg(twin.model, self.arguments, example, x), twin.model, x
+                    lambda x: run_in_pyg(self.model, self.arguments, example, x), self.model, x
                 )
 
-        def in_sagann(x: Tensor) -> Any:
-            return twin._run(twin._walk(hops), x, example.graph_ptr)
-
-        for training in (False, True):
-            twin.train(training)
-            with WithoutDropout():
-                expected = in_pyg()
-                found = values_and_gradients(in_sagann, twin.model, x)
-                if are_close(found, expected):
-                    continue
-                # A model that draws random numbers of its own is compared in evaluation alone.
-                if training and not are_close(in_pyg(), expected):
-                    continue
-            raise LayerError(
-                "a model gives other numbers than with PyTorch Geometric: its layers are "
-                f"{', '.join(dict.fromkeys(type(layer.conv).__name__ for layer in self._calls))}{', in training' if training else ''} "
-                f"(in model {type(self.model).__name__})",
-                hint="One of them changes its edges, weighs messages otherwise than in proportion, stops gradients, or gets no edge_weight where "
-                "others get it. Build it without that, or write it as sagann.SagaLayer.",
-            )
-
-    def _find_levels(self, graph: Graph, *, whole: bool) -> None:
-        """Find out which layers walk the same hop of a mini-batch, if mini-batches with all in-edges give the rows of the whole graph."""
-        num_rows = NUM_ROWS + len(self.layers)
-        example, x = example_of(
-            graph, self.arguments, self.model, of_graphs=self.reads_batch, whole=whole, num_rows=num_rows
+        with WithoutDropout():
+            expected = in_pyg()
+            found = values_and_gradients(lambda x: self._run(self._walk(hops), x, example.graph_ptr), self.model, x)
+            # A model that draws random numbers of its own is compared in evaluation alone.
+            if are_close(found, expected) or (training and not are_close(in_pyg(), expected)):
+                return
+        raise LayerError(
+            "a model gives other numbers than with PyTorch Geometric: its layers are "
+            f"{', '.join(dict.fromkeys(type(layer.conv).__name__ for layer in self._calls))}{', in training' if training else ''} "
+            f"(in model {type(self.model).__name__})",
+            hint="One of them changes its edges, weighs messages otherwise than in proportion, stops gradients, or gets no edge_weight where "
+            "others get it. Build it without that, or write it as sagann.SagaLayer.",
         )
-        prepared = self._prepared(example)
+
+    def _find_levels(self, example: Graph) -> None:
+        """Find out which layers walk the same hop of a mini-batch, if mini-batches with all in-edges give the rows of the whole graph."""
+        prepared, x, num_rows = self._prepared(example), rows_of(example), example.num_vertices
         # Seeds have the first numbers in a mini-batch, and may have the last ones in the graph.
         order = torch.arange(num_rows) if self.reads_batch else torch.arange(num_rows - 1, -1, -1)
-        topology, numbered = prepared.topology, relabel(prepared, order).topology
-        blocks = [block_of(topology, num_rows - level) for level in range(len(self.layers))]
+        numbered = relabel(prepared, order).topology
+        blocks = [block_of(prepared.topology, num_rows - level) for level in range(len(self.layers))]
         walk = SampledWalk(self.model, self._calls, blocks)
         try:
             found = self._run(walk, x, example.graph_ptr)
@@ -367,23 +371,6 @@ class PygModel(nn.Module):
         self.not_sampled = "its rows depend on other vertices than in-neighbours, or on the numbers of vertices"
         if are_close([found], [right[: len(found)]]):
             self.not_sampled, self.levels = "", tuple(walk.levels)
-
-
-class PygGraphModel(PygModel):
-    """A model of PyG that gives each graph a row: ``model(hops, x, graph_ptr)`` -> [num_graphs, F']."""
-
-    gives_graphs = True
-
-    def forward(self, hops: Sequence[Topology], x: Tensor, graph_ptr: Tensor) -> Tensor:  # type: ignore[override]
-        """Run the model."""
-        out, num_graphs = self._run(self._walk(hops), x, graph_ptr), len(graph_ptr) - 1
-        if isinstance(out, Tensor) and 0 < len(out) < num_graphs and int(graph_ptr[len(out)]) == len(x):
-            raise LayerError(
-                f"a pool of PyTorch Geometric leaves out the last graphs, which have no vertices: {len(out)} "
-                f"rows for {num_graphs} graphs (in model {type(self.model).__name__})",
-                hint="Give these graphs a vertex, or leave them out of the dataset.",
-            )
-        return out
 
 
 _IN_PYG = (
@@ -422,7 +409,7 @@ def _require_usual(conv: Any) -> None:
         found = f"flow = {conv.flow!r}"
     elif getattr(conv, "improved", False):
         found = "improved = True"
-    elif getattr(conv, "cached", False) and any(hasattr(conv, name) for name in CACHES_OF_ROWS):
+    elif getattr(conv, "cached", False) and any(hasattr(conv, name) for name in ("_cached_x", "_cached_h")):
         found = "cached = True"
     elif conv.explain or any(
         hooks
@@ -435,23 +422,6 @@ def _require_usual(conv: Any) -> None:
             f"a layer of PyTorch Geometric does what a SAGA layer cannot: {found} (in layer {type(conv).__name__})",
             hint="Build it without, or write it as sagann.SagaLayer: 'Coming from PyG or DGL' in docs/quickstart.md says what is what.",
         )
-
-
-def _gives_graphs(model: nn.Module, graph: Graph) -> bool:
-    """Whether a model that may be told which vertices make up a graph gives each graph a row."""
-    takes_batch = "batch" in parameters_of(model)
-    if not takes_batch and not takes_data(model):
-        return False
-    *_, out = first_run(model, graph, of_graphs=True)
-    return takes_batch if out is None else isinstance(out, Tensor) and len(out) != NUM_ROWS
-
-
-def _reads_batch(model: nn.Module, graph: Graph) -> bool:
-    """Whether a model's rows depend on which vertices make up a graph."""
-    if "batch" not in parameters_of(model) and not takes_data(model):
-        return False
-    of_one, of_several = (first_run(model, graph, of_graphs=several)[-1] for several in (False, True))
-    return isinstance(of_several, Tensor) and (of_one is None or not are_close([of_one], [of_several]))
 
 
 def _without(graph: Graph, name: str) -> Graph:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from sagann.errors import LayerError
 if TYPE_CHECKING:
     from sagann.interop.pyg_layer import Call
 
+S = TypeVar("S", bound="Source")
 _OF_SHAPE = ("size", "dim", "numel", "nelement", "ndimension", "stride", "is_floating_point")
 _LEAVING = (*_OF_SHAPE, "tolist", "item", "numpy", "backward")
 "Functions of a tensor that are not computed for each row."
@@ -61,8 +62,20 @@ class Index:
         raise _reads_ids("it picks entries of index")
 
 
+class Source:
+    """What an argument of ``message`` is, or what rows of edges are computed from."""
+
+    def read(self, call: Call) -> Any:
+        """The argument for the edges of a call."""
+        raise NotImplementedError
+
+
+Arguments = tuple[tuple[str, Source], ...]
+"Names of a function's arguments, and what each of them is."
+
+
 @dataclass(frozen=True, slots=True)
-class Ids:
+class Ids(Source):
     """The argument that is the ids of the edges' destinations."""
 
     def read(self, call: Call) -> Index:
@@ -70,7 +83,7 @@ class Ids:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Value(Source):
     """An argument that is no row: a number, None, a flag."""
 
     value: Any
@@ -80,7 +93,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class VertexRow:
+class VertexRow(Source):
     """An argument that is the row of an edge's end."""
 
     end: str
@@ -96,7 +109,7 @@ class VertexRow:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRow:
+class StoredRow(Source):
     """An argument that is a row of the graph's edge data."""
 
     name: str
@@ -107,7 +120,7 @@ class StoredRow:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdatedRow:
+class UpdatedRow(Source):
     """An argument that the layer's ``edge_update`` computes for each edge."""
 
     arguments: Arguments
@@ -117,7 +130,7 @@ class UpdatedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Source):
     """A parameter or buffer of the model, by name, that rows of edges are computed with."""
 
     name: str
@@ -127,7 +140,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class ComputedRow:
+class ComputedRow(Source):
     """What the model, or a layer before it propagates, computes of rows of edges."""
 
     function: Any
@@ -136,14 +149,10 @@ class ComputedRow:
     kwargs: Mapping[str, Any]
 
     def read(self, call: Call) -> Any:
-        args, kwargs = pytree.tree_map_only(_SOURCES, lambda source: source.read(call), (self.args, self.kwargs))
+        args, kwargs = pytree.tree_map_only(Source, lambda source: source.read(call), (self.args, self.kwargs))
         return self.function(*args, **kwargs)
 
 
-Source = Ids | Value | VertexRow | StoredRow | UpdatedRow | ComputedRow | Parameter
-_SOURCES = (Ids, Value, VertexRow, StoredRow, UpdatedRow, ComputedRow, Parameter)
-Arguments = tuple[tuple[str, Source], ...]
-"Names of a function's arguments, and what each of them is."
 NameOf = Callable[[Tensor], str | None]
 "Gives the name of a parameter or buffer of the model."
 
@@ -312,33 +321,19 @@ def of_hop(rows: Tensor, num_rows: int) -> Tensor:
     return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing > 0 else rows[:num_rows]
 
 
-def _sources_in(arguments: Arguments) -> Iterator[Source]:
-    """All sources that the arguments are computed from."""
-    for _, source in arguments:
-        yield from _sources_of(source)
+def sources_in(arguments: Arguments, kind: type[S]) -> list[S]:
+    """All sources of a kind that the arguments are computed from."""
+    return [each for _, source in arguments for each in _sources_of(source) if isinstance(each, kind)]
 
 
 def _sources_of(source: Source) -> Iterator[Source]:
     yield source
     if isinstance(source, UpdatedRow):
-        yield from _sources_in(source.arguments)
+        yield from sources_in(source.arguments, Source)
     elif isinstance(source, ComputedRow):
         for leaf in pytree.tree_leaves((source.args, source.kwargs)):
-            if isinstance(leaf, _SOURCES):
+            if isinstance(leaf, Source):
                 yield from _sources_of(leaf)
-
-
-def sources_read(arguments: Arguments) -> set[str]:
-    """Names of the rows that are read at the edges' sources."""
-    return {each.name for each in _sources_in(arguments) if isinstance(each, VertexRow) and each.end == "src"}
-
-
-def stored_in(arguments: Arguments) -> Iterator[str]:
-    return (source.name for source in _sources_in(arguments) if isinstance(source, StoredRow))
-
-
-def parameters_in(arguments: Arguments) -> Iterator[str]:
-    return (source.name for source in _sources_in(arguments) if isinstance(source, Parameter))
 
 
 def without_one(arguments: Arguments) -> Iterator[Arguments]:

@@ -7,11 +7,10 @@ else the walk that the stand-in is of, which calls the SAGA layer of this call o
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from types import MethodType
 from typing import Any, NoReturn
 
@@ -27,14 +26,15 @@ from sagann.interop.pyg_rows import (
     EdgeRows,
     StoredRow,
     UpdatedRow,
+    VertexRow,
     arguments_of,
     computes_with,
     moved,
     of_hop,
     row_dim,
-    sources_read,
+    sources_in,
 )
-from sagann.saga.engine import NotesInputs, current_engine, using_engine
+from sagann.saga.engine import current_engine, using_engine
 
 DEGREE_WEIGHTS = "gcn_weight"
 "Edge data with the weights by degree."
@@ -82,39 +82,8 @@ class EdgeIndex:
     __getitem__ = __len__ = __iter__ = _refuse
 
 
-class Walk(ABC):
-    """A forward of a model of PyG."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.has_ended = False
-        "Whether a call comes from a checkpoint, which computes a part of the forward again."
-
-    @property
-    @abstractmethod
-    def hop(self) -> Topology:
-        """The topology of the next call of ``propagate``."""
-
-    @abstractmethod
-    def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
-        """What the next call of ``propagate`` returns before ``update``, for these named arguments."""
-
-    def input_of(self, conv: nn.Module, x: Any) -> Any:
-        """The rows that a layer is called with: a pair where it has fewer destinations than sources."""
-        return x
-
-    def end(self) -> None:
-        """The forward has ended."""
-        self.has_ended = True
-
-    def name_of(self, tensor: Tensor) -> str | None:
-        """The name of a parameter or buffer of the model; None for another tensor."""
-        named = (*self.model.named_parameters(), *self.model.named_buffers())
-        return next((name for name, each in named if each is tensor), None)
-
-
-class PlannedWalk(Walk):
-    """A forward over some hops, by what is known of the model.
+class Walk:
+    """A forward of a model of PyG over some hops.
 
     Args:
         model: of PyG.
@@ -126,19 +95,25 @@ class PlannedWalk(Walk):
     def __init__(
         self, model: nn.Module, layers: Sequence[PygLayer], levels: Sequence[int], hops: Sequence[Topology]
     ) -> None:
-        super().__init__(model)
-        self.layers, self.levels, self.hops = layers, levels, hops
+        self.model, self.layers, self.levels, self.hops = model, layers, levels, hops
         self.number = 0
         "Number of the next call."
+        self.has_ended = False
+        "Whether a call comes from a checkpoint, which computes a part of the forward again."
         self.engine = current_engine()
 
     @property
     def hop(self) -> Topology:
-        """See :class:`Walk`."""
+        """The topology of the next call of ``propagate``."""
         return self.hops[self.levels[min(self.number, len(self.levels) - 1)]]
 
+    def name_of(self, tensor: Tensor) -> str | None:
+        """The name of a parameter or buffer of the model; None for another tensor."""
+        named = (*self.model.named_parameters(), *self.model.named_buffers())
+        return next((name for name, each in named if each is tensor), None)
+
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
-        """See :class:`Walk`."""
+        """What the next call of ``propagate`` returns before ``update``, for these named arguments."""
         number = self._number_again(conv, _num_rows(conv, given)) if self.has_ended else self.number
         self.number += not self.has_ended
         layer = self.layers[number] if number < len(self.layers) else None
@@ -157,14 +132,14 @@ class PlannedWalk(Walk):
         return self.hops[self.levels[number]]
 
     def end(self) -> None:
-        """Refuse a forward that has called some of the layers, or none where vertices become fewer."""
+        """The forward has ended. One that has called some of the layers is refused, or none where vertices become fewer."""
         is_sampled = any(hop.num_dst < hop.num_given for hop in self.hops)
         if self.number != len(self.layers) and (self.number or is_sampled):
             raise changed(f"{self.number} calls of propagate, {len(self.layers)} on made-up vertices")
-        super().end()
+        self.has_ended = True
 
     def input_of(self, conv: nn.Module, x: Any) -> Any:
-        """See :class:`Walk`."""
+        """The rows that a layer is called with: a pair where it has fewer destinations than sources."""
         if not isinstance(x, Tensor):
             return x
         number = self._number_again(conv, len(x)) if self.has_ended else self.number
@@ -185,37 +160,27 @@ class PlannedWalk(Walk):
 
 
 class ReadingWalk(Walk):
-    """A forward on made-up vertices that shows what the model propagates.
-
-    Args:
-        model: of PyG.
-        topology: of the made-up vertices, with edge data.
-    """
+    """A forward on made-up vertices, a topology with edge data, that shows what the model propagates."""
 
     def __init__(self, model: nn.Module, topology: Topology) -> None:
-        super().__init__(model)
-        self.topology = topology
         self.layers: list[PygLayer] = []
-
-    @property
-    def hop(self) -> Topology:
-        """See :class:`Walk`."""
-        return self.topology
+        super().__init__(model, self.layers, [0], [topology])
 
     def propagate(self, conv: nn.Module, given: Mapping[str, Any]) -> Tensor:
         """See :class:`Walk`."""
         arguments, rows = arguments_of(conv, "message", given)
-        layer = PygLayer(conv, arguments, (self.topology, rows), self.model)
-        self.layers.append(layer)
-        out: Tensor = layer(self.topology, rows)
+        self.layers.append(PygLayer(conv, arguments, (self.hop, rows), self.model))
+        self.number += 1
+        out: Tensor = self.layers[-1](self.hop, rows)
         return out
 
 
-class SampledWalk(PlannedWalk):
+class SampledWalk(Walk):
     """A forward on made-up blocks, each smaller than the one before, that shows which level each layer walks."""
 
     def __init__(self, model: nn.Module, layers: Sequence[PygLayer], blocks: Sequence[Topology]) -> None:
-        super().__init__(model, layers, [0] * len(layers), blocks)
+        self.levels: list[int] = [0] * len(layers)
+        super().__init__(model, layers, self.levels, blocks)
 
     def input_of(self, conv: nn.Module, x: Any) -> Any:
         """See :class:`Walk`."""
@@ -225,13 +190,13 @@ class SampledWalk(PlannedWalk):
 
     def _hop(self, number: int, arguments: Arguments, rows: Mapping[str, Tensor]) -> Topology:
         # Rows that are read at destinations alone may be those of a hop's destinations, of which there is one less.
-        read = sources_read(arguments)
+        read = {each.name for each in sources_in(arguments, VertexRow) if each.end == "src"}
         if rows:
             self._find_level(number, min(len(each) + (name not in read) for name, each in rows.items()))
         return super()._hop(number, arguments, rows)
 
     def _find_level(self, number: int, num_rows: int) -> None:
-        self.levels = [*self.levels[:number], max(0, self.hops[0].num_src - num_rows), *self.levels[number + 1 :]]
+        self.levels[number] = max(0, self.hops[0].num_src - num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,58 +223,47 @@ def preparation_of(conv: nn.Module) -> Preparation:
     return Preparation(adds_loops=doubles or bool(getattr(conv, "add_self_loops", False)), doubles_loops=doubles)
 
 
-class _Routed:
-    """A function of a layer's shadow, in the place of the layer's own."""
-
-    def __init__(self, conv: nn.Module, shadow: Any) -> None:
-        self.conv, self.shadow = conv, shadow
-
-
-class _Forward(_Routed):
-    @cached_property
-    def __signature__(self) -> inspect.Signature:
-        return inspect.signature(MethodType(type(self.conv).forward, self.conv))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        edges = next((each for each in (*args, *kwargs.values()) if isinstance(each, EdgeIndex)), None)
-        if edges is not None:
-            given = self.__signature__.bind(*args, **kwargs)
-            name, x = next(iter(given.arguments.items()))
-            engine = current_engine()
-            if isinstance(engine, NotesInputs) and _tensors(x):
-                engine.note_input(_tensors(x)[0])
-            given.arguments[name] = edges.walk.input_of(self.conv, x)
-            args, kwargs = given.args, given.kwargs
-        return type(self.conv).forward(self.shadow, *args, **kwargs)
+def _forward(conv: nn.Module, shadow: Any, /, *args: Any, **kwargs: Any) -> Any:
+    edges = next((each for each in (*args, *kwargs.values()) if isinstance(each, EdgeIndex)), None)
+    if edges is not None:
+        given = inspect.signature(MethodType(type(conv).forward, conv)).bind(*args, **kwargs)
+        name, x = next(iter(given.arguments.items()))
+        for rows in _tensors(x)[:1]:
+            current_engine().note_input(rows)
+        given.arguments[name] = edges.walk.input_of(conv, x)
+        args, kwargs = given.args, given.kwargs
+    return type(conv).forward(shadow, *args, **kwargs)
 
 
-class _Propagate(_Routed):
-    def __call__(self, edge_index: Any, size: Any = None, **given: Any) -> Any:
-        conv: Any = self.conv
-        if not isinstance(edge_index, EdgeIndex):
-            return type(conv).propagate(conv, edge_index, size=size, **given)
-        if preparation_of(conv).weighs:
-            weights = given.get("edge_weight")
-            if weights is not None and weights.source != WEIGHTS:
-                raise computes_with(
-                    "weights that are normalised by degree",
-                    type(conv).__name__,
-                    hint="Pass the model's argument edge_weight as it is; weights of other edge data go there once, before training: "
-                    "data.edge_weight = data.edge_attr.squeeze(-1).",
-                )
-            given["edge_weight"] = EdgeRows(StoredRow(DEGREE_WEIGHTS), {}, edge_index.walk.name_of)
-        gathered = edge_index.walk.propagate(conv, given)
-        gathered = moved(gathered, 0, row_dim(conv, gathered))
-        return self.shadow.update(gathered, **_arguments_of_update(conv, given))
+def _propagate(conv: Any, shadow: Any, /, edge_index: Any, size: Any = None, **given: Any) -> Any:
+    if not isinstance(edge_index, EdgeIndex):
+        return type(conv).propagate(conv, edge_index, size=size, **given)
+    if preparation_of(conv).weighs:
+        weights = given.get("edge_weight")
+        if weights is not None and weights.source != WEIGHTS:
+            raise computes_with(
+                "weights that are normalised by degree",
+                type(conv).__name__,
+                hint="Pass the model's argument edge_weight as it is; weights of other edge data go there once, before training: "
+                "data.edge_weight = data.edge_attr.squeeze(-1).",
+            )
+        given["edge_weight"] = EdgeRows(StoredRow(DEGREE_WEIGHTS), {}, edge_index.walk.name_of)
+    gathered = edge_index.walk.propagate(conv, given)
+    gathered = moved(gathered, 0, row_dim(conv, gathered))
+    # A layer whose update reads rows of edges does not run.
+    names = list(inspect.signature(type(conv).update).parameters)[2:]
+    return shadow.update(gathered, **{name: given.get(name) for name in names})
 
 
-class _UpdateEdges(_Routed):
-    def __call__(self, edge_index: Any, size: Any = None, **given: Any) -> Any:
-        conv: Any = self.conv
-        if not isinstance(edge_index, EdgeIndex):
-            return type(conv).edge_updater(conv, edge_index, size=size, **given)
-        arguments, rows = arguments_of(conv, "edge_update", given)
-        return EdgeRows(UpdatedRow(arguments), rows, edge_index.walk.name_of)
+def _update_edges(conv: Any, shadow: Any, /, edge_index: Any, size: Any = None, **given: Any) -> Any:
+    if not isinstance(edge_index, EdgeIndex):
+        return type(conv).edge_updater(conv, edge_index, size=size, **given)
+    arguments, rows = arguments_of(conv, "edge_update", given)
+    return EdgeRows(UpdatedRow(arguments), rows, edge_index.walk.name_of)
+
+
+_ROUTES = {"forward": _forward, "propagate": _propagate, "edge_updater": _update_edges}
+"Functions of a layer's shadow, in the place of the layer's own."
 
 
 @contextmanager
@@ -342,8 +296,7 @@ def shadowed(model: nn.Module) -> Iterator[nn.Module]:
                 if isinstance(value, MethodType) and value.__self__ is module:
                     vars(found)[name] = MethodType(value.__func__, found)
             if is_conv:
-                routes = {"forward": _Forward, "propagate": _Propagate, "edge_updater": _UpdateEdges}
-                vars(found).update({name: kind(module, found) for name, kind in routes.items()})
+                vars(found).update({name: partial(route, module, found) for name, route in _ROUTES.items()})
         return shadows[module]
 
     shadow = shadow_of(model)
@@ -366,12 +319,6 @@ def changed(found: str) -> LayerError:
         f"a model of PyTorch Geometric propagates now this, now that: {found} (in the model's forward)",
         hint="Let it call the same layers in the same order, in training and in evaluation; or write it with sagann's layers.",
     )
-
-
-def _arguments_of_update(conv: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``update``: those of ``propagate`` as they are. A layer whose ``update`` reads rows of edges does not run."""
-    names = list(inspect.signature(type(conv).update).parameters)[2:]
-    return {name: given.get(name) for name in names}
 
 
 def _tensors(value: Any) -> list[Tensor]:

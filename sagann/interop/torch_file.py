@@ -43,15 +43,14 @@ class Saved:
 
 
 def read_torch_file(
-    path: str | os.PathLike[str], allowed: Mapping[str, type[Saved]], *, advice: Mapping[str, str], mapped: bool
+    path: str | os.PathLike[str], allowed: Mapping[str, type[Saved]], *, advice: Mapping[str, str]
 ) -> Any:
-    """Read what ``torch.save`` has written.
+    """Read what ``torch.save`` has written; tensors are mapped from the file.
 
     Args:
         path: the file.
         allowed: for the classes that it may name beside tensors and plain values, what stands for them.
         advice: what to do about other classes, by how their names begin.
-        mapped: map tensors from the file in place of reading them.
 
     Raises:
         DatasetError: the file is missing or damaged, or names another class or function.
@@ -65,7 +64,7 @@ def read_torch_file(
         with _allowing([dict, defaultdict, *((each, name) for name, each in allowed.items())]):
             forbidden = sorted(get_unsafe_globals_in_checkpoint(path))
             if not forbidden:
-                return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     known = [(name, text) for name in forbidden for start, text in advice.items() if name.startswith(start)]
     name, hint = known[0] if known else (forbidden[0], _AGAIN)
     raise DatasetError(

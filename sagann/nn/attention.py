@@ -15,10 +15,11 @@ from sagann.graph import Graph, Topology, add_self_loops
 from sagann.graph.large_arrays import slabs
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import destinations
+from sagann.kernels.naive import gather_denominator
 from sagann.nn.layer_widths import require_counts, require_share, require_widths
 from sagann.nn.layers import glorot_linear
 from sagann.saga import Edge, SagaLayer
-from sagann.saga.edge import named, scattered
+from sagann.saga.edge import named
 
 
 class _Attention(SagaLayer):
@@ -133,6 +134,8 @@ class GATv2(_Attention):
         Brody et al., How Attentive are Graph Attention Networks?, ICLR 2022, Eq. 7.
     """
 
+    prepare = staticmethod(GAT.prepare)
+
     def __init__(
         self,
         in_dim: int,
@@ -151,11 +154,6 @@ class GATv2(_Attention):
         self.attend = nn.Parameter(torch.empty(num_heads, head_dim))
         nn.init.xavier_uniform_(self.attend)
         self.bias = nn.Parameter(torch.zeros(self.out_dim))
-
-    @staticmethod
-    def prepare(graph: Graph) -> Graph:
-        """Add self-loops. Where some are missing, edge data besides ``"weight"`` and ``"type"`` is left out."""
-        return add_self_loops(graph, leave_out=True)
 
     def apply_edge(self, edge: Edge) -> tuple[Tensor, Tensor]:
         """Scores [num_edges, H] and values [num_edges, H, D]."""
@@ -217,7 +215,7 @@ class TransformerConv(_Attention):
 def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str, Tensor]) -> Tensor:
     """Compute the coefficients by which a layer with the softmax accumulator weighs its messages, before dropout.
 
-    The edges are taken in slabs of whole destinations, so memory beyond the result is bounded by the rows of a slab.
+    The edges are taken in slabs of whole destinations: rows of vertices are in memory for a slab alone, scores for all edges.
 
     Args:
         layer: a layer of the zoo or of one's own, whose ``apply_edge`` returns scores and values.
@@ -252,27 +250,22 @@ def attention_weights(layer: SagaLayer, topology: Topology, x: Tensor | dict[str
             dst = destinations(topology, rows, edges)
             score, _ = layer.apply_edge(
                 Edge(
-                    src=scattered({name: each[topology.indices[edges]] for name, each in named(x).items()}),
-                    dst=scattered({name: each[dst] for name, each in named(x).items()}),
+                    src={name: each[topology.indices[edges]] for name, each in named(x).items()},
+                    dst={name: each[dst] for name, each in named(x).items()},
                     data={key: topology.edge_data[name][edges] for key, name in layer.edge_data_names().items()},
                     reader=f"layer {type(layer).__name__}",
                 )
             )
-            found.append(_softmax(score, dst - rows.start, rows.stop - rows.start))
-    return torch.cat(found) if found else torch.empty(0, device=topology.device)
+            found.append(score)
+        scores = torch.cat(found) if found else torch.empty(0, device=topology.device)
+        largest, total = (
+            each.index_select(0, topology.edge_dst()) for each in gather_denominator(topology, scores)
+        )
+        return ((scores - largest).exp() / total).to(scores.dtype)
 
 
 _SLAB_EDGES = 1 << 16
 "Number of edges whose rows of vertices are in memory together."
-
-
-def _softmax(score: Tensor, dst: Tensor, num_dst: int) -> Tensor:
-    """The softmax of the scores [E, ...] over the edges of each destination; ``dst`` is from 0 to ``num_dst`` - 1."""
-    at = dst.long().view(-1, *[1] * (score.ndim - 1)).expand_as(score)
-    largest = score.new_full((num_dst, *score.shape[1:]), -torch.inf).scatter_reduce(0, at, score, "amax")
-    grown = (score - largest.gather(0, at)).exp()
-    total = torch.zeros_like(largest, dtype=torch.float64).scatter_add(0, at, grown.double())
-    return grown / total.to(grown.dtype).gather(0, at)
 
 
 def _per_head(attend: Tensor) -> Tensor:

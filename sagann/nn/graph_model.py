@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from sagann.errors import require_type
 from sagann.graph import Topology
+from sagann.interop.pyg_call import parameters_of
 from sagann.nn.on_vertices import OnVertices
 from sagann.nn.pooling import check_pool, pool
 
@@ -65,12 +66,8 @@ def pooled_by(text: str, *, where: str) -> str | tuple[str, ...]:
 
 
 def reads_graphs(model: nn.Module | type[nn.Module]) -> bool:
-    """Whether a model gives a row for each graph: whether its ``forward`` takes ``graph_ptr``, or needs PyG's ``batch``."""
-    try:
-        parameters = inspect.signature(model.forward).parameters
-        return "graph_ptr" in parameters or (
-            "batch" in parameters and parameters["batch"].default is inspect.Parameter.empty
-        )
-    except (TypeError, ValueError):
-        # It is no function, or one of a library in C, whose parameters are not known.
-        return False
+    """Whether a model gives a row for each graph: what its ``gives_graphs`` says, or whether ``forward`` takes ``graph_ptr``, or needs PyG's
+    ``batch``."""
+    known = parameters_of(model)
+    takes = "graph_ptr" in known or ("batch" in known and known["batch"].default is inspect.Parameter.empty)
+    return bool(getattr(model, "gives_graphs", takes))

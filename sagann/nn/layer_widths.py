@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from numbers import Integral
 
 from torch import nn
@@ -21,35 +22,25 @@ def require_widths(layer: nn.Module, **widths: object) -> None:
     Raises:
         InputError: a width is refused; the message has the right line.
     """
-    for name, value in widths.items():
-        if isinstance(value, Integral) and int(value) >= 0:
-            continue
-        kind = type(layer).__name__
-        right = ", ".join(_OF_GRAPH.get(each, "64") for each in widths)
-        raise InputError(
-            f"the width of a layer is not a number of columns: {name} = {shown(value)}, expected an integer of "
-            f"at least 0 (in {kind})",
-            hint=f"Pass every width, as {kind}({right}): a layer makes its parameters when it is made, and finds out no width "
-            "later, as PyG's -1 does. Sources and destinations have one width.",
-        )
+    kind = type(layer).__name__
+    right = ", ".join(_OF_GRAPH.get(each, "64") for each in widths)
+    hint = (
+        f"Pass every width, as {kind}({right}): a layer makes its parameters when it is made, and finds out no width "
+        "later, as PyG's -1 does. Sources and destinations have one width."
+    )
+    _require_integers(layer, widths, 0, "the width of a layer is not a number of columns", hint)
 
 
 def require_counts(layer: nn.Module, *, of: str, hint: str, **counts: object) -> None:
-    """Refuse numbers of heads or of relations that are no integers from 1 to 2^31 - 1.
+    """Refuse numbers of heads or of relations, which errors call ``of``, that are no integers of at least 1."""
+    _require_integers(layer, counts, 1, f"the layer needs {of}", hint)
 
-    Args:
-        layer: the layer that is being made.
-        of: what is counted, for errors.
-        hint: the advice of errors.
-        counts: values by the names of the constructor's arguments.
-    Raises:
-        InputError: a count is refused.
-    """
-    for name, value in counts.items():
-        if not isinstance(value, Integral) or not 1 <= int(value) < 2**31:
+
+def _require_integers(layer: nn.Module, values: Mapping[str, object], least: int, problem: str, hint: str) -> None:
+    for name, value in values.items():
+        if not isinstance(value, Integral) or int(value) < least:
             raise InputError(
-                f"the layer needs {of}: {name} = {shown(value)}, expected an integer from 1 to 2^31 - 1 (in "
-                f"{type(layer).__name__})",
+                f"{problem}: {name} = {shown(value)}, expected an integer of at least {least} (in {type(layer).__name__})",
                 hint=hint,
             )
 

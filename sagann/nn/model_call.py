@@ -12,8 +12,7 @@ from typing import Any
 from torch import nn
 
 from sagann.errors import InputError
-from sagann.interop.pyg_call import EDGES
-from sagann.interop.pyg_model import is_written_for_pyg
+from sagann.interop.pyg_call import EDGES, is_written_for_pyg
 
 VERTICES = ("hops", "x")
 "What a model that gives each vertex a row is called with."

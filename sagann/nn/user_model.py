@@ -91,11 +91,10 @@ def _importing_beside(path: Path) -> Iterator[None]:
     for name, module in [each for modules in _imported.values() for each in modules.items()]:
         if sys.modules.get(name) is module:
             del sys.modules[name]
-    folder, of_models = str(path.parent), {str(each.parent) for each in _imported} - _of_program
-    if not _imported:
-        _of_program.update(sys.path)
-    others = [each for each in sys.path if each not in of_models]
-    sys.path[:] = [*others, *([] if folder in others else [folder]), *(of_models - {folder})]
+    folder = str(path.parent)
+    sys.path[:] = [each for each in sys.path if each not in _folders]
+    _folders[:] = [each for each in dict.fromkeys([folder, *_folders]) if each not in sys.path]
+    sys.path += _folders
     before = set(sys.modules)
     try:
         yield
@@ -104,8 +103,8 @@ def _importing_beside(path: Path) -> Iterator[None]:
         _imported[path] = {name: module for name, module in found.items() if _is_beside(name, module, folder)}
 
 
-_of_program: set[str] = set()
-"What ``sys.path`` had before the first model file was loaded."
+_folders: list[str] = []
+"Folders of model files, which are the last ones in ``sys.path``: that of the file that was loaded last comes first."
 
 
 def _is_beside(name: str, module: ModuleType, folder: str) -> bool:

@@ -20,7 +20,8 @@ from sagann.did_you_mean import did_you_mean
 from sagann.errors import InputError, shown
 from sagann.graph import Graph, for_task
 from sagann.graph.task import answers_of, without_others
-from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
+from sagann.interop.pyg_call import is_written_for_pyg
+from sagann.interop.pyg_model import from_pyg_model
 from sagann.nn.attention import GAT, GATv2, TransformerConv
 from sagann.nn.graph_model import GraphModel, pooled_by, reads_graphs
 from sagann.nn.layers import GCN, GIN, SAGE, CommNet, GatedGCN, MaxPoolGCN, ResidualGCN

@@ -9,7 +9,6 @@ cost nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -18,8 +17,8 @@ from torch import Tensor
 from sagann.errors import LayerError
 
 T = TypeVar("T")
-Scatter = Callable[[], Tensor]
-"Gives the rows of one tensor at every edge."
+Scatter = Tensor | Callable[[], Tensor]
+"The rows of one tensor at every edge, or a function that scatters them."
 
 
 def named(rows: T | Mapping[str, T] | None) -> Mapping[str, T]:
@@ -34,21 +33,12 @@ def unnamed(rows: Mapping[str, T]) -> Any:
     return rows[""] if list(rows) == [""] else rows
 
 
-def scattered(rows: Mapping[str, Tensor]) -> dict[str, Scatter]:
-    """Rows of vertices that lie at every edge already."""
-    return {name: partial(_itself, each) for name, each in rows.items()}
-
-
-def _itself(rows: Tensor) -> Tensor:
-    return rows
-
-
 class Edge:
     """A batch of edges. Treat them independently: row i of the result may depend on row i only.
 
     Args:
-        src: scatters the source vertices' rows, by name.
-        dst: scatters the destination vertices' rows, by name.
+        src: the source vertices' rows, by name.
+        dst: the destination vertices' rows, by name.
         data: edge data [num_edges, ...], by name.
         reader: the layer's name, for messages.
     """
@@ -120,6 +110,8 @@ class _Scattered(Mapping[str, Tensor]):
 
     def _scattered(self, scatter: Scatter) -> Tensor:
         """Rows that are read again later, so they have gradients also where they are first read without."""
+        if isinstance(scatter, Tensor):
+            return scatter
         if (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == self._modes:
             return scatter()
         with_gradients, without_autograd = self._modes

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -32,7 +32,7 @@ EdgeData = Mapping[str, Tensor]
 "Edge data [num_edges, ...] by name; a single tensor has the empty name."
 
 
-class Engine(Protocol):
+class Engine:
     """Runs layers on checked input."""
 
     def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
@@ -46,27 +46,17 @@ class Engine(Protocol):
         Returns:
             [num_dst, F'], differentiable.
         """
-        ...
-
-
-@runtime_checkable
-class MapsFeatures(Protocol):
-    """An engine that can have linear maps read features as they lie."""
+        raise NotImplementedError
 
     def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
         """Whether linear maps are all that reads these features in the layer, so that they may stay sparse."""
-        ...
-
-
-@runtime_checkable
-class NotesInputs(Protocol):
-    """An engine that wants to know what layers are called with that are made of several, or of other things than a SAGA layer."""
+        return False
 
     def note_input(self, x: Tensor) -> None:
-        """Such a layer is called with these rows, and then runs its SAGA layers."""
+        """A layer that is made of several SAGA layers, or of other things, is called with these rows, and then runs them."""
 
 
-class NaiveEngine:
+class NaiveEngine(Engine):
     """One row per edge is materialised, and autograd sees every operator."""
 
     def run(self, layer: SagaLayer, topology: Topology, x: VertexRows, data: EdgeData) -> Tensor:
@@ -74,14 +64,19 @@ class NaiveEngine:
         rows = {name: each.dense() if isinstance(each, FeatureRows) else each for name, each in x.items()}
         layer.check_functions(rows, data)
         where = f"layer {type(layer).__name__}"
-        edge = Edge(
-            src={name: partial(_scatter_src, topology, each) for name, each in rows.items()},
-            dst={name: partial(naive.scatter_dst, topology, each) for name, each in rows.items()},
-            data=data,
-            reader=where,
-        )
+        edge = edges_of(topology, rows, data, where)
         accum = accumulate(topology, layer.accumulator, layer.apply_edge(edge), layer.max_degree, where)
         return layer.apply_vertex(unnamed({name: each[: topology.num_dst] for name, each in rows.items()}), accum)
+
+
+def edges_of(topology: Topology, rows: Mapping[str, Tensor], data: EdgeData, reader: str) -> Edge:
+    """All edges of a topology; rows of vertices [num_src, ...] are scattered when they are read."""
+    return Edge(
+        src={name: partial(_scatter_src, topology, each) for name, each in rows.items()},
+        dst={name: partial(naive.scatter_dst, topology, each) for name, each in rows.items()},
+        data=data,
+        reader=reader,
+    )
 
 
 def _scatter_src(topology: Topology, rows: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from sagann.errors import LayerError, SagannError, WidthError, in_one_line
 from sagann.kernels.accumulators import gathering
 from sagann.saga.accumulator import values_of
 from sagann.saga.batch_norms import with_running_means
-from sagann.saga.edge import Edge, scattered, unnamed
+from sagann.saga.edge import Edge, unnamed
 from sagann.saga.row_runs import (
     NUM_ROWS,
     READS_NO_VALUES,
@@ -89,7 +89,7 @@ def _check_layer(layer: SagaLayer, x: Mapping[str, Tensor], data: Mapping[str, T
 
     def apply_edge(*rows: Tensor) -> Any:
         given = iter(rows)
-        src_rows, dst_rows = (scattered({key: next(given) for key in x}) for _ in range(2))
+        src_rows, dst_rows = ({key: next(given) for key in x} for _ in range(2))
         edge = Edge(src=src_rows, dst=dst_rows, data=dict(zip(data, given, strict=True)), reader=f"layer {name}")
         return layer.apply_edge(edge)
 

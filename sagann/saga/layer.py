@@ -25,7 +25,7 @@ from sagann.kernels.feature_rows import FeatureRows
 from sagann.parent_process import require_own_threads
 from sagann.saga.accumulator import Accumulators, check_accumulator
 from sagann.saga.edge import Edge, named
-from sagann.saga.engine import EdgeData, MapsFeatures, VertexRows, current_engine
+from sagann.saga.engine import EdgeData, VertexRows, current_engine
 from sagann.saga.independence import IndependenceCheck
 from sagann.saga.row_runs import sampled_rows
 from sagann.saga.signatures import check_signatures
@@ -134,8 +134,7 @@ class SagaLayer(nn.Module):
             # The graph is moved later. The layer is looked at where it lies, with a few rows like those of the graph.
             features = _no_rows_of(features, device)
             data = {name: sampled_rows(rows).to(device) for name, rows in data.items()}
-        engine = current_engine()
-        return isinstance(engine, MapsFeatures) and engine.maps_features(self, FeatureRows(features), data)
+        return current_engine().maps_features(self, FeatureRows(features), data)
 
     def check_functions(self, x: Mapping[str, Tensor], data: EdgeData, *, again: bool = False) -> None:
         """Check that ApplyEdge treats edges, and ApplyVertex vertices, independently, for rows of these forms.

@@ -12,9 +12,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Literal
+
+_How = Literal["reading", "changing"]
 
 
 class SharedLock:
@@ -30,7 +32,7 @@ class SharedLock:
     """
 
     def __init__(self) -> None:
-        self._held: ContextVar[Literal["no", "reading", "changing"]] = ContextVar("held", default="no")
+        self._held: ContextVar[Literal["no"] | _How] = ContextVar("held", default="no")
         self._restart()
         os.register_at_fork(after_in_child=self._restart)
 
@@ -44,66 +46,54 @@ class SharedLock:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Hold the lock beside other readers."""
-        if self._held.get() != "no":
+        with self._holding("reading") if self._held.get() == "no" else nullcontext():
             yield
-            return
-        self._begin_reading()
-        token = self._held.set("reading")
-        try:
-            yield
-        finally:
-            self._held.reset(token)
-            self._end_reading()
 
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Hold the lock alone."""
         before = self._held.get()
-        if before == "changing":
-            yield
-            return
         if before == "reading":
-            self._end_reading()
+            self._leave("reading")
         try:
-            self._begin_changing()
-            token = self._held.set("changing")
-            try:
+            with self._holding("changing") if before != "changing" else nullcontext():
                 yield
-            finally:
-                self._held.reset(token)
-                self._end_changing()
         finally:
             if before == "reading":
-                self._begin_reading()
+                self._enter("reading")
 
-    def _begin_reading(self) -> None:
-        with self._condition:
-            # Writers go first; otherwise readers that take turns would keep a writer waiting forever.
-            while self._is_changing or self._num_waiting:
-                self._condition.wait()
-            self._num_readers += 1
+    @contextmanager
+    def _holding(self, how: _How) -> Iterator[None]:
+        self._enter(how)
+        token = self._held.set(how)
+        try:
+            yield
+        finally:
+            self._held.reset(token)
+            self._leave(how)
 
-    def _end_reading(self) -> None:
+    def _enter(self, how: _How) -> None:
         with self._condition:
-            self._num_readers -= 1
-            if not self._num_readers:
-                self._condition.notify_all()
-
-    def _begin_changing(self) -> None:
-        with self._condition:
+            if how == "reading":
+                # Writers go first; otherwise readers that take turns would keep a writer waiting forever.
+                self._condition.wait_for(lambda: not (self._is_changing or self._num_waiting))
+                self._num_readers += 1
+                return
             self._num_waiting += 1
             try:
-                while self._is_changing or self._num_readers:
-                    self._condition.wait()
+                self._condition.wait_for(lambda: not (self._is_changing or self._num_readers))
                 self._is_changing = True
             finally:
                 self._num_waiting -= 1
                 # If the wait was interrupted, readers may go on.
                 self._condition.notify_all()
 
-    def _end_changing(self) -> None:
+    def _leave(self, how: _How) -> None:
         with self._condition:
-            self._is_changing = False
+            if how == "reading":
+                self._num_readers -= 1
+            else:
+                self._is_changing = False
             self._condition.notify_all()
 
 

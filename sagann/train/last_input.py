@@ -11,7 +11,7 @@ from sagann.errors import LayerError
 from sagann.graph.topology import Topology
 from sagann.interop.pyg_layer import PygLayer
 from sagann.kernels.feature_rows import FeatureRows
-from sagann.saga.engine import EdgeData, Engine, MapsFeatures, VertexRows, current_engine, using_engine
+from sagann.saga.engine import EdgeData, Engine, VertexRows, current_engine, using_engine
 from sagann.saga.layer import SagaLayer
 
 
@@ -46,7 +46,7 @@ class LastInput(nn.Module):
         return dense[0] if len(dense) == 1 else torch.cat([rows.flatten(1) for rows in dense], -1)
 
 
-class _Noting:
+class _Noting(Engine):
     """An engine that passes layers on to another engine, and notes their input."""
 
     def __init__(self, engine: Engine) -> None:
@@ -64,4 +64,4 @@ class _Noting:
         return self._engine.run(layer, topology, x, data)
 
     def maps_features(self, layer: SagaLayer, x: FeatureRows, data: EdgeData) -> bool:
-        return isinstance(self._engine, MapsFeatures) and self._engine.maps_features(layer, x, data)
+        return self._engine.maps_features(layer, x, data)

@@ -13,7 +13,8 @@ from torch import nn
 from sagann.byte_size import parse_bytes
 from sagann.config import TrainConfig, class_in_file
 from sagann.errors import CheckpointError, InputError, require_type, shown
-from sagann.interop.pyg_model import from_pyg_model, is_written_for_pyg
+from sagann.interop.pyg_call import is_written_for_pyg
+from sagann.interop.pyg_model import from_pyg_model
 from sagann.nn import ModelConfig, build_model
 from sagann.nn.user_model import require_named
 from sagann.storage.json_fields import as_mapping, as_text, as_texts

@@ -1,4 +1,4 @@
-"""A model of PyG is trained as it is: in memory, streamed, by workers, on mini-batches; its weights are the user's."""
+"""A model of PyG is trained as it is: in memory, streamed, on mini-batches; its weights are the user's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from sagann.graph import Graph
 from sagann.interop import from_pyg_model
 from sagann.plan import equal_vertices
 from sagann.runtime.streaming.streamed import StreamedModel
-from sagann.train import TrainConfig, Trainer
 from tests.graphs import edge_index
 from tests.interop.pyg_models import (
     CLASSES,
@@ -42,7 +41,6 @@ from tests.interop.pyg_models import (
     small,
     trainer_of,
 )
-from tests.runtime.workers.threads import in_threads
 from tests.tolerances import assert_close
 from tests.train.runs import assert_same_bits, weights_of
 
@@ -170,23 +168,6 @@ def test_streamed_values_and_gradients_are_those_of_pyg(name: str) -> None:
         return StreamedModel(ours, prepared.hops(ours.num_hops), intervals)(x)
 
     assert_as_in_pyg(seeded(build).double(), pyg_graph(*data), run=streamed)
-
-
-@pytest.mark.parametrize("memory", [None, "2MiB"])
-def test_two_workers_train_as_one(memory: str | None) -> None:
-    graph, model = pyg_graph(), seeded(joining).double()
-    alone = copy.deepcopy(model)
-    trainer_of(alone, graph, epochs=2, weights="last").fit()
-
-    def at(workers: Any) -> dict[str, Tensor]:
-        own = copy.deepcopy(model)
-        config = TrainConfig(epochs=2, device="cpu", weights="last", memory=memory)
-        Trainer(own, graph, config, workers=workers, progress=False).fit()
-        return weights_of(own)
-
-    for found in in_threads(at, 2):
-        for name, value in alone.state_dict().items():
-            assert_close(found[name], value)
 
 
 # Mini-batches

@@ -33,15 +33,12 @@ def test_every_model_runs_at_every_depth(model: str, layers: int, norm: str | No
     assert torch.isfinite(out).all()
 
 
+@pytest.mark.parametrize(
+    "features", [None, torch.empty(labelled_graph().num_vertices, 0)], ids=["none", "no column"]
+)
 @pytest.mark.parametrize("model", MODELS)
-def test_a_graph_without_features_gets_an_embedding(model: str) -> None:
-    graph = replace(labelled_graph(), features=None)
-    assert run(ModelConfig(model=model, hidden=16), graph).shape == (graph.num_vertices, 3)
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_features_of_width_zero_are_none(model: str) -> None:
-    graph = replace(labelled_graph(), features=torch.empty(labelled_graph().num_vertices, 0))
+def test_a_graph_without_features_gets_an_embedding(model: str, features: torch.Tensor | None) -> None:
+    graph = replace(labelled_graph(), features=features)
     assert run(ModelConfig(model=model, hidden=16), graph).shape == (graph.num_vertices, 3)
 
 

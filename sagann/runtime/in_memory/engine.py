@@ -29,7 +29,7 @@ from sagann.runtime.in_memory.tiles import TILE_EDGES, gather_tiled
 from sagann.runtime.in_memory.typed_maps import edges_of_pairs, gathered_bytes, moved_bytes, rows_of_vertices
 from sagann.saga.batch_norms import naming_few_rows
 from sagann.saga.edge import named
-from sagann.saga.engine import EdgeData, NaiveEngine, VertexRows
+from sagann.saga.engine import EdgeData, Engine, NaiveEngine, VertexRows
 from sagann.saga.shared_lock import MODELS
 from sagann.saga.side_effects import has_hooks
 
@@ -43,7 +43,7 @@ MOST_PROGRAMS = 16
 "Programs kept per layer; the oldest goes first."
 
 
-class CompiledEngine:
+class CompiledEngine(Engine):
     """Compiles layers and runs their programs.
 
     Args:
