@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +22,7 @@ FORMATS = ("csv", "parquet", "npz", "ogb", "graphbolt", "pyg")
 "What ``sagann data import`` reads."
 GRAPH = "Graph"
 RESOURCES = "Memory and disk"
-_EDGE_LIST = "Edge lists (csv, parquet)"
+_EDGE_LIST, _OTHERS = "Edge lists (csv, parquet)", "OGB folders, files of PyG"
 
 OutArgument = Annotated[Path, typer.Argument(help="Dataset folder to make.", metavar="OUT")]
 DatasetArgument = Annotated[
@@ -32,13 +32,7 @@ DatasetArgument = Annotated[
     ),
 ]
 SeedOption = Annotated[
-    int,
-    typer.Option(
-        "--seed",
-        help="Seed of all random numbers of the command.",
-        min=RANGES["seed"].low,
-        max=RANGES["seed"].high,
-    ),
+    int, option("Seed of all random numbers of the command.", name="--seed", within=RANGES["seed"])
 ]
 NameOption = Annotated[
     str | None, option("Name of the graph.", default="the source's name; of an edge list, OUT's", panel=GRAPH)
@@ -71,6 +65,70 @@ class Streaming:
         return ImportOptions(**values, memory_bytes=parse_bytes(self.memory, where="--memory"))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfFormats:
+    """Options that importers of some formats read."""
+
+    src: Annotated[
+        str | None,
+        option("Column of the source ids.", "NAME|POSITION", default="by name, else the first", panel=_EDGE_LIST),
+    ] = None
+    dst: Annotated[
+        str | None,
+        option(
+            "Column of the destination ids.", "NAME|POSITION", default="by name, else the second", panel=_EDGE_LIST
+        ),
+    ] = None
+    weight: Annotated[str | None, option("Column of edge weights.", "COLUMN", panel=_EDGE_LIST)] = None
+    edge_type: Annotated[str | None, option("Column of edge types.", "COLUMN", panel=_EDGE_LIST)] = None
+    separator: Annotated[
+        str | None,
+        option(
+            "Character between the fields of CSV files, of features, labels and targets too; 'tab' for a tabulator.",
+            default="a comma; a tab for .tsv",
+            panel=_EDGE_LIST,
+        ),
+    ] = None
+    header: Annotated[
+        bool | None,
+        switch(
+            "--header/--no-header",
+            "Whether the CSV files of the edges begin with a line of names; else looked up, as always for other files.",
+            panel=_EDGE_LIST,
+        ),
+    ] = None
+    features: Annotated[
+        Path | None, option("Vertex features, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST)
+    ] = None
+    labels: Annotated[
+        Path | None, option("Vertex labels, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST)
+    ] = None
+    targets: Annotated[
+        Path | None,
+        option(
+            "Values to predict in a regression, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST
+        ),
+    ] = None
+    split_scheme: Annotated[
+        str | None,
+        option(
+            "Which of several splits to take: its name in an OGB folder, its column in a file of PyG.",
+            "NAME|COLUMN",
+            default="the only one",
+            panel=_OTHERS,
+        ),
+    ] = None
+    task: Annotated[
+        str | None,
+        option(
+            "What y is in a file of PyG.",
+            "classification|multi-label|regression|none",
+            default="what its form tells",
+            panel=_OTHERS,
+        ),
+    ] = None
+
+
 @app.command("import")
 @command()
 def import_(
@@ -85,66 +143,8 @@ def import_(
     ],
     out: OutArgument,
     streaming: Streaming,
+    of_formats: OfFormats,
     format_: Annotated[str, option("What SOURCE is.", "|".join(("auto", *FORMATS)), name="--format")] = "auto",
-    src: Annotated[
-        str | None,
-        option("Column of the source ids.", "NAME|POSITION", default="by name, else the first", panel=_EDGE_LIST),
-    ] = None,
-    dst: Annotated[
-        str | None,
-        option(
-            "Column of the destination ids.", "NAME|POSITION", default="by name, else the second", panel=_EDGE_LIST
-        ),
-    ] = None,
-    weight: Annotated[str | None, option("Column of edge weights.", "COLUMN", panel=_EDGE_LIST)] = None,
-    edge_type: Annotated[str | None, option("Column of edge types.", "COLUMN", panel=_EDGE_LIST)] = None,
-    separator: Annotated[
-        str | None,
-        option(
-            "Character between the fields of CSV files, of features, labels and targets too; 'tab' for a tabulator.",
-            default="a comma; a tab for .tsv",
-            panel=_EDGE_LIST,
-        ),
-    ] = None,
-    header: Annotated[
-        bool | None,
-        switch(
-            "--header/--no-header",
-            "Whether the CSV files of the edges begin with a line of names; else looked up, as always for other files.",
-            panel=_EDGE_LIST,
-        ),
-    ] = None,
-    features: Annotated[
-        Path | None,
-        option("Vertex features, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST),
-    ] = None,
-    labels: Annotated[
-        Path | None, option("Vertex labels, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST)
-    ] = None,
-    targets: Annotated[
-        Path | None,
-        option(
-            "Values to predict in a regression, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST
-        ),
-    ] = None,
-    split_scheme: Annotated[
-        str | None,
-        option(
-            "Which of several splits to take: its name in an OGB folder, its column in a file of PyG.",
-            "NAME|COLUMN",
-            default="the only one",
-            panel="OGB folders, files of PyG",
-        ),
-    ] = None,
-    task: Annotated[
-        str | None,
-        option(
-            "What y is in a file of PyG.",
-            "classification|multi-label|regression|none",
-            default="what its form tells",
-            panel="OGB folders, files of PyG",
-        ),
-    ] = None,
     num_vertices: Annotated[
         int | None, option("Number of vertices.", default="what the source says", panel=GRAPH)
     ] = None,
@@ -157,29 +157,11 @@ def import_(
     Example: sagann data import edges.csv roads --weight km --symmetrise
     """
     with shared.loading():
-        from sagann.cli.import_run import column, import_run
-        from sagann.storage import EdgeListFormat
+        from sagann.cli.import_run import import_run
 
-    import_run(
-        source,
-        out,
-        kind=format_,
-        form=EdgeListFormat(
-            src=column(src),
-            dst=column(dst),
-            weight=column(weight),
-            edge_type=column(edge_type),
-            separator="\t" if separator in ("tab", "\\t") else separator,
-            header=header,
-        ),
-        features=features,
-        labels=labels,
-        targets=targets,
-        split=split_scheme,
-        task=task,
-        options=replace(streaming.options(), num_vertices=num_vertices, num_classes=num_classes),
-        terminal=shared.terminal(),
-    )
+    given = {name: value for name, value in asdict(of_formats).items() if value is not None}
+    options = replace(streaming.options(), num_vertices=num_vertices, num_classes=num_classes)
+    import_run(source, out, kind=format_, given=given, options=options, terminal=shared.terminal())
     report_dataset(out, shared)
 
 
@@ -240,12 +222,7 @@ def reorder(
         ),
     ] = None,
     parts: Annotated[
-        int,
-        typer.Option(
-            help="Parts of METIS: at least as many as intervals will be cut.",
-            min=RANGES["parts"].low,
-            max=RANGES["parts"].high,
-        ),
+        int, option("Parts of METIS: at least as many as intervals will be cut.", within=RANGES["parts"])
     ] = 128,
     seed: SeedOption = 0,
     save_order: Annotated[
@@ -300,14 +277,7 @@ def score(
         str,
         option("In-edges to sample for a vertex, a number per hop, -1 for all; the first is nearest the seeds."),
     ] = "25,10",
-    batch_size: Annotated[
-        int,
-        typer.Option(
-            help="Vertices that a batch starts from.",
-            min=RANGES["batch_size"].low,
-            max=RANGES["batch_size"].high,
-        ),
-    ] = 1024,
+    batch_size: Annotated[int, option("Vertices that a batch starts from.", within=RANGES["batch_size"])] = 1024,
     split: Annotated[
         str | None,
         option(
@@ -325,18 +295,19 @@ def score(
     Example: sagann data score demo --score vip --fanouts 25,10 --plot curves.png
     """
     with shared.loading():
-        from sagann.cli.score_run import ScoreRequest, score_run
+        from sagann.cli.score_run import score_run
 
-    request = ScoreRequest(
-        scores=tuple(scores.split(",")),
-        fanouts=fanouts,
+    score_run(
+        dataset,
+        shared.terminal(),
+        names=scores.split(","),
+        fanouts_text=fanouts,
         batch_size=batch_size,
         split=split,
         seed=seed,
         plot=plot,
         overwrite=overwrite,
     )
-    score_run(dataset, request, shared.terminal())
 
 
 def report_dataset(out: Path, shared: Shared) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-import typer
-
 from sagann.cli.data import NameOption, OutArgument, OverwriteOption, SeedOption, Streaming, report_dataset
 from sagann.cli.options import App, Shared, command, option
-from sagann.ranges import RANGES
+from sagann.ranges import RANGES, Range
 
 app = App(help="Generate a dataset at random.", no_args_is_help=True)
 
-_LARGEST = RANGES["drawn"].high
+_DRAWN = RANGES["drawn"]
 # The generator refuses more edges with a text of its own.
 _MOST_EDGES = 2**62
 
@@ -24,12 +22,10 @@ def rmat(
     shared: Shared,
     out: OutArgument,
     streaming: Streaming,
-    vertices: Annotated[int, typer.Option(help="Number of vertices.", min=0, max=_LARGEST)],
-    edges: Annotated[int, typer.Option(help="Number of edges drawn.", min=0, max=_LARGEST)],
-    features: Annotated[int, typer.Option(help="Random features per vertex.", min=0, max=_LARGEST)] = 0,
-    classes: Annotated[
-        int, typer.Option(help="Classes of random labels, split 60/20/20.", min=0, max=_LARGEST)
-    ] = 0,
+    vertices: Annotated[int, option("Number of vertices.", within=_DRAWN)],
+    edges: Annotated[int, option("Number of edges drawn.", within=_DRAWN)],
+    features: Annotated[int, option("Random features per vertex.", within=_DRAWN)] = 0,
+    classes: Annotated[int, option("Classes of random labels, split 60/20/20.", within=_DRAWN)] = 0,
     seed: SeedOption = 0,
     a: Annotated[float, option("Probability of low source, low destination.")] = 0.57,
     b: Annotated[float, option("Probability of low source, high destination.")] = 0.19,
@@ -64,12 +60,12 @@ def rmat(
 def sbm(
     shared: Shared,
     out: OutArgument,
-    vertices: Annotated[int, typer.Option(help="Number of vertices.", min=1, max=_LARGEST)] = 20_000,
-    classes: Annotated[int, typer.Option(help="Number of classes.", max=_LARGEST)] = 3,
+    vertices: Annotated[int, option("Number of vertices.", within=Range(1, _DRAWN.high))] = 20_000,
+    classes: Annotated[int, option("Number of classes.", within=_DRAWN)] = 3,
     degree: Annotated[float, option("Directed edges per vertex.")] = 4.5,
     homophily: Annotated[float, option("Share of the edges that join vertices of one class.")] = 0.67,
     degree_exponent: Annotated[float, option("Exponent of the degrees' power law.")] = 2.5,
-    features: Annotated[int, typer.Option(help="Features per vertex.", min=0, max=_LARGEST)] = 500,
+    features: Annotated[int, option("Features per vertex.", within=_DRAWN)] = 500,
     noise: Annotated[float, option("Standard deviation of the noise in every feature.")] = 0.37,
     split: Annotated[str, option("How to split, as for 'sagann train'.", "SPLIT")] = "random:0.6,0.2",
     seed: SeedOption = 0,

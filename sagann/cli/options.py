@@ -23,7 +23,7 @@ from sagann.cli.signals import Signals
 from sagann.did_you_mean import nearest
 from sagann.errors import InputError, shown
 from sagann.options import ADVANCED, Arguments, Option
-from sagann.ranges import RANGES
+from sagann.ranges import RANGES, Range
 
 if TYPE_CHECKING:
     from sagann.report.terminal import Terminal
@@ -169,16 +169,20 @@ def option(
     panel: str | None = None,
     name: str | None = None,
     hidden: bool = False,
+    within: Range | None = None,
 ) -> Any:
     """An option with a value, for the annotation of a command's parameter.
 
     ``default`` is the default in words, where it is not the parameter's, ``panel`` the title of the group of options,
-    ``name`` the option with dashes, where it is not the parameter's name, and ``hidden`` whether --help leaves it to --help-all.
+    ``name`` the option with dashes, where it is not the parameter's name, ``hidden`` whether --help leaves it to --help-all, and ``within``
+    the range of an integer.
     """
     if default is not None:
         # Typer would put parentheses around the words.
         text = rf"{text} [dim]\[default: {default}][/dim]"
-    return typer.Option(*([name] if name else []), help=text, metavar=metavar, rich_help_panel=panel, hidden=hidden)
+    low, high = (None, None) if within is None else (within.low, within.high)
+    names = [name] if name else []
+    return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, hidden=hidden, min=low, max=high)
 
 
 def switch(name: str, text: str, *, panel: str | None = None, callback: Any = None) -> Any:
