@@ -145,16 +145,6 @@ def test_a_killed_worker_ends_the_others_and_leaves_no_file(
     assert list(files.iterdir()) == []
 
 
-def test_workers_that_do_not_do_the_same_are_refused(trained: Path, tmp_path: Path, warm: Warm) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(trained, other)
-    evaluate, embed = ("evaluate", "--run", trained), ("embed", "--run", trained, "--out", tmp_path / "e.npy")
-    for code, out, err in by_hand(warm, commands=[evaluate, embed]):
-        assert (code, out) == (2, "")
-        assert "the workers disagree: command is evaluate at worker 0, and embed at worker 1" in err
-    assert not (tmp_path / "e.npy").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -200,11 +190,3 @@ def test_workers_that_can_have_no_devices_start_on_processors(
     assert ended.code == 0, ended.err
     assert "The workers compute on processors" in ended.err
     assert invoke("train", "--data", blocks, "--out", tmp_path / "run", *options).code == 0
-
-
-def test_links_have_no_workers(invoke: Invoke, tmp_path: Path, blocks: Path) -> None:
-    options = ("--model", "sage", "--hidden", 8, "--task", "link-prediction", "--epochs", 1, "--device", "cpu")
-    assert invoke("train", "--data", blocks, *options, "--out", tmp_path / "run").code == 0
-    ended = invoke("evaluate", "--run", tmp_path / "run", "--workers", 2)
-    assert ended.code == 2
-    assert "several workers divide one graph, and give its vertices rows: the task is link-prediction" in ended.err

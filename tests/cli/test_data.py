@@ -115,7 +115,7 @@ def test_a_score_without_the_order_by_score_is_refused(invoke: Invoke, blocks: P
     [
         ("data/labels.npy", "file cannot be written among those of a dataset or a run"),
         ("precious.npy", "a file stands there already: overwriting was not asked for"),
-        ("folder.npy", "file cannot be written: a folder stands there"),
+        ("folder.npy", "file cannot be written: what stands there is not a file"),
         ("no/order.npy", "file cannot be written: there is no folder"),
         ("order.txt", "file type is unknown: '.txt', expected .npy"),
     ],

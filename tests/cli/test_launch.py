@@ -170,15 +170,6 @@ def test_torchrun_starts_the_same_run(together: Path, blocks: Path, tmp_path: Pa
     assert history(tmp_path / "run") == history(together)
 
 
-def test_a_run_goes_on_with_another_number_of_workers(together: Path, tmp_path: Path, invoke: Invoke) -> None:
-    folder = tmp_path / "fewer"
-    subprocess.run(["cp", "-r", together, folder], check=True)
-    ended = invoke("train", "--resume", "--out", folder, "--workers", 1, "--epochs", EPOCHS + 3)
-    assert ended.code == 0, ended.err
-    assert "The run was started with workers 2, this is 1: its last bits may differ." in ended.err
-    assert len(history(folder)) == EPOCHS + 3
-
-
 def start_by_hand(
     warm: Warm,
     *,
@@ -320,21 +311,6 @@ def test_workers_that_torchrun_restarts_before_there_is_a_run_start_it(
     for code, _, err in ended(processes):
         assert code == 0, err
     assert history(tmp_path / "run") == history(together)[:3]
-
-
-def test_workers_that_disagree_are_refused(blocks: Path, tmp_path: Path, warm: Warm) -> None:
-    common = ("train", "--data", blocks, *OPTIONS, "--epochs", 2, "--out", tmp_path / "run")
-    for code, out, err in by_hand(warm, commands=[(*common, "--seed", 3), (*common, "--seed", 4)]):
-        assert (code, out) == (2, "")
-        assert "the workers disagree: train.seed is 3 at worker 0, and 4 at worker 1" in err
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-def test_links_are_refused_before_torchruns_workers_load_the_graph(tmp_path: Path, warm: Warm) -> None:
-    command = ("train", "--data", tmp_path / "missing", "--task", "link-prediction", "--out", tmp_path / "run")
-    for code, out, err in by_hand(warm, commands=[command, command]):
-        assert (code, out) == (2, "")
-        assert "links are learned by one worker" in err
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ import pytest
 
 from sagann.cli.prepare import training_graph
 from sagann.graph import Graph
-from sagann.storage import save_graph
 from tests.cli.conftest import Invoke
 from tests.shared import SharedFolder
-from tests.train.runs import community_graph, sparse_graph
+from tests.train.runs import community_graph
 
 TRAIN = ("train", "--data", "demo", "--model", "sage", "--hidden", 16, "--task", "link-prediction", "--epochs", 5)
 
@@ -119,30 +118,6 @@ def test_options_that_do_not_fit_are_refused_before_the_data_are_read(
     ended = invoke(*TRAIN[:2], tmp_path / "data", *TRAIN[3:], *options, "--out", tmp_path / "run")
     assert ended.code == 2
     assert message in ended.err
-
-
-def test_sparse_features(invoke: Invoke, tmp_path: Path) -> None:
-    save_graph(sparse_graph(), tmp_path / "data")
-    ended = invoke(*TRAIN[:2], tmp_path / "data", *TRAIN[3:], "--out", tmp_path / "run")
-    assert ended.code == 0, ended.err
-
-
-def test_another_graph_is_split_as_the_run_was(invoke: Invoke, tmp_path: Path) -> None:
-    assert invoke(*TRAIN, "--split", "edges:0.5,0.1", "--out", tmp_path / "run").code == 0
-    summary = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    ended = invoke("evaluate", tmp_path / "run", "--data", "demo")
-    assert f"{summary['test']['mrr']:.4f}" in ended.out
-
-
-def test_a_sampled_run_goes_on(invoke: Invoke, tmp_path: Path) -> None:
-    save_graph(community_graph(), tmp_path / "data")
-    options = ("--sample", "5,5", "--batch-size", 200, "--negatives", 2, "--keep-positives")
-    ended = invoke(*TRAIN[:2], tmp_path / "data", *TRAIN[3:], *options, "--out", tmp_path / "run")
-    assert ended.code == 0, ended.err
-    ended = invoke("train", "--resume", "--epochs", 7, "--out", tmp_path / "run")
-    assert ended.code == 0, ended.err
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 7
-    assert "keep_positives = true" in (tmp_path / "run" / "config.toml").read_text()
 
 
 def test_the_split_of_edges_that_an_archive_states_is_measured(

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import signal
 import tomllib
@@ -13,7 +12,7 @@ import pytest
 import torch
 
 from sagann.errors import InputError
-from sagann.graph import random_split, rmat_graph
+from sagann.graph import rmat_graph
 from sagann.graph.large_arrays import empty_array
 from sagann.runtime.blocks.spill import Scratch
 from sagann.storage import load_graph, save_graph
@@ -91,90 +90,6 @@ def test_arrays_of_edges_are_made_where_blocks_will_go(
     assert made == on_disk
 
 
-def test_a_sampled_run_by_options_and_by_file(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    sampled = ("--sample", "5,-1", "--batch-size", "16", "--model", "sage")
-    run = ("train", "--data", blocks, *QUICK, *sampled)
-    assert invoke(*run, "--sampling-threads", "2", "--batches-ahead", "1", "--out", tmp_path / "whole").code == 0
-    config = tomllib.loads((tmp_path / "whole" / "config.toml").read_text())
-    assert config["train"]["sample"] == [5, -1]
-    assert invoke(*run, "--epochs", "2", "--out", tmp_path / "cut").code == 0
-    assert invoke("train", "--resume", "--epochs", "3", "--out", tmp_path / "cut").code == 0
-    (tmp_path / "run.toml").write_text(
-        f'[data]\ndata = "{blocks}"\n[model]\nmodel = "sage"\nhidden = 8\n'
-        "[train]\nepochs = 3\nsample = [5, -1]\nbatch_size = 16\nbatches_ahead = 0\n"
-    )
-    assert invoke("train", "--config", tmp_path / "run.toml", "--out", tmp_path / "file").code == 0
-    weights = {(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut", "file")}
-    assert len(weights) == 1
-    # The same run on the whole graph.
-    assert invoke("train", "--config", tmp_path / "run.toml", "--sample", "none", "--batch-size", "none",
-                  "--batches-ahead", "none", "--out", tmp_path / "dense").code == 0  # fmt: skip
-    assert (tmp_path / "dense" / "model.safetensors").read_bytes() not in weights
-
-
-def test_a_run_with_a_hot_tier_by_options_and_by_file(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    run = ("train", "--data", blocks, *QUICK, "--sample", "5,5", "--batch-size", "16", "--model", "sage")
-    assert invoke(*run, "--out", tmp_path / "plain").code == 0
-    hot = invoke(*run, "--hot", "10%", "--score", "degree", "--cache", "static", "--out", tmp_path / "hot")
-    assert hot.code == 0
-    assert "rows  hits" in hot.err
-    line = json.loads((tmp_path / "hot" / "metrics.jsonl").read_text().splitlines()[0])
-    assert line["hot_rows"] > 0
-    assert line["cold_bytes"] == 6 * 4 * line["cold_rows"] > 0
-    again = ("train", "--config", tmp_path / "hot" / "config.toml", "--epochs", "2", "--out", tmp_path / "again")
-    assert invoke(*again).code == 0
-    # Another hot tier is no other run.
-    resumed = ("train", "--resume", "--cache", "s3-fifo", "--hot", "1MiB", "--epochs", "3")
-    assert invoke(*resumed, "--out", tmp_path / "again").code == 0
-    weights = {(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "hot", "again")}
-    assert len(weights) == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--hot", "10%"), "hot is refused: '10%', expected None where sample is not set"),
-        (("--sample", "5,5", "--hot", "lots"), "size is not understood: 'lots'"),
-        (
-            ("--sample", "5,5", "--hot", "10B"),
-            "hot tier is smaller than its tables: 10 B, but tables of 120 rows take",
-        ),
-        (
-            ("--sample", "5,5", "--hot", "5%", "--score", "pr"),
-            "score is refused: 'pr', expected one of degree, rpr, wrpr, vip",
-        ),
-        (
-            ("--sample", "5,5", "--cache", "static"),
-            "cache is refused: 'static', expected look-ahead where neither hot nor memory is set",
-        ),
-        (
-            ("--sample", "5,5", "--hot", "50%", "--memory", "1MiB"),
-            "the hot tier is larger than its half of the memory budget: hot '50%' takes",
-        ),
-        (
-            ("--sample", "5,5", "--memory", "40kB"),
-            "the memory budget cannot be met: 39.1 KiB (40000 bytes), at least",
-        ),
-        (("--sample", "5"), "fanouts and hops of the model differ in number: 1 fanouts, the model walks 2 hops"),
-        (("--sample", "5,x"), "sample is refused: '5,x', expected a list of integers"),
-        (("--sample", "5,0"), "sample is refused: (5, 0), expected a list of integers"),
-        (("--sample", ""), "sample is refused: ''"),
-        (
-            ("--batch-size", "64"),
-            "batch_size is refused: 64, expected None where sample is not set",
-        ),
-        (("--batches-ahead", "9999"), "batches_ahead is refused: 9999, expected an integer from 0 to 8192"),
-        (("--sample", "5,5", "--profile", "--memory", "1MiB"), "profile is refused: True"),
-    ],
-)
-def test_what_cannot_be_sampled_is_refused(
-    invoke: Invoke, blocks: Path, tmp_path: Path, options: tuple[str, ...], message: str
-) -> None:
-    outcome = invoke("train", "--data", blocks, *QUICK, *options, "--out", tmp_path / "run")
-    assert outcome.code == 2
-    assert message in outcome.err
-
-
 def test_a_table_of_metrics_goes_to_stdout(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
     outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path / "run")
     assert outcome.code == 0
@@ -229,20 +144,6 @@ def test_a_folder_with_something_else_is_refused(invoke: Invoke, blocks: Path, t
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-def test_a_folder_with_settings_of_something_else_is_refused(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('title = "my site"')
-    (tmp_path / "events").mkdir()
-    (tmp_path / "events" / "kept").write_text("x")
-    before = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
-    for extra in ([], ["--overwrite"]):
-        outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path, *extra)
-        assert outcome.code == 2
-        assert (
-            "the folder holds something else than a run: 2 files and folders, no run.json of a run" in outcome.err
-        )
-    assert {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
 def test_a_run_is_not_put_where_it_would_be_removed(
     invoke: Invoke, blocks: Path, trained: Path, tmp_path: Path
 ) -> None:
@@ -255,16 +156,6 @@ def test_a_run_is_not_put_where_it_would_be_removed(
     # A manifest of another program makes no dataset.
     (tmp_path / "manifest.json").write_text('{"name": "a site"}')
     assert invoke("train", "--data", blocks, *QUICK, "--out", tmp_path / "run").code == 0
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "metrics.json"])
-def test_files_named_as_a_runs_make_no_run(invoke: Invoke, blocks: Path, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("weeks")
-    for extra in ([], ["--overwrite"]):
-        outcome = invoke("train", "--data", blocks, *QUICK, "--out", tmp_path, *extra)
-        assert outcome.code == 2
-        assert "the folder holds something else than a run: 1 files and folders" in outcome.err
-    assert (tmp_path / name).read_text() == "weeks"
 
 
 def test_a_start_that_was_interrupted_does_not_occupy_its_folder(
@@ -281,16 +172,6 @@ def test_a_start_that_was_interrupted_does_not_occupy_its_folder(
     assert [path.name for path in folder.iterdir()] == [".tmp-config.toml"]
     assert invoke("train", "--data", blocks, *QUICK, "--out", folder).code == 0
     assert ".tmp-config.toml" not in {path.name for path in folder.iterdir()}
-
-
-def test_resume_goes_on_and_equals_the_whole_run(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    common = ("--data", blocks, "--hidden", "8", "--weights", "last", "--checkpoint-every", "2")
-    assert invoke("train", *common, "--epochs", "9", "--out", tmp_path / "whole").code == 0
-    assert invoke("train", *common, "--epochs", "4", "--out", tmp_path / "parts").code == 0
-    # All other settings come from the run itself.
-    assert invoke("train", "--resume", "--out", tmp_path / "parts", "--epochs", "9").code == 0
-    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
-    assert weights[0] == weights[1]
 
 
 def test_resume_before_the_first_checkpoint_starts_anew(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
@@ -368,18 +249,6 @@ def test_a_split_is_drawn_where_there_is_none(invoke: Invoke, tmp_path: Path) ->
     assert "no splits" in invoke("evaluate", "--run", tmp_path / "run").err
 
 
-def test_transformations_change_the_graph(invoke: Invoke, tmp_path: Path) -> None:
-    graph = rmat_graph(50, 120, num_features=3, num_classes=2, seed=0)
-    save_graph(random_split(graph, seed=0), tmp_path / "data")
-    arguments = ("--data", tmp_path / "data", *QUICK)
-    assert invoke("train", *arguments, "--undirected", "--out", tmp_path / "run").code == 0
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert metrics["num_edges"] > graph.num_edges
-    outcome = invoke("train", *arguments, "--inverse-edges", "--out", tmp_path / "typed")
-    assert outcome.code == 2
-    assert "inverse edges need edge types" in outcome.err
-
-
 @pytest.mark.parametrize(
     ("sampled", "place"),
     [((), "epoch 5"), (("--sample", "5,5", "--batch-size", "16"), "batch 1 of epoch 5")],
@@ -397,7 +266,6 @@ def test_interrupt_saves_and_tells_how_to_go_on(
     run_epoch = TrainSession.run_epoch
 
     def interrupted(self: TrainSession, **options: Any) -> object:
-        import signal
 
         if self.epoch == 4:
             signal.raise_signal(signal.SIGINT)
@@ -543,30 +411,6 @@ def test_a_message_shows_what_a_foreign_run_folder_names_and_obeys_nothing(
     assert refused.err.replace("\n", "").isprintable()
 
 
-def test_a_run_with_a_model_of_the_users_own_goes_on(
-    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from sagann.train.session import TrainSession
-
-    (tmp_path / "layers.py").write_text(OWN_MODEL)
-    run_epoch = TrainSession.run_epoch
-
-    def interrupted(self: TrainSession, **options: Any) -> object:
-        if self.epoch == 1:
-            signal.raise_signal(signal.SIGINT)
-        return run_epoch(self, **options)
-
-    monkeypatch.setattr(TrainSession, "run_epoch", interrupted)
-    model = f"{tmp_path}/layers.py:Mean"
-    outcome = invoke("train", "--data", blocks, "--model", model, *QUICK, "--out", tmp_path / "run")
-    assert outcome.code == 130
-    (line,) = [line for line in outcome.err.splitlines() if "sagann train --resume" in line]
-    monkeypatch.undo()
-    assert shlex.split(line)[-2:] == ["--model", model]
-    assert invoke(*shlex.split(line)[1:]).code == 0
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["epochs"] == 3
-
-
 FAILS = """
 import os, sys
 import torch
@@ -602,21 +446,15 @@ class Net(nn.Module):
 """
 
 
-@pytest.mark.parametrize("place", ["import", "init", "forward", "backward"])
 @pytest.mark.parametrize(
-    ("fails", "named"),
+    ("place", "fails", "named"),
     [
-        ("sys.exit()", "SystemExit"),
-        ("sys.exit(0)", "SystemExit"),
-        ("sys.exit(3)", "SystemExit: 3"),
-        ("sys.exit('enough')", "SystemExit: enough"),
-        ("raise Own('of my own')", "Own: of my own"),
-        ("raise Stop('not Ctrl-C')", "Stop: not Ctrl-C"),
-        ("raise EOFError('no more')", "EOFError: no more"),
-        ("raise BrokenPipeError('gone')", "BrokenPipeError: gone"),
-        ("raise typer.Exit(0)", "Exit"),
-        ("raise typer.Abort", "Abort"),
-        ("raise typer.BadParameter('bad')", "BadParameter: bad"),
+        ("import", "sys.exit(0)", "SystemExit"),
+        ("init", "sys.exit(3)", "SystemExit: 3"),
+        ("forward", "raise typer.Exit(0)", "Exit"),
+        ("forward", "raise BrokenPipeError('gone')", "BrokenPipeError: gone"),
+        ("forward", "raise Stop('not Ctrl-C')", "Stop: not Ctrl-C"),
+        ("backward", "raise Own('of my own')", "Own: of my own"),
     ],
 )
 def test_a_model_that_ends_the_program_has_failed(
@@ -634,7 +472,7 @@ def test_a_model_that_ends_the_program_has_failed(
     assert "Traceback" not in outcome.err
 
 
-@pytest.mark.parametrize("place", ["import", "init", "forward", "backward"])
+@pytest.mark.parametrize("place", ["import", "backward"])
 def test_ctrl_c_in_a_model_stays_ctrl_c(invoke: Invoke, blocks: Path, tmp_path: Path, place: str) -> None:
     (tmp_path / "slow.py").write_text(FAILS.format(place=place, fails="raise KeyboardInterrupt"))
     arguments = ("--data", blocks, *QUICK, "--out", tmp_path / "run")
@@ -739,12 +577,6 @@ def test_settings_are_refused_before_a_run_folder_is_made(
     assert "  hint: " in outcome.err
     assert outcome.out == ""
     assert not (tmp_path / "run").exists()
-
-
-def test_tensorboard_events(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    assert invoke("train", "--data", blocks, *QUICK, "--out", tmp_path, "--tensorboard").code == 0
-    assert list((tmp_path / "events").iterdir())
 
 
 def test_without_train_split(invoke: Invoke, tmp_path: Path) -> None:
