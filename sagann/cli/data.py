@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from sagann.byte_size import parse_bytes
-from sagann.cli.options import App, Shared, command, option, switch
+from sagann.cli.options import App, Given, Shared, command, option, switch
 from sagann.errors import InputError
+from sagann.import_config import EDGE_LISTS, EdgeListFormat, ImportOptions
+from sagann.options import options_of
 from sagann.ranges import RANGES
-
-if TYPE_CHECKING:
-    from sagann.storage import ImportOptions
 
 app = App(help="Import, describe, check, reorder, score and generate datasets.", no_args_is_help=True)
 
-FORMATS = ("csv", "parquet", "npz", "ogb", "graphbolt", "pyg")
+FORMATS = (*EDGE_LISTS, "npz", "ogb", "graphbolt", "pyg")
 "What ``sagann data import`` reads."
-GRAPH = "Graph"
-RESOURCES = "Memory and disk"
-_EDGE_LIST, _OTHERS = "Edge lists (csv, parquet)", "OGB folders, files of PyG"
+IMPORTS = options_of(ImportOptions)
+"Options of every import."
+FORMS = {name: each for name, each in options_of(EdgeListFormat).items() if name != "kind"}
+"Options of edge lists; --format states their kind."
+_EDGE_LIST, _OTHERS = FORMS["src"].panel, "OGB folders, files of PyG"
+_ROWS = "a row per vertex: .npy, CSV or Parquet."
 
 OutArgument = Annotated[Path, typer.Argument(help="Dataset folder to make.", metavar="OUT")]
 DatasetArgument = Annotated[
@@ -34,105 +34,18 @@ DatasetArgument = Annotated[
 SeedOption = Annotated[
     int, option("Seed of all random numbers of the command.", name="--seed", within=RANGES["seed"])
 ]
-NameOption = Annotated[
-    str | None, option("Name of the graph.", default="the source's name; of an edge list, OUT's", panel=GRAPH)
-]
-OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a dataset in OUT.", panel=RESOURCES)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Streaming:
-    """Options of the commands that stream edges into a dataset folder."""
-
-    symmetrise: Annotated[
-        bool, switch("--symmetrise", "Add the reverse of every edge; merges multi-edges.", panel=GRAPH)
-    ] = False
-    coalesce: Annotated[
-        bool, switch("--coalesce", "Merge multi-edges: weights add up, types tell edges apart.", panel=GRAPH)
-    ] = False
-    drop_self_loops: Annotated[bool, switch("--drop-self-loops", "Leave out edges v -> v.", panel=GRAPH)] = False
-    name: NameOption = None
-    memory: Annotated[str, option("Working memory, beside that of the libraries.", "SIZE", panel=RESOURCES)] = (
-        "256MiB"
-    )
-    overwrite: OverwriteOption = False
-
-    def options(self) -> ImportOptions:
-        """The options as the importers take them."""
-        from sagann.storage import ImportOptions
-
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "memory"}
-        return ImportOptions(**values, memory_bytes=parse_bytes(self.memory, where="--memory"))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OfFormats:
-    """Options that importers of some formats read."""
-
-    src: Annotated[
-        str | None,
-        option("Column of the source ids.", "NAME|POSITION", default="by name, else the first", panel=_EDGE_LIST),
-    ] = None
-    dst: Annotated[
-        str | None,
-        option(
-            "Column of the destination ids.", "NAME|POSITION", default="by name, else the second", panel=_EDGE_LIST
-        ),
-    ] = None
-    weight: Annotated[str | None, option("Column of edge weights.", "COLUMN", panel=_EDGE_LIST)] = None
-    edge_type: Annotated[str | None, option("Column of edge types.", "COLUMN", panel=_EDGE_LIST)] = None
-    separator: Annotated[
-        str | None,
-        option(
-            "Character between the fields of CSV files, of features, labels and targets too; 'tab' for a tabulator.",
-            default="a comma; a tab for .tsv",
-            panel=_EDGE_LIST,
-        ),
-    ] = None
-    header: Annotated[
-        bool | None,
-        switch(
-            "--header/--no-header",
-            "Whether the CSV files of the edges begin with a line of names; else looked up, as always for other files.",
-            panel=_EDGE_LIST,
-        ),
-    ] = None
-    features: Annotated[
-        Path | None, option("Vertex features, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST)
-    ] = None
-    labels: Annotated[
-        Path | None, option("Vertex labels, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST)
-    ] = None
-    targets: Annotated[
-        Path | None,
-        option(
-            "Values to predict in a regression, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST
-        ),
-    ] = None
-    split_scheme: Annotated[
-        str | None,
-        option(
-            "Which of several splits to take: its name in an OGB folder, its column in a file of PyG.",
-            "NAME|COLUMN",
-            default="the only one",
-            panel=_OTHERS,
-        ),
-    ] = None
-    task: Annotated[
-        str | None,
-        option(
-            "What y is in a file of PyG.",
-            "classification|multi-label|regression|none",
-            default="what its form tells",
-            panel=_OTHERS,
-        ),
-    ] = None
+def import_options(given: Given, **more: Any) -> ImportOptions:
+    """The options of an import that were given on the command line."""
+    return ImportOptions(**{name: given[name] for name in given if name in IMPORTS}, **more)
 
 
 @app.command("import")
-@command()
+@command(*IMPORTS.values(), *FORMS.values())
 def import_(
     shared: Shared,
+    given: Given,
     source: Annotated[
         Path,
         typer.Argument(
@@ -142,14 +55,29 @@ def import_(
         ),
     ],
     out: OutArgument,
-    streaming: Streaming,
-    of_formats: OfFormats,
     format_: Annotated[str, option("What SOURCE is.", "|".join(("auto", *FORMATS)), name="--format")] = "auto",
-    num_vertices: Annotated[
-        int | None, option("Number of vertices.", default="what the source says", panel=GRAPH)
+    features: Annotated[Path | None, option(f"Vertex features, {_ROWS}", "FILE", panel=_EDGE_LIST)] = None,
+    labels: Annotated[Path | None, option(f"Vertex labels, {_ROWS}", "FILE", panel=_EDGE_LIST)] = None,
+    targets: Annotated[
+        Path | None, option(f"Values to predict in a regression, {_ROWS}", "FILE", panel=_EDGE_LIST)
     ] = None,
-    num_classes: Annotated[
-        int | None, option("Number of classes.", default="what the source says", panel=GRAPH)
+    split_scheme: Annotated[
+        str | None,
+        option(
+            "Which of several splits to take: its name in an OGB folder, its column in a file of PyG.",
+            "NAME|COLUMN",
+            default="the only one",
+            panel=_OTHERS,
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        option(
+            "What y is in a file of PyG.",
+            "classification|multi-label|regression|none",
+            default="what its form tells",
+            panel=_OTHERS,
+        ),
     ] = None,
 ) -> None:
     """Import a graph into a dataset folder, in bounded memory; a kill leaves no half dataset.
@@ -159,9 +87,13 @@ def import_(
     with shared.loading():
         from sagann.cli.import_run import import_run
 
-    given = {name: value for name, value in asdict(of_formats).items() if value is not None}
-    options = replace(streaming.options(), num_vertices=num_vertices, num_classes=num_classes)
-    import_run(source, out, kind=format_, given=given, options=options, terminal=shared.terminal())
+    own = {"features": features, "labels": labels, "targets": targets, "split_scheme": split_scheme, "task": task}
+    of_formats = {
+        name: value for name, value in {**given, **own}.items() if name not in IMPORTS and value is not None
+    }
+    import_run(
+        source, out, kind=format_, given=of_formats, options=import_options(given), terminal=shared.terminal()
+    )
     report_dataset(out, shared)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-from sagann.cli.data import NameOption, OutArgument, OverwriteOption, SeedOption, Streaming, report_dataset
-from sagann.cli.options import App, Shared, command, option
+from sagann.cli.data import IMPORTS, OutArgument, SeedOption, import_options, report_dataset
+from sagann.cli.options import App, Given, Shared, command, option
 from sagann.ranges import RANGES, Range
 
 app = App(help="Generate a dataset at random.", no_args_is_help=True)
@@ -16,12 +16,15 @@ _DRAWN = RANGES["drawn"]
 _MOST_EDGES = 2**62
 
 
+_STREAMED = [each for name, each in IMPORTS.items() if name not in ("num_vertices", "num_classes")]
+
+
 @app.command("rmat")
-@command()
+@command(*_STREAMED)
 def rmat(
     shared: Shared,
+    given: Given,
     out: OutArgument,
-    streaming: Streaming,
     vertices: Annotated[int, option("Number of vertices.", within=_DRAWN)],
     edges: Annotated[int, option("Number of edges drawn.", within=_DRAWN)],
     features: Annotated[int, option("Random features per vertex.", within=_DRAWN)] = 0,
@@ -40,7 +43,6 @@ def rmat(
         from sagann.report.progress import import_progress
         from sagann.storage import write_rmat
 
-    options = streaming.options()
     with import_progress(shared.terminal()) as progress:
         write_rmat(
             out,
@@ -50,15 +52,16 @@ def rmat(
             num_features=features,
             num_classes=classes,
             quadrants=Quadrants(a=a, b=b, c=c, d=max(0.0, 1 - a - b - c)),
-            options=replace(options, progress=progress),
+            options=import_options(given, progress=progress),
         )
     report_dataset(out, shared)
 
 
 @app.command("sbm")
-@command()
+@command(IMPORTS["name"], IMPORTS["overwrite"])
 def sbm(
     shared: Shared,
+    given: Given,
     out: OutArgument,
     vertices: Annotated[int, option("Number of vertices.", within=Range(1, _DRAWN.high))] = 20_000,
     classes: Annotated[int, option("Number of classes.", within=_DRAWN)] = 3,
@@ -69,8 +72,6 @@ def sbm(
     noise: Annotated[float, option("Standard deviation of the noise in every feature.")] = 0.37,
     split: Annotated[str, option("How to split, as for 'sagann train'.", "SPLIT")] = "random:0.6,0.2",
     seed: SeedOption = 0,
-    name: NameOption = None,
-    overwrite: OverwriteOption = False,
 ) -> None:
     """Generate a block-model graph with classes that a graph network can learn.
 
@@ -102,5 +103,6 @@ def sbm(
     )
     graph = apply_split(graph, split, seed=seed)
     validate_graph(graph)
-    save_graph(replace(graph, name=name or graph.name), out, overwrite=overwrite)
+    options = import_options(given)
+    save_graph(replace(graph, name=options.name or graph.name), out, overwrite=options.overwrite)
     report_dataset(out, shared)

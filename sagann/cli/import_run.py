@@ -9,19 +9,19 @@ from typing import Any
 
 from sagann.cli.data import FORMATS
 from sagann.errors import DatasetError, InputError, listed, require_choice
+from sagann.import_config import EDGE_LISTS, EdgeListFormat, ImportOptions, Progress
 from sagann.interop import import_graphbolt, import_ogb, import_pyg
 from sagann.report.progress import import_progress
 from sagann.report.terminal import Terminal
-from sagann.storage import EdgeListFormat, ImportOptions, import_edge_list, import_npz
+from sagann.storage import import_edge_list, import_npz
 from sagann.storage.edge_list import describe_columns
-from sagann.storage.import_source import READING, WRITING, Progress
+from sagann.storage.import_source import READING, WRITING
 from sagann.storage.npz_graph import arrays_left_out
 from sagann.storage.regular_file import require_file
 from sagann.storage.tables import CSV_SUFFIXES, PARQUET_SUFFIXES
 
 _TABLES = (("parquet", PARQUET_SUFFIXES), ("csv", CSV_SUFFIXES))
 "Formats of edge lists, with the endings of their files."
-_EDGE_LISTS = tuple(kind for kind, _ in _TABLES)
 _READ_BY = {"split_scheme": ("ogb", "pyg"), "task": ("pyg",)}
 "Formats that read an option; edge lists read all others."
 _FILES = ("features", "labels", "targets")
@@ -49,7 +49,7 @@ def import_run(
         require_file(source)
     require_choice(kind, ("auto", *FORMATS), what="format is unknown", where="--format")
     found = detect_format(source) if kind == "auto" else kind
-    if foreign := [name for name in given if found not in _READ_BY.get(name, _EDGE_LISTS)]:
+    if foreign := [name for name in given if found not in _READ_BY.get(name, EDGE_LISTS)]:
         raise InputError(
             f"option is for another format: {', '.join('--' + name.replace('_', '-') for name in foreign)} with "
             f"format {found} (in sagann data import)",
@@ -71,20 +71,14 @@ def import_run(
                 split, task = _column_of_split(given.get("split_scheme")), given.get("task", "auto")
                 import_pyg(source, out, split=split, task=task, options=options, say=terminal.say)
             case _:
-                form = _edge_list_format(given, None if kind == "auto" else kind)
+                columns = {name: value for name, value in given.items() if name not in _FILES}
+                form = EdgeListFormat(**columns, kind=None if kind == "auto" else kind)
                 files = {name: given.get(name) for name in _FILES}
                 terminal.say(describe_columns(source, form, files.values()))
                 import_edge_list(source, out, form=form, **files, options=options)
     # A table that was cut at the end of a line looks whole: only its reader knows how many rows it should have.
     if num_read:
         terminal.say(f"Rows read: {', '.join(f'{count} of {name}' for name, count in num_read.items())}.")
-
-
-def _edge_list_format(given: Mapping[str, Any], kind: str | None) -> EdgeListFormat:
-    columns = {name: column(given.get(name)) for name in ("src", "dst", "weight", "edge_type")}
-    separator = given.get("separator")
-    separator = "\t" if separator in ("tab", "\\t") else separator
-    return EdgeListFormat(**columns, separator=separator, header=given.get("header"), kind=kind)
 
 
 def _counting(progress: Progress, num_read: dict[str, int]) -> Progress:
@@ -122,21 +116,15 @@ def detect_format(source: Path) -> str:
     raise _not_recognised(source, "neither metadata.yaml, nor raw and split, nor files of edges stand in it")
 
 
-def column(text: str | None) -> str | int | None:
-    """A column as an option names it: a position where the text is a short number, else a name; None for no option."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else text
-
-
 def _column_of_split(text: str | None) -> int | None:
     """The column of a split in a file of PyG."""
-    number = column(text)
-    if isinstance(number, str):
+    if text is not None and not (text.isascii() and text.isdigit()):
         raise InputError(
-            f"a split of a file of PyG is a column of its masks: {number:.40}, expected an integer from 0 (in "
+            f"a split of a file of PyG is a column of its masks: {text:.40}, expected an integer from 0 (in "
             "--split-scheme)",
             hint="Give its number, or leave it out where there is one split.",
         )
-    return number
+    return None if text is None else int(text)
 
 
 def _not_recognised(source: Path, value: str) -> DatasetError:

@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from sagann.byte_size import format_bytes
-from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.plan_trainers import described_machine, require_vertices, show_trainers
 from sagann.cli.run_settings import chosen_settings, new_engine, require_nothing_of_workers
-from sagann.cli.train_run import made_trainer, opened_graph
+from sagann.cli.train_run import check_memory, made_trainer, opened_graph
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
 from sagann.config import RunConfig

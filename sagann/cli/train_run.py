@@ -14,15 +14,15 @@ import torch
 
 from sagann.byte_size import format_bytes
 from sagann.cli.failure import INTERRUPTED
-from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import training_graph
 from sagann.cli.result_file import owner_of
 from sagann.cli.run_settings import chosen_settings, new_engine, require_nothing_of_workers
 from sagann.config import RunConfig
 from sagann.errors import CheckpointError, InputError
+from sagann.free_space import require_memory
 from sagann.graph import Graph
-from sagann.nn import MODELS
+from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.report.progress import ProgressReporter, short_seconds
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
@@ -33,6 +33,7 @@ from sagann.train import Reporter, RunInfo, Trainer, TrainResult
 from sagann.train.agreement import require_divisible
 from sagann.train.atomic import leftovers
 from sagann.train.checkpoint import Position
+from sagann.train.metrics import DECISION_BYTES, most_measured
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import (
     CONFIG_FILE,
@@ -49,6 +50,9 @@ from sagann.train.streaming import Streaming
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
+
+
+_FLOAT_BYTES = 4
 
 
 class _RunReporter(ProgressReporter):
@@ -165,6 +169,44 @@ def opened_graph(
         return training_graph(
             settings.data, task=settings.train.task, seed=settings.train.seed, say=say, check=check
         )
+
+
+def check_memory(settings: RunConfig, graph: Graph) -> None:
+    """Refuse a run whose weights and outputs alone do not fit memory, as where a wrong label makes billions of classes.
+
+    CUDA devices refuse by themselves.
+    """
+    if resolve_device(settings.train.device).type != "cpu":
+        return
+    model, is_streamed = settings.model, settings.train.memory is not None
+    answers = graph.answers
+    learned = f"{answers.num_outputs} {'classes' if answers.targets is None else 'targets'}"
+    streamed = "" if is_streamed or settings.engine != "compiled" else "--memory, which streams the run, "
+    require_memory(
+        least_bytes(model, graph, is_streamed=is_streamed),
+        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {'links' if answers.unit == 'link' else learned} on "
+        f"{graph.num_vertices} vertices and {graph.num_edges} edges",
+        hint=f"If there are too many classes, number them from 0 without gaps. Else use {streamed}a smaller --hidden, fewer --layers, or more memory.",
+    )
+
+
+def least_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
+    """Bytes that a run on the CPU takes at least: weights, and beside them their gradients or the outputs of all vertices.
+
+    Of a user's own model only the outputs are counted, and of a task on whole graphs, which are computed in batches, only the weights.
+    """
+    outputs, unit = 0, graph.answers.unit
+    if is_streamed and graph.multi_label:
+        # Logits lie in files, but decisions of several labels are counted a split at a time.
+        outputs = most_measured(graph.vertices) * graph.num_classes * DECISION_BYTES
+    elif not is_streamed and unit != "graph":
+        outputs = graph.num_vertices * (config.hidden if unit == "link" else graph.num_outputs) * _FLOAT_BYTES
+    if config.model not in MODELS:
+        return outputs
+    # Nothing is allocated on this device.
+    with torch.device("meta"):
+        weights = sum(parameter.nbytes for parameter in build_model(config, graph).parameters())
+    return weights + max(weights, outputs)
 
 
 def made_trainer(

@@ -24,10 +24,11 @@ from sagann.free_space import require_memory
 from sagann.graph import Graph, Topology, id_dtype, symmetrise, validate_graph
 from sagann.graph.checks import check_columns, check_labels, numbered, unknown_target
 from sagann.graph.graph import names_of
+from sagann.import_config import ImportOptions
 from sagann.storage.dataset import graph_of_arrays, manifest_of, with_vertex_arrays
 from sagann.storage.edge_source import Edges, checked_chunk
 from sagann.storage.folder import new_folder
-from sagann.storage.import_source import READING, WRITING, CsrRows, ImportOptions, ImportSource, naming
+from sagann.storage.import_source import READING, WRITING, CsrRows, ImportSource, naming
 from sagann.storage.manifest import EdgeTreatment, write_manifest
 from sagann.storage.npy import NpyWriter, dtype_name, map_npy
 from sagann.storage.rows import Array, RowChunk, Rows, as_stored, in_order_of_ids

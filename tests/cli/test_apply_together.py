@@ -22,23 +22,6 @@ from tests.cli.warm import Warm
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 BUDGET = ("--memory", "3MiB")
 "What an exchange of two workers needs at least, and some blocks."
-DYING = """
-import os, signal
-from torch import nn
-import sagann
-
-class Dying(sagann.SagaLayer):
-    accumulator = "mean"
-
-    def __init__(self, in_dim, out_dim):
-        super().__init__()
-        self.linear = nn.Linear(in_dim, out_dim)
-
-    def apply_vertex(self, vertex, accum):
-        if os.environ.get("RANK") == "1":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.linear(accum)
-"""
 
 
 def rows_of(path: Path) -> tuple[list[list[str]], np.ndarray]:
@@ -121,28 +104,6 @@ def test_the_launcher_starts_workers(
         out == f"Predictions of {load_graph(blocks).num_vertices} vertices written to {tmp_path / 'launched.csv'}\n"
     )
     assert rows_of(tmp_path / "launched.csv")[0] == rows_of(tmp_path / "alone.csv")[0]
-
-
-def test_a_killed_worker_ends_the_others_and_leaves_no_file(
-    tmp_path: Path, invoke: Invoke, warm: Warm, blocks: Path
-) -> None:
-    model, folder, files = tmp_path / "dying.py", tmp_path / "run", tmp_path / "files"
-    model.write_text(DYING)
-    files.mkdir()
-    named = ("--model", f"{model}:Dying")
-    trained = invoke("train", "--data", blocks, *named, "--hidden", 8, "--epochs", 1, "--out", folder)
-    assert trained.code == 0, trained.err
-    use = ("predict", "--run", folder, *named, "--out", files / "p.csv")
-    (code, out, err), (killed, _, _) = by_hand(warm, commands=[use, use])
-    assert (code, out, killed) == (2, "", -9)
-    assert "Error: worker 1 is gone: its connection was lost" in err
-    assert "said by worker 0 of 2" in err
-    assert list(files.iterdir()) == []
-    code, out, err = launched(warm, *use)
-    assert (code, out) == (2, "")
-    assert "Error: worker 1 of 2 was killed: SIGKILL" in err
-    assert "Start the command again." in err
-    assert list(files.iterdir()) == []
 
 
 @pytest.mark.parametrize(

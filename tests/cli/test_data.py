@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from sagann.storage import load_graph
-from sagann.train import load_run
 from tests.cli.conftest import Invoke
 
 
@@ -83,21 +82,6 @@ def test_results_of_a_reordered_dataset_come_in_the_original_order(
         for name in ("reordered", "given")
     ]
     assert classes[0] == classes[1]
-
-
-def test_a_run_on_a_reordered_dataset_writes_original_rows(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    # Reordered twice, trained there, with a split that is drawn.
-    assert invoke("data", "reorder", blocks, tmp_path / "once", "--by", "random").code == 0
-    assert invoke("data", "reorder", tmp_path / "once", tmp_path / "data", "--by", "score").code == 0
-    run, options = tmp_path / "run", ("--hidden", 8, "--epochs", 20, "--split", "random:0.5,0.2", "--quiet")
-    assert invoke("train", "--data", tmp_path / "data", *options, "--out", run).code == 0
-    assert invoke("embed", "--run", run, "--out", tmp_path / "e.npy").code == 0
-    assert invoke("predict", "--run", run, "--out", tmp_path / "p.npy").code == 0
-    rows = load_run(run).embed(load_graph(blocks)).numpy()
-    np.testing.assert_allclose(np.load(tmp_path / "e.npy"), rows, rtol=1e-4, atol=1e-5)
-    labels = load_graph(blocks).labels
-    assert labels is not None
-    assert (np.load(tmp_path / "p.npy")["class"] == labels.numpy()).mean() > 0.8
 
 
 def test_a_score_without_the_order_by_score_is_refused(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from sagann.cli.fit_memory import check_memory, least_bytes
 from sagann.cli.run_settings import merge, settings_of
+from sagann.cli.train_run import check_memory, least_bytes
 from sagann.config import RunConfig
 from sagann.errors import InputError
 from sagann.free_space import Memory, require_memory

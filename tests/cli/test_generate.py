@@ -44,7 +44,10 @@ def test_what_stands_there_stays(invoke: Invoke, tmp_path: Path) -> None:
         (["rmat", "g", "--vertices", "5", "--edges", str(10**12)], "disk is too small"),
         (["rmat", "g", "--vertices", "5", "--edges", "5", "--a", "0.9"], "quadrant probabilities"),
         (["rmat", "g", "--vertices", "5", "--edges", "5", "--a", "nan"], "quadrant probabilities"),
-        (["rmat", "g", "--vertices", "5", "--edges", "5", "--memory", "1kB"], "working memory is too small"),
+        (
+            ["rmat", "g", "--vertices", "5", "--edges", "5", "--memory", "1kB"],
+            "memory_bytes is refused: 1000, expected",
+        ),
         (["rmat", "g", "--vertices", "5", "--edges", "5", "--memory", "lots"], "size is not understood"),
         (["rmat", "no/where/g", "--vertices", "5", "--edges", "5"], "no/where"),
         (["sbm", "g", "--homophily", "2"], "parameter of the block model out of range"),

@@ -112,17 +112,6 @@ def test_an_accelerator_that_runs_out_of_memory_is_named_and_the_others_go_on(
         assert len(lines[-1].get("trainers", [])) == trainers
 
 
-def test_an_accelerator_whose_numbers_are_not_finite_is_named(tmp_path: Path) -> None:
-    with started(tmp_path, *TRAIN, *OF_LAYER, "--devices", "host:1,accelerator:1", fault="nan") as process:
-        out, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, out) == (2, "")
-    assert re.search(
-        r"Error: trainer 'accelerator0' gave numbers that are not finite while propagating epoch \d+, batch \d: its loss is nan",
-        err,
-    )
-    assert "Traceback" not in err
-
-
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_an_accelerator_ends_with_a_parent_that_is_killed_and_leaves_no_memory(
     tmp_path: Path, is_stopped: bool

@@ -103,23 +103,6 @@ def test_commands_that_do_not_fit_the_task_are_refused(invoke: Invoke, run_dir: 
     assert ended.code == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--workers", 2), "links are learned by one worker"),
-        (("--memory", "1GiB"), "memory is refused: '1GiB', expected None where links are learned"),
-        (("--sample", "5,5", "--devices", "host,accelerator:1"), "devices is refused"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused_before_the_data_are_read(
-    invoke: Invoke, tmp_path: Path, options: tuple[str, ...], message: str
-) -> None:
-    (tmp_path / "data").mkdir()
-    ended = invoke(*TRAIN[:2], tmp_path / "data", *TRAIN[3:], *options, "--out", tmp_path / "run")
-    assert ended.code == 2
-    assert message in ended.err
-
-
 def test_the_split_of_edges_that_an_archive_states_is_measured(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -230,7 +230,7 @@ def test_wrong_use_exits_2(invoke: Invoke, arguments: list[str], message: str) -
         ("info demo", "Did you mean 'data info'?", "data info demo"),
         ("data info --data demo", "PATH|NAME without a name", "data info demo"),
         ("data import edges.csv made --y labels.csv", "options: --labels)", "data import edges.csv made --labels labels.csv"),
-        ("data import edges.csv made --memory 1KiB", "Allow 256 MiB", "data import edges.csv made --memory 256MiB"),
+        ("data import edges.csv made --memory 1KiB", "--memory) hint: Set memory_bytes to", "data import edges.csv made --memory 256MiB"),
         ("test RUN", "Did you mean 'evaluate'?", "evaluate RUN"),
         ("evaluate RUN --split test", "or leave --split out", "evaluate RUN"),
         ("predict RUN -o p.csv", "options: --out)", "predict RUN --out p.csv"),

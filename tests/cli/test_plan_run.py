@@ -181,11 +181,6 @@ def test_a_plan_takes_the_options_of_training(tmp_path: Path, capsys: pytest.Cap
     assert "lr is refused" in capsys.readouterr().err
 
 
-def test_refuses_what_it_cannot_show(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--data", "demo", "--show", "future"]) == 2
-    assert "expected one of program, kernels, steps" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("model", [("gcn", "--encoder", "linear"), ("gat", "--encoder", "linear"), ("sage",)])
 def test_an_epoch_of_training_is_the_one_that_was_explained(
     model: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -201,49 +201,6 @@ def test_ctrl_c_saves_and_exits_130(blocks: Path, tmp_path: Path, invoke: Invoke
     assert json.loads((folder / "metrics.json").read_text())["epochs"] == epochs[-1] + 2
 
 
-SLOW_MODEL = """
-import os, signal, time
-from pathlib import Path
-import torch
-from torch import nn
-from sagann.nn import SAGE
-
-class Slow(nn.Module):
-    "In the second epoch it terminates the process, and goes on for a moment."
-    num_hops = 2
-    def __init__(self, in_dim, out_dim):
-        super().__init__()
-        self.first, self.second, self.drop = SAGE(in_dim, 8), SAGE(8, out_dim), nn.Dropout()
-    def forward(self, hops, x):
-        if self.training and "SLOW" in os.environ:
-            history = Path("run") / "metrics.jsonl"
-            num_epochs = history.read_text().count("epoch_s") if history.exists() else 0
-            if num_epochs == 1:
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(0.3)
-        return self.second(hops[1], self.drop(torch.relu(self.first(hops[0], x))))
-"""
-
-
-@pytest.mark.slow
-def test_sigterm_in_the_midst_of_an_epoch_in_memory(
-    blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "slow.py").write_text(SLOW_MODEL)
-    options = ("train", "--data", blocks, "--model", "slow.py:Slow", "--epochs", 4, "--checkpoint-every", 100)
-    with warm.start(*options, "--out", "run", cwd=tmp_path, env={"SLOW": "yes"}) as process:
-        out, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, out) == (143, ""), err
-    assert f"sagann train --resume --out run --model {tmp_path}/slow.py:Slow" in err
-    assert "Traceback" not in err
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000002.pt"]
-    assert invoke("train", "--resume", "--out", "run", "--model", "slow.py:Slow").code == 0
-    assert invoke(*options, "--out", "whole").code == 0
-    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
-    assert weights[0] == weights[1]
-
-
 def test_sigterm_before_the_first_epoch(blocks: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with start(*endless(blocks, folder)) as process:

@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from sagann.errors import InputError
 from sagann.graph import rmat_graph
-from sagann.graph.large_arrays import empty_array
-from sagann.runtime.blocks.spill import Scratch
 from sagann.storage import load_graph, save_graph
 from tests.cli.conftest import Invoke
 
@@ -43,51 +40,6 @@ def test_its_configuration_does_the_same_run_again(invoke: Invoke, trained: Path
     weights = [(folder / "model.safetensors").read_bytes() for folder in (trained, tmp_path / "again")]
     assert weights[0] == weights[1]
     assert (tmp_path / "again" / "config.toml").read_text() == (trained / "config.toml").read_text()
-
-
-def test_a_run_within_a_memory_budget(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    metrics = []
-    for number, memory in enumerate((("--memory", "20kB"), ())):
-        out = tmp_path / str(number)
-        run = ("train", "--data", blocks, *QUICK, "--dropout", "0", *memory, "--out", out)
-        assert invoke(*run).code == 0
-        metrics.append(json.loads((out / "metrics.json").read_text())["test"])
-        assert not (out / "spill").exists()
-    assert metrics[0] == pytest.approx(metrics[1], rel=1e-4)
-    refused = invoke("train", "--data", blocks, "--memory", "20kB", "--engine", "lean", "--out", tmp_path / "x")
-    assert refused.code == 2
-    assert "only the compiled engine streams" in refused.err
-
-
-@pytest.mark.parametrize(("device", "on_disk"), [("cpu", [(3,)]), ("cuda:0", [])])
-def test_arrays_of_edges_are_made_where_blocks_will_go(
-    invoke: Invoke,
-    blocks: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    device: str,
-    on_disk: list[tuple[int, ...]],
-) -> None:
-    made: list[tuple[int, ...]] = []
-    allocate = Scratch.__call__
-
-    def counted(self: Scratch, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        made.append(tuple(shape))
-        return allocate(self, shape, dtype)
-
-    def opened(*given: object, **named: object) -> object:
-        empty_array((3,), torch.int64, torch.device("cpu"))
-        raise InputError("that will do: an array (in a test)", hint="Go on.")
-
-    monkeypatch.setattr(Scratch, "__call__", counted)
-    monkeypatch.setattr("sagann.cli.train_run.training_graph", opened)
-    # As if there were such a device.
-    monkeypatch.setattr("sagann.cli.train_run.resolve_device", torch.device)
-    run = ("train", "--data", blocks, *QUICK, "--memory", "1MiB", "--device", device, "--out", tmp_path / "run")
-    outcome = invoke(*run)
-    assert outcome.code == 2
-    assert "that will do" in outcome.err
-    assert made == on_disk
 
 
 def test_a_table_of_metrics_goes_to_stdout(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
@@ -194,19 +146,6 @@ def test_nothing_to_resume(invoke: Invoke, arguments: list[str], message: str) -
     assert message in outcome.err
 
 
-def test_a_run_that_lost_its_description_is_left_alone(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    (run / "run.json").unlink()
-    refused = invoke("train", "--resume", "--out", run, "--data", "demo")
-    assert refused.code == 2
-    assert "the run has lost its run.json" in refused.err
-    refused = invoke("train", "--data", "demo", *QUICK, "--out", run)
-    assert refused.code == 2
-    assert "the run folder holds a run" in refused.err
-    assert (run / "checkpoints").exists()
-
-
 def test_a_run_that_failed_before_its_first_epoch_is_corrected_in_place(
     invoke: Invoke, blocks: Path, tmp_path: Path
 ) -> None:
@@ -215,14 +154,6 @@ def test_a_run_that_failed_before_its_first_epoch_is_corrected_in_place(
     assert failed.code == 2
     assert (tmp_path / "run" / "config.toml").exists()
     assert invoke(*arguments).code == 0
-
-
-def test_resume_with_another_model_is_refused(invoke: Invoke, trained: Path) -> None:
-    before = (trained / "config.toml").read_text()
-    outcome = invoke("train", "--resume", "--out", trained, "--hidden", "9")
-    assert outcome.code == 2
-    assert "the run was started differently" in outcome.err
-    assert (trained / "config.toml").read_text() == before
 
 
 def test_resume_with_another_engine_is_refused(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
@@ -398,19 +329,6 @@ def test_a_model_file_that_only_a_run_folder_names_is_not_executed(
     assert (tmp_path / "executed").exists()
 
 
-def test_a_message_shows_what_a_foreign_run_folder_names_and_obeys_nothing(
-    invoke: Invoke, trained: Path, tmp_path: Path
-) -> None:
-    run, model = foreign_run(trained, tmp_path)
-    config = run / "config.toml"
-    config.write_text(config.read_text().replace(model, r"\u001b[2Jx\n  hint: Run evil.\u202e.py:Net"))
-    refused = invoke("train", "--resume", "--out", run)
-    assert refused.code == 2
-    assert len(refused.err.splitlines()) == 2
-    assert r"\x1b[2Jx\n  hint: Run evil.\u202e.py:Net" in refused.err
-    assert refused.err.replace("\n", "").isprintable()
-
-
 FAILS = """
 import os, sys
 import torch
@@ -482,87 +400,16 @@ def test_ctrl_c_in_a_model_stays_ctrl_c(invoke: Invoke, blocks: Path, tmp_path: 
     assert "Traceback" not in outcome.err
 
 
-@pytest.mark.parametrize("command", ["evaluate", "embed", "streamed"])
-def test_a_trained_model_that_ends_the_program_has_failed(
-    invoke: Invoke, blocks: Path, tmp_path: Path, command: str
-) -> None:
-    file, run, more = (
-        tmp_path / "layers.py",
-        tmp_path / "run",
-        ["--memory", "20kB"] if command == "streamed" else [],
-    )
-    file.write_text(OWN_MODEL)
-    model = ("--model", f"{file}:Mean")
-    assert invoke("train", "--data", blocks, *model, *QUICK, "--out", run).code == 0
-    file.write_text(
-        f"{OWN_MODEL}class Own(BaseException): pass\n"
-        "def fail(self, vertex, accum):\n    raise Own\nMean.apply_vertex = fail\n"
-    )
-    to = ["--out", tmp_path / "e.npy"] if command == "embed" else []
-    outcome = invoke("embed" if to else "evaluate", "--run", run, *model, *more, *to)
-    assert outcome.code == 2
-    assert "Error: your model failed: Own" in outcome.err
-    assert "layers.py" in outcome.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--workers", "3"],
-            "there are fewer CUDA devices than workers: PyTorch sees 2, and the machine has 3 workers",
-        ),
-        (["--workers", "2", "--device", "cuda:1"], "a CUDA device computes for one worker: device is 'cuda:1'"),
-    ],
-)
-def test_workers_that_devices_do_not_suffice_for_are_refused_before_any_starts(
-    invoke: Invoke,
-    blocks: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    message: str,
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    monkeypatch.setattr(
-        "sagann.cli.launch.launch_workers", lambda *given, **named: pytest.fail("workers are started")
-    )
-    run = ("train", "--data", blocks, *QUICK, "--device", "cuda", *arguments, "--out", tmp_path / "run")
-    outcome = invoke(*run)
-    assert outcome.code == 2
-    assert message in " ".join(outcome.err.split())
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--model", "perceptron"], "unknown model: 'perceptron'"),
-        (["--model", "nowhere.py:Net"], "model file not found"),
-        (["--engine", "warp"], "engine is refused: 'warp'"),
         (["--device", "cuda:7"], "no such device"),
-        (["--device", "tpu"], "device is refused"),
         (["--lr", "nan"], "lr is refused: nan"),
-        (["--dropout", "1.5"], "dropout is refused: 1.5"),
         (["--monitor", "test/accuracy"], "monitor is refused: 'test/accuracy'"),
-        (["--optimizer-option", "momentum=0.9"], "Adam has no such option"),
-        (["--scheduler", "StepLR"], "torch refuses the scheduler"),
         (["--scheduler", "StepLR", "--scheduler-option", "step_size=0"], "torch refuses the scheduler: StepLR"),
-        (["--scheduler", "CosineAnnealingLR", "--scheduler-option", "T_max=0"], "torch refuses the scheduler"),
-        (
-            ["--scheduler", "ExponentialLR", "--scheduler-option", "gamma=-1"],
-            "the scheduler leaves the range of learning rates: -0.01 after 1 steps",
-        ),
-        (
-            ["--optimizer", "Adam", "--optimizer-option", "foreach=true", "--optimizer-option", "fused=true"],
-            "torch",
-        ),
-        (["--loss", "mean"], "unknown loss: 'mean'"),
         (["--loss", "mse"], "the loss does not fit the task: 'mse' is for regression, the task is classification"),
         (["--task", "regression"], "the task does not fit the graph: task 'regression'"),
-        (["--monitor", "val/rmse"], "the monitored metric is of another task"),
         (["--hidden", "2000000000"], "the work does not fit memory"),
         (["--split", "thirds"], "split is not understood"),
     ],
