@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from sagann.errors import require_choice
-from sagann.options import BYTES, Column, Metavar, Panel, Values, at_least, check_fields, integers, options
+from sagann.options import BYTES, Column, Metavar, Panel, Values, check_fields, integers, options
 from sagann.ranges import RANGES
 
 EDGE_LISTS = ("csv", "parquet")
@@ -18,6 +18,7 @@ _NAMES = Values(
 )
 LEAST_MEMORY_BYTES = 2**20
 "Smallest working memory of an import, in bytes."
+_MEMORY = integers(LEAST_MEMORY_BYTES, RANGES["bytes"].high)
 
 
 class Progress(Protocol):
@@ -56,7 +57,7 @@ class ImportOptions:
     "Number of classes. None is the number that the source states, else one more than the largest label."
     name: Annotated[str | None, _NAMES] = None
     "Name of the graph. None is the name of the source, or for an edge list that of the folder to make."
-    memory_bytes: Annotated[int, at_least(LEAST_MEMORY_BYTES), BYTES, _RESOURCES] = 256 * 2**20
+    memory_bytes: Annotated[int, _MEMORY, BYTES, _RESOURCES] = 256 * 2**20
     "Working memory, without that of libraries; more makes a large import faster."
     overwrite: Annotated[bool, _RESOURCES] = False
     "Replace a dataset that stands in the folder to make."

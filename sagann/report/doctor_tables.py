@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -74,34 +75,30 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)(?:[^;]*)(?:;.*extra == ['\"]([A-Z
 
 def core_versions() -> dict[str, str | None]:
     """Version of each package that sagann always needs; None where the package is missing."""
-    return {name: _version(name) for name, extra in _requirements() if extra is None}
+    return _versions().get(None, {})
 
 
 def extras() -> dict[str, dict[str, str | None]]:
     """Versions of the packages of each extra for users; None for a package that is not installed."""
-    found: dict[str, dict[str, str | None]] = {}
-    for name, extra in _requirements():
-        # The extra 'dev' is for work on sagann itself.
-        if extra is not None and extra != "dev":
-            found.setdefault(extra, {})[name] = _version(name)
-    return found
+    # The extra 'dev' is for work on sagann itself.
+    return {extra: versions for extra, versions in _versions().items() if extra not in (None, "dev")}
 
 
-def _requirements() -> list[tuple[str, str | None]]:
+def _versions() -> dict[Any, dict[str, str | None]]:
+    """By extra, or None for what is always needed, the version of each package, or None where it is missing."""
+    found: dict[Any, dict[str, str | None]] = {}
     try:
-        listed = metadata.requires("sagann") or []
+        requirements = metadata.requires("sagann") or []
     except metadata.PackageNotFoundError:
         # sagann runs from its source folder, without an installation.
-        return []
-    matches = [_REQUIREMENT.match(line) for line in listed]
-    return [(match[1], match[2]) for match in matches if match]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+        requirements = []
+    for match in filter(None, map(_REQUIREMENT.match, requirements)):
+        try:
+            version = metadata.version(match[1])
+        except metadata.PackageNotFoundError:
+            version = None
+        found.setdefault(match[2], {})[match[1]] = version
+    return found
 
 
 def rates_table(machine: Machine) -> Table:
