@@ -38,7 +38,7 @@ from sagann.report.terminal import Terminal
 from sagann.storage.load import EMBEDDED
 from sagann.storage.tables import column_name, end_columns, named_column, open_table
 from sagann.torchrun import is_worker
-from sagann.train import Predictor, load_run, read_run
+from sagann.train import Predictor, Run, load_run, read_run
 from sagann.train.agreement import require_agreement, require_same
 from sagann.train.identity import graph_difference
 from sagann.train.preparation import PreparedGraph
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 class TrainedRun:
     """A run folder whose model is open, and the graph that it is applied to."""
 
-    run_dir: Path
-    "The run folder."
+    run: Run
+    "What the run folder says of the run."
     settings: RunConfig
     "Settings of the training."
     predictor: Predictor
@@ -98,7 +98,7 @@ class TrainedRun:
         self._say_streamed()
         metrics = self.predictor.evaluate(self._divided(graph, "evaluate"))
         if self.is_first:
-            title = f"{read_run(self.run_dir).model} on {graph.name}"
+            title = f"{self.run.model} on {graph.name}"
             self.terminal.show(metrics_table(metrics, title=title))
 
     def predict(self, out: Path, links: Path | None) -> None:
@@ -130,7 +130,7 @@ class TrainedRun:
             ordered = {name: each[order].numpy() for name, each in columns.items()}
             write_columns(out, {unit: np.arange(len(order)), **ordered}, found, order)
         else:
-            names = read_run(self.run_dir).class_names or [str(number) for number in range(contract.num_classes)]
+            names = self.run.class_names or [str(number) for number in range(contract.num_classes)]
             write_classes(out, found, names, order, of=unit, multi_label=contract.kind == "multi-label")
         self.terminal.show(f"Predictions of {len(order)} {UNITS[unit]} written to {out}")
 
@@ -177,7 +177,7 @@ class TrainedRun:
         """Say whether the run's own graph, with the answers that were learned, is another one now."""
         if not self.is_first:
             return
-        changed = graph_difference(read_run(self.run_dir).graph, graph)
+        changed = graph_difference(self.run.graph, graph)
         if changed:
             self.terminal.say(
                 f"The dataset has changed since the run was trained on it ({changed}); it is taken as it is now."
@@ -196,7 +196,7 @@ class TrainedRun:
             return graph
         memory_bytes = None if streaming is None else streaming.memory_bytes
         require_same(workers, {"command": command, "memory_bytes": memory_bytes})
-        require_agreement(workers, read_run(self.run_dir).train_config, graph, self.predictor, None)
+        require_agreement(workers, self.run.train_config, graph, self.predictor, None)
         # The first worker has checked the values.
         return self.predictor.prepare(graph, validate=False)
 
@@ -257,7 +257,7 @@ def _use(
     try:
         use(
             TrainedRun(
-                run_dir=run_dir,
+                run=read_run(run_dir),
                 settings=settings,
                 predictor=predictor,
                 data=data,

@@ -15,7 +15,7 @@ from tests.cli.conftest import Invoke
 from tests.shared import SharedFolder
 from tests.train.runs import community_graph
 
-TRAIN = ("train", "--data", "demo", "--model", "sage", "--hidden", 16, "--task", "link-prediction", "--epochs", 5)
+TRAIN = ("train", "--data", "demo", "--model", "sage", "--hidden", 16, "--task", "link-prediction", "--epochs", 1)
 
 
 @pytest.fixture(name="run_dir")
