@@ -52,31 +52,19 @@ DEFAULTS["model names"] = "sagann.nn.zoo:check_names"
 DEFAULTS["training names"] = "sagann.train.config_checks:check_names"
 DEFAULTS["progress"] = "sagann.report.live:live_progress"
 
-_HOMES = {
-    "CheckpointError": "sagann.errors",
-    "DatasetError": "sagann.errors",
-    "Edge": "sagann.saga",
-    "GNN": "sagann.nn",
-    "Graph": "sagann.graph",
-    "GraphBatches": "sagann.runtime.loading",
-    "InputError": "sagann.errors",
-    "LayerError": "sagann.errors",
-    "MiniBatches": "sagann.runtime.loading",
-    "ModelConfig": "sagann.nn",
-    "SagaLayer": "sagann.saga",
-    "SagannError": "sagann.errors",
-    "Topology": "sagann.graph",
-    "TrainConfig": "sagann.train",
-    "Trainer": "sagann.train",
-    "build_model": "sagann.nn",
-    "load_dataset": "sagann.interop",
-    "load_graph": "sagann.storage",
-    "load_run": "sagann.train",
-    "open_graph": "sagann.storage",
-    "save_graph": "sagann.storage",
-    "stream": "sagann.runtime.streaming.stream",
-    "typed_linear": "sagann.kernels.typed_linear",
+_PUBLIC = {
+    "errors": ("CheckpointError", "DatasetError", "InputError", "LayerError", "SagannError"),
+    "graph": ("Graph", "Topology"),
+    "interop": ("load_dataset",),
+    "kernels.typed_linear": ("typed_linear",),
+    "nn": ("GNN", "ModelConfig", "build_model"),
+    "runtime.loading": ("GraphBatches", "MiniBatches"),
+    "runtime.streaming.stream": ("stream",),
+    "saga": ("Edge", "SagaLayer"),
+    "storage": ("load_graph", "open_graph", "save_graph"),
+    "train": ("TrainConfig", "Trainer", "load_run"),
 }
+_HOMES = {name: f"sagann.{home}" for home, names in _PUBLIC.items() for name in names}
 
 _MODULES = ("errors", "graph", "interop", "nn", "partition", "sampling", "storage", "tiering", "train")
 """Modules that are there after ``import sagann``, and imported when they are first used."""

@@ -32,7 +32,6 @@ from sagann.options import (
     refuse,
     require_effect,
 )
-from sagann.ranges import MOST_WAIT_S
 from sagann.registry import default
 from sagann.toml_text import format_toml
 
@@ -51,6 +50,8 @@ _SIZES = Values(
 _FOLDERS = Values(lambda value: value != "" and b"\0" not in os.fsencode(value), "a folder", "FOLDER")
 _IS_DEVICE, _NAMES = re.compile(r"auto|cpu|cuda(:\d+)?").fullmatch, "'cpu', 'cuda', 'cuda:N' or 'auto'"
 _DEVICES = Values(lambda value: _IS_DEVICE(value) is not None, _NAMES, "auto|cpu|cuda|cuda:N")
+MOST_WAIT_S = 1e6
+"Most seconds for which a worker waits: the transport of workers counts milliseconds."
 _WAITS = Values(lambda value: 1e-3 <= value <= MOST_WAIT_S, f"seconds from 0.001 to {MOST_WAIT_S:g}", "SECONDS")
 _SHARES = Values(lambda _: True, "a size as '2GiB', a part of the rows as '10%', 'auto'", "SIZE|PERCENT|auto")
 _LOSSES, _OPTIMIZERS, _SCHEDULERS = (

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from itertools import islice
 
-LONGEST = 40
-"Most characters of a name that is compared: a person mistypes short ones, and to compare long ones takes long."
-_MOST_KNOWN = 1000
 _CALLED_ELSEWHERE = """
 batch_size: bs; by: order method; checkpoint_every: save_every; clip_norm: clip grad_clip
 max_grad_norm; data: dataset; dataset: data; device: gpu gpu_id cuda cpu; epochs: num_epochs iterations; dst: to; fanouts: sample num_neighbors;
@@ -32,9 +28,6 @@ ReduceLROnPlateau: plateau
 def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Offer the nearest known name, as a question with a space after it; an empty text where none is near.
 
-    Only names of ordinary characters are compared and offered: others, which may come from foreign files, could hold codes that a
-    terminal obeys. Of many names, the first thousand are compared.
-
     Example:
         >>> did_you_mean("Sgae", ["gcn", "sage"]), did_you_mean("transformer", ["gcn", "sage"])
         ("Did you mean 'sage'? ", '')
@@ -50,13 +43,13 @@ def nearest(name: object, known: Iterable[object]) -> str:
         >>> nearest("--learning_rate", ["--link-rate", "--lr"])
         '--lr'
     """
-    if not _is_plain(name):
+    if not isinstance(name, str) or not name:
         return ""
     # Of names that are the same, the first one stands for all.
     by_key: dict[str, str] = {}
-    for each in islice(filter(_is_plain, map(str, known)), _MOST_KNOWN):
+    for each in map(str, known):
         by_key.setdefault(_key(each), each)
-    key = _key(str(name))
+    key = _key(name)
     near = (
         [each for each in (key, *_HERE.get(key, ())) if each in by_key]
         # Letters that changed places are the likeliest slip.
@@ -70,10 +63,6 @@ def closest(name: object, known: Iterable[object]) -> str:
     """Advice for an unknown name: the nearest known name, and all known names."""
     names = list(known)
     return f"{did_you_mean(name, names)}Known: {', '.join(map(str, names))}."
-
-
-def _is_plain(name: object) -> bool:
-    return isinstance(name, str) and 0 < len(name) <= LONGEST and name.isprintable()
 
 
 def _key(name: str) -> str:

@@ -6,7 +6,7 @@ and one message. Any other exception is our own fault (exit code 1).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from sagann.did_you_mean import did_you_mean
@@ -127,42 +127,18 @@ def listed(names: Sequence[str], most: int = 10) -> str:
 
 
 def shown(value: object, most: int = 80) -> str:
-    """The value as Python writes it, in at most so many characters; the rest is not written out.
+    """The value as Python writes it, in at most so many characters.
 
     Example:
         >>> shown("a" * 100, 12), shown(1 << 100_000)
         ("'aaaaaaaa...", 'a value with an integer of thousands of digits')
     """
-    text = ""
     try:
-        for piece in _written(value):
-            text += piece
-            if len(text) > most:
-                return f"{text[: most - 3]}..."
+        text = repr(value)
     except ValueError:
         # Python refuses to write out such integers.
         return "a value with an integer of thousands of digits"
-    return text
-
-
-def _written(value: object) -> Iterator[str]:
-    """What ``repr`` gives, in pieces. As a whole it may be endless, where lists hold each other several times, or be nested too deeply."""
-    if type(value) is dict:
-        for number, (key, item) in enumerate(value.items()):
-            yield ", " if number else "{"
-            yield from _written(key)
-            yield ": "
-            yield from _written(item)
-        yield "}" if value else "{}"
-    elif type(value) is list or type(value) is tuple:
-        begin, end = "[]" if type(value) is list else "()"
-        yield begin
-        for number, item in enumerate(value):
-            yield ", " if number else ""
-            yield from _written(item)
-        yield f",{end}" if type(value) is tuple and len(value) == 1 else end
-    else:
-        yield repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def require_type(

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
+from sagann.byte_size import format_bytes, parse_bytes
 from sagann.constructor_options import require_options
 from sagann.did_you_mean import closest, did_you_mean
 from sagann.errors import InputError, shown
@@ -35,6 +36,8 @@ Weights: TypeAlias = str | tuple[float, ...]
 "Type of an option that is 'balanced', or a number for each class."
 Arguments: TypeAlias = Mapping[str, Any]
 "Type of an option that holds arguments of a constructor."
+Column: TypeAlias = str | int
+"Type of an option that names a column of a table, or states its position."
 
 
 class Panel(str):
@@ -49,8 +52,9 @@ class Mark:
     """Type of marks without a value."""
 
 
-FREE, ADVANCED = Mark(), Mark()
-"Mark an option that a resumed run may change, and one that ``--help`` leaves to ``--help-all``."
+FREE, ADVANCED, BYTES = Mark(), Mark(), Mark()
+"""Mark an option that a resumed run may change, one that ``--help`` leaves to ``--help-all``, and a number of bytes, which the command line takes
+as '256MiB'."""
 
 
 class Needs(NamedTuple):
@@ -114,6 +118,11 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+def _column(text: str) -> Column:
+    # A position has few digits.
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
+
+
 def _of(kind: Any) -> Callable[[Any], Any]:
     def item(value: Any) -> Any:
         if not isinstance(value, kind):
@@ -134,6 +143,7 @@ _TYPES: dict[Any, _Type] = {
     Weights: _Type(
         f"'{BALANCED}', or a list of numbers, one for each class", f"{BALANCED}|W,W,...", _number, float
     ),
+    Column: _Type("a column's name or position", "NAME|POSITION", _of(str | int), _column),
     Arguments: _Type("a mapping of option to value", "KEY=VALUE", _of(Mapping)),
 }
 _LISTS = (tuple[int, ...], Weights)
@@ -172,23 +182,25 @@ class Option(NamedTuple):
     @property
     def flag(self) -> str:
         """The option on the command line, as '--batch-size'; for a mapping in the singular."""
-        name = self.name.removesuffix("s") if self.type == Arguments else self.name
+        name = self.name.removesuffix("s") if self.type == Arguments else self.name.removesuffix("_bytes")
         return "--" + name.replace("_", "-")
 
     @property
     def metavar(self) -> str:
         """Placeholder of the value in ``--help``; empty for a switch."""
-        values = self.mark(Values)
-        return self.mark(Metavar) or (values.metavar if values else "") or _TYPES[self.type].metavar
+        values, of_type = self.mark(Values), "SIZE" if BYTES in self.marks else _TYPES[self.type].metavar
+        return self.mark(Metavar) or (values.metavar if values else "") or of_type
 
     @property
     def default_text(self) -> str:
         """The default as the command line writes it; empty where there is none, or an empty mapping."""
         if self.default is MISSING or self.type == Arguments:
             return ""
+        if self.default is None:
+            return NONE
         if self.type is bool:
             return "yes" if self.default else "no"
-        return NONE if self.default is None else str(self.default)
+        return format_bytes(self.default) if BYTES in self.marks else str(self.default)
 
     @property
     def help(self) -> str:
@@ -207,6 +219,8 @@ class Option(NamedTuple):
             return {key: _toml_value(value) for key, value in map(self._pair, given)}
         if self.optional and given == NONE:
             return None
+        if BYTES in self.marks:
+            return parse_bytes(given, where=self.flag)
         read = _TYPES[self.type].read
         try:
             return tuple(map(read, given.split(","))) if self.type in _LISTS else read(given)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from sagann.errors import InputError, shown
 
@@ -50,8 +49,6 @@ _WIDTH = Range(1, 2**31 - 1)
 _TIMES = Range(1, 2**63 - 1)
 # They are started all at once.
 _THREADS = Range(1, 2**13)
-# The transport of workers counts milliseconds, and takes none for a limit of its own.
-_LEAST_WAIT_S, MOST_WAIT_S = 1e-3, 1e6
 
 RANGES: Mapping[str, Range] = MappingProxyType(
     {
@@ -102,15 +99,4 @@ def require_integer(value: object, name: str, *, where: str) -> None:
         raise InputError(
             f"{name} is out of range: {shown(value)}, expected {RANGES[name]} (in {where})",
             hint=f"Pass {RANGES[name]}.",
-        )
-
-
-def require_wait(seconds: Any, name: str) -> None:
-    """Refuse the seconds for which a worker waits for another one (``name``) if nobody can wait so long, or so short."""
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not _LEAST_WAIT_S <= seconds <= MOST_WAIT_S:
-        raise InputError(
-            f"{name} is refused: {shown(seconds)}, expected seconds from {_LEAST_WAIT_S:g} to {MOST_WAIT_S:g} "
-            f"(in {name})",
-            hint="Set the seconds for which a worker waits for another one, 60 for a minute.",
         )

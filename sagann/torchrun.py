@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-
-from sagann.errors import InputError, shown
 
 
 def is_worker() -> bool:
@@ -39,11 +36,4 @@ def is_restarted() -> bool:
 
 
 def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, str(default))
-    if not re.fullmatch(r"[0-9]{1,9}", text):
-        raise InputError(
-            f"a variable of the environment is no number: {shown(text)}, expected digits (in the environment's "
-            f"{name})",
-            hint="Unset it: torchrun sets it for the processes that it starts.",
-        )
-    return int(text)
+    return int(os.environ.get(name, default))

@@ -56,7 +56,6 @@ class Host:
     def __init__(self, *, name: str, address: str, folder: Path, keeper: int, port: str, switch: int) -> None:
         self.name, self.address, self._shared_memory = name, address, folder / "shm"
         self.keeper, self._port, self._switch = keeper, port, switch
-        self._ends = ((keeper, "eth0"), (switch, port))
 
     def inside(self, cwd: Path | None = None) -> Sequence[str]:
         """What stands before a command that runs on this host."""
@@ -104,13 +103,6 @@ class Host:
         """Put the host's cable into the switch."""
         _ip(self._switch, f"link set {self._port} master br0")
 
-    def slow(self, rate: str) -> None:
-        """Let no more bits per second through the host's cable than a rate, as in "1mbit", in each direction."""
-        if shutil.which("tc") is None:
-            pytest.skip("a slow connection needs tc")
-        for pid, interface in self._ends:
-            _in_net(pid, f"tc qdisc replace dev {interface} root tbf rate {rate} burst 4kb latency 10s")
-
     def unplug(self) -> None:
         """Take the host's own interface down, as its system does when it sees that the cable is out."""
         _ip(self.keeper, "link set eth0 down")
@@ -118,15 +110,6 @@ class Host:
     def left(self) -> list[str]:
         """What is left in this host's shared memory."""
         return sorted(os.listdir(self._shared_memory))
-
-    def mend(self) -> None:
-        """End all that harms this host's connection."""
-        _ip(self.keeper, "link set eth0 up")
-        self.join()
-        if shutil.which("tc") is not None:
-            for pid, interface in self._ends:
-                # There is nothing to delete where nothing was slowed.
-                _in_net(pid, f"tc qdisc delete dev {interface} root", check=False)
 
     def wait_until_empty(self) -> None:
         """Wait until nothing runs on this host; processes end a moment after those that started them."""
@@ -216,11 +199,7 @@ def _keeper(program: str, *arguments: str, flags: Sequence[str]) -> Iterator[int
 
 
 def _ip(pid: int, command: str) -> None:
-    _in_net(pid, f"ip {command}")
-
-
-def _in_net(pid: int, command: str, *, check: bool = True) -> None:
     done = subprocess.run(
-        ["nsenter", f"--target={pid}", "--net", *command.split()], capture_output=True, text=True, check=False
+        ["nsenter", f"--target={pid}", "--net", "ip", *command.split()], capture_output=True, text=True, check=False
     )
-    assert not check or done.returncode == 0, f"{command}: {done.stderr}"
+    assert done.returncode == 0, f"{command}: {done.stderr}"

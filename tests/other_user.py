@@ -43,23 +43,26 @@ def _ended(arguments: list[str]) -> dict[str, Any]:
 if __name__ == "__main__":
     import torch
 
+    from sagann.graph import random_split, sbm_graph
+    from sagann.storage import save_graph
+
     torch.set_num_threads(1)
     # Modules are imported as they are needed, by a first run, because the other user may not be able to read them.
     with tempfile.TemporaryDirectory() as folder:
-        training = [
-            "train",
+        save_graph(random_split(sbm_graph(60, num_classes=3, num_features=6, seed=1), seed=1), f"{folder}/graph")
+        run = [
             "--data",
-            "demo",
+            f"{folder}/graph",
             "--hidden",
             "8",
             "--epochs",
             "1",
             "--memory",
-            "20MiB",
+            "14kB",
             "--out",
             f"{folder}/run",
         ]
-        for first in (training, ["evaluate", "--run", f"{folder}/run"]):
+        for first in (["train", *run], ["evaluate", "--run", f"{folder}/run"]):
             assert _ended(first)["code"] == 0
     become_other()
     sys.stdout.write(json.dumps([_ended(arguments) for arguments in json.loads(sys.argv[1])]))

@@ -7,7 +7,6 @@ import inspect
 import pickle
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 
 from sagann.config import SETTINGS
 from sagann.constructor_options import check_options, require_options
-from sagann.did_you_mean import LONGEST, closest, did_you_mean
+from sagann.did_you_mean import closest, did_you_mean
 from sagann.errors import InputError
 from sagann.nn import MODELS, ModelConfig
 from sagann.nn.link_model import DECODERS
@@ -205,21 +204,9 @@ def test_names_that_other_programs_use_are_recognised(name: str, near: str) -> N
     assert did_you_mean(name, ["tensorboard"]) == ""
 
 
-@pytest.mark.parametrize("name", ["", "transformer", "gcn" * 20, "gc\x1b[31mn", "gc\nn", 3, None, ["gcn"]])
-def test_nothing_is_offered_where_nothing_is_near_or_the_name_is_strange(name: object) -> None:
+@pytest.mark.parametrize("name", ["", "transformer", "gcn" * 20, 3, None, ["gcn"]])
+def test_nothing_is_offered_where_nothing_is_near(name: object) -> None:
     assert did_you_mean(name, ["gcn", "sage"]) == ""
-
-
-def test_no_strange_name_is_offered() -> None:
-    assert did_you_mean("weight", ["weight\x1b[2J", "weight\n", "w" * (LONGEST + 1)]) == ""
-    assert did_you_mean("wieght", ["weight\x1b[2J", "weights"]) == "Did you mean 'weights'? "
-
-
-def test_many_long_names_take_no_time() -> None:
-    names = (f"{'a' * 20}{number}" for number in range(10**6))
-    began = time.process_time()
-    did_you_mean("a" * LONGEST, names)
-    assert time.process_time() - began < 5
 
 
 def test_advice_has_all_names() -> None:

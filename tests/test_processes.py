@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from sagann.errors import InputError
-from sagann.torchrun import is_restarted, is_worker, num_workers, rank
+from sagann.torchrun import is_restarted, is_worker
 from tests.forks import run_fresh
 
 
@@ -72,15 +71,3 @@ def test_a_process_knows_whether_it_was_started_anew(monkeypatch: pytest.MonkeyP
     for count, expected in (("0", False), ("1", True)):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", count)
         assert is_restarted() is expected
-
-
-@pytest.mark.parametrize("text", ["", "-1", "9" * 40])
-@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"])
-def test_what_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
-    monkeypatch.setenv(name, text)
-    ask = {"RANK": rank, "WORLD_SIZE": num_workers, "TORCHELASTIC_RESTART_COUNT": is_restarted}[name]
-    with pytest.raises(
-        InputError, match=r"a variable of the environment is no number: .*, expected digits"
-    ) as caught:
-        ask()
-    assert f"(in the environment's {name})" in caught.value.message

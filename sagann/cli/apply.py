@@ -9,55 +9,48 @@ from typing import Annotated
 
 from sagann.cli.options import Given, Shared, command, option, switch
 from sagann.config import SETTINGS, WORKERS
+from sagann.options import Metavar, Values, check_fields, options, options_of
 from sagann.torchrun import is_worker, rank
 
 OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a file that stands there.")]
 
 
+@options("use", "Options")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opening:
     """Options of the three commands: which run is opened, on which graph, and where it computes."""
 
-    run: Annotated[str | None, option("Folder that 'sagann train' or a Trainer wrote.", "RUN_DIR")] = None
-    data: Annotated[
-        str | None,
-        option(
-            "Another graph: a dataset folder, an .npz file or a name. It is prepared as the run's own was.",
-            "PATH|NAME",
-            default="the run's",
-        ),
-    ] = None
-    model: Annotated[
-        str | None,
-        option(
-            "The run's own model file, named again so that it may be executed; models of the zoo need none.",
-            "FILE.py:CLASS",
-        ),
-    ] = None
-    device: Annotated[str, option("Where to compute.", SETTINGS["device"].metavar)] = "auto"
-    memory: Annotated[
-        str | None,
-        option(
-            "Memory for the tensors of vertices and edges, as 2GiB, of each worker: the model is streamed by intervals.",
-            "SIZE",
-            default="the budget that it was trained within, half of it for one on mini-batches; none for a run in memory",
-        ),
-    ] = None
-    spill: Annotated[
-        Path | None,
-        option(
-            "Folder for blocks of a streamed model that memory does not hold, on a disk with room.",
-            "FOLDER",
-            default="the run's, if it was named one; else the system's for temporary files",
-        ),
-    ] = None
+    run: Annotated[str | None, Metavar("RUN_DIR")] = None
+    "Folder that 'sagann train' or a Trainer wrote."
+    data: Annotated[str | None, Metavar("PATH|NAME")] = None
+    "Another graph: a dataset folder, an .npz file or a name. It is prepared as the run's own was. None is the run's own."
+    model: Annotated[str | None, Metavar("FILE.py:CLASS")] = None
+    "The run's own model file, named again so that it may be executed; models of the zoo need none."
+    device: Annotated[str, SETTINGS["device"].mark(Values)] = "auto"
+    "Where to compute."
+    memory: Annotated[str | None, SETTINGS["memory"].mark(Values)] = None
+    """Memory for the tensors of vertices and edges, as 2GiB, of each worker: the model is streamed by intervals. None is the budget that it was
+    trained within, half of it for one on mini-batches, or no budget for a run in memory."""
+    spill: Annotated[str | None, SETTINGS["spill"].mark(Values)] = None
+    """Folder for blocks of a streamed model that memory does not hold, on a disk with room. None is the run's, if it was named one; else the system's for
+    temporary files."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @classmethod
+    def of(cls, given: Given) -> Opening:
+        """The options that were given on the command line."""
+        return cls(**{name: given[name] for name in given if name in options_of(cls)})
 
 
-@command(*WORKERS, first="run")
+_OPENED = (*options_of(Opening).values(), *WORKERS)
+
+
+@command(*_OPENED, first="run")
 def evaluate(
     shared: Shared,
     given: Given,
-    opening: Opening,
     split: Annotated[
         str | None,
         option(
@@ -74,14 +67,13 @@ def evaluate(
     with shared.loading():
         from sagann.cli.apply_run import use_run
 
-    return use_run(opening, given, shared, lambda trained: trained.evaluate(split))
+    return use_run(Opening.of(given), given, shared, lambda trained: trained.evaluate(split))
 
 
-@command(*WORKERS, first="run")
+@command(*_OPENED, first="run")
 def predict(
     shared: Shared,
     given: Given,
-    opening: Opening,
     out: Annotated[Path, option("File to write: .csv, .parquet or .npy.", "FILE")],
     links: Annotated[
         Path | None,
@@ -105,14 +97,13 @@ def predict(
         from sagann.cli.apply_run import use_run
 
     _check_out(out, (".csv", ".parquet", ".npy"), overwrite=overwrite)
-    return use_run(opening, given, shared, lambda trained: trained.predict(out, links))
+    return use_run(Opening.of(given), given, shared, lambda trained: trained.predict(out, links))
 
 
-@command(*WORKERS, first="run")
+@command(*_OPENED, first="run")
 def embed(
     shared: Shared,
     given: Given,
-    opening: Opening,
     out: Annotated[Path, option("File to write: .npy.", "FILE")],
     overwrite: OverwriteOption = False,
 ) -> int:
@@ -124,7 +115,7 @@ def embed(
         from sagann.cli.apply_run import use_run
 
     _check_out(out, (".npy",), overwrite=overwrite)
-    return use_run(opening, given, shared, lambda trained: trained.embed(out))
+    return use_run(Opening.of(given), given, shared, lambda trained: trained.embed(out))
 
 
 def _check_out(out: Path, suffixes: Sequence[str], *, overwrite: bool) -> None:

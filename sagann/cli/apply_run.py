@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from sagann.byte_size import format_bytes
 from sagann.cli.apply import Opening
-from sagann.cli.link_file import check_links, read_links
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import apply_split, link_split, open_checked, training_graph, with_columns, with_held_out
-from sagann.cli.result_file import write_embeddings, write_links, write_predictions, write_values
+from sagann.cli.result_file import write_classes, write_columns, write_rows
 from sagann.cli.run_settings import (
     absolute_path,
     merge,
@@ -27,15 +28,17 @@ from sagann.cli.run_settings import (
     settings_of,
 )
 from sagann.config import WORKERS, DataConfig, RunConfig
-from sagann.errors import CheckpointError, InputError, shown
+from sagann.errors import CheckpointError, DatasetError, InputError, shown
 from sagann.graph import Graph, original_order
 from sagann.graph.answers import UNITS
+from sagann.graph.checks import check_ids, check_types, numbered
 from sagann.graph.task import without_others
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.storage.load import EMBEDDED
+from sagann.storage.tables import column_name, end_columns, named_column, open_table
 from sagann.torchrun import is_worker
-from sagann.train import Predictor, load_run, read_run
+from sagann.train import Predictor, Run, load_run, read_run
 from sagann.train.agreement import require_agreement, require_same
 from sagann.train.identity import graph_difference
 from sagann.train.preparation import PreparedGraph
@@ -49,8 +52,8 @@ if TYPE_CHECKING:
 class TrainedRun:
     """A run folder whose model is open, and the graph that it is applied to."""
 
-    run_dir: Path
-    "The run folder."
+    run: Run
+    "What the run folder says of the run."
     settings: RunConfig
     "Settings of the training."
     predictor: Predictor
@@ -95,7 +98,7 @@ class TrainedRun:
         self._say_streamed()
         metrics = self.predictor.evaluate(self._divided(graph, "evaluate"))
         if self.is_first:
-            title = f"{read_run(self.run_dir).model} on {graph.name}"
+            title = f"{self.run.model} on {graph.name}"
             self.terminal.show(metrics_table(metrics, title=title))
 
     def predict(self, out: Path, links: Path | None) -> None:
@@ -119,21 +122,31 @@ class TrainedRun:
             return
         order = torch.arange(graph.num_graphs) if unit == "graph" else original_order(graph)
         if is_regression:
-            write_values(out, found, order, of=unit)
+            columns = (
+                {"prediction": found}
+                if found.ndim == 1
+                else {f"prediction_{number}": each for number, each in enumerate(found.T)}
+            )
+            ordered = {name: each[order].numpy() for name, each in columns.items()}
+            write_columns(out, {unit: np.arange(len(order)), **ordered}, found, order)
         else:
-            names = read_run(self.run_dir).class_names or [str(number) for number in range(contract.num_classes)]
-            write_predictions(out, found, names, order, of=unit, multi_label=contract.kind == "multi-label")
+            names = self.run.class_names or [str(number) for number in range(contract.num_classes)]
+            write_classes(out, found, names, order, of=unit, multi_label=contract.kind == "multi-label")
         self.terminal.show(f"Predictions of {len(order)} {UNITS[unit]} written to {out}")
 
     def _predict_links(self, graph: Graph, out: Path, links: Path) -> None:
         num_edge_types = self.predictor.contract.num_edge_types
         pairs = read_links(links, with_types=num_edge_types > 0)
+        if "type" in pairs:
+            check_types(pairs["type"], num_edge_types, where=numbered(f"{links}, column type", "pair"))
+        for name in ("src", "dst"):
+            check_ids(pairs[name], graph.num_vertices, "vertex", where=numbered(f"{links}, column {name}", "pair"))
         order = original_order(graph)
-        check_links(pairs, graph.num_vertices, num_edge_types, where=str(links))
         ends = (order[pairs["src"]], order[pairs["dst"]])
         types = (pairs["type"],) if "type" in pairs else ()
-        found = self.predictor.predict(graph, probabilities=True, links=(*ends, *types))
-        write_links(out, pairs, found.float())
+        found = self.predictor.predict(graph, probabilities=True, links=(*ends, *types)).float()
+        columns = {name: each.numpy() for name, each in {**pairs, "probability": found}.items()}
+        write_columns(out, columns, found)
         self.terminal.show(f"Probabilities of {len(found)} links written to {out}")
 
     def embed(self, out: Path) -> None:
@@ -143,7 +156,7 @@ class TrainedRun:
         embeddings = self.predictor.embed(self._divided(graph, "embed")).float()
         if not self.is_first:
             return
-        write_embeddings(out, embeddings, original_order(graph))
+        write_rows(out, embeddings, original_order(graph))
         rows, width = embeddings.shape
         self.terminal.show(f"Embeddings of {rows} vertices, {width} wide, written to {out}")
 
@@ -164,7 +177,7 @@ class TrainedRun:
         """Say whether the run's own graph, with the answers that were learned, is another one now."""
         if not self.is_first:
             return
-        changed = graph_difference(read_run(self.run_dir).graph, graph)
+        changed = graph_difference(self.run.graph, graph)
         if changed:
             self.terminal.say(
                 f"The dataset has changed since the run was trained on it ({changed}); it is taken as it is now."
@@ -183,7 +196,7 @@ class TrainedRun:
             return graph
         memory_bytes = None if streaming is None else streaming.memory_bytes
         require_same(workers, {"command": command, "memory_bytes": memory_bytes})
-        require_agreement(workers, read_run(self.run_dir).train_config, graph, self.predictor, None)
+        require_agreement(workers, self.run.train_config, graph, self.predictor, None)
         # The first worker has checked the values.
         return self.predictor.prepare(graph, validate=False)
 
@@ -244,7 +257,7 @@ def _use(
     try:
         use(
             TrainedRun(
-                run_dir=run_dir,
+                run=read_run(run_dir),
                 settings=settings,
                 predictor=predictor,
                 data=data,
@@ -309,3 +322,27 @@ def _require_divisible(run_dir: Path) -> None:
             f"{run_dir})",
             hint="Leave workers out (--workers 1).",
         )
+
+
+def read_links(path: Path, *, with_types: bool) -> dict[str, Tensor]:
+    """The columns 'src', 'dst' and, with types, 'type' of a table, by name or position: int64 [n] each.
+
+    Raises:
+        DatasetError: the file is no table, has too few columns, or a value is no integer.
+    """
+    table = open_table(path)
+    wanted = ("src", "dst", "type") if with_types else ("src", "dst")
+    names = end_columns(table)
+    if with_types:
+        by_name = "type" in table.names or named_column(table, "src") is not None
+        names.append(column_name(table, "type" if by_name else 2))
+    batches = [batch.columns for batch in table.batches(names, ["int64"] * len(names))]
+    if not batches:
+        raise DatasetError(
+            f"there is no pair to score: the table has no row (in {path})",
+            hint="Give a row for each pair: source, destination" + (", type." if with_types else "."),
+        )
+    return {
+        name: torch.from_numpy(np.concatenate(columns))
+        for name, columns in zip(wanted, zip(*batches, strict=True), strict=True)
+    }

@@ -1,28 +1,29 @@
-"""``sagann data import | info | check | reorder | score``. Their work is imported when a command runs."""
+"""``sagann data``: import, info, check, reorder, score and generate. Their work is imported when a command runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from sagann.byte_size import parse_bytes
-from sagann.cli.options import App, Shared, command, option, switch
+from sagann.cli.options import App, Given, Shared, command, option, switch
 from sagann.errors import InputError
-from sagann.ranges import RANGES
-
-if TYPE_CHECKING:
-    from sagann.storage import ImportOptions
+from sagann.import_config import EDGE_LISTS, EdgeListFormat, ImportOptions
+from sagann.options import options_of
+from sagann.ranges import RANGES, Range
 
 app = App(help="Import, describe, check, reorder, score and generate datasets.", no_args_is_help=True)
 
-FORMATS = ("csv", "parquet", "npz", "ogb", "graphbolt", "pyg")
+FORMATS = (*EDGE_LISTS, "npz", "ogb", "graphbolt", "pyg")
 "What ``sagann data import`` reads."
-GRAPH = "Graph"
-RESOURCES = "Memory and disk"
-_EDGE_LIST = "Edge lists (csv, parquet)"
+IMPORTS = options_of(ImportOptions)
+"Options of every import."
+FORMS = {name: each for name, each in options_of(EdgeListFormat).items() if name != "kind"}
+"Options of edge lists; --format states their kind."
+_EDGE_LIST, _OTHERS = FORMS["src"].panel, "OGB folders, files of PyG"
+_ROWS = "a row per vertex: .npy, CSV or Parquet."
 
 OutArgument = Annotated[Path, typer.Argument(help="Dataset folder to make.", metavar="OUT")]
 DatasetArgument = Annotated[
@@ -32,49 +33,20 @@ DatasetArgument = Annotated[
     ),
 ]
 SeedOption = Annotated[
-    int,
-    typer.Option(
-        "--seed",
-        help="Seed of all random numbers of the command.",
-        min=RANGES["seed"].low,
-        max=RANGES["seed"].high,
-    ),
+    int, option("Seed of all random numbers of the command.", name="--seed", within=RANGES["seed"])
 ]
-NameOption = Annotated[
-    str | None, option("Name of the graph.", default="the source's name; of an edge list, OUT's", panel=GRAPH)
-]
-OverwriteOption = Annotated[bool, switch("--overwrite", "Replace a dataset in OUT.", panel=RESOURCES)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Streaming:
-    """Options of the commands that stream edges into a dataset folder."""
-
-    symmetrise: Annotated[
-        bool, switch("--symmetrise", "Add the reverse of every edge; merges multi-edges.", panel=GRAPH)
-    ] = False
-    coalesce: Annotated[
-        bool, switch("--coalesce", "Merge multi-edges: weights add up, types tell edges apart.", panel=GRAPH)
-    ] = False
-    drop_self_loops: Annotated[bool, switch("--drop-self-loops", "Leave out edges v -> v.", panel=GRAPH)] = False
-    name: NameOption = None
-    memory: Annotated[str, option("Working memory, beside that of the libraries.", "SIZE", panel=RESOURCES)] = (
-        "256MiB"
-    )
-    overwrite: OverwriteOption = False
-
-    def options(self) -> ImportOptions:
-        """The options as the importers take them."""
-        from sagann.storage import ImportOptions
-
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "memory"}
-        return ImportOptions(**values, memory_bytes=parse_bytes(self.memory, where="--memory"))
+def import_options(given: Given, **more: Any) -> ImportOptions:
+    """The options of an import that were given on the command line."""
+    return ImportOptions(**{name: given[name] for name in given if name in IMPORTS}, **more)
 
 
 @app.command("import")
-@command()
+@command(*IMPORTS.values(), *FORMS.values())
 def import_(
     shared: Shared,
+    given: Given,
     source: Annotated[
         Path,
         typer.Argument(
@@ -84,48 +56,11 @@ def import_(
         ),
     ],
     out: OutArgument,
-    streaming: Streaming,
     format_: Annotated[str, option("What SOURCE is.", "|".join(("auto", *FORMATS)), name="--format")] = "auto",
-    src: Annotated[
-        str | None,
-        option("Column of the source ids.", "NAME|POSITION", default="by name, else the first", panel=_EDGE_LIST),
-    ] = None,
-    dst: Annotated[
-        str | None,
-        option(
-            "Column of the destination ids.", "NAME|POSITION", default="by name, else the second", panel=_EDGE_LIST
-        ),
-    ] = None,
-    weight: Annotated[str | None, option("Column of edge weights.", "COLUMN", panel=_EDGE_LIST)] = None,
-    edge_type: Annotated[str | None, option("Column of edge types.", "COLUMN", panel=_EDGE_LIST)] = None,
-    separator: Annotated[
-        str | None,
-        option(
-            "Character between the fields of CSV files, of features, labels and targets too; 'tab' for a tabulator.",
-            default="a comma; a tab for .tsv",
-            panel=_EDGE_LIST,
-        ),
-    ] = None,
-    header: Annotated[
-        bool | None,
-        switch(
-            "--header/--no-header",
-            "Whether the CSV files of the edges begin with a line of names; else looked up, as always for other files.",
-            panel=_EDGE_LIST,
-        ),
-    ] = None,
-    features: Annotated[
-        Path | None,
-        option("Vertex features, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST),
-    ] = None,
-    labels: Annotated[
-        Path | None, option("Vertex labels, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST)
-    ] = None,
+    features: Annotated[Path | None, option(f"Vertex features, {_ROWS}", "FILE", panel=_EDGE_LIST)] = None,
+    labels: Annotated[Path | None, option(f"Vertex labels, {_ROWS}", "FILE", panel=_EDGE_LIST)] = None,
     targets: Annotated[
-        Path | None,
-        option(
-            "Values to predict in a regression, a row per vertex: .npy, CSV or Parquet.", "FILE", panel=_EDGE_LIST
-        ),
+        Path | None, option(f"Values to predict in a regression, {_ROWS}", "FILE", panel=_EDGE_LIST)
     ] = None,
     split_scheme: Annotated[
         str | None,
@@ -133,7 +68,7 @@ def import_(
             "Which of several splits to take: its name in an OGB folder, its column in a file of PyG.",
             "NAME|COLUMN",
             default="the only one",
-            panel="OGB folders, files of PyG",
+            panel=_OTHERS,
         ),
     ] = None,
     task: Annotated[
@@ -142,14 +77,8 @@ def import_(
             "What y is in a file of PyG.",
             "classification|multi-label|regression|none",
             default="what its form tells",
-            panel="OGB folders, files of PyG",
+            panel=_OTHERS,
         ),
-    ] = None,
-    num_vertices: Annotated[
-        int | None, option("Number of vertices.", default="what the source says", panel=GRAPH)
-    ] = None,
-    num_classes: Annotated[
-        int | None, option("Number of classes.", default="what the source says", panel=GRAPH)
     ] = None,
 ) -> None:
     """Import a graph into a dataset folder, in bounded memory; a kill leaves no half dataset.
@@ -157,28 +86,14 @@ def import_(
     Example: sagann data import edges.csv roads --weight km --symmetrise
     """
     with shared.loading():
-        from sagann.cli.import_run import column, import_run
-        from sagann.storage import EdgeListFormat
+        from sagann.cli.import_run import import_run
 
+    own = {"features": features, "labels": labels, "targets": targets, "split_scheme": split_scheme, "task": task}
+    of_formats = {
+        name: value for name, value in {**given, **own}.items() if name not in IMPORTS and value is not None
+    }
     import_run(
-        source,
-        out,
-        kind=format_,
-        form=EdgeListFormat(
-            src=column(src),
-            dst=column(dst),
-            weight=column(weight),
-            edge_type=column(edge_type),
-            separator="\t" if separator in ("tab", "\\t") else separator,
-            header=header,
-        ),
-        features=features,
-        labels=labels,
-        targets=targets,
-        split=split_scheme,
-        task=task,
-        options=replace(streaming.options(), num_vertices=num_vertices, num_classes=num_classes),
-        terminal=shared.terminal(),
+        source, out, kind=format_, given=of_formats, options=import_options(given), terminal=shared.terminal()
     )
     report_dataset(out, shared)
 
@@ -240,12 +155,7 @@ def reorder(
         ),
     ] = None,
     parts: Annotated[
-        int,
-        typer.Option(
-            help="Parts of METIS: at least as many as intervals will be cut.",
-            min=RANGES["parts"].low,
-            max=RANGES["parts"].high,
-        ),
+        int, option("Parts of METIS: at least as many as intervals will be cut.", within=RANGES["parts"])
     ] = 128,
     seed: SeedOption = 0,
     save_order: Annotated[
@@ -300,14 +210,7 @@ def score(
         str,
         option("In-edges to sample for a vertex, a number per hop, -1 for all; the first is nearest the seeds."),
     ] = "25,10",
-    batch_size: Annotated[
-        int,
-        typer.Option(
-            help="Vertices that a batch starts from.",
-            min=RANGES["batch_size"].low,
-            max=RANGES["batch_size"].high,
-        ),
-    ] = 1024,
+    batch_size: Annotated[int, option("Vertices that a batch starts from.", within=RANGES["batch_size"])] = 1024,
     split: Annotated[
         str | None,
         option(
@@ -325,18 +228,119 @@ def score(
     Example: sagann data score demo --score vip --fanouts 25,10 --plot curves.png
     """
     with shared.loading():
-        from sagann.cli.score_run import ScoreRequest, score_run
+        from sagann.cli.score_run import score_run
 
-    request = ScoreRequest(
-        scores=tuple(scores.split(",")),
-        fanouts=fanouts,
+    score_run(
+        dataset,
+        shared.terminal(),
+        names=scores.split(","),
+        fanouts_text=fanouts,
         batch_size=batch_size,
         split=split,
         seed=seed,
         plot=plot,
         overwrite=overwrite,
     )
-    score_run(dataset, request, shared.terminal())
+
+
+generate = App(help="Generate a dataset at random.", no_args_is_help=True)
+app.add_typer(generate, name="generate")
+
+_DRAWN = RANGES["drawn"]
+# The generator refuses more edges with a text of its own.
+_MOST_EDGES = 2**62
+
+
+_STREAMED = [each for name, each in IMPORTS.items() if name not in ("num_vertices", "num_classes")]
+
+
+@generate.command("rmat")
+@command(*_STREAMED)
+def rmat(
+    shared: Shared,
+    given: Given,
+    out: OutArgument,
+    vertices: Annotated[int, option("Number of vertices.", within=_DRAWN)],
+    edges: Annotated[int, option("Number of edges drawn.", within=_DRAWN)],
+    features: Annotated[int, option("Random features per vertex.", within=_DRAWN)] = 0,
+    classes: Annotated[int, option("Classes of random labels, split 60/20/20.", within=_DRAWN)] = 0,
+    seed: SeedOption = 0,
+    a: Annotated[float, option("Probability of low source, low destination.")] = 0.57,
+    b: Annotated[float, option("Probability of low source, high destination.")] = 0.19,
+    c: Annotated[float, option("Probability of high source, low destination.")] = 0.19,
+) -> None:
+    """Generate a power-law graph (R-MAT) of any size, in bounded memory. Labels and features mean nothing.
+
+    Example: sagann data generate rmat big --vertices 1000000 --edges 16000000
+    """
+    with shared.loading():
+        from sagann.graph import Quadrants
+        from sagann.report.progress import import_progress
+        from sagann.storage import write_rmat
+
+    with import_progress(shared.terminal()) as progress:
+        write_rmat(
+            out,
+            vertices,
+            edges,
+            seed=seed,
+            num_features=features,
+            num_classes=classes,
+            quadrants=Quadrants(a=a, b=b, c=c, d=max(0.0, 1 - a - b - c)),
+            options=import_options(given, progress=progress),
+        )
+    report_dataset(out, shared)
+
+
+@generate.command("sbm")
+@command(IMPORTS["name"], IMPORTS["overwrite"])
+def sbm(
+    shared: Shared,
+    given: Given,
+    out: OutArgument,
+    vertices: Annotated[int, option("Number of vertices.", within=Range(1, _DRAWN.high))] = 20_000,
+    classes: Annotated[int, option("Number of classes.", within=_DRAWN)] = 3,
+    degree: Annotated[float, option("Directed edges per vertex.")] = 4.5,
+    homophily: Annotated[float, option("Share of the edges that join vertices of one class.")] = 0.67,
+    degree_exponent: Annotated[float, option("Exponent of the degrees' power law.")] = 2.5,
+    features: Annotated[int, option("Features per vertex.", within=_DRAWN)] = 500,
+    noise: Annotated[float, option("Standard deviation of the noise in every feature.")] = 0.37,
+    split: Annotated[str, option("How to split, as for 'sagann train'.", "SPLIT")] = "random:0.6,0.2",
+    seed: SeedOption = 0,
+) -> None:
+    """Generate a block-model graph with classes that a graph network can learn.
+
+    Example: sagann data generate sbm blocks --vertices 5000 --classes 4
+    """
+    with shared.loading():
+        from sagann.cli.prepare import apply_split
+        from sagann.free_space import require_memory
+        from sagann.graph import sbm_graph, validate_graph
+        from sagann.storage import save_graph
+
+    num_edges = vertices * degree
+    if num_edges < _MOST_EDGES:
+        # Features and centres of 4 bytes each; keys, ids and sort buffers of an edge; offsets of the classes.
+        require_memory(
+            4 * (vertices + classes) * features + 32 * int(num_edges) + 16 * classes,
+            where=f"a block model of {vertices} vertices",
+            hint="Ask for less, or use 'sagann data generate rmat', which needs little memory.",
+        )
+    graph = sbm_graph(
+        vertices,
+        num_classes=classes,
+        average_degree=degree,
+        homophily=homophily,
+        degree_exponent=degree_exponent,
+        num_features=features,
+        feature_noise=noise,
+        seed=seed,
+    )
+    graph = apply_split(graph, split, seed=seed)
+    validate_graph(graph)
+    options = import_options(given)
+    save_graph(replace(graph, name=options.name or graph.name), out, overwrite=options.overwrite)
+    report_dataset(out, shared)
 
 
 def report_dataset(out: Path, shared: Shared) -> None:

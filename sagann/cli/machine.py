@@ -52,7 +52,7 @@ def machine(
         import torch
 
         from sagann.cli.result_file import check_target
-        from sagann.report.tables import rates_table
+        from sagann.report.doctor_tables import rates_table
         from sagann.runtime.forecasting.probe import probe
         from sagann.runtime.places import device_named
         from sagann.storage.durable import write_whole

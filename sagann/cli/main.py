@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from sagann import __version__
-from sagann.cli import apply, data, generate, machine, train
+from sagann.cli import apply, data, machine, train
 from sagann.cli.failure import BAD_INPUT, INTERRUPTED, TERMINATED, failure_of, line_of_user
 from sagann.cli.options import App, DebugOption, QuietOption, Shared, ThreadsOption, UsageError
 from sagann.cli.signals import Signals
@@ -57,7 +57,6 @@ app.command()(apply.evaluate)
 app.command()(apply.predict)
 app.command()(apply.embed)
 app.add_typer(data.app, name="data")
-data.app.add_typer(generate.app, name="generate")
 app.command()(machine.doctor)
 app.command()(machine.machine)
 

@@ -13,7 +13,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -23,7 +23,7 @@ from sagann.cli.signals import Signals
 from sagann.did_you_mean import nearest
 from sagann.errors import InputError, shown
 from sagann.options import ADVANCED, Arguments, Option
-from sagann.ranges import RANGES
+from sagann.ranges import RANGES, Range
 
 if TYPE_CHECKING:
     from sagann.report.terminal import Terminal
@@ -169,16 +169,20 @@ def option(
     panel: str | None = None,
     name: str | None = None,
     hidden: bool = False,
+    within: Range | None = None,
 ) -> Any:
     """An option with a value, for the annotation of a command's parameter.
 
     ``default`` is the default in words, where it is not the parameter's, ``panel`` the title of the group of options,
-    ``name`` the option with dashes, where it is not the parameter's name, and ``hidden`` whether --help leaves it to --help-all.
+    ``name`` the option with dashes, where it is not the parameter's name, ``hidden`` whether --help leaves it to --help-all, and ``within``
+    the range of an integer.
     """
     if default is not None:
         # Typer would put parentheses around the words.
         text = rf"{text} [dim]\[default: {default}][/dim]"
-    return typer.Option(*([name] if name else []), help=text, metavar=metavar, rich_help_panel=panel, hidden=hidden)
+    low, high = (None, None) if within is None else (within.low, within.high)
+    names = [name] if name else []
+    return typer.Option(*names, help=text, metavar=metavar, rich_help_panel=panel, hidden=hidden, min=low, max=high)
 
 
 def switch(name: str, text: str, *, panel: str | None = None, callback: Any = None) -> Any:
@@ -232,22 +236,14 @@ def command(
 ) -> Callable[[Callable[..., int | None]], Callable[..., int | None]]:
     """Make a function a command, with --quiet, --debug, --threads and an option for each of ``settings``.
 
-    The function's parameter ``shared`` gets the Shared, and ``given`` the settings that were given on the command line. A
-    parameter that is a dataclass stands for an option for each of its fields. ``first`` names an option whose value may also stand
-    without the option's name: ``sagann train demo``. Where a setting is ADVANCED, there is --help-all.
+    The function's parameter ``shared`` gets the Shared, and ``given`` the settings that were given on the command line. ``first`` names an
+    option whose value may also stand without the option's name: ``sagann train demo``. Where a setting is ADVANCED, there is --help-all.
     """
 
     def decorate(function: Callable[..., int | None]) -> Callable[..., int | None]:
         own: list[inspect.Parameter] = []
-        records: dict[str, Any] = {}
         for name, parameter in inspect.signature(function, eval_str=True).parameters.items():
-            if name in ("shared", "given"):
-                continue
-            annotation: Any = parameter.annotation
-            if isinstance(annotation, type) and is_dataclass(annotation):
-                records[name] = annotation
-                own += inspect.signature(annotation, eval_str=True).parameters.values()
-            else:
+            if name not in ("shared", "given"):
                 own.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
 
         def run(
@@ -260,8 +256,6 @@ def command(
         ) -> int | None:
             if first is not None:
                 arguments[first] = _one_of(arguments[first], arguments.pop(_FIRST), first)
-            for name, record in records.items():
-                arguments[name] = record(**{field.name: arguments.pop(field.name) for field in fields(record)})
             if settings:
                 values = [(setting, arguments.pop(setting.name)) for setting in settings]
                 arguments["given"] = {

@@ -1,34 +1,32 @@
-"""The work of ``sagann plan``: the program of each layer, how an epoch is streamed within a budget, or what one of mini-batches takes."""
+"""The work of ``sagann plan``: the run is made as ``sagann train`` makes it, and explained instead of trained."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import nn
 
-from sagann.byte_size import format_bytes, parse_bytes
-from sagann.cli.fit_memory import check_memory
+from sagann.byte_size import format_bytes
 from sagann.cli.options import Given, Shared
-from sagann.cli.prepare import open_checked, training_graph, with_held_out, with_task
-from sagann.cli.run_settings import chosen_settings, new_engine, read_text, require_nothing_of_workers
+from sagann.cli.plan_trainers import described_machine, require_vertices, show_trainers
+from sagann.cli.run_settings import chosen_settings, new_engine, require_nothing_of_workers
+from sagann.cli.train_run import check_memory, made_trainer, opened_graph
 from sagann.compiler import LayerProgram
 from sagann.compiler.explain import explain
-from sagann.config import LINK_TASK, RunConfig
-from sagann.errors import InputError
+from sagann.config import RunConfig
+from sagann.errors import CheckpointError, InputError, first_line
 from sagann.free_space import nearest_folder
 from sagann.graph import Graph
-from sagann.graph.large_arrays import made_by
 from sagann.graph.subgraph import subgraph
 from sagann.kernels.edge.cpu import source_of
-from sagann.nn import build_model
+from sagann.partition import RANGE_POLICIES, first_ranges, part_of, vertex_ranges
 from sagann.plan.machine import Machine
 from sagann.report.plan_text import forecast_text, plan_text, resident_text, steps_text
-from sagann.report.sampled_plan_text import sampled_plan_text
+from sagann.report.progress import ProgressReporter
+from sagann.report.shares_text import batches_text, cost_model_table, costs_text, parts_table
 from sagann.report.terminal import Terminal
-from sagann.runtime.blocks.spill import Scratch
 from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import probe
 from sagann.runtime.forecasting.resident import expected_resident, resident_bytes
@@ -42,14 +40,11 @@ from sagann.saga.engine import using_engine
 from sagann.saga.layer import count_hops
 from sagann.storage.picture import require_drawing
 from sagann.train import Trainer
-from sagann.train.preparation import features_as, parameter_dtype, prepared_by
+from sagann.train.agreement import require_divisible
+from sagann.train.learned import learned_costs
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import RUNS, is_of_run
 from sagann.train.streaming import Streaming
-
-# Programs do not depend on the number of rows; a few rows show everything that a training step compiles.
-NUM_VERTICES = 16
-
 
 _PROGRAMS, _STREAMED = "the programs of layers", "an epoch within a budget (--memory)"
 _SAMPLED, _TRAINERS, _PARTS = "mini-batches (--sample)", "several trainers (--devices)", "workers (--workers)"
@@ -61,6 +56,8 @@ _READ_BY = {
     "--learned": (_PARTS,),
 }
 "Plans that read an option of the command."
+# Programs do not depend on the number of rows; a few rows show everything that a training step compiles.
+_FEW_VERTICES = 16
 
 
 def plan_run(
@@ -86,21 +83,17 @@ def plan_run(
             )
     if plan != _PARTS:
         require_nothing_of_workers(given)
+    run = PlannedRun(settings, shared)
     if plan == _PROGRAMS:
-        show_programs(settings, shared, with_source=show == "kernels")
+        run.show_programs(with_source=show == "kernels")
     elif plan == _STREAMED:
-        show_streaming(settings, shared, with_steps=show == "steps", machine_file=machine_file, picture=picture)
+        run.show_streaming(with_steps=show == "steps", machine_file=machine_file, picture=picture)
     elif plan == _SAMPLED:
-        show_sampled(settings, shared)
+        run.show_batches()
     elif plan == _TRAINERS:
-        # Imported here, as below: most plans are of one trainer.
-        from sagann.cli.plan_hybrid import show_hybrid
-
-        show_hybrid(settings, shared, machine_file=machine_file)
+        show_trainers(run, machine_file=machine_file)
     else:
-        from sagann.cli.plan_workers import show_workers
-
-        show_workers(settings, shared, learned=learned, run_dir=file.parent if file and of_run else None)
+        run.show_parts(learned=learned, run_dir=file.parent if file and of_run else None)
 
 
 def _plan_of(settings: RunConfig) -> str:
@@ -112,92 +105,142 @@ def _plan_of(settings: RunConfig) -> str:
     return _PROGRAMS if train.memory is None else _STREAMED
 
 
-def show_programs(settings: RunConfig, shared: Shared, *, with_source: bool) -> None:
-    """Print the layer programs of a model, and the source of their kernels if ``with_source``."""
-    terminal = shared.terminal()
-    resolve_device(settings.train.device)
-    model, graph = _opened(settings, shared)
-    engine = CompiledEngine()
-    with using_engine(engine):
-        _step(model, graph)
-    for name, module in model.named_modules():
-        if isinstance(module, SagaLayer):
-            for program in engine.programs_of(module):
-                _show(terminal, name or "the model", program, with_source=with_source)
+class PlannedRun:
+    """A run that is explained."""
 
+    def __init__(self, settings: RunConfig, shared: Shared) -> None:
+        self.settings, self.shared, self.terminal = settings, shared, shared.terminal()
+        self.device = resolve_device(settings.train.device)
+        # Training makes the folder on the same disk.
+        self.folder = nearest_folder(Path(settings.train.spill or RUNS).absolute())
 
-def show_streaming(
-    settings: RunConfig, shared: Shared, *, with_steps: bool, machine_file: Path | None, picture: Path | None
-) -> None:
-    """Print the plan of an epoch within a budget, and its forecast."""
-    memory, spill = settings.train.memory, settings.train.spill
-    assert memory is not None
-    budget_bytes = parse_bytes(memory, where="--memory")
-    terminal = shared.terminal()
-    loaded_bytes = resident_bytes()
-    # Training makes the folder on the same disk.
-    folder = nearest_folder(Path(spill or RUNS).absolute())
-    with made_by(Scratch(folder)):
-        model, opened = _opened(settings, shared)
-        graph = prepared_by(model, opened)
-    if picture is not None:
-        _check_picture(picture)
-    device = resolve_device(settings.train.device)
-    machine = None if machine_file is None else machine_in(machine_file, device)
-    model = model.to(device)
-    # For a CUDA device, blocks go to the host's memory unless a folder is named.
-    on_disk = device.type == "cpu" or spill is not None
-    terminal.say("Planning ...")
-    planned = foretell(model, graph, budget_bytes=budget_bytes, device=device, on_disk=on_disk)
-    terminal.show(plan_text(planned, on_disk=on_disk))
-    if loaded_bytes is not None and device.type == "cpu":
-        expected_memory = expected_resident(
-            model,
-            (opened, graph),
-            loaded_bytes=loaded_bytes,
-            budget_bytes=planned.plan.peak_bytes,
-            num_vertices=graph.num_vertices,
+    def opened(self) -> Graph:
+        """The graph with its split, as training opens it."""
+        streaming = Streaming.of(self.settings.train, self.folder, device=self.device)
+        if streaming is not None and streaming.spill is not None:
+            streaming = replace(streaming, spill=self.folder)
+        graph = opened_graph(self.settings, streaming, say=self.terminal.say)
+        check_memory(self.settings, graph)
+        return graph
+
+    def trainer(self, graph: Graph, *, device: str | None = None) -> Trainer:
+        """The Trainer of the run, or of the same run on another device."""
+        train = replace(self.settings.train, spill=self.settings.train.spill and str(self.folder))
+        return made_trainer(
+            replace(self.settings, train=replace(train, device=device or train.device)),
+            graph,
+            self.shared,
+            run_dir=self.folder,
+            reporter=ProgressReporter(self.terminal.err),
         )
-        terminal.show(resident_text(expected_memory))
-    if with_steps:
-        terminal.show(steps_text(planned.plan))
-    if machine is None:
-        terminal.say("Measuring this machine, and timing steps of the plan ...")
-        machine = probe(folder, device)
-        expected = forecast(planned, machine, on_disk=on_disk, rehearsal=(model, graph))
-    else:
-        if spill is not None:
-            terminal.say(f"--spill {spill} is ignored: the disk's rates are those of {machine_file}.")
-        expected = forecast(planned, machine, on_disk=on_disk, features=graph.features)
-    terminal.show(forecast_text(expected))
-    if picture is not None:
-        data, kind = Path(settings.data.data).stem, settings.model.model.rpartition(":")[2]
-        title = f"{kind} on {data}: budget {format_bytes(budget_bytes)}, P = {planned.plan.num_intervals}"
-        write_picture(picture, {"planned": expected.timeline}, title=title, budget_bytes=budget_bytes)
+
+    def show_programs(self, *, with_source: bool) -> None:
+        """Print the layer programs of the model, and the source of their kernels if ``with_source``."""
+        trainer, engine = self.trainer(self.opened(), device="cpu"), CompiledEngine()
+        with using_engine(engine):
+            _step(trainer.model, trainer.prepared.graph)
+        for name, module in trainer.model.named_modules():
+            if isinstance(module, SagaLayer):
+                for program in engine.programs_of(module):
+                    _show(self.terminal, name or "the model", program, with_source=with_source)
+
+    def show_streaming(self, *, with_steps: bool, machine_file: Path | None, picture: Path | None) -> None:
+        """Print the plan of an epoch within a budget, and its forecast."""
+        show, say, spill = self.terminal.show, self.terminal.say, self.settings.train.spill
+        loaded_bytes = resident_bytes()
+        if picture is not None:
+            _check_picture(picture)
+        machine = None if machine_file is None else machine_in(machine_file, self.device)
+        trainer = self.trainer(self.opened())
+        model, graph = trainer.model, trainer.prepared.graph
+        # For a CUDA device, blocks go to the host's memory unless a folder is named.
+        on_disk = self.device.type == "cpu" or spill is not None
+        say("Planning ...")
+        streaming = Streaming.of(trainer.config, self.folder, device=self.device)
+        assert streaming is not None
+        budget_bytes = streaming.memory_bytes
+        planned = foretell(model, graph, budget_bytes=budget_bytes, device=self.device, on_disk=on_disk)
+        show(plan_text(planned, on_disk=on_disk))
+        if loaded_bytes is not None and self.device.type == "cpu":
+            resident = expected_resident(
+                model,
+                (trainer.graph, graph),
+                loaded_bytes=loaded_bytes,
+                budget_bytes=planned.plan.peak_bytes,
+                num_vertices=graph.num_vertices,
+            )
+            show(resident_text(resident))
+        if with_steps:
+            show(steps_text(planned.plan))
+        if machine is None:
+            say("Measuring this machine, and timing steps of the plan ...")
+            machine = probe(self.folder, self.device)
+            expected = forecast(planned, machine, on_disk=on_disk, rehearsal=(model, graph))
+        else:
+            if spill is not None:
+                say(f"--spill {spill} is ignored: the disk's rates are those of {machine_file}.")
+            expected = forecast(planned, machine, on_disk=on_disk, features=graph.features)
+        show(forecast_text(expected))
+        if picture is not None:
+            data, kind = Path(self.settings.data.data).stem, self.settings.model.model.rpartition(":")[2]
+            title = f"{kind} on {data}: budget {format_bytes(budget_bytes)}, P = {planned.plan.num_intervals}"
+            write_picture(picture, {"planned": expected.timeline}, title=title, budget_bytes=budget_bytes)
+
+    def show_batches(self) -> None:
+        """Print the forecast of an epoch of mini-batches."""
+        graph = self.opened()
+        self.terminal.say("Sampling, loading and training a few mini-batches ...")
+        trainer = self.trainer(graph)
+        with using_engine(new_engine(self.settings)):
+            found = trainer.foretell()
+        self.terminal.show(batches_text(found, processor=f"{num_cores()} cores of {processor_name()}"))
+
+    def show_parts(self, *, learned: Path | None, run_dir: Path | None) -> None:
+        """Print the parts of the workers, and the cost model of the run ``learned``, or of the run in ``run_dir`` that the settings are of."""
+        show, say = self.terminal.show, self.terminal.say
+        size, balance = self.settings.workers, self.settings.balance
+        require_divisible(self.settings.train, balance=balance)
+        if self.settings.train.memory is not None:
+            say(
+                "What a worker streams is not planned: without --workers, a plan within --memory is of one process."
+            )
+        costs = None if learned is None else learned_costs(learned)
+        if costs is None and run_dir is not None and balance == "cost":
+            try:
+                costs = learned_costs(run_dir)
+            except CheckpointError as error:
+                say(f"The run gives no cost model: {first_line(error)}")
+        graph = self.opened()
+        require_vertices(graph, "--workers")
+        topology = self.trainer(graph, device="cpu").prepared.graph.topology
+        if costs is None:
+            if balance == "cost":
+                say("No cost model is given (--learned): parts begin with equal edges, and move after some epochs.")
+            bounds, seconds = first_ranges(topology.indptr, size, balance), None
+        else:
+            features, fitting = costs.count(topology), costs.for_workers(size).model
+            divisions: dict[str, tuple[int, ...]] = {
+                name: vertex_ranges(topology.indptr, size, by=name) for name in RANGE_POLICIES
+            }
+            divisions["cost"] = costs.bounds(features, size)
+            predicted = {
+                name: fitting.seconds_of_parts(features, costs.operations, each) for name, each in divisions.items()
+            }
+            bounds, seconds = divisions[balance], predicted[balance]
+        show(parts_table([part_of(topology, bounds, rank) for rank in range(size)], seconds, balance=balance))
+        if costs is not None:
+            show(cost_model_table(costs.model, costs.operations))
+            show(costs_text(costs.model, {name: max(each) for name, each in predicted.items()}))
+            if not costs.knows(size):
+                say(costs.unknown_text(size))
 
 
-def show_sampled(settings: RunConfig, shared: Shared) -> None:
-    """Print the forecast of an epoch of mini-batches."""
-    terminal, config = shared.terminal(), settings.train
-    streaming = Streaming.of(config, None, device=resolve_device(config.device), trains=False)
-    with nullcontext() if streaming is None else streaming.large_arrays():
-        graph = training_graph(settings.data, task=config.task, seed=config.seed, say=terminal.say)
-    check_memory(settings, graph)
-    terminal.say("Sampling, loading and training a few mini-batches ...")
-    # The values of the graph were checked when it was opened.
-    shared.load_compiler()
-    trainer = Trainer(settings.model, graph, config, validate=False)
-    with using_engine(new_engine(settings)):
-        processor = f"{num_cores()} cores of {processor_name()}"
-        terminal.show(sampled_plan_text(trainer.foretell(), processor=processor))
+def machine_in(file: Path, device: torch.device) -> Machine:
+    """The described machine.
 
-
-def machine_in(path: Path, device: torch.device) -> Machine:
-    """The machine that a file describes.
-
-    A file with rates of copies to a device is refused where the processor computes, and one without where a device does.
+    One with rates of copies to a device is refused where the processor computes, and one without where a device does.
     """
-    found = Machine.from_toml(read_text(path, what="machine file"), where=str(path))
+    found = described_machine(file)
     of_device = found.host_to_device_bytes is not None
     if of_device == (device.type != "cpu"):
         return found
@@ -206,35 +249,21 @@ def machine_in(path: Path, device: torch.device) -> Machine:
     else:
         value, hint = "copies to a device have no rates", "Name a file of `sagann machine --device cuda`"
     raise InputError(
-        f"machine file is for another kind of device: {value}, and --device is {device} (in {path})",
+        f"machine file is for another kind of device: {value}, and --device is {device} (in {file})",
         hint=f"{hint}, or leave --machine out: this machine is measured then.",
     )
 
 
-def _opened(settings: RunConfig, shared: Shared) -> tuple[Any, Graph]:
-    graph, say = open_checked(settings.data, keep_splits=False), shared.terminal().say
-    graph = with_task(graph, settings.data, settings.train.task, say)
-    unit = graph.answers.unit
-    settings.train.require_effect(of_graphs=unit == "graph", of_links=unit == "link")
-    if settings.train.task == LINK_TASK:
-        graph = with_held_out(graph, settings.data.split, seed=settings.train.seed, say=say)
-    shared.load_compiler()
-    model = build_model(settings.model, graph)
-    return model, features_as(graph, parameter_dtype(model))
-
-
-def _step(model: Any, graph: Graph) -> None:
-    """Run the model forward and backward on a few vertices, so that everything is compiled."""
-    graph = prepared_by(model, graph)
+def _step(model: nn.Module, graph: Graph) -> None:
+    """Run the model forward and backward on a few vertices of a prepared graph, so that everything is compiled."""
     if graph.answers.unit == "graph":
         batch = GraphBatches(graph, graphs=None).load(torch.arange(1))
         model(batch.hops(count_hops(model)), batch.features, batch.graph_ptr).sum().backward()
         return
     graph = replace(graph, links=None)
     if graph.features is not None:
-        graph = subgraph(graph, torch.arange(min(NUM_VERTICES, graph.num_vertices)))
-    out = model(graph.hops(count_hops(model)), graph.in_memory().features)
-    out.sum().backward()
+        graph = subgraph(graph, torch.arange(min(_FEW_VERTICES, graph.num_vertices)))
+    model(graph.hops(count_hops(model)), graph.in_memory().features).sum().backward()
 
 
 def _show(terminal: Terminal, name: str, program: LayerProgram | str, *, with_source: bool) -> None:

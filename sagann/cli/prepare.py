@@ -127,16 +127,6 @@ def with_held_out(graph: Graph, choice: str | None, *, seed: int, say: Callable[
     return hold_out_links(graph, train=shares[0], val=shares[1], seed=seed)
 
 
-def require_vertices(graph: Graph, option: str) -> None:
-    """Refuse to plan by an option for a task on whole graphs, which are trained in batches, or on links."""
-    if graph.answers.unit != "vertex":
-        raise InputError(
-            f"training on links, and on whole graphs, is not planned: the task is {task_of(graph)}, and "
-            f"{option} plans how one graph is trained on its vertices (in sagann plan)",
-            hint=f"Leave {option} out.",
-        )
-
-
 def _with_split(graph: Graph, config: DataConfig, *, seed: int, say: Callable[[str], None]) -> Graph:
     if config.split is not None:
         return apply_split(graph, config.split, seed=seed)

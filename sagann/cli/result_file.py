@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,31 +21,25 @@ _AT_ONCE_BYTES = 32 << 20
 
 def check_target(path: Path, suffixes: Sequence[str], *, overwrite: bool, option: str = "--out") -> None:
     """Refuse a file that cannot or should not be written, before the work is done. ``option`` names the file, for messages."""
-    folder, what, hint = path.parent, "file cannot be written", "Choose a file in a folder that exists."
+    folder, elsewhere = path.parent, "Choose a file in a folder that exists, and that you may write to."
     if path.suffix not in suffixes:
-        what, value = "file type is unknown", f"'{path.suffix}', expected {' or '.join(suffixes)}"
+        what = f"file type is unknown: '{path.suffix}', expected {' or '.join(suffixes)}"
         hint = "Give the file one of these endings."
-    elif path.is_dir():
-        value = "a folder stands there"
     elif not folder.is_dir():
-        value = f"there is no folder '{folder}'"
+        what, hint = f"file cannot be written: there is no folder '{folder}'", elsewhere
     elif not os.access(folder, os.W_OK):
-        value, hint = (
-            f"the folder '{folder}' may not be written to",
-            "Choose a file in a folder that you may write to.",
-        )
+        what, hint = f"file cannot be written: the folder '{folder}' may not be written to", elsewhere
     elif owner := owner_of(path):
-        what += " among those of a dataset or a run"
-        value, hint = f"they belong to {owner}", "Choose a file in another folder."
-    elif path.is_file() and not overwrite:
-        what, value = "a file stands there already", "overwriting was not asked for"
-        hint = "Choose another name, or replace it with --overwrite."
+        what = f"file cannot be written among those of a dataset or a run: they belong to {owner}"
+        hint = "Choose a file in another folder."
     elif os.path.lexists(path) and not path.is_file():
-        what, value = "what stands there is not a file", "a device, a pipe or a broken link"
-        hint = "Choose another name."
+        what, hint = "file cannot be written: what stands there is not a file", "Choose another name."
+    elif path.is_file() and not overwrite:
+        what = "a file stands there already: overwriting was not asked for"
+        hint = "Choose another name, or replace it with --overwrite."
     else:
         return
-    raise InputError(f"{what}: {value} (in {option} {path})", hint=hint)
+    raise InputError(f"{what} (in {option} {path})", hint=hint)
 
 
 def owner_of(path: Path) -> Path | None:
@@ -60,78 +54,59 @@ def owner_of(path: Path) -> Path | None:
     return None
 
 
-def write_predictions(
-    path: Path,
-    probabilities: Tensor,
-    class_names: Sequence[str],
-    order: Tensor,
-    *,
-    multi_label: bool,
-    of: str = "vertex",
+def write_classes(
+    path: Path, probabilities: Tensor, names: Sequence[str], order: Tensor, *, of: str, multi_label: bool
 ) -> None:
-    """Write predictions of vertices, or of graphs (``of='graph'``), from float32 [n, C], as .csv, .parquet or .npy; an existing file is replaced.
+    """Write the likeliest class of each vertex, or graph, and its probability; of several labels, the probability of each class.
 
-    Row i of the file is row ``order[i]`` of ``probabilities``.
-
-    With one class per vertex, the likeliest class and its probability are written; as .npy, a structured array with the
-    fields vertex, class and probability. With several classes per vertex, a column per class is written; as .npy, a
-    plain matrix. The first column is named as ``of``.
+    Args:
+        path: as for :func:`write_columns`; the array of several labels has a column for each class.
+        probabilities: of the classes, float32 [n, C].
+        names: of the classes.
+        order: row i of the file is row ``order[i]`` of ``probabilities``.
+        of: what a row is, which names the first column.
+        multi_label: whether a row may have several classes.
     """
-    write = _write_npy if path.suffix == ".npy" else _write_table
-    if multi_label and path.suffix == ".npy":
-        write_embeddings(path, probabilities, order)
-        return
-    columns: dict[str, Any] = {of: np.arange(len(probabilities), dtype=np.int64)}
+    columns: dict[str, Any] = {of: np.arange(len(order))}
     if multi_label:
-        unique = len({*class_names, of}) == len(class_names) + 1
-        names = class_names if unique else [f"{number}:{name}" for number, name in enumerate(class_names)]
+        if len({*names, of}) <= len(names):
+            names = [f"{number}:{name}" for number, name in enumerate(names)]
         columns |= {name: column[order].numpy() for name, column in zip(names, probabilities.T, strict=True)}
-    else:
-        probability, classes = (column[order].numpy() for column in probabilities.max(dim=1))
-        columns["class"] = classes
-        if path.suffix != ".npy":
-            columns["class_name"] = _named(class_names, classes)
-        columns["probability"] = probability
-    write_aside(path, lambda aside: write(aside, columns))
+        write_columns(path, columns, probabilities, order)
+        return
+    probability, classes = (column[order].numpy() for column in probabilities.max(dim=1))
+    columns["class"] = classes
+    if path.suffix != ".npy":
+        import pyarrow as pa
+
+        # In NumPy every name would take the memory of the longest.
+        columns["class_name"] = pa.array(names, pa.large_string()).take(pa.array(classes))
+    write_columns(path, columns | {"probability": probability})
 
 
-def write_values(path: Path, values: Tensor, order: Tensor, *, of: str = "vertex") -> None:
-    """Write the values of a regression on vertices, or on graphs (``of='graph'``), float32 [n] or [n, T], as .csv, .parquet or .npy; an existing file is replaced.
+def write_columns(
+    path: Path, columns: Mapping[str, Any], rows: Tensor | None = None, order: Tensor | None = None
+) -> None:
+    """Write columns of one length as .csv or .parquet; an existing file is replaced.
 
-    Row i of the file is row ``order[i]`` of ``values``. A table has the columns vertex (or graph) and prediction (prediction_0, ... for T of 2 or
-    more); as .npy, it is a plain array.
+    As .npy, write the array ``rows`` alone, with row ``order[i]`` as row i; or without it, an array with a field for each column.
     """
-    if path.suffix == ".npy":
-        write_embeddings(path, values, order)
-        return
-    columns: dict[str, Any] = {of: np.arange(len(values), dtype=np.int64)}
-    if values.ndim == 1:
-        columns["prediction"] = values[order].numpy()
+    if path.suffix == ".npy" and rows is not None:
+        write_rows(path, rows, order)
+    elif path.suffix == ".npy":
+        fields = np.rec.fromarrays(list(columns.values()), names=list(columns))
+        write_aside(path, lambda aside: np.save(aside, fields, allow_pickle=False))
     else:
-        columns |= {f"prediction_{number}": column[order].numpy() for number, column in enumerate(values.T)}
-    write_aside(path, lambda aside: _write_table(aside, columns))
+        write_aside(path, lambda aside: _write_table(aside, columns))
 
 
-def write_links(path: Path, pairs: Mapping[str, Tensor], probabilities: Tensor) -> None:
-    """Write pairs of vertices with their probabilities, float32 [n], as .csv or .parquet; as .npy the probabilities alone."""
-    if path.suffix == ".npy":
-        write_aside(path, lambda aside: write_npy(aside, probabilities))
-        return
-    columns = {name: ids.numpy() for name, ids in pairs.items()} | {"probability": probabilities.numpy()}
-    write_aside(path, lambda aside: _write_table(aside, columns))
-
-
-def write_embeddings(path: Path, rows: Tensor, order: Tensor) -> None:
-    """Write a float32 array [num_vertices, F] or [num_vertices] as .npy; an existing file is replaced. Row i of the file is row ``order[i]``."""
-    pieces = order.split(max(1, _AT_ONCE_BYTES // max(1, rows[:1].nbytes)))
-    write_aside(path, lambda aside: write_npy(aside, rows, (rows[piece] for piece in pieces)))
-
-
-def _named(names: Sequence[str], ids: np.ndarray) -> Any:
-    """The name of each id, as an Arrow array: in NumPy every name would take the memory of the longest."""
-    import pyarrow as pa
-
-    return pa.array(names, pa.large_string()).take(pa.array(ids))
+def write_rows(path: Path, rows: Tensor, order: Tensor | None = None) -> None:
+    """Write an array [n, F] or [n] as .npy; an existing file is replaced. Row i of the file is row ``order[i]``."""
+    pieces: Iterable[Tensor] | None = None
+    if order is not None:
+        at_once = order.split(max(1, _AT_ONCE_BYTES // max(1, rows[:1].nbytes)))
+        pieces = (rows[piece] for piece in at_once)
+    write_aside(path, lambda aside: write_npy(aside, rows, pieces))
 
 
 def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
@@ -144,20 +119,6 @@ def _write_table(path: Path, columns: Mapping[str, Any]) -> None:
         pyarrow.csv.write_csv(table, path, pyarrow.csv.WriteOptions(quoting_style="needed"))
     else:
         pyarrow.parquet.write_table(table, path)
-
-
-def _write_npy(path: Path, columns: Mapping[str, Any]) -> None:
-    fields = [(name, column.dtype) for name, column in columns.items()]
-    rows = np.empty(len(next(iter(columns.values()))), dtype=fields)
-    for name, column in columns.items():
-        rows[name] = column
-    _save_array(path, rows)
-
-
-def _save_array(path: Path, rows: np.ndarray) -> None:
-    # NumPy would add the ending .npy to a path.
-    with path.open("wb") as file:
-        np.save(file, rows, allow_pickle=False)
 
 
 def write_aside(path: Path, write: Callable[[Path], object]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,58 +25,50 @@ ALL = "all"
 "Split that has every vertex."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScoreRequest:
-    """What ``sagann data score`` was asked for."""
+def score_run(
+    dataset: str,
+    terminal: Terminal,
+    *,
+    names: Sequence[str],
+    fanouts_text: str,
+    batch_size: int,
+    split: str | None,
+    seed: int,
+    plot: Path | None,
+    overwrite: bool,
+) -> None:
+    """Print the shares of reads that hot rows take, and draw the curves if asked for.
 
-    scores: tuple[str, ...]
-    "Names of the scores."
-    fanouts: str
-    "Fanouts as they were written: numbers with commas."
-    batch_size: int
-    "Number of seeds in a batch."
-    split: str | None
-    "Split that batches start from: a name, 'all', or None for the vertices to train on."
-    seed: int
-    "Seed of the sampled epoch."
-    plot: Path | None
-    "File for the picture of the curves."
-    overwrite: bool
-    "Whether the file for the picture may be replaced, where there is one already."
-
-
-def score_run(dataset: str, request: ScoreRequest, terminal: Terminal) -> None:
-    """Print the shares of reads that hot rows take, and draw the curves if asked for."""
-    for name in request.scores:
+    The arguments are those of ``sagann data score``; ``names`` are those of the scores.
+    """
+    for name in names:
         require_choice(name, SCORES, what="unknown score", where="--score")
-    fanouts = _fanouts(request.fanouts)
-    if request.plot is not None:
+    fanouts = _fanouts(fanouts_text)
+    if plot is not None:
         require_drawing("--plot")
-        check_target(request.plot, (".png",), overwrite=request.overwrite, option="--plot")
+        check_target(plot, (".png",), overwrite=overwrite, option="--plot")
     graph = load_graph(dataset)
     # Scores and samplers rely on valid ids and masks. Features are not read.
     check_graph(replace(graph, features=None))
-    seeds = _seeds(graph, request.split)
+    seeds = _seeds(graph, split)
     counts = measured_accesses(
         graph.topology,
         seeds.nonzero().squeeze(1),
         fanouts,
-        batch_size=request.batch_size,
-        seed=request.seed,
+        batch_size=batch_size,
+        seed=seed,
     )
     scores = {
-        name: score_vertices(graph, name, fanouts=fanouts, batch_size=request.batch_size, seeds=seeds)
-        for name in request.scores
+        name: score_vertices(graph, name, fanouts=fanouts, batch_size=batch_size, seeds=seeds) for name in names
     }
     curves = {name: access_curve(score, counts) for name, score in scores.items()}
     curves["oracle"] = access_curve(counts, counts)
-    # Nothing is shown of files that were cut.
     title = f"Reads of features that hot rows of {graph.name} take"
     terminal.show(curves_table(curves, title=title))
-    terminal.say(_epoch(graph, int(seeds.sum()), int(counts.sum()), request.batch_size))
-    if request.plot is not None:
-        write_curves(request.plot, curves, title=title)
-        terminal.show(f"Curves drawn in {request.plot}")
+    terminal.say(_epoch(graph, int(seeds.sum()), int(counts.sum()), batch_size))
+    if plot is not None:
+        write_curves(plot, curves, title=title)
+        terminal.show(f"Curves drawn in {plot}")
 
 
 def _seeds(graph: Graph, split: str | None) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,25 +14,26 @@ import torch
 
 from sagann.byte_size import format_bytes
 from sagann.cli.failure import INTERRUPTED
-from sagann.cli.fit_memory import check_memory
 from sagann.cli.options import Given, Shared
 from sagann.cli.prepare import training_graph
 from sagann.cli.result_file import owner_of
 from sagann.cli.run_settings import chosen_settings, new_engine, require_nothing_of_workers
 from sagann.config import RunConfig
 from sagann.errors import CheckpointError, InputError
+from sagann.free_space import require_memory
 from sagann.graph import Graph
-from sagann.nn import MODELS
+from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.report.progress import ProgressReporter, short_seconds
 from sagann.report.tables import metrics_table
 from sagann.report.terminal import Terminal
 from sagann.saga.engine import using_engine
 from sagann.storage.durable import write_whole
 from sagann.torchrun import is_restarted, is_worker, local_rank, num_local_workers
-from sagann.train import RunInfo, Trainer, TrainResult
+from sagann.train import Reporter, RunInfo, Trainer, TrainResult
 from sagann.train.agreement import require_divisible
 from sagann.train.atomic import leftovers
 from sagann.train.checkpoint import Position
+from sagann.train.metrics import DECISION_BYTES, most_measured
 from sagann.train.resources import resolve_device
 from sagann.train.run_folder import (
     CONFIG_FILE,
@@ -49,6 +50,9 @@ from sagann.train.streaming import Streaming
 
 if TYPE_CHECKING:
     from sagann.runtime.workers import Workers
+
+
+_FLOAT_BYTES = 4
 
 
 class _RunReporter(ProgressReporter):
@@ -70,30 +74,81 @@ class _RunReporter(ProgressReporter):
 def train_run(
     given: Given, *, out: Path | None, file: Path | None, resume: bool, overwrite: bool, shared: Shared
 ) -> int:
-    """Train, save and report a run, and return the exit code.
+    """Train, save and report a run, and return the exit code. With several workers, start them; or be one of them.
 
     The arguments are the options of ``sagann train``; ``given`` are the settings among them, ``file`` is ``--config``.
     """
-    terminal = shared.terminal()
     from_run = is_of_run(file) or (resume and file is None)
     if resume:
         file = _file_of_resumed(out, file, overwrite=overwrite)
     settings = chosen_settings(given, file, of_run=from_run)
     shared.add_user_file(settings.model.model)
-    if settings.workers > 1 or is_worker():
-        return _train_together(settings, given, out, resume=resume, overwrite=overwrite, shared=shared)
-    require_nothing_of_workers(given)
+    if settings.workers == 1 and not is_worker():
+        require_nothing_of_workers(given)
+        return _train(settings, out, shared, resume=resume, overwrite=overwrite)
+    # Imported here: most runs have one worker.
+    from sagann.cli.launch import joined, launch_workers
+
+    if is_worker():
+        with joined(shared, given, timeout_s=settings.worker_timeout, balance=settings.balance) as workers:
+            settings = replace(settings, workers=workers.size)
+            return _train(settings, out, shared, resume=resume, overwrite=overwrite, workers=workers)
     run_dir = out or _free_folder(settings)
     _check_folder(run_dir, resume=resume, overwrite=overwrite)
-    streaming = Streaming.of(settings.train, run_dir, device=resolve_device(settings.train.device))
-    with nullcontext() if streaming is None else streaming.large_arrays():
-        graph = training_graph(settings.data, task=settings.train.task, seed=settings.train.seed, say=terminal.say)
-    check_memory(settings, graph)
+    _device_of_worker(settings, local_rank=0, num_local=settings.workers)
+    named = [] if out is not None else ["--out", str(run_dir)]
+    again = f"Continue with: sagann train --resume --out {shlex.quote(str(run_dir))}"
+    return launch_workers([*shared.arguments, *named], settings.workers, run_dir=run_dir, again=again)
+
+
+def _train(
+    settings: RunConfig,
+    out: Path | None,
+    shared: Shared,
+    *,
+    resume: bool,
+    overwrite: bool,
+    workers: Workers | None = None,
+) -> int:
+    """Train in this process, alone or as one of several workers, of which the first one writes and reports."""
+    terminal, is_first = shared.terminal(), workers is None or workers.is_first
+    run_dir = out or _free_folder(settings)
+    # torchrun counts restarts on each machine, and not those in which a machine follows another one.
+    if workers is not None and workers.any(is_restarted(), "agreeing on whether to resume"):
+        overwrite = False
+        # A worker may have been lost before there was a run. Only the first one reads the folder.
+        resume = (
+            workers.any(is_first and RunFolder(run_dir).is_described, "agreeing on whether to resume") or resume
+        )
+    if is_first:
+        _check_folder(run_dir, resume=resume, overwrite=overwrite)
+    with _together(workers, "checking the options"):
+        if workers is None:
+            device = resolve_device(settings.train.device)
+        else:
+            device = _device_of_worker(settings, local_rank=local_rank(), num_local=num_local_workers())
+        streaming = Streaming.of(settings.train, run_dir, device=device)
+    with _together(workers, "opening the dataset"):
+        graph = opened_graph(settings, streaming, say=terminal.say, check=is_first)
+    if workers is None:
+        check_memory(settings, graph)
     if streaming is not None:
         passes = "epochs" if settings.train.sample is None else "evaluations"
         terminal.say(f"Cutting the graph, and planning {passes} within {format_bytes(streaming.memory_bytes)} ...")
-    result = _fit(settings, graph, run_dir, resume=resume, overwrite=overwrite, terminal=terminal, shared=shared)
-    return _told(result, settings, run_dir, terminal)
+    result = _fit(settings, graph, run_dir, shared, resume=resume, overwrite=overwrite, workers=workers)
+    if result.interrupted:
+        if is_first:
+            position = Position(result.epochs, result.batch)
+            _say_interrupted(f"Interrupted after {position}, and saved.", settings, run_dir, terminal)
+        return INTERRUPTED
+    if is_first:
+        _report(result, run_dir, terminal)
+    return 0
+
+
+def _together(workers: Workers | None, doing: str) -> AbstractContextManager[None]:
+    """Inside the block, an error of one worker is one of all."""
+    return nullcontext() if workers is None else workers.together(doing)
 
 
 def _device_of_worker(settings: RunConfig, *, local_rank: int, num_local: int) -> torch.device:
@@ -106,88 +161,67 @@ def _device_of_worker(settings: RunConfig, *, local_rank: int, num_local: int) -
     return device_of_worker(name, local_rank=local_rank, num_local=num_local)
 
 
-def _told(result: TrainResult, settings: RunConfig, run_dir: Path, terminal: Terminal) -> int:
-    """Say how a run ended, and return the exit code."""
-    if result.interrupted:
-        position = Position(result.epochs, result.batch)
-        _say_interrupted(f"Interrupted after {position}, and saved.", settings, run_dir, terminal)
-        return INTERRUPTED
-    _report(result, run_dir, terminal)
-    return 0
-
-
-def _train_together(
-    settings: RunConfig, given: Given, out: Path | None, *, resume: bool, overwrite: bool, shared: Shared
-) -> int:
-    """Start the workers of a run; or be one of them."""
-    # Imported here: most runs have one worker.
-    from sagann.cli.launch import joined, launch_workers
-
-    if not is_worker():
-        run_dir = out or _free_folder(settings)
-        _check_folder(run_dir, resume=resume, overwrite=overwrite)
-        _device_of_worker(settings, local_rank=0, num_local=settings.workers)
-        named = [] if out is not None else ["--out", str(run_dir)]
-        again = f"Continue with: sagann train --resume --out {shlex.quote(str(run_dir))}"
-        return launch_workers([*shared.arguments, *named], settings.workers, run_dir=run_dir, again=again)
-    with joined(shared, given, timeout_s=settings.worker_timeout, balance=settings.balance) as workers:
-        settings = replace(settings, workers=workers.size)
-        run_dir = out or _free_folder(settings)
-        # torchrun counts restarts on each machine, and not those in which a machine follows another one.
-        if workers.any(is_restarted(), "agreeing on whether to resume"):
-            overwrite = False
-            # A worker may have been lost before there was a run. Only the first one reads the folder.
-            has_run = workers.is_first and RunFolder(run_dir).is_described
-            resume = workers.any(has_run, "agreeing on whether to resume") or resume
-        if workers.is_first:
-            _check_folder(run_dir, resume=resume, overwrite=overwrite)
-        terminal = shared.terminal()
-        with workers.together("checking the options"):
-            device = _device_of_worker(settings, local_rank=local_rank(), num_local=num_local_workers())
-            streaming = Streaming.of(settings.train, run_dir, device=device)
-        with (
-            workers.together("opening the dataset"),
-            nullcontext() if streaming is None else streaming.large_arrays(),
-        ):
-            graph = training_graph(
-                settings.data,
-                task=settings.train.task,
-                seed=settings.train.seed,
-                say=terminal.say,
-                check=workers.is_first,
-            )
-        result = _fit(
-            settings,
-            graph,
-            run_dir,
-            resume=resume,
-            overwrite=overwrite,
-            terminal=terminal,
-            shared=shared,
-            workers=workers,
+def opened_graph(
+    settings: RunConfig, streaming: Streaming | None, *, say: Callable[[str], None], check: bool = True
+) -> Graph:
+    """The graph of a run with a split to train on, with large arrays in files where the run is streamed."""
+    with nullcontext() if streaming is None else streaming.large_arrays():
+        return training_graph(
+            settings.data, task=settings.train.task, seed=settings.train.seed, say=say, check=check
         )
-        if workers.is_first:
-            return _told(result, settings, run_dir, terminal)
-        return INTERRUPTED if result.interrupted else 0
 
 
-def _fit(
+def check_memory(settings: RunConfig, graph: Graph) -> None:
+    """Refuse a run whose weights and outputs alone do not fit memory, as where a wrong label makes billions of classes.
+
+    CUDA devices refuse by themselves.
+    """
+    if resolve_device(settings.train.device).type != "cpu":
+        return
+    model, is_streamed = settings.model, settings.train.memory is not None
+    answers = graph.answers
+    learned = f"{answers.num_outputs} {'classes' if answers.targets is None else 'targets'}"
+    streamed = "" if is_streamed or settings.engine != "compiled" else "--memory, which streams the run, "
+    require_memory(
+        least_bytes(model, graph, is_streamed=is_streamed),
+        where=f"{model.model}, {model.layers} layers, hidden {model.hidden}, for {'links' if answers.unit == 'link' else learned} on "
+        f"{graph.num_vertices} vertices and {graph.num_edges} edges",
+        hint=f"If there are too many classes, number them from 0 without gaps. Else use {streamed}a smaller --hidden, fewer --layers, or more memory.",
+    )
+
+
+def least_bytes(config: ModelConfig, graph: Graph, *, is_streamed: bool) -> int:
+    """Bytes that a run on the CPU takes at least: weights, and beside them their gradients or the outputs of all vertices.
+
+    Of a user's own model only the outputs are counted, and of a task on whole graphs, which are computed in batches, only the weights.
+    """
+    outputs, unit = 0, graph.answers.unit
+    if is_streamed and graph.multi_label:
+        # Logits lie in files, but decisions of several labels are counted a split at a time.
+        outputs = most_measured(graph.vertices) * graph.num_classes * DECISION_BYTES
+    elif not is_streamed and unit != "graph":
+        outputs = graph.num_vertices * (config.hidden if unit == "link" else graph.num_outputs) * _FLOAT_BYTES
+    if config.model not in MODELS:
+        return outputs
+    # Nothing is allocated on this device.
+    with torch.device("meta"):
+        weights = sum(parameter.nbytes for parameter in build_model(config, graph).parameters())
+    return weights + max(weights, outputs)
+
+
+def made_trainer(
     settings: RunConfig,
     graph: Graph,
-    run_dir: Path,
-    *,
-    resume: bool,
-    overwrite: bool,
-    terminal: Terminal,
     shared: Shared,
+    *,
+    run_dir: Path,
+    reporter: Reporter,
     workers: Workers | None = None,
-) -> TrainResult:
-    data, config = settings.data, run_dir / CONFIG_FILE
-    content = settings.to_toml().encode()
-    is_first = workers is None or workers.is_first
-    reporter = _RunReporter(terminal, lambda: write_whole(config, content))
+) -> Trainer:
+    """The Trainer of a run, whose graph has been opened; nothing is written yet."""
     shared.load_compiler()
-    trainer = Trainer(
+    data = settings.data
+    return Trainer(
         settings.model,
         graph,
         settings.train,
@@ -198,21 +232,37 @@ def _fit(
         validate=data.undirected or data.inverse_edges or data.normalise_features,
         workers=workers,
     )
+
+
+def _fit(
+    settings: RunConfig,
+    graph: Graph,
+    run_dir: Path,
+    shared: Shared,
+    *,
+    resume: bool,
+    overwrite: bool,
+    workers: Workers | None,
+) -> TrainResult:
+    config, terminal = run_dir / CONFIG_FILE, shared.terminal()
+    content = settings.to_toml().encode()
+    reporter = _RunReporter(terminal, lambda: write_whole(config, content))
+    trainer = made_trainer(settings, graph, shared, run_dir=run_dir, reporter=reporter, workers=workers)
+    # Of several workers, the first one alone reads and writes the folder.
+    is_first = workers is None or workers.is_first
     if is_first:
         run_dir.mkdir(parents=True, exist_ok=True)
         if not config.exists():
             # From here on, a run that is killed can be resumed.
             write_whole(config, content)
-    # A run that was killed before its first epoch has settings only, and starts again.
     folder = RunFolder(run_dir)
-
-    is_resumed = resume and (folder.exists or folder.has_work)
+    # A run that was killed before its first epoch has settings only, and starts again.
+    is_resumed = resume and is_first and (folder.exists or folder.has_work)
     if workers is not None:
-        # The first worker alone needs to see the folder.
         from sagann.runtime.workers.group import START_TIMEOUT_S
 
         # A worker may have a larger part to copy.
-        is_resumed = workers.any(is_resumed and is_first, "agreeing on a checkpoint", timeout_s=START_TIMEOUT_S)
+        is_resumed = workers.any(is_resumed, "agreeing on a checkpoint", timeout_s=START_TIMEOUT_S)
     try:
         with using_engine(new_engine(settings)), shared.signals.stopping(trainer.stop):
             return trainer.fit(resume=is_resumed, overwrite=overwrite)

@@ -14,9 +14,10 @@ import numpy as np
 
 from sagann.errors import DatasetError, MissingDependencyError, SagannError, in_one_line, shown
 from sagann.graph.checks import check_labels, numbered
+from sagann.import_config import ImportOptions
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import Edges, edges_of_array
-from sagann.storage.import_source import ImportOptions, ImportSource
+from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.manifest import SAFE_NAME

@@ -21,9 +21,10 @@ from typing import Any
 
 from sagann.errors import DatasetError
 from sagann.graph import Graph
+from sagann.import_config import ImportOptions
 from sagann.storage.edge_list import table_edges
 from sagann.storage.edge_source import EdgeChunk, Edges
-from sagann.storage.import_source import ImportOptions, ImportSource
+from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_integer
 from sagann.storage.npz import NpzArchive

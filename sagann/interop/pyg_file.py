@@ -24,11 +24,12 @@ from torch import Tensor
 from sagann.errors import DatasetError, shown
 from sagann.graph import Graph
 from sagann.graph.checks import first_true, form_of
+from sagann.import_config import ImportOptions
 from sagann.interop.pyg import Attributes, Task
 from sagann.interop.torch_file import Saved, read_torch_file
 from sagann.ranges import RANGES
 from sagann.storage.edge_source import EdgeChunk, Edges, edges_of_array
-from sagann.storage.import_source import ImportOptions, ImportSource
+from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.rows import FLOATS, Array, Rows, array_rows, as_features, as_labels, as_targets
 

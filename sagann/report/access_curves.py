@@ -20,19 +20,15 @@ HOT_SHARES = (0.01, 0.05, 0.1, 0.25, 0.5)
 _MOST_POINTS = 1000
 
 
-def share_read(curve: Tensor, hot_share: float) -> float:
-    """The share of reads that go to the hottest ``hot_share`` of all rows, by a curve of :func:`sagann.tiering.access_curve`."""
-    return float(curve[int(hot_share * (len(curve) - 1))])
-
-
 def curves_table(curves: Mapping[str, Tensor], *, title: str) -> Table:
-    """A row per share of hot rows, a column per curve."""
+    """A row per share of hot rows, a column per curve of :func:`sagann.tiering.access_curve`: the share of reads that the hot rows take."""
     table = Table(title=title, title_justify="left")
     table.add_column("hot rows", justify="right")
     for name in curves:
         table.add_column(name, justify="right")
     for hot_share in HOT_SHARES:
-        table.add_row(f"{hot_share:.0%}", *(f"{share_read(curve, hot_share):.1%}" for curve in curves.values()))
+        shares = (float(curve[int(hot_share * (len(curve) - 1))]) for curve in curves.values())
+        table.add_row(f"{hot_share:.0%}", *(f"{share:.1%}" for share in shares))
     return table
 
 

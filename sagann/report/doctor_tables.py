@@ -1,4 +1,4 @@
-"""The tables of ``sagann doctor``: versions, machine, extras, and the parts that were tried."""
+"""The tables of ``sagann doctor``: versions, machine, extras, and the parts that were tried; and of ``sagann machine``: rates."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +15,7 @@ from rich.text import Text
 from sagann import __version__
 from sagann.byte_size import format_bytes
 from sagann.free_space import free_disk_bytes, memory
+from sagann.plan.machine import Machine
 from sagann.report.probes import Finding
 from sagann.report.terminal import facts_table
 from sagann.runtime.processor import num_cores
@@ -73,31 +75,67 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)(?:[^;]*)(?:;.*extra == ['\"]([A-Z
 
 def core_versions() -> dict[str, str | None]:
     """Version of each package that sagann always needs; None where the package is missing."""
-    return {name: _version(name) for name, extra in _requirements() if extra is None}
+    return _versions().get(None, {})
 
 
 def extras() -> dict[str, dict[str, str | None]]:
     """Versions of the packages of each extra for users; None for a package that is not installed."""
-    found: dict[str, dict[str, str | None]] = {}
-    for name, extra in _requirements():
-        # The extra 'dev' is for work on sagann itself.
-        if extra is not None and extra != "dev":
-            found.setdefault(extra, {})[name] = _version(name)
+    # The extra 'dev' is for work on sagann itself.
+    return {extra: versions for extra, versions in _versions().items() if extra not in (None, "dev")}
+
+
+def _versions() -> dict[Any, dict[str, str | None]]:
+    """By extra, or None for what is always needed, the version of each package, or None where it is missing."""
+    found: dict[Any, dict[str, str | None]] = {}
+    try:
+        requirements = metadata.requires("sagann") or []
+    except metadata.PackageNotFoundError:
+        # sagann runs from its source folder, without an installation.
+        requirements = []
+    for match in filter(None, map(_REQUIREMENT.match, requirements)):
+        try:
+            version = metadata.version(match[1])
+        except metadata.PackageNotFoundError:
+            version = None
+        found.setdefault(match[2], {})[match[1]] = version
     return found
 
 
-def _requirements() -> list[tuple[str, str | None]]:
-    try:
-        listed = metadata.requires("sagann") or []
-    except metadata.PackageNotFoundError:
-        # sagann runs from its source folder, without an installation.
-        return []
-    matches = [_REQUIREMENT.match(line) for line in listed]
-    return [(match[1], match[2]) for match in matches if match]
+def rates_table(machine: Machine) -> Table:
+    """A row for each rate of a machine, for ``sagann machine``."""
+    rows = {
+        "cores": str(machine.num_cores),
+        "last-level cache": format_bytes(machine.cache_bytes),
+        "matrix products": _counted(machine.matmul_flops, "FLOP"),
+        "pointwise work": f"{_bytes(machine.stream_bytes)} read and written",
+        "sums over edges": f"{_bytes(machine.gather_bytes)} of rows in memory, "
+        f"{_bytes(machine.gather_cached_bytes)} of rows in the cache",
+        "exponentials on edges": _counted(machine.exp_per_s, ""),
+        "copies": f"{_bytes(machine.copy_bytes)}; of rows picked here and there, by one thread, {_bytes(machine.pick_bytes)}",
+        "a step, however small": f"{1e6 * machine.step_s:.0f} µs",
+    }
+    for name, disk in machine.disks.items():
+        read, cached, written = map(
+            _bytes, (disk.read_bytes_per_s, disk.cached_bytes_per_s, disk.write_bytes_per_s)
+        )
+        rows[f"disk {name}"] = f"{read} read, {written} written; {cached} read from the page cache"
+    if machine.host_to_device_bytes is not None and machine.device_to_host_bytes is not None:
+        rows["copies to and from the device"] = (
+            f"{_bytes(machine.host_to_device_bytes)} to it, {_bytes(machine.device_to_host_bytes)} from it"
+        )
+    table = facts_table(f"Rates of {machine.name}")
+    for name, rate in rows.items():
+        table.add_row(name, rate)
+    return table
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def _bytes(rate: float) -> str:
+    return f"{format_bytes(round(rate))}/s"
+
+
+def _counted(rate: float, unit: str) -> str:
+    """A rate with a decimal prefix, as '432.0 GFLOP/s'."""
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if rate >= size:
+            return f"{rate / size:.1f} {prefix}{unit}/s"
+    return f"{rate:.0f} {unit}/s"

@@ -38,46 +38,6 @@ class Finding:
         return self.name != "CUDA"
 
 
-def _torch() -> str:
-    import torch
-
-    product = (torch.arange(6.0).reshape(2, 3) @ torch.ones(3, 1)).flatten().tolist()
-    _expect(product, [3.0, 12.0])
-    return f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
-
-
-def _naive_kernels() -> str:
-    import torch
-
-    from sagann.graph import Topology
-    from sagann.kernels.naive import gather_sum, scatter_src
-
-    topology = Topology(indptr=torch.tensor([0, 2, 2, 3]), indices=torch.tensor([0, 2, 1]).int(), num_src=3)
-    x = torch.tensor([[1.0], [10.0], [100.0]], requires_grad=True)
-    gathered = gather_sum(topology, scatter_src(topology, x))
-    (gathered * torch.tensor([[1.0], [2.0], [3.0]])).sum().backward()
-    _expect(gathered.flatten().tolist(), [101.0, 0.0, 10.0])
-    assert x.grad is not None
-    _expect(x.grad.flatten().tolist(), [1.0, 3.0, 1.0])
-    return "forward and backward"
-
-
-def _counting_sort() -> str:
-    import torch
-
-    from sagann.graph.counting_sort import group_by_key
-
-    generator = torch.Generator().manual_seed(0)
-    # Enough keys for several threads, and for both passes.
-    keys = torch.randint(5000, (200_000,), generator=generator)
-    grouped = group_by_key(keys, 5000, positions=True)
-    order = torch.sort(keys, stable=True).indices
-    assert grouped.positions is not None
-    if not torch.equal(grouped.positions.long(), order):
-        raise ValueError("the order is wrong")
-    return "200000 keys as a stable sort orders them"
-
-
 def _numba_threads() -> str:
     import numba
     import numpy as np
@@ -173,11 +133,8 @@ def _cuda() -> str:
 
 
 _PROBES: dict[str, Callable[[], str]] = {
-    "torch": _torch,
-    "naive scatter and gather": _naive_kernels,
     "numba threads": _numba_threads,
     "kernels": _kernels,
-    "counting sort": _counting_sort,
     "datasets on disk": _storage,
     "tables": _arrow,
     "checkpoints": _checkpoints,

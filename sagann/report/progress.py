@@ -26,8 +26,8 @@ from rich.table import Column
 
 from sagann.byte_size import format_bytes
 from sagann.errors import printable
+from sagann.import_config import Progress as ImportProgress, silent
 from sagann.report.terminal import Terminal
-from sagann.storage.import_source import Progress as ImportProgress, silent
 
 if TYPE_CHECKING:
     from sagann.train.epoch_progress import EpochProgress

@@ -8,17 +8,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from sagann.import_config import EdgeListFormat, ImportOptions, Progress
 from sagann.storage.dataset import check_dataset, dataset_info, open_graph, save_graph
-from sagann.storage.import_source import ImportOptions, Progress
 from sagann.storage.load import load_graph
 from sagann.storage.npz_graph import import_npz, read_npz
 
 if TYPE_CHECKING:
-    from sagann.storage.edge_list import EdgeListFormat, import_edge_list
+    from sagann.storage.edge_list import import_edge_list
     from sagann.storage.rmat_dataset import write_rmat
 
 _HOMES = {
-    "EdgeListFormat": "sagann.storage.edge_list",
     "import_edge_list": "sagann.storage.edge_list",
     "write_rmat": "sagann.storage.rmat_dataset",
 }

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
-from sagann.errors import DatasetError, listed, require_choice
-from sagann.options import with_known_names
+from sagann.errors import DatasetError, listed
+from sagann.import_config import EdgeListFormat, ImportOptions
 from sagann.storage.edge_source import EdgeChunk, Edges
-from sagann.storage.import_source import ImportOptions, ImportSource
+from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import import_dataset
 from sagann.storage.tables import (
     CSV_SUFFIXES,
     PARQUET_SUFFIXES,
-    Column,
     Table,
     column_name,
     end_columns,
@@ -31,30 +29,6 @@ from sagann.storage.vertex_files import open_array
 PathLike: TypeAlias = str | os.PathLike[str]
 
 _SUFFIXES = {None: CSV_SUFFIXES + PARQUET_SUFFIXES, "csv": CSV_SUFFIXES, "parquet": PARQUET_SUFFIXES}
-
-
-@with_known_names
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EdgeListFormat:
-    """Columns and file format of an edge list."""
-
-    src: Column | None = None
-    "Column of the source ids, by name or position from 0; None for the one whose name says so, else the first."
-    dst: Column | None = None
-    "Column of the destination ids; None for the one whose name says so, else the second."
-    weight: Column | None = None
-    "Column of the edge weights, by name or position; None without weights."
-    edge_type: Column | None = None
-    "Column of the edge types, by name or position; None without types."
-    separator: str | None = None
-    "Separator of fields in CSV files of edges, features, labels and targets; None: a tab in .tsv files, a comma in others."
-    header: bool | None = None
-    "Whether the CSV files of edges begin with a line of column names; None: detect such a line."
-    kind: str | None = None
-    "Format of the edge files, 'csv' or 'parquet'; None: the ending of each file's name decides."
-
-    def __post_init__(self) -> None:
-        require_choice(self.kind, _SUFFIXES, what="kind of edge list is unknown", where="EdgeListFormat.kind")
 
 
 def import_edge_list(

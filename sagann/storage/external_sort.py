@@ -24,10 +24,10 @@ import torch
 from sagann.graph.counting_sort import group_by_key
 from sagann.graph.row_sort import sort_rows
 from sagann.graph.widths import id_dtype
+from sagann.import_config import Progress
 from sagann.jit import compiled
 from sagann.storage.edge_source import Dtype
 from sagann.storage.edge_spool import EdgeRun, EdgeSpool, Histogram, empty_edges
-from sagann.storage.import_source import Progress
 from sagann.storage.merge import MergeRules, drop_mirrored, merge_pairs, merge_with_data
 from sagann.storage.npy import ArraySpec, NpyWriter, dtype_name
 from sagann.storage.rows import Array

@@ -25,10 +25,11 @@ from sagann.free_space import require_memory
 from sagann.graph import Graph, Topology, symmetrise, validate_graph
 from sagann.graph.checks import Where, check_columns, check_labels, unknown_target
 from sagann.graph.graph import names_of
+from sagann.import_config import ImportOptions
 from sagann.storage.dataset import graph_of_arrays, manifest_of, map_arrays, topology_of_arrays
 from sagann.storage.edge_source import CheckedEdges
 from sagann.storage.folder import new_folder
-from sagann.storage.import_source import READING, WRITING, ImportOptions, ImportSource, naming
+from sagann.storage.import_source import READING, WRITING, ImportSource, naming
 from sagann.storage.manifest import EdgeTreatment, write_manifest
 from sagann.storage.npy import NpyWriter
 from sagann.storage.rows import Array, Rows, as_stored, in_order_of_ids

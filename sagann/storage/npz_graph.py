@@ -27,9 +27,10 @@ import numpy as np
 from sagann.errors import DatasetError, printable
 from sagann.graph import SPLIT_NAMES, Graph
 from sagann.graph.checks import wrong_form
+from sagann.import_config import ImportOptions
 from sagann.ranges import RANGES
 from sagann.storage.edge_source import CHUNK_EDGES, EdgeChunk, Edges
-from sagann.storage.import_source import ImportOptions, ImportSource
+from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import graph_of, import_dataset
 from sagann.storage.json_fields import as_flag, as_integer, as_mapping, as_text, as_texts
 from sagann.storage.npz import NpzArchive

@@ -9,8 +9,9 @@ from typing import TypeAlias
 import numpy as np
 
 from sagann.graph import SPLIT_NAMES, Quadrants, rmat_chunks
+from sagann.import_config import ImportOptions
 from sagann.storage.edge_source import EdgeChunk, Edges
-from sagann.storage.import_source import ImportOptions, ImportSource
+from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import import_dataset
 from sagann.storage.rows import Array, RowChunk, Rows
 

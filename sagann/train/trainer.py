@@ -51,6 +51,7 @@ from sagann.train.start import continue_run, start_run
 if TYPE_CHECKING:
     from sagann.plan.hybrid.rehearsed import RehearsedJob
     from sagann.runtime.workers import Workers
+    from sagann.train.preparation import PreparedGraph
     from sagann.train.sampled_forecast import SampledForecast
 
 
@@ -165,6 +166,11 @@ class Trainer:
     def graph(self) -> Graph:
         """The training graph, with the answers of the run's task alone."""
         return self._parts.graph
+
+    @property
+    def prepared(self) -> PreparedGraph:
+        """The graph as the model reads it."""
+        return self._parts.prepared
 
     @property
     def monitor(self) -> str:

@@ -1,14 +1,7 @@
-"""Mischief in the middle of a streamed epoch: something happens when a block is loaded for the n-th time.
-
-The program of this module, ``SIGNALS NUM_LOADS SECONDS ARGUMENT ...``, runs ``sagann ARGUMENT ...``, sends itself the signals,
-as "TERM,TERM", at that load, says at what time, and lets that load and all later ones wait for so many seconds.
-"""
+"""Mischief in the middle of a streamed epoch: something happens when a block is loaded for the n-th time."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,21 +35,3 @@ def at_load(number: int, happens: Callable[[], None], *, later_s: float = 0.0) -
         yield loads
     finally:
         DiskHost.get = get  # type: ignore[method-assign]
-
-
-def _send(names: str) -> None:
-    sys.stdout.write(f"{time.monotonic()}\n")
-    sys.stdout.flush()
-    for name in names.split(","):
-        os.kill(os.getpid(), signal.Signals[f"SIG{name}"])
-        time.sleep(0.2)
-
-
-def main() -> None:
-    """Run the program's command."""
-    from sagann.__main__ import main as program
-
-    names, num_loads, later_s = sys.argv[1:4]
-    del sys.argv[1:4]
-    with at_load(int(num_loads), lambda: _send(names), later_s=float(later_s)):
-        program()

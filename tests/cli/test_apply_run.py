@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ import sagann
 from sagann.graph import Graph, Topology, rmat_graph, sbm_graph
 from sagann.nn import ModelConfig
 from sagann.nn.user_model import load_class
-from sagann.runtime.blocks.spill import Scratch
 from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer, load_run
 from tests.cli.conftest import Invoke
@@ -88,23 +86,6 @@ def test_what_was_trained_within_a_budget_is_used_within_it(
         for name in ("a.csv", "b.csv")
     ]
     assert classes[0] == classes[1]
-
-
-def test_features_that_are_changed_lie_where_those_of_training_did(
-    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-    options = ("--hidden", 8, "--epochs", 1, "--normalise-features", "--memory", "20kB")
-    assert invoke("train", "--data", blocks, *options, "--out", run).code == 0
-    made: list[tuple[int, ...]] = []
-    make = Scratch.__call__
-    monkeypatch.setattr(
-        Scratch, "__call__", lambda self, shape, dtype: (made.append((*shape,)), make(self, shape, dtype))[1]
-    )
-    for name, out in (("evaluate", ()), ("predict", ("--out", tmp_path / "p.csv"))):
-        assert invoke(name, "--run", run, *out).code == 0
-        assert load_graph(blocks).features.shape in made
-        made.clear()
 
 
 def test_what_was_trained_in_memory_is_used_within_a_budget(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
@@ -333,13 +314,6 @@ def test_bad_targets_are_refused_first(
     assert message in outcome.err
 
 
-def test_a_folder_in_the_way(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
-    (tmp_path / "e.npy").mkdir()
-    outcome = invoke("embed", "--run", trained, "--out", tmp_path / "e.npy")
-    assert outcome.code == 2
-    assert "a folder stands there" in outcome.err
-
-
 @pytest.mark.parametrize("command", ["evaluate", "predict", "embed"])
 def test_no_run(invoke: Invoke, tmp_path: Path, command: str) -> None:
     out = [] if command == "evaluate" else ["--out", tmp_path / "x.npy"]
@@ -389,15 +363,6 @@ def test_a_graph_of_another_kind(invoke: Invoke, trained: Path, tmp_path: Path) 
     assert "5 features per vertex, the model expects 6" in outcome.err
 
 
-def test_damaged_weights(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    (run / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:50])
-    outcome = invoke("evaluate", "--run", run)
-    assert outcome.code == 2
-    assert "model.safetensors is damaged" in outcome.err
-
-
 @pytest.mark.parametrize(("command", "name"), [("predict", "p.csv"), ("embed", "e.npy")])
 def test_a_file_is_replaced_only_when_asked_for(
     invoke: Invoke, trained: Path, tmp_path: Path, command: str, name: str
@@ -411,39 +376,6 @@ def test_a_file_is_replaced_only_when_asked_for(
     assert out.read_text() == "precious"
     assert invoke(command, "--run", trained, "--out", out, "--overwrite").code == 0
     assert out.read_bytes() != b"precious"
-
-
-def test_a_pipe_or_a_broken_link_is_never_replaced(invoke: Invoke, trained: Path, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.npy")
-    (tmp_path / "link.npy").symlink_to(tmp_path / "nowhere")
-    for name in ("pipe.npy", "link.npy"):
-        outcome = invoke("embed", "--run", trained, "--out", tmp_path / name, "--overwrite")
-        assert outcome.code == 2
-        assert "what stands there is not a file" in outcome.err
-
-
-def test_files_of_datasets_and_runs_are_never_touched(
-    invoke: Invoke, trained: Path, blocks: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "link").symlink_to(blocks)
-    for folder in (blocks, tmp_path / "link", trained / "checkpoints"):
-        for name in ("features.npy", "other.npy"):
-            outcome = invoke("embed", "--run", trained, "--out", folder / name, "--overwrite")
-            assert outcome.code == 2, (folder, name)
-            assert "among those of a dataset or a run: they belong to" in outcome.err
-    assert invoke("data", "check", blocks).code == 0
-
-
-@pytest.mark.parametrize("section", ["data", "model", "train"])
-def test_settings_that_lack_a_section(invoke: Invoke, trained: Path, tmp_path: Path, section: str) -> None:
-    shutil.copytree(trained, tmp_path / "run")
-    config = tmp_path / "run" / "config.toml"
-    parts = config.read_text().split("[")
-    config.write_text("[".join(part for part in parts if not part.startswith(f"{section}]")))
-    outcome = invoke("evaluate", "--run", tmp_path / "run")
-    # The model and its training are in run.json.
-    assert outcome.code == (2 if section == "data" else 0), outcome.err
-    assert ("no data" in outcome.err) == (section == "data")
 
 
 def values_dataset(path: Path, num_targets: int) -> Graph:
@@ -507,25 +439,3 @@ def test_a_regression_from_the_dataset_to_the_predictions(invoke: Invoke, tmp_pa
     outcome = invoke("train", "--resume", "--out", run, "--loss", "mse", "--epochs", 70)
     assert outcome.code == 2
     assert "loss.name was huber, is mse" in outcome.err
-
-
-def test_class_weights_are_balanced_or_a_list(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    quick = ("train", "--data", blocks, "--hidden", 4, "--epochs", 1)
-    for number, weights in enumerate(("balanced", "1,2,0.5")):
-        outcome = invoke(*quick, "--class-weights", weights, "--out", tmp_path / str(number))
-        assert outcome.code == 0, outcome.err
-    again = ("train", "--config", tmp_path / "1" / "config.toml", "--out", tmp_path / "again")
-    assert invoke(*again).code == 0
-    found = [json.loads((tmp_path / name / "run.json").read_text())["loss"] for name in ("1", "again")]
-    assert found[0] == found[1]
-    assert found[0]["class_weights"][1] == pytest.approx(2 * found[0]["class_weights"][0])
-    for weights, message in (
-        ("1,2", "2 weights, 3 classes"),
-        ("0,0,0", "cannot be scaled"),
-        ("even", "class_weights is refused: 'even'"),
-        ("1,-2,3", "class_weights is refused"),
-    ):
-        outcome = invoke(*quick, "--class-weights", weights, "--out", tmp_path / "refused")
-        assert outcome.code == 2
-        assert message in outcome.err
-    assert not (tmp_path / "refused").exists()

@@ -22,23 +22,6 @@ from tests.cli.warm import Warm
 pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 BUDGET = ("--memory", "3MiB")
 "What an exchange of two workers needs at least, and some blocks."
-DYING = """
-import os, signal
-from torch import nn
-import sagann
-
-class Dying(sagann.SagaLayer):
-    accumulator = "mean"
-
-    def __init__(self, in_dim, out_dim):
-        super().__init__()
-        self.linear = nn.Linear(in_dim, out_dim)
-
-    def apply_vertex(self, vertex, accum):
-        if os.environ.get("RANK") == "1":
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.linear(accum)
-"""
 
 
 def rows_of(path: Path) -> tuple[list[list[str]], np.ndarray]:
@@ -123,38 +106,6 @@ def test_the_launcher_starts_workers(
     assert rows_of(tmp_path / "launched.csv")[0] == rows_of(tmp_path / "alone.csv")[0]
 
 
-def test_a_killed_worker_ends_the_others_and_leaves_no_file(
-    tmp_path: Path, invoke: Invoke, warm: Warm, blocks: Path
-) -> None:
-    model, folder, files = tmp_path / "dying.py", tmp_path / "run", tmp_path / "files"
-    model.write_text(DYING)
-    files.mkdir()
-    named = ("--model", f"{model}:Dying")
-    trained = invoke("train", "--data", blocks, *named, "--hidden", 8, "--epochs", 1, "--out", folder)
-    assert trained.code == 0, trained.err
-    use = ("predict", "--run", folder, *named, "--out", files / "p.csv")
-    (code, out, err), (killed, _, _) = by_hand(warm, commands=[use, use])
-    assert (code, out, killed) == (2, "", -9)
-    assert "Error: worker 1 is gone: its connection was lost" in err
-    assert "said by worker 0 of 2" in err
-    assert list(files.iterdir()) == []
-    code, out, err = launched(warm, *use)
-    assert (code, out) == (2, "")
-    assert "Error: worker 1 of 2 was killed: SIGKILL" in err
-    assert "Start the command again." in err
-    assert list(files.iterdir()) == []
-
-
-def test_workers_that_do_not_do_the_same_are_refused(trained: Path, tmp_path: Path, warm: Warm) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(trained, other)
-    evaluate, embed = ("evaluate", "--run", trained), ("embed", "--run", trained, "--out", tmp_path / "e.npy")
-    for code, out, err in by_hand(warm, commands=[evaluate, embed]):
-        assert (code, out) == (2, "")
-        assert "the workers disagree: command is evaluate at worker 0, and embed at worker 1" in err
-    assert not (tmp_path / "e.npy").exists()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -200,11 +151,3 @@ def test_workers_that_can_have_no_devices_start_on_processors(
     assert ended.code == 0, ended.err
     assert "The workers compute on processors" in ended.err
     assert invoke("train", "--data", blocks, "--out", tmp_path / "run", *options).code == 0
-
-
-def test_links_have_no_workers(invoke: Invoke, tmp_path: Path, blocks: Path) -> None:
-    options = ("--model", "sage", "--hidden", 8, "--task", "link-prediction", "--epochs", 1, "--device", "cpu")
-    assert invoke("train", "--data", blocks, *options, "--out", tmp_path / "run").code == 0
-    ended = invoke("evaluate", "--run", tmp_path / "run", "--workers", 2)
-    assert ended.code == 2
-    assert "several workers divide one graph, and give its vertices rows: the task is link-prediction" in ended.err

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from sagann.storage import load_graph
-from sagann.train import load_run
 from tests.cli.conftest import Invoke
 
 
@@ -85,21 +84,6 @@ def test_results_of_a_reordered_dataset_come_in_the_original_order(
     assert classes[0] == classes[1]
 
 
-def test_a_run_on_a_reordered_dataset_writes_original_rows(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    # Reordered twice, trained there, with a split that is drawn.
-    assert invoke("data", "reorder", blocks, tmp_path / "once", "--by", "random").code == 0
-    assert invoke("data", "reorder", tmp_path / "once", tmp_path / "data", "--by", "score").code == 0
-    run, options = tmp_path / "run", ("--hidden", 8, "--epochs", 20, "--split", "random:0.5,0.2", "--quiet")
-    assert invoke("train", "--data", tmp_path / "data", *options, "--out", run).code == 0
-    assert invoke("embed", "--run", run, "--out", tmp_path / "e.npy").code == 0
-    assert invoke("predict", "--run", run, "--out", tmp_path / "p.npy").code == 0
-    rows = load_run(run).embed(load_graph(blocks)).numpy()
-    np.testing.assert_allclose(np.load(tmp_path / "e.npy"), rows, rtol=1e-4, atol=1e-5)
-    labels = load_graph(blocks).labels
-    assert labels is not None
-    assert (np.load(tmp_path / "p.npy")["class"] == labels.numpy()).mean() > 0.8
-
-
 def test_a_score_without_the_order_by_score_is_refused(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
     outcome = invoke("data", "reorder", blocks, tmp_path / "g", "--by", "degree", "--score", "rpr")
     assert outcome.code == 2
@@ -115,7 +99,7 @@ def test_a_score_without_the_order_by_score_is_refused(invoke: Invoke, blocks: P
     [
         ("data/labels.npy", "file cannot be written among those of a dataset or a run"),
         ("precious.npy", "a file stands there already: overwriting was not asked for"),
-        ("folder.npy", "file cannot be written: a folder stands there"),
+        ("folder.npy", "file cannot be written: what stands there is not a file"),
         ("no/order.npy", "file cannot be written: there is no folder"),
         ("order.txt", "file type is unknown: '.txt', expected .npy"),
     ],

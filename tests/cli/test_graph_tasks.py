@@ -78,34 +78,6 @@ def test_one_of_several_targets_is_learned(invoke: Invoke, sizes: Path, tmp_path
     assert list(rows_of(tmp_path / "b.csv")[0]) == ["graph", "prediction_0", "prediction_1"]
 
 
-def test_a_run_goes_on(invoke: Invoke, rings: Path, tmp_path: Path) -> None:
-    for name, epochs in (("whole", 4), ("cut", 2)):
-        assert invoke("train", rings, *GIN, "--epochs", epochs, "--out", tmp_path / name).code == 0
-    assert invoke("train", "--resume", "--epochs", 4, "--out", tmp_path / "cut").code == 0
-    losses = [
-        [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
-        for name in ("whole", "cut")
-    ]
-    assert losses[0] == losses[1]
-
-
-def test_a_model_file_with_graph_ptr_pools_by_itself(invoke: Invoke, rings: Path, tmp_path: Path) -> None:
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "import torch\n"
-        "from sagann.nn import GIN, pool\n"
-        "class Mine(torch.nn.Module):\n"
-        "    def __init__(self, in_dim, out_dim):\n"
-        "        super().__init__()\n"
-        "        self.layer, self.head = GIN(in_dim, 8), torch.nn.Linear(8, out_dim)\n"
-        "    def forward(self, hops, x, graph_ptr):\n"
-        "        return self.head(pool(self.layer(hops[0], x), graph_ptr, 'sum'))\n"
-    )
-    model, run = f"{file}:Mine", tmp_path / "run"
-    assert invoke("train", rings, "--model", model, "--epochs", 2, "--out", run).code == 0
-    assert invoke("evaluate", run, "--model", model).code == 0
-
-
 def test_the_programs_of_a_models_layers_are_shown(invoke: Invoke, rings: Path) -> None:
     shown = invoke("plan", rings, "--model", "gin")
     assert shown.code == 0

@@ -112,33 +112,6 @@ def test_an_accelerator_that_runs_out_of_memory_is_named_and_the_others_go_on(
         assert len(lines[-1].get("trainers", [])) == trainers
 
 
-def test_an_accelerator_whose_numbers_are_not_finite_is_named(tmp_path: Path) -> None:
-    with started(tmp_path, *TRAIN, *OF_LAYER, "--devices", "host:1,accelerator:1", fault="nan") as process:
-        out, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, out) == (2, "")
-    assert re.search(
-        r"Error: trainer 'accelerator0' gave numbers that are not finite while propagating epoch \d+, batch \d: its loss is nan",
-        err,
-    )
-    assert "Traceback" not in err
-
-
-@pytest.mark.parametrize(
-    ("size", "where"), [("16k", ""), ("300k", "'transfer to accelerator0' of epoch 1, batch 0")]
-)
-def test_shared_memory_that_is_full_is_named(tmp_path: Path, size: str, where: str) -> None:
-    if not may_mount():
-        pytest.skip("this user may not mount a /dev/shm")
-    options = ("--model", "sage", "--hidden", "32", "--devices", "host:1,accelerator:1")
-    with started(tmp_path, *TRAIN, *options, memory=size) as process:
-        out, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, out) == (2, "")
-    assert re.search(r"Error: the memory that processes share is full: .* wanted, [\d.]+ KiB free in /dev/shm", err)
-    assert "(in trainer 'accelerator0'" in err
-    assert where in err
-    assert "Traceback" not in err
-
-
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_an_accelerator_ends_with_a_parent_that_is_killed_and_leaves_no_memory(
     tmp_path: Path, is_stopped: bool

@@ -126,31 +126,6 @@ def test_a_killed_worker_ends_the_run_which_resumes(
     assert history(folder)[:EPOCHS] == history(together)
 
 
-def test_workers_that_are_balanced_by_cost_train_the_same(
-    together: Path, blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm
-) -> None:
-    folder = tmp_path / "balanced"
-    arguments = ("train", "--data", blocks, *OPTIONS, "--epochs", EPOCHS, "--balance", "cost", "--out", folder)
-    for code, _, err in by_hand(warm, commands=[arguments, arguments]):
-        assert code == 0, err
-    lines, expected = history(folder), history(together)
-    num_vertices = lines[0]["worker_bounds"][-1]
-    for mine, theirs in zip(lines, expected, strict=True):
-        # Whether vertices move depends on the machine; losses do not.
-        assert {name: mine[name] for name in theirs} == pytest.approx(theirs, rel=1e-5)
-        assert mine["worker_bounds"][0] == 0
-        assert mine["worker_bounds"][-1] == num_vertices
-        assert all(seconds > 0 for seconds in mine["worker_s"])
-    assert lines[-1]["predicted_worker_s"] is not None
-    planned = invoke(
-        "plan", "--data", blocks, "--model", "gcn", "--workers", 2, "--balance", "cost", "--learned", folder
-    )
-    assert planned.code == 0, planned.err
-    assert "Cost model: nanoseconds on a worker of speed 1" in planned.out
-    # The run's own settings name balance and number of workers.
-    assert invoke("train", "--resume", "--out", folder, "--workers", 1, "--epochs", EPOCHS + 1).code == 0
-
-
 def test_torchrun_starts_the_same_run(together: Path, blocks: Path, tmp_path: Path) -> None:
     torchrun = (
         sys.executable,
@@ -168,15 +143,6 @@ def test_torchrun_starts_the_same_run(together: Path, blocks: Path, tmp_path: Pa
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("Run saved in") == 1
     assert history(tmp_path / "run") == history(together)
-
-
-def test_a_run_goes_on_with_another_number_of_workers(together: Path, tmp_path: Path, invoke: Invoke) -> None:
-    folder = tmp_path / "fewer"
-    subprocess.run(["cp", "-r", together, folder], check=True)
-    ended = invoke("train", "--resume", "--out", folder, "--workers", 1, "--epochs", EPOCHS + 3)
-    assert ended.code == 0, ended.err
-    assert "The run was started with workers 2, this is 1: its last bits may differ." in ended.err
-    assert len(history(folder)) == EPOCHS + 3
 
 
 def start_by_hand(
@@ -309,32 +275,6 @@ def test_workers_that_torchrun_restarts_resume_by_themselves(
         assert code == 0, err
     assert history(folder)[:EPOCHS] == history(together)
     assert len(history(folder)) == EPOCHS + 2
-
-
-def test_workers_that_torchrun_restarts_before_there_is_a_run_start_it(
-    together: Path, blocks: Path, tmp_path: Path, warm: Warm
-) -> None:
-    command = ("train", "--data", blocks, *OPTIONS, "--epochs", 3, "--out", tmp_path / "run")
-    # torchrun counts a restart only on the machine whose worker was lost.
-    processes = start_by_hand(warm, commands=[command, command], env={1: {"TORCHELASTIC_RESTART_COUNT": "1"}})
-    for code, _, err in ended(processes):
-        assert code == 0, err
-    assert history(tmp_path / "run") == history(together)[:3]
-
-
-def test_workers_that_disagree_are_refused(blocks: Path, tmp_path: Path, warm: Warm) -> None:
-    common = ("train", "--data", blocks, *OPTIONS, "--epochs", 2, "--out", tmp_path / "run")
-    for code, out, err in by_hand(warm, commands=[(*common, "--seed", 3), (*common, "--seed", 4)]):
-        assert (code, out) == (2, "")
-        assert "the workers disagree: train.seed is 3 at worker 0, and 4 at worker 1" in err
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-def test_links_are_refused_before_torchruns_workers_load_the_graph(tmp_path: Path, warm: Warm) -> None:
-    command = ("train", "--data", tmp_path / "missing", "--task", "link-prediction", "--out", tmp_path / "run")
-    for code, out, err in by_hand(warm, commands=[command, command]):
-        assert (code, out) == (2, "")
-        assert "links are learned by one worker" in err
 
 
 @pytest.mark.parametrize(

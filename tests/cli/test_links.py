@@ -11,12 +11,11 @@ import pytest
 
 from sagann.cli.prepare import training_graph
 from sagann.graph import Graph
-from sagann.storage import save_graph
 from tests.cli.conftest import Invoke
 from tests.shared import SharedFolder
-from tests.train.runs import community_graph, sparse_graph
+from tests.train.runs import community_graph
 
-TRAIN = ("train", "--data", "demo", "--model", "sage", "--hidden", 16, "--task", "link-prediction", "--epochs", 5)
+TRAIN = ("train", "--data", "demo", "--model", "sage", "--hidden", 16, "--task", "link-prediction", "--epochs", 1)
 
 
 @pytest.fixture(name="run_dir")
@@ -102,47 +101,6 @@ def test_commands_that_do_not_fit_the_task_are_refused(invoke: Invoke, run_dir: 
     assert invoke("plan", "--data", "demo", "--task", "link-prediction").code == 0
     ended = invoke("train", "--data", "demo", "--epochs", 1, "--split", "edges:0.85,0.05", "--out", tmp_path / "no")
     assert ended.code == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--workers", 2), "links are learned by one worker"),
-        (("--memory", "1GiB"), "memory is refused: '1GiB', expected None where links are learned"),
-        (("--sample", "5,5", "--devices", "host,accelerator:1"), "devices is refused"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused_before_the_data_are_read(
-    invoke: Invoke, tmp_path: Path, options: tuple[str, ...], message: str
-) -> None:
-    (tmp_path / "data").mkdir()
-    ended = invoke(*TRAIN[:2], tmp_path / "data", *TRAIN[3:], *options, "--out", tmp_path / "run")
-    assert ended.code == 2
-    assert message in ended.err
-
-
-def test_sparse_features(invoke: Invoke, tmp_path: Path) -> None:
-    save_graph(sparse_graph(), tmp_path / "data")
-    ended = invoke(*TRAIN[:2], tmp_path / "data", *TRAIN[3:], "--out", tmp_path / "run")
-    assert ended.code == 0, ended.err
-
-
-def test_another_graph_is_split_as_the_run_was(invoke: Invoke, tmp_path: Path) -> None:
-    assert invoke(*TRAIN, "--split", "edges:0.5,0.1", "--out", tmp_path / "run").code == 0
-    summary = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    ended = invoke("evaluate", tmp_path / "run", "--data", "demo")
-    assert f"{summary['test']['mrr']:.4f}" in ended.out
-
-
-def test_a_sampled_run_goes_on(invoke: Invoke, tmp_path: Path) -> None:
-    save_graph(community_graph(), tmp_path / "data")
-    options = ("--sample", "5,5", "--batch-size", 200, "--negatives", 2, "--keep-positives")
-    ended = invoke(*TRAIN[:2], tmp_path / "data", *TRAIN[3:], *options, "--out", tmp_path / "run")
-    assert ended.code == 0, ended.err
-    ended = invoke("train", "--resume", "--epochs", 7, "--out", tmp_path / "run")
-    assert ended.code == 0, ended.err
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 7
-    assert "keep_positives = true" in (tmp_path / "run" / "config.toml").read_text()
 
 
 def test_the_split_of_edges_that_an_archive_states_is_measured(

@@ -82,41 +82,6 @@ def test_the_file(invoke: Invoke, probed: list[Path], tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["disk", "machine.toml"]
 
 
-def test_a_file_is_replaced_only_when_asked_for(invoke: Invoke, probed: list[Path], tmp_path: Path) -> None:
-    out = tmp_path / "machine.toml"
-    out.write_text("mine")
-    outcome = invoke("machine", "--out", out)
-    assert outcome.code == 2
-    assert "a file stands there already" in outcome.err
-    assert "--overwrite" in outcome.err
-    assert (out.read_text(), probed) == ("mine", [])
-    assert invoke("machine", "--out", out, "--overwrite").code == 0
-    assert Machine.from_toml(out.read_text(), where=str(out)) == MACHINE
-
-
-@pytest.mark.parametrize(
-    ("out", "message"),
-    [
-        ("machine.json", "file type is unknown: '.json', expected .toml"),
-        ("nowhere/machine.toml", "file cannot be written: there is no folder"),
-    ],
-)
-def test_a_target_that_cannot_be_is_refused_before_anything_is_measured(
-    invoke: Invoke, probed: list[Path], tmp_path: Path, out: str, message: str
-) -> None:
-    outcome = invoke("machine", "--out", tmp_path / out)
-    assert outcome.code == 2
-    assert message in outcome.err
-    assert (outcome.out, probed) == ("", [])
-
-
-def test_nothing_is_written_into_a_dataset(invoke: Invoke, probed: list[Path], blocks: Path) -> None:
-    outcome = invoke("machine", "--out", blocks / "machine.toml")
-    assert outcome.code == 2
-    assert "among those of a dataset" in outcome.err
-    assert probed == []
-
-
 def test_a_missing_disk_is_said_in_two_parts(invoke: Invoke, tmp_path: Path) -> None:
     outcome = invoke("machine", "--disk", tmp_path / "none", "--out", tmp_path / "machine.toml")
     assert outcome.code == 2

@@ -130,15 +130,6 @@ def test_the_nearest_name_is_offered(
     )
 
 
-@pytest.mark.parametrize("name", ["gcn\x1b[2Jn", "g" * 10**5], ids=["codes", "long"])
-def test_strange_names_are_neither_compared_nor_obeyed(invoke: Invoke, name: str) -> None:
-    outcome = invoke("train", "demo", "--model", name)
-    assert outcome.code == 2
-    assert "Did you mean" not in outcome.err
-    assert "\x1b" not in outcome.err
-    assert len(outcome.err) < 2000
-
-
 def test_data_and_runs_may_stand_without_the_name_of_their_option(
     invoke: Invoke, blocks: Path, trained: Path, tmp_path: Path
 ) -> None:
@@ -216,118 +207,35 @@ def test_wrong_use_exits_2(invoke: Invoke, arguments: list[str], message: str) -
     [
         # Options.
         ("train demo --learning_rate 0.1", "Possible options: --lr)", "train demo --lr 0.1"),
-        ("train demo --learning-rate 0.1", "Possible options: --lr)", "train demo --lr 0.1"),
-        (
-            "train demo --batch_size 32 --sample 5,5",
-            "options: --batch-size)",
-            "train demo --batch-size 32 --sample 5,5",
-        ),
         ("train demo --bs 32 --sample 5,5", "options: --batch-size)", "train demo --batch-size 32 --sample 5,5"),
-        ("train demo --epoch 3", "options: --epochs)", "train demo --epochs 3"),
-        ("train demo --hidden-size 64", "options: --hidden)", "train demo --hidden 64"),
         ("train demo --hidden_dim 64", "options: --hidden)", "train demo --hidden 64"),
-        ("train demo --n-layers 3", "options: --layers)", "train demo --layers 3"),
-        ("train demo --depth 3", "options: --layers)", "train demo --layers 3"),
-        ("train demo --drop 0.3", "options: --dropout)", "train demo --dropout 0.3"),
         ("train demo --fanout 5,5", "options: --sample)", "train demo --sample 5,5"),
-        ("train demo --neighbors 5,5", "options: --sample)", "train demo --sample 5,5"),
         ("train demo --gpu", "options: --device)", "train demo --device cuda"),
-        ("train demo --cpu", "options: --device)", "train demo --device cpu"),
-        ("train demo --opt SGD", "options: --optimizer)", "train demo --optimizer SGD"),
-        (
-            "train demo --optimizer SGD --momentum 0.9",
-            "options: --optimizer-option)",
-            "train demo --optimizer SGD --optimizer-option momentum=0.9",
-        ),
-        ("train demo --wd 0.1", "options: --weight-decay)", "train demo --weight-decay 0.1"),
-        ("train demo --grad-clip 1", "options: --clip-norm)", "train demo --clip-norm 1"),
-        ("train demo --random-seed 1", "options: --seed)", "train demo --seed 1"),
-        ("train demo --early-stop 10", "options: --patience)", "train demo --patience 10"),
-        ("train demo --nproc 2", "options: --workers)", "train demo --workers 2"),
-        ("train demo --arch gat", "options: --model)", "train demo --model gat"),
+        ("train demo --momentum 0.9", "options: --optimizer-option)", "train demo --optimizer SGD --optimizer-option momentum=0.9"),
         ("train demo --batch-norm", "options: --norm)", "train demo --norm batch"),
-        (
-            "train demo --model appnp --teleport 0.2",
-            "options: --model-option)",
-            "train demo --model appnp --model-option teleport=0.2",
-        ),
+        ("train demo --teleport 0.2", "options: --model-option)", "train demo --model appnp --model-option teleport=0.2"),
         ("train demo --directed", "options: --no-undirected)", "train demo --no-undirected"),
-        ("train demo --save-dir x", "options: --out)", "train demo --out x"),
         ("train demo --train-ratio 0.6", "options: --split)", "train demo --split random:0.6,0.2"),
-        ("train demo --readout mean", "options: --pool)", "train demo --pool mean"),
         ("train demo --deterministic false", "or --no-", "train demo --no-deterministic"),
-        ("train", "--data demo", "train --data demo"),
         # Values.
         ("train demo --loss ce", "--loss) hint: Did you mean 'cross_entropy'?", "train demo --loss cross_entropy"),
-        (
-            "train demo --monitor val_acc",
-            "--monitor) hint: Did you mean 'val/accuracy'?",
-            "train demo --monitor val/accuracy",
-        ),
+        ("train demo --monitor val_acc", "Did you mean 'val/accuracy'?", "train demo --monitor val/accuracy"),
         ("train demo --model GraphSAGE", "--model) hint: Did you mean 'sage'?", "train demo --model sage"),
-        ("train demo --model sageconv", "--model) hint: Did you mean 'sage'?", "train demo --model sage"),
-        ("train demo --device gpu", "--device) hint: Did you mean 'cuda'?", "train demo --device cuda"),
-        ("train demo --lr 0", "(in --lr) hint: Set lr to a finite number above 0", "train demo --lr 0.1"),
         ("train demo --lr=-1", "(in --lr) hint: Set lr to a finite number above 0", "train demo --lr 0.1"),
-        (
-            "train demo --dropout 50",
-            "--dropout) hint: Set dropout to a number from 0 to",
-            "train demo --dropout 0.5",
-        ),
-        (
-            "train demo --memory 300",
-            "--memory) hint: Write a number and a unit, as 300MiB.",
-            "train demo --memory 300MiB",
-        ),
-        ("train demo --memory 2g", "as 2GiB.", "train demo --memory 2GiB"),
-        ("train demo --sample 5,5 --hot 10", "a part of the rows as 10%", "train demo --sample 5,5 --hot 10%"),
-        (
-            "train demo --hot 10%",
-            "Leave hot out, or set sample (--sample 25,10)",
-            "train demo --hot 10% --sample 25,10",
-        ),
+        ("train demo --memory 300", "--memory) hint: Write a number and a unit, as 300MiB.", "train demo --memory 300MiB"),
+        ("train demo --hot 10%", "Leave hot out, or set sample (--sample 25,10)", "train demo --hot 10% --sample 25,10"),
         ("train demo --sample '5 5'", "with commas between them", "train demo --sample 5,5"),
-        ("train demo --weights balanced", "classes are class_weights", "train demo --class-weights balanced"),
-        ("train demo --encoder lin", "(in --encoder) hint: Did you mean 'linear'?", "train demo --encoder linear"),
         # Other commands.
         ("fit demo", "Did you mean 'train'?", "train demo"),
         ("info demo", "Did you mean 'data info'?", "data info demo"),
-        ("data verify demo", "Did you mean 'check'?", "data check demo"),
-        ("data describe demo", "Did you mean 'info'?", "data info demo"),
         ("data info --data demo", "PATH|NAME without a name", "data info demo"),
-        ("data import edges.csv --out made", "OUT without a name", "data import edges.csv made"),
-        (
-            "data import edges.csv made --y labels.csv",
-            "options: --labels)",
-            "data import edges.csv made --labels labels.csv",
-        ),
-        (
-            "data import edges.csv made --delimiter ,",
-            "options: --separator)",
-            "data import edges.csv made --separator ,",
-        ),
-        (
-            "data import edges.csv made --format txt",
-            "Did you mean 'csv'?",
-            "data import edges.csv made --format csv",
-        ),
-        ("data import edges.csv made --memory 300", "as 300MiB", "data import edges.csv made --memory 300MiB"),
-        (
-            "data import edges.csv made --memory 1KiB",
-            "--memory) hint: Allow 256 MiB",
-            "data import edges.csv made --memory 256MiB",
-        ),
+        ("data import edges.csv made --y labels.csv", "options: --labels)", "data import edges.csv made --labels labels.csv"),
+        ("data import edges.csv made --memory 1KiB", "--memory) hint: Set memory_bytes to", "data import edges.csv made --memory 256MiB"),
         ("test RUN", "Did you mean 'evaluate'?", "evaluate RUN"),
         ("evaluate RUN --split test", "or leave --split out", "evaluate RUN"),
-        (
-            "evaluate RUN --memory 300",
-            "--memory) hint: Write a number and a unit, as 300MiB.",
-            "evaluate RUN --memory 300MiB",
-        ),
         ("predict RUN -o p.csv", "options: --out)", "predict RUN --out p.csv"),
-        ("embed RUN --output e.npy", "options: --out)", "embed RUN --out e.npy"),
     ],
-)
+)  # fmt: skip
 def test_what_the_hint_of_a_mistake_says_is_accepted(
     invoke: Invoke,
     mistake: str,
@@ -412,22 +320,3 @@ def test_interrupt_exits_130(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) ->
     outcome = invoke("data", "info", "demo")
     assert outcome.code == 130
     assert "Traceback" not in outcome.err
-
-
-def test_a_reader_that_goes_away_is_no_error(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    def close(*_: object, **__: object) -> None:
-        raise BrokenPipeError(32, "Broken pipe")
-
-    monkeypatch.setattr("sagann.storage.load_graph", close)
-    assert invoke("data", "info", "demo").code == 0
-
-
-def test_no_color_is_respected(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even where colours are asked for, as on a terminal."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    colour = re.compile("\x1b\\[[0-9;]*3[0-9]")
-    monkeypatch.setattr("sagann.report.probes.run_probes", list)
-    assert colour.search(invoke("doctor").out)
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not colour.search(invoke("doctor").out)

@@ -25,12 +25,6 @@ class Sizes:
     "More."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
-    run: Annotated[Path, option("Folder.", "RUN_DIR")]
-    device: Annotated[str, option("Device.")] = "auto"
-
-
 def call(function: Any, *arguments: str, shared: Shared | None = None) -> Any:
     app = typer.Typer()
     app.command()(function)
@@ -40,14 +34,17 @@ def call(function: Any, *arguments: str, shared: Shared | None = None) -> Any:
 
 @command(*options_of(Sizes).values())
 def act(
-    shared: Shared, given: Given, record: Record, force: Annotated[bool, switch("--force", "Force.")] = False
+    shared: Shared,
+    given: Given,
+    run: Annotated[Path, option("Folder.", "RUN_DIR")],
+    force: Annotated[bool, switch("--force", "Force.")] = False,
 ) -> int:
     """Act."""
-    seen.append((shared, given, record, force))
+    seen.append((shared, given, run, force))
     return 7
 
 
-seen: list[tuple[Shared, Given, Record, bool]] = []
+seen: list[tuple[Shared, Given, Path, bool]] = []
 
 
 @pytest.mark.parametrize("has_device", [False, True])
@@ -67,22 +64,20 @@ def test_the_compiler_finds_triton_where_a_device_runs_its_kernels(
     assert "triton" not in sys.modules
 
 
-def test_a_command_gets_its_settings_records_and_what_is_shared() -> None:
+def test_a_command_gets_its_settings_options_and_what_is_shared() -> None:
     seen.clear()
     shared = Shared()
     arguments = ("--run", "a", "--force", "--width", "8", "--no-norm", "--extra", "k=1", "--extra", "l=x", "-q")
     assert call(act, *arguments, shared=shared) == 7
-    assert seen == [
-        (shared, {"width": 8, "norm": False, "extras": {"k": 1, "l": "x"}}, Record(run=Path("a")), True)
-    ]
+    assert seen == [(shared, {"width": 8, "norm": False, "extras": {"k": 1, "l": "x"}}, Path("a"), True)]
     assert (shared.quiet, shared.debug) == (True, False)
 
 
 def test_settings_that_are_not_given_are_left_out() -> None:
     seen.clear()
-    call(act, "--run", "a", "--device", "cpu")
-    ((_, given, record, force),) = seen
-    assert (given, record.device, force) == ({}, "cpu", False)
+    call(act, "--run", "a")
+    ((_, given, run, force),) = seen
+    assert (given, run, force) == ({}, Path("a"), False)
 
 
 def test_help_shows_brackets_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:

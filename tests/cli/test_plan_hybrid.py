@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from sagann.cli.plan_hybrid import described_here, law_of, sampled_edges_per_s, trainers_in
-from sagann.errors import InputError
+from sagann.cli.plan_trainers import law_of, sampled_edges_per_s, trainers_of
 from sagann.graph import demo_graph
+from sagann.hybrid.devices import Devices
 from sagann.machines import published_machine
 from tests.cli.conftest import Invoke
 from tests.plan.hybrid.test_rehearsed import job
@@ -43,14 +43,6 @@ def test_accelerators_alone_and_a_machine_of_ones_own(invoke: Invoke, tmp_path: 
     assert "0 train." in ended.out
 
 
-@pytest.mark.parametrize("devices", ["", "host", "host,host,accelerator", "cuda:0", "host,accelerator,x"])
-def test_lists_that_name_no_trainers_are_refused(devices: str) -> None:
-    with pytest.raises(InputError, match=r"no list of trainers: .* \(in --devices\)\. Write 'host' at most once"):
-        trainers_in(devices)
-    assert trainers_in(" host, accelerator") == (True, 1)
-    assert trainers_in("accelerator,accelerator") == (False, 2)
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -76,7 +68,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def given(count: int) -> None:
         monkeypatch.setattr("sagann.hybrid.devices.num_cores", lambda: count)
-        monkeypatch.setattr("sagann.cli.plan_hybrid.num_cores", lambda: count)
+        monkeypatch.setattr("sagann.cli.plan_trainers.num_cores", lambda: count)
         monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(count)), raising=False)
         monkeypatch.setattr("sagann.train.Trainer.rehearse_trainers", lambda trainer: job(num_train=60))
 
@@ -120,14 +112,14 @@ def test_no_core_is_left_for_one_more(invoke: Invoke, cores: Callable[[int], Non
 
 def test_trainers_here_and_one_more(cores: Callable[[int], None]) -> None:
     cores(8)
-    found = described_here("host,cuda:0,accelerator:3")
-    assert found.names == ("cuda:0", "accelerator0")
-    assert found.machine.num_cores == 5
-    assert found.more is not None
-    assert (found.more.num_cores, found.more_names) == (2, ("cuda:0", "accelerator0", "accelerator1"))
+    devices = Devices.parse("host,cuda:0,accelerator:3", where="devices")
+    now, more = (trainers_of(devices, None, more=count) for count in (0, 1))
+    assert now is not None
+    assert more is not None
+    assert (now[0].num_cores, now[1]) == (5, ("cuda:0", "accelerator0"))
+    assert (more[0].num_cores, more[1]) == (2, ("cuda:0", "accelerator0", "accelerator1"))
     # Nobody knows what another CUDA device would bring.
-    found = described_here("host,cuda:0")
-    assert (found.names, found.more, found.uses_host) == (("cuda:0",), None, True)
+    assert trainers_of(Devices.parse("host,cuda:0", where="devices"), None, more=1) is None
 
 
 def test_a_machine_without_accelerators_is_refused(invoke: Invoke, tmp_path: Path) -> None:

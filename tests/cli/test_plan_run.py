@@ -181,31 +181,6 @@ def test_a_plan_takes_the_options_of_training(tmp_path: Path, capsys: pytest.Cap
     assert "lr is refused" in capsys.readouterr().err
 
 
-def test_kernels_are_not_shown_of_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ("--model", "gcn", "--memory", "20MiB", "--show", "kernels")
-    assert main(["plan", "--data", "demo", *given]) == 2
-    shown, said = capsys.readouterr()
-    assert shown == ""
-    assert "--show kernels, and the plan is of an epoch within a budget (--memory)" in said
-
-
-@pytest.mark.parametrize(
-    ("size", "hint"),
-    [(size, "Set memory to a size above 0") for size in ("0", "0.0GiB")]
-    + [(size, "Write a number and a unit, as 256MiB or 2GB.") for size in ("-1", "-2GiB", "much", "1e9")],
-)
-def test_a_budget_that_is_none_is_refused(size: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--data", "demo", "--model", "gcn", "--memory", size]) == 2
-    said = capsys.readouterr().err
-    assert hint in said
-    assert "--memory" in said
-
-
-def test_refuses_what_it_cannot_show(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--data", "demo", "--show", "future"]) == 2
-    assert "expected one of program, kernels, steps" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("model", [("gcn", "--encoder", "linear"), ("gat", "--encoder", "linear"), ("sage",)])
 def test_an_epoch_of_training_is_the_one_that_was_explained(
     model: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

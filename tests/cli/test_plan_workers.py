@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from sagann.errors import CheckpointError
 from sagann.partition import CostModel, Measurement, count_cost_features
 from sagann.storage import load_graph
 from sagann.train.checkpoint import Checkpoint, Position
-from sagann.train.learned import learned_costs
 from sagann.train.run_folder import RunFolder
 from tests.cli.conftest import Invoke
 
@@ -45,21 +43,6 @@ def run_folder(path: Path, state: dict[str, Any], *, device: Any = "cpu") -> Pat
         folder.write_run({**description, "identity": {"train": {"device": device}}})
         folder.checkpoints.write(Checkpoint(position=Position(5), state=state))
     return path
-
-
-def test_features_are_counted_for_the_devices_of_the_run(tmp_path: Path, invoke: Invoke) -> None:
-    """A memory access of a CUDA device loads more bytes, so a model that was learned there predicts with other numbers of accesses."""
-    seconds = {}
-    for device in ("cpu", "cuda"):
-        run = run_folder(tmp_path / device, {"balance": learned_state(device="cuda")}, device=device)
-        assert learned_costs(run).device == device
-        ended = invoke(*PLAN, "--balance", "cost", "--learned", run)
-        assert ended.code == 0, ended.err
-        seconds[device] = ended.out
-    assert seconds["cpu"] != seconds["cuda"]
-    damaged = run_folder(tmp_path / "damaged", {"balance": learned_state()}, device=7)
-    with pytest.raises(CheckpointError, match=r"run\.json is damaged"):
-        learned_costs(damaged)
 
 
 def test_parts_are_shown_with_their_halo(invoke: Invoke) -> None:
@@ -99,15 +82,6 @@ def test_what_a_run_has_learned_divides_the_graph(tmp_path: Path, invoke: Invoke
     assert "Speeds of the workers that were measured: 1.33, 0.67." in ended.out
 
 
-def test_other_workers_than_those_that_were_measured_have_speed_one(tmp_path: Path, invoke: Invoke) -> None:
-    run = run_folder(tmp_path / "run", {"balance": learned_state()})
-    ended = invoke(*PLAN[:-1], 3, "--balance", "cost", "--learned", run)
-    assert ended.code == 0, ended.err
-    shares = [float(share) for share in re.findall(r"([\d.]+)%", ended.out.split("The slowest worker")[0])]
-    assert shares == pytest.approx([33.3] * 3, abs=2.0)
-    assert "Not 3 workers were measured, but 2: each is taken to have speed 1." in ended.err
-
-
 def test_without_a_model_the_first_parts_are_shown(invoke: Invoke) -> None:
     ended = invoke(*PLAN, "--balance", "cost")
     assert ended.code == 0, ended.err
@@ -121,22 +95,6 @@ def test_the_settings_of_a_run_that_learned_nothing_give_the_first_parts(tmp_pat
     assert ended.code == 0, ended.err
     assert "The run gives no cost model: the run has learned no cost model" in ended.err
     assert "parts begin with equal edges" in ended.err
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (None, "the run has learned no cost model: none in the checkpoint of epoch 5"),
-        ({"operations": {}}, "the run has learned no cost model"),
-    ],
-)
-def test_a_run_without_a_model_is_refused(
-    tmp_path: Path, invoke: Invoke, change: dict[str, Any] | None, message: str
-) -> None:
-    state = {} if change is None else {"balance": learned_state(**change)}
-    ended = invoke(*PLAN, "--learned", run_folder(tmp_path / "run", state))
-    assert ended.code == 2
-    assert message in ended.err
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shlex
 import signal
 import subprocess
@@ -202,104 +201,6 @@ def test_ctrl_c_saves_and_exits_130(blocks: Path, tmp_path: Path, invoke: Invoke
     assert json.loads((folder / "metrics.json").read_text())["epochs"] == epochs[-1] + 2
 
 
-SLOW_MODEL = """
-import os, signal, time
-from pathlib import Path
-import torch
-from torch import nn
-from sagann.nn import SAGE
-
-class Slow(nn.Module):
-    "In the second epoch it terminates the process, and goes on for a moment."
-    num_hops = 2
-    def __init__(self, in_dim, out_dim):
-        super().__init__()
-        self.first, self.second, self.drop = SAGE(in_dim, 8), SAGE(8, out_dim), nn.Dropout()
-    def forward(self, hops, x):
-        if self.training and "SLOW" in os.environ:
-            history = Path("run") / "metrics.jsonl"
-            num_epochs = history.read_text().count("epoch_s") if history.exists() else 0
-            if num_epochs == 1:
-                os.kill(os.getpid(), signal.SIGTERM)
-                time.sleep(0.3)
-        return self.second(hops[1], self.drop(torch.relu(self.first(hops[0], x))))
-"""
-
-
-@pytest.mark.slow
-def test_sigterm_in_the_midst_of_an_epoch_in_memory(
-    blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "slow.py").write_text(SLOW_MODEL)
-    options = ("train", "--data", blocks, "--model", "slow.py:Slow", "--epochs", 4, "--checkpoint-every", 100)
-    with warm.start(*options, "--out", "run", cwd=tmp_path, env={"SLOW": "yes"}) as process:
-        out, err = process.communicate(timeout=DEADLINE_S)
-    assert (process.returncode, out) == (143, ""), err
-    assert f"sagann train --resume --out run --model {tmp_path}/slow.py:Slow" in err
-    assert "Traceback" not in err
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-000002.pt"]
-    assert invoke("train", "--resume", "--out", "run", "--model", "slow.py:Slow").code == 0
-    assert invoke(*options, "--out", "whole").code == 0
-    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
-    assert weights[0] == weights[1]
-
-
-UNHURRIED_MODEL = """
-import os, time
-import torch
-from torch import nn
-from sagann.nn import SAGE
-
-class Unhurried(nn.Module):
-    "Takes as many seconds for a batch as the environment says."
-    num_hops = 2
-    def __init__(self, in_dim, out_dim):
-        super().__init__()
-        self.first, self.second, self.drop = SAGE(in_dim, 8), SAGE(8, out_dim), nn.Dropout()
-    def forward(self, hops, x):
-        if self.training and "SECONDS" in os.environ:
-            time.sleep(float(os.environ["SECONDS"]))
-        return self.second(hops[1], self.drop(torch.relu(self.first(hops[0], x))))
-"""
-
-
-@pytest.mark.slow
-def test_signals_in_the_midst_of_a_long_sampled_epoch(
-    blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "slow.py").write_text(UNHURRIED_MODEL)
-    model = ("--model", "slow.py:Unhurried")
-    options = ("train", "--data", blocks, *model, "--epochs", 2, "--sample", "3,3", "--batch-size", 1)
-    resume = ("train", "--resume", "--out", "run", *model, "--sampling-threads", 2)
-    checkpoints, saved = tmp_path / "run" / "checkpoints", ""
-    for arguments, number, code in (
-        ((*options, "--out", "run"), signal.SIGINT, 130),
-        ((*resume, "--batches-ahead", 0), signal.SIGTERM, 143),
-    ):
-        with warm.start(*arguments, cwd=tmp_path, env={"SECONDS": "1"}) as process:
-            limit_s = time.monotonic() + DEADLINE_S
-            # After some seconds of work one is written.
-            while max((path.name for path in checkpoints.glob("epoch-*")), default="") == saved:
-                assert process.poll() is None, process.communicate()
-                assert time.monotonic() < limit_s
-                time.sleep(0.05)
-            process.send_signal(number)
-            began_s = time.monotonic()
-            out, err = process.communicate(timeout=DEADLINE_S)
-        assert time.monotonic() - began_s < WITHIN_S
-        assert (process.returncode, out) == (code, ""), err
-        assert "Traceback" not in err
-        saved = max(path.name for path in checkpoints.iterdir())
-        assert saved.startswith("epoch-000000-batch-")
-        assert f"Interrupted after batch {int(Path(saved).stem[-6:])} of epoch 1, and saved. Continue with:" in err
-    assert invoke(*resume, "--batches-ahead", 1).code == 0
-    assert invoke(*options, "--out", "whole").code == 0
-    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "whole")]
-    assert weights[0] == weights[1]
-
-
 def test_sigterm_before_the_first_epoch(blocks: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with start(*endless(blocks, folder)) as process:
@@ -344,61 +245,3 @@ def test_ctrl_c_while_starting_exits_130(blocks: Path, tmp_path: Path) -> None:
     assert process.returncode == 130, err
     # Before there is a command, nothing is said.
     assert err in ("", "Error: interrupted\n")
-
-
-@pytest.mark.slow
-def test_kill_and_resume_equals_the_whole_run(blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm) -> None:
-    """kill -9 at three random instants: what follows is bitwise the run without them."""
-    numbers = random.Random(0)
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    with warm.start(*endless(blocks, killed)) as process:
-        wait_for(killed / "checkpoints", process)
-        process.kill()
-    done = 0
-    for _ in range(2):
-        with warm.start("train", "--resume", "--out", killed, "--epochs", 10**9) as process:
-            time.sleep(2 * numbers.random())
-            process.kill()
-        newest = max(int(path.stem[-6:]) for path in (killed / "checkpoints").glob("epoch-*"))
-        assert newest >= done
-        done = newest
-    resumed = invoke("train", "--resume", "--out", killed, "--epochs", done + 5)
-    assert resumed.code == 0, resumed.err
-    arguments = ("--data", blocks, "--hidden", 8, "--epochs", done + 5, "--out", whole)
-    assert invoke("train", *arguments).code == 0
-    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    metrics = [json.loads((folder / "metrics.json").read_text()) for folder in (killed, whole)]
-    for split in ("train", "val", "test"):
-        assert metrics[0][split] == metrics[1][split]
-
-
-@pytest.mark.slow
-def test_kills_of_the_process_group_while_checkpoints_are_written(
-    blocks: Path, tmp_path: Path, invoke: Invoke
-) -> None:
-    """A streamed run with several threads: what follows is bitwise the run without the kills."""
-    threads = {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"}
-    options = ("--data", blocks, "--hidden", 8, "--memory", "14kB", "--checkpoint-every", 1)
-    killed, whole, num_torn, done = tmp_path / "killed", tmp_path / "whole", 0, 0
-    for number in range(num_kills := 3):
-        arguments = ("--resume",) if number else options
-        with start("train", *arguments, "--epochs", 10**9, "--out", killed, env=threads) as process:
-            limit_s = time.monotonic() + DEADLINE_S
-            names: set[str] = set()
-            while not (max(names, default="") > f"epoch-{done:06d}.pt" and any(name[0] == "." for name in names)):
-                assert process.poll() is None, process.communicate()
-                assert time.monotonic() < limit_s
-                if max(names, default="") <= f"epoch-{done:06d}.pt":
-                    # It is starting, or in its first epoch. Between checkpoints there is no time to sleep.
-                    time.sleep(0.01)
-                names = {entry.name for entry in (killed / "checkpoints").glob("*epoch-*")}
-            os.killpg(process.pid, signal.SIGKILL)
-        names = {entry.name for entry in (killed / "checkpoints").glob("*epoch-*")}
-        num_torn += any(name[0] == "." for name in names)
-        done = int(Path(max(names)).stem[-6:])
-    assert num_torn > num_kills // 2
-    resumed = invoke("train", "--resume", "--epochs", done + 3, "--out", killed)
-    assert resumed.code == 0, resumed.err
-    # Neither the number of threads nor a resumption changes a bit.
-    assert invoke("train", *options, "--epochs", done + 3, "--out", whole).code == 0
-    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -43,14 +41,6 @@ def test_scores_and_seeds_can_be_chosen(invoke: Invoke, blocks: Path) -> None:
     assert {len(shares) for shares in rows_of(outcome.out).values()} == {2}
     assert "1 batches from 24 vertices" in outcome.err
     assert "1 batches from 120 vertices" in invoke("data", "score", blocks, "--split", "all").err
-
-
-def test_a_reordered_dataset_has_the_same_shares_by_any_score(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
-    # With all in-edges, nothing is drawn.
-    options = ("--fanouts", "-1,-1", "--split", "all", "--batch-size", 120)
-    assert invoke("data", "reorder", blocks, tmp_path / "g", "--by", "random").code == 0
-    given, reordered = (rows_of(invoke("data", "score", path, *options).out) for path in (blocks, tmp_path / "g"))
-    assert [shares[-1] for shares in given.values()] == [shares[-1] for shares in reordered.values()]
 
 
 def test_without_labels_and_splits(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:
@@ -102,21 +92,6 @@ def test_what_cannot_be_scored_is_refused(
     outcome = invoke("data", "score", blocks, *options)
     assert outcome.code == 2
     assert message in outcome.err.replace("\n", " ")
-
-
-@pytest.mark.parametrize("command", ["score", "reorder"])
-def test_ids_out_of_range_are_found_before_they_are_used(
-    invoke: Invoke, blocks: Path, tmp_path: Path, command: str
-) -> None:
-    shutil.copytree(blocks, tmp_path / "data")
-    indices = np.load(tmp_path / "data" / "indices.npy", mmap_mode="r+")
-    indices[7] = 1_000_000
-    indices.flush()
-    options = (tmp_path / "g", "--by", "score") if command == "reorder" else ()
-    outcome = invoke("data", command, tmp_path / "data", *options)
-    assert outcome.code == 2
-    assert "source id out of range: 1000000" in outcome.err or "checksum" in outcome.err
-    assert not (tmp_path / "g").exists()
 
 
 def test_a_split_without_vertices(invoke: Invoke, blocks: Path, tmp_path: Path) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,9 +19,6 @@ TOGETHER = {
     "workers": ("--workers", 2),
     "trainers": ("--sample", "5,5", "--batch-size", 64, "--devices", "host:1,accelerator:1"),
 }
-
-_UNHARMED = {"workers": (), "trainers": TOGETHER["trainers"]}
-"The same run, which nothing interrupts."
 
 
 def children_of(process: WarmProcess) -> list[int]:
@@ -72,37 +67,3 @@ def test_sigterm_ends_a_run_of_several_processes_which_resumes(
     resumed = invoke("train", "--resume", "--out", folder, "--epochs", done + 1, "--workers", 1)
     assert resumed.code == 0, resumed.err
     assert len(history(folder)) == done + 1
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="children are listed in /proc")
-@pytest.mark.parametrize("kind", list(TOGETHER))
-def test_a_run_of_several_processes_that_are_all_killed_resumes(
-    blocks: Path, tmp_path: Path, invoke: Invoke, warm: Warm, kind: str
-) -> None:
-    folder, draws, num_kills = tmp_path / "run", random.Random(0), 2
-    options = ("--data", blocks, *OPTIONS, *TOGETHER[kind], "--checkpoint-every", 1)
-    for kill in range(num_kills):
-        given = ("--resume", "--epochs", 100000) if kill else (*options, "--epochs", 100000)
-        with warm.start("train", *given, "--out", folder, env=ENVIRONMENT) as process:
-            done = len(history(folder)) if kill else 0
-            wait_for_epochs(folder, done + 3, process)
-            # A checkpoint is written in most of the time.
-            time.sleep(draws.uniform(0, 0.05))
-            pids = [process.pid, *children_of(process)]
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.communicate(timeout=DEADLINE_S)
-        assert process.returncode == -signal.SIGKILL
-        while any(Path(f"/proc/{pid}").exists() for pid in pids):
-            time.sleep(0.05)
-    epochs = len(history(folder)) + 1
-    resumed = invoke("train", "--resume", "--out", folder, "--epochs", epochs, "--workers", 1)
-    assert resumed.code == 0, resumed.err
-    whole = invoke(
-        "train", "--data", blocks, *OPTIONS, *_UNHARMED[kind], "--epochs", epochs, "--out", tmp_path / "whole"
-    )
-    assert whole.code == 0, whole.err
-    losses, expected = ([line["loss"] for line in history(each)] for each in (folder, tmp_path / "whole"))
-    # Shares of trainers, and numbers of workers, change the order of sums.
-    assert losses == pytest.approx(expected, rel=1e-4)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import signal
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from sagann.runtime.blocks import spill
 from tests.cli.conftest import Invoke, Outcome
 from tests.cli.mischief import at_load
-from tests.cli.warm import Warm
 from tests.threads import left_threads
 
 EPOCHS = 3
@@ -78,19 +73,6 @@ def check_resumed(invoke: Invoke, blocks: Path, out: Path, weights: bytes) -> No
     check_left(out)
 
 
-def test_a_disk_that_fails_midway(
-    invoke: Invoke, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[bytes, int]
-) -> None:
-    def failing(*arguments: object) -> int:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with at_load(whole[1] // 2, lambda: monkeypatch.setattr(spill, "read_bytes", failing)):
-        ended = invoke(*training(blocks, tmp_path / "run"))
-    check_message(ended, "a spill folder cannot be read: Input/output error")
-    monkeypatch.undo()
-    check_resumed(invoke, blocks, tmp_path / "run", whole[0])
-
-
 def test_a_disk_that_fills_up_midway(
     invoke: Invoke, blocks: Path, tmp_path: Path, small_disk: Path, whole: tuple[bytes, int]
 ) -> None:
@@ -108,17 +90,6 @@ def test_a_disk_that_fills_up_midway(
     # What the folder is made of is said at the start.
     assert "lies in memory (tmpfs)" in ended.err
     assert [path.name for path in small_disk.iterdir()] == ["others"]
-
-
-def test_ctrl_c_finishes_the_epoch(invoke: Invoke, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]) -> None:
-    weights, num_loads = whole
-    with at_load(num_loads // 2, lambda: signal.raise_signal(signal.SIGINT)):
-        ended = invoke(*training(blocks, tmp_path / "run"))
-    assert ended.code == 130
-    assert "Stopping after this epoch" in ended.err
-    assert f"Interrupted after epoch {EPOCHS // 2 + 1}, and saved." in ended.err
-    check_left(tmp_path / "run")
-    check_resumed(invoke, blocks, tmp_path / "run", weights)
 
 
 @pytest.mark.slow
@@ -142,76 +113,3 @@ def test_a_second_ctrl_c_stops_in_the_midst_of_an_epoch(
     assert "Traceback" not in ended.err
     check_left(tmp_path / "run")
     check_resumed(invoke, blocks, tmp_path / "run", weights)
-
-
-@pytest.mark.slow
-def test_kill_9_in_the_midst_of_an_epoch(
-    invoke: Invoke, warm: Warm, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
-) -> None:
-    weights, num_loads = whole
-    out = tmp_path / "run"
-    ended, _ = signalled(warm, "KILL", num_loads // 2, 0.0, training(blocks, out))
-    assert ended.code == -signal.SIGKILL
-    check_left(out)
-    check_resumed(invoke, blocks, out, weights)
-
-
-def signalled(
-    warm: Warm, names: str, num_loads: int, later_s: float, arguments: Arguments
-) -> tuple[Outcome, float]:
-    """Run a command that sends itself signals at a load, after which loads are slow; how it ended, and seconds until then."""
-    with warm.start(names, num_loads, later_s, *arguments, module="tests.cli.mischief") as process:
-        out, err = process.communicate()
-    seconds = time.monotonic() - float(out.splitlines()[0])
-    assert process.returncode is not None
-    return Outcome(code=process.returncode, out=out, err=err), seconds
-
-
-def check_terminated(ended: Outcome, out: Path) -> None:
-    assert ended.code == 143, ended.err
-    assert "Traceback" not in ended.err
-    check_left(out)
-
-
-@pytest.mark.slow
-def test_sigterm_finishes_an_epoch_that_takes_seconds(
-    invoke: Invoke, warm: Warm, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
-) -> None:
-    weights, num_loads = whole
-    out = tmp_path / "run"
-    ended, seconds = signalled(warm, "TERM", num_loads // 2, 0.0, training(blocks, out))
-    check_terminated(ended, out)
-    assert seconds < 60
-    assert f"Interrupted after epoch {EPOCHS // 2 + 1}, and saved." in ended.err
-    check_resumed(invoke, blocks, out, weights)
-
-
-@pytest.mark.slow
-def test_a_second_sigterm_gives_an_epoch_up(
-    invoke: Invoke, warm: Warm, blocks: Path, tmp_path: Path, whole: tuple[bytes, int]
-) -> None:
-    weights, num_loads = whole
-    out = tmp_path / "run"
-    ended, seconds = signalled(warm, "TERM,TERM", num_loads // 2, 0.5, training(blocks, out))
-    check_terminated(ended, out)
-    assert seconds < 60
-    assert ended.err.count("Error: terminated\n") == 1
-    assert [path.name for path in (out / "checkpoints").iterdir()] == [f"epoch-{EPOCHS // 2:06d}.pt"]
-    check_resumed(invoke, blocks, out, weights)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["evaluate", "predict"])
-def test_sigterm_while_a_model_is_used(
-    finished: tuple[Path, int], warm: Warm, tmp_path: Path, command: str
-) -> None:
-    run, spill, out = finished[0], tmp_path / "spill", tmp_path / "results" / "out.npy"
-    out.parent.mkdir()
-    arguments: Arguments = (command, "--run", run, "--spill", spill)
-    if command != "evaluate":
-        arguments += ("--out", out)
-    ended, seconds = signalled(warm, "TERM", 3, 0.5, arguments)
-    check_terminated(ended, run)
-    assert seconds < 60
-    assert not spill.exists()
-    assert list(out.parent.iterdir()) == []

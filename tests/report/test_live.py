@@ -137,20 +137,3 @@ def test_a_notebook_is_not_flooded(cell: Cell, monkeypatch: pytest.MonkeyPatch) 
     bars.stop()
     bars.update(task, completed=1)
     assert len(cell.shown) in (5, 6)
-
-
-def test_a_run_that_goes_on_says_so_in_the_cell(
-    cell: Cell, capsys: pytest.CaptureFixture[str], tmp_path: Any
-) -> None:
-    trainer(epochs=2, run_dir=tmp_path / "run").fit()
-    trainer(epochs=3, run_dir=tmp_path / "run").fit(resume=True)
-    assert capsys.readouterr().out == "Going on after epoch 2.\n"
-    assert "3/3" in cell.shown[-1]
-
-
-def test_ipython_in_a_terminal_is_a_terminal(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = watched(monkeypatch)
-    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: SimpleNamespace())
-    trainer().fit()
-    assert cell.shown == []
-    assert "3/3" in screen.getvalue()

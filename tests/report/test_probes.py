@@ -37,7 +37,7 @@ def finding(name: str) -> str:
 
 def test_a_crash_is_put_down_to_the_probe_that_ran(run_program: Callable[..., list[Finding]]) -> None:
     findings = run_program(
-        finding("torch"), "print('a library chats')", "sys.stdout.flush()", "os.kill(os.getpid(), 4)"
+        finding("numba threads"), "print('a library chats')", "sys.stdout.flush()", "os.kill(os.getpid(), 4)"
     )
     assert [found.name for found in findings] == list(probes._PROBES)
     assert findings[0].ok

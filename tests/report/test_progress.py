@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from sagann.import_config import silent
 from sagann.report.progress import ProgressReporter, import_progress
 from sagann.report.terminal import Terminal
 from sagann.runtime.tiered import TierCounts, Traffic
-from sagann.storage.import_source import silent
 from sagann.train import EpochProgress, EpochRecord, RunInfo
 from sagann.train.worker_balance import WorkerBalance
 from tests.train.test_history import WORK

@@ -16,10 +16,11 @@ from sagann.errors import DatasetError
 from sagann.graph import Graph, Topology
 from sagann.graph.rmat import rmat_graph
 from sagann.graph.transform import coalesce, remove_self_loops, symmetrise
+from sagann.import_config import LEAST_MEMORY_BYTES
 from sagann.storage import ImportOptions, check_dataset, dataset_info, open_graph, write_rmat
 from sagann.storage.edge_source import Dtype, EdgeChunk
 from sagann.storage.edge_spool import EdgeSpool
-from sagann.storage.import_source import LEAST_MEMORY_BYTES, ImportSource
+from sagann.storage.import_source import ImportSource
 from sagann.storage.importer import import_dataset
 from tests.storage.conftest import assert_same_graph
 

@@ -26,10 +26,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from sagann import torchrun
+from sagann.config import MOST_WAIT_S, SETTINGS
 from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
 from sagann.partition import first_ranges
-from sagann.ranges import MOST_WAIT_S, require_wait
 from sagann.runtime.workers.carriers import BesideCarrier, Carrier, HostCarrier, Parcel, connected_devices
 from sagann.runtime.workers.meeting import meet
 from sagann.runtime.workers.stopwatch import Stopwatch
@@ -402,7 +402,7 @@ def join_workers(*, timeout_s: float = TIMEOUT_S, balance: str = "edges") -> Ite
             "there are no workers to join: RANK is not set, or WORLD_SIZE is not above 1 (in join_workers)",
             hint="Start the program with torchrun --nproc-per-node=2 program.py.",
         )
-    require_wait(timeout_s, "join_workers.timeout_s")
+    timeout_s = SETTINGS["worker_timeout"].checked(timeout_s)
     rank, size = torchrun.rank(), torchrun.num_workers()
     if os.environ.get("MASTER_ADDR") in _LOOPBACK:
         _talk_over("lo0" if sys.platform == "darwin" else "lo")

@@ -1,0 +1,98 @@
+"""Configurations of imports, with all that is known of each option in one place (:mod:`sagann.options`). Nothing here loads PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Protocol
+
+from sagann.errors import require_choice
+from sagann.options import BYTES, Column, Metavar, Panel, Values, check_fields, integers, options
+from sagann.ranges import RANGES
+
+EDGE_LISTS = ("csv", "parquet")
+"Formats of edge lists."
+_RESOURCES = Panel("Memory and disk")
+_ROWS, _CLASSES = (integers(RANGES[name].low, RANGES[name].high) for name in ("num_vertices", "num_classes"))
+_NAMES = Values(
+    lambda name: not any("\ud800" <= character <= "\udfff" for character in name), "a name that UTF-8 can write"
+)
+LEAST_MEMORY_BYTES = 2**20
+"Smallest working memory of an import, in bytes."
+_MEMORY = integers(LEAST_MEMORY_BYTES, RANGES["bytes"].high)
+
+
+class Progress(Protocol):
+    """Callback for the progress of an import, called after every chunk from the thread that imports."""
+
+    def __call__(self, done: int, total: int | None, unit: str, stage: str) -> None:
+        """Receive the state of one stage.
+
+        Args:
+            done: number of units done in this stage.
+            total: number of units in this stage, exact or estimated; None where it is unknown.
+            unit: "edges", "vertices", "graphs", or "entries" of an array that has not a row for each of these.
+            stage: "reading edges", "partitioning", "sorting", or "writing" with the name of an array.
+        """
+
+
+def silent(done: int, total: int | None, unit: str, stage: str) -> None:
+    """Ignore the progress."""
+
+
+@options("import", "Graph")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportOptions:
+    """Options of every import."""
+
+    symmetrise: bool = False
+    "Add the reverse of every edge that has none, and merge multi-edges."
+    coalesce: bool = False
+    "Merge multi-edges: weights add up, types tell edges apart."
+    drop_self_loops: bool = False
+    "Leave out edges from a vertex to itself."
+    num_vertices: Annotated[int | None, _ROWS] = None
+    """Number of vertices. None is the number that the source states, else the number of rows of the vertex arrays, else one more than the
+    largest id."""
+    num_classes: Annotated[int | None, _CLASSES] = None
+    "Number of classes. None is the number that the source states, else one more than the largest label."
+    name: Annotated[str | None, _NAMES] = None
+    "Name of the graph. None is the name of the source, or for an edge list that of the folder to make."
+    memory_bytes: Annotated[int, _MEMORY, BYTES, _RESOURCES] = 256 * 2**20
+    "Working memory, without that of libraries; more makes a large import faster."
+    overwrite: Annotated[bool, _RESOURCES] = False
+    "Replace a dataset that stands in the folder to make."
+    progress: Progress = silent
+    "Callback for the progress of the import."
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@options("edges", "Edge lists (csv, parquet)")
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeListFormat:
+    """Columns and file format of an edge list."""
+
+    src: Column | None = None
+    "Column of the source ids, by name or position from 0. None is the one whose name says so, else the first."
+    dst: Column | None = None
+    "Column of the destination ids. None is the one whose name says so, else the second."
+    weight: Column | None = None
+    "Column of the edge weights. None is for edges without weights."
+    edge_type: Column | None = None
+    "Column of the edge types. None is for edges without types."
+    separator: Annotated[str | None, Metavar("CHARACTER")] = None
+    """Character between the fields of CSV files, of features, labels and targets too; 'tab' for a tabulator. None is a tabulator in .tsv files, a
+    comma in others."""
+    header: bool | None = None
+    """Whether the CSV files of the edges begin with a line of names. None looks for such a line, as always in other files."""
+    kind: Annotated[str | None, Metavar("|".join(EDGE_LISTS))] = None
+    "Format of the edge files, 'csv' or 'parquet'. None goes by the ending of each file's name."
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require_choice(
+            self.kind, (None, *EDGE_LISTS), what="kind of edge list is unknown", where="EdgeListFormat.kind"
+        )
+        if self.separator in ("tab", r"\t"):
+            object.__setattr__(self, "separator", "\t")
