@@ -11,7 +11,7 @@ from sagann.config import RunConfig
 from sagann.errors import CheckpointError, first_line
 from sagann.graph.topology import Topology
 from sagann.nn import build_model
-from sagann.partition import RANGE_POLICIES, first_ranges, part_of, vertex_ranges
+from sagann.partition import part_of, vertex_ranges
 from sagann.report.workers_text import PlannedPart, cost_model_table, parts_table, policies_text, speeds_text
 from sagann.train.agreement import require_divisible
 from sagann.train.learned import learned_costs
@@ -45,12 +45,12 @@ def show_workers(settings: RunConfig, shared: Shared, *, learned: Path | None, r
             terminal.say(
                 "No cost model is given (--learned): parts begin with equal edges, and move after some epochs."
             )
-        parts = planned_parts(topology, first_ranges(topology.indptr, size, balance), (None,) * size)
+        parts = planned_parts(topology, vertex_ranges(topology.indptr, size, balance), (None,) * size)
         terminal.show(parts_table(parts, balance=balance))
         return
     features, fitting = costs.count(topology), costs.for_workers(size).model
     divisions: dict[str, tuple[int, ...]] = {
-        name: vertex_ranges(topology.indptr, size, by=name) for name in RANGE_POLICIES
+        name: vertex_ranges(topology.indptr, size, by=name) for name in ("edges", "vertices")
     }
     divisions["cost"] = costs.bounds(features, size)
     seconds = {
