@@ -23,9 +23,9 @@ from bench.standalone.training import LEARNING_RATE
 from sagann.nn import ModelConfig, build_model
 from sagann.plan import schedule
 from sagann.plan.steps import UNLIMITED, Step
+from sagann.runtime.in_memory import engine
 from sagann.runtime.streaming.stream import stream_part
 from sagann.runtime.workers import Workers, join_workers
-from sagann.runtime.workers.part_topology import PartTopology
 from sagann.runtime.workers.stopwatch import Stopwatch
 from sagann.storage import load_graph
 from sagann.train.balancer import REPAY_EPOCHS, Balancer
@@ -34,7 +34,7 @@ from sagann.train.epoch_source import WholeGraph
 from sagann.train.predictor import Predictor
 from sagann.train.streaming import Streaming
 
-_APART, _TRAVELLING = PartTopology.apart, schedule.travelling
+_CAN_GATHER_APART, _TRAVELLING = engine.can_gather_apart, schedule.travelling
 
 
 def at_once(steps: Iterable[Step]) -> Iterator[Step]:
@@ -107,7 +107,7 @@ class Training:
             self.part.move(request["bounds"])
             return {"edges": self.part.topology.num_edges}
         if "meanwhile" in request:
-            PartTopology.apart = _APART if request["meanwhile"] else lambda topology: None
+            engine.can_gather_apart = _CAN_GATHER_APART if request["meanwhile"] else lambda program: False
             schedule.travelling = _TRAVELLING if request["meanwhile"] else at_once
             # Parts that stream are planned anew.
             self.predictor.release()
@@ -123,7 +123,7 @@ class Training:
         self.workers.stopwatch.take()
         seconds = [self.epoch_s() for _ in range(count)]
         laps = self.workers.stopwatch.take()
-        halo = self.part.topology.halo
+        halo = self.part.halo
         rows = {
             "forward": sum(len(sent) for sent in halo.sent),
             "backward": sum(got.stop - got.start for got in halo.received.values()),

@@ -21,7 +21,7 @@ from sagann.free_space import nearest_folder
 from sagann.graph import Graph
 from sagann.graph.subgraph import subgraph
 from sagann.kernels.edge.cpu import source_of
-from sagann.partition import RANGE_POLICIES, first_ranges, part_of, vertex_ranges
+from sagann.partition import part_of, vertex_ranges
 from sagann.plan.machine import Machine
 from sagann.report.plan_text import forecast_text, plan_text, resident_text, steps_text
 from sagann.report.progress import ProgressReporter
@@ -216,11 +216,11 @@ class PlannedRun:
         if costs is None:
             if balance == "cost":
                 say("No cost model is given (--learned): parts begin with equal edges, and move after some epochs.")
-            bounds, seconds = first_ranges(topology.indptr, size, balance), None
+            bounds, seconds = vertex_ranges(topology.indptr, size, balance), None
         else:
             features, fitting = costs.count(topology), costs.for_workers(size).model
             divisions: dict[str, tuple[int, ...]] = {
-                name: vertex_ranges(topology.indptr, size, by=name) for name in RANGE_POLICIES
+                name: vertex_ranges(topology.indptr, size, by=name) for name in ("edges", "vertices")
             }
             divisions["cost"] = costs.bounds(features, size)
             predicted = {

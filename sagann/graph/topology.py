@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from sagann.graph.versions import version_of
 from sagann.graph.widths import id_dtype
 
 if TYPE_CHECKING:
-    from sagann.graph.edges_apart import EdgesApart
+    from sagann.graph.remote import Remote
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +60,9 @@ class Topology:
         num_src: number of source vertices; ``num_dst`` must not exceed it.
         edge_data: tensors with one row per edge, in CSC order ("weight", "type", ...).
         edge_ids: for a part of a larger topology, the edges' ids in the larger topology [num_edges]; else None.
+        csr: the same edges grouped by source, which are not checked; by default built when they are first read.
+        remote: in a worker's part of a graph, the other workers, which own the sources behind the destinations; else None. Copies on other
+            devices and pickles have none.
         validate: check the invariants in O(vertices + edges). Turn it off only for arrays already checked.
 
     Raises:
@@ -83,6 +87,7 @@ class Topology:
         "indices",
         "indptr",
         "num_src",
+        "remote",
     )
 
     def __init__(
@@ -93,6 +98,8 @@ class Topology:
         num_src: int,
         edge_data: Mapping[str, Tensor] | None = None,
         edge_ids: Tensor | None = None,
+        csr: Csr | None = None,
+        remote: Remote | None = None,
         validate: bool = True,
     ) -> None:
         check_forms(indptr, indices, num_src, edge_data, edge_ids)
@@ -100,8 +107,9 @@ class Topology:
         self.indices = indices
         self.num_src = num_src
         self.edge_ids = edge_ids
+        self.remote = remote
         self._edge_data = MappingProxyType(dict(edge_data or {}))
-        self._csr: Csr | None = None
+        self._csr = csr
         self._edge_dst: Tensor | None = None
         self._derived: dict[object, Any] = {}
         self._versions = version_of(indptr), version_of(indices)
@@ -211,43 +219,7 @@ class Topology:
     @property
     def num_given(self) -> int:
         """Number of source rows that a layer is called with: all sources; in a worker's part, only the worker's own vertices."""
-        return self.num_src
-
-    @property
-    def is_part(self) -> bool:
-        """Whether this is a worker's part of a graph: all workers must then exchange alike, whatever the sizes of their parts are."""
-        return False
-
-    def agreed(self, holds: bool) -> bool:
-        """Whether something holds; in a worker's part, whether it holds at all workers, which call this at the same time."""
-        return holds
-
-    @property
-    def first_edge(self) -> int:
-        """Id of the first edge in the graph that the random numbers of edges go by; 0 unless this is a worker's part."""
-        return 0
-
-    def complete(self, rows: Tensor) -> Tensor:
-        """The rows of all sources [num_src, ...], from those that a layer is called with, [num_given, ...].
-
-        Engines complete the rows that the edges read, at the moment when the edges read them. In a worker's part, other workers
-        send the missing rows.
-        """
-        return rows
-
-    def complete_all(self, rows: Mapping[str, Tensor], *, keeps: bool) -> Mapping[str, Tensor]:
-        """:meth:`complete` for several tensors that the edges read together, by name.
-
-        With ``keeps``, a worker's part keeps what constant features were completed to, for later epochs.
-        """
-        return rows
-
-    def apart(self) -> EdgesApart | None:
-        """The edges apart by whether a layer is called with the rows of their sources; None where it is called with all rows.
-
-        Engines gather the edges of the given rows while the other rows travel.
-        """
-        return None
+        return self.num_src if self.remote is None else self.num_dst
 
     @property
     def edge_data(self) -> Mapping[str, Tensor]:
@@ -286,10 +258,6 @@ class Topology:
             )
         return self._csr
 
-    def set_csr(self, csr: Csr) -> None:
-        """Set the out-edges, without a check."""
-        self._csr = csr
-
     def in_degrees(self) -> Tensor:
         """Number of in-edges of every destination, int64 [num_dst]."""
         return self.indptr.diff()
@@ -310,8 +278,16 @@ class Topology:
             LayerError: offsets or ids were changed in place.
         """
         self.require_unwritten()
-        both = {**self._edge_data, **edge_data}
-        topology = _restored(self.indptr, self.indices, self.num_src, both, self.edge_ids, self._csr)
+        topology = Topology(
+            indptr=self.indptr,
+            indices=self.indices,
+            num_src=self.num_src,
+            edge_data={**self._edge_data, **edge_data},
+            edge_ids=self.edge_ids,
+            csr=self._csr,
+            remote=self.remote,
+            validate=False,
+        )
         topology._edge_dst = self._edge_dst
         return topology
 
@@ -340,22 +316,22 @@ class Topology:
         """
         self.require_unwritten()
         csr = self._csr
-        return _restored(
-            move(self.indptr),
-            move(self.indices),
-            self.num_src,
-            {name: move(rows) for name, rows in self._edge_data.items()},
-            None if self.edge_ids is None else move(self.edge_ids),
-            None
-            if csr is None
-            else Csr(indptr=move(csr.indptr), indices=move(csr.indices), edge_ids=move(csr.edge_ids)),
+        return Topology(
+            indptr=move(self.indptr),
+            indices=move(self.indices),
+            num_src=self.num_src,
+            edge_data={name: move(rows) for name, rows in self._edge_data.items()},
+            edge_ids=None if self.edge_ids is None else move(self.edge_ids),
+            csr=csr and Csr(indptr=move(csr.indptr), indices=move(csr.indices), edge_ids=move(csr.edge_ids)),
+            validate=False,
         )
 
     def __reduce__(self) -> tuple[object, ...]:
         """Copies and pickles keep the arrays that :meth:`mapped` keeps."""
         self.require_unwritten()
-        edge_data = dict(self._edge_data)
-        return _restored, (self.indptr, self.indices, self.num_src, edge_data, self.edge_ids, self._csr)
+        names = ("indptr", "indices", "num_src", "edge_ids")
+        arrays = {name: getattr(self, name) for name in names}
+        return partial(Topology, **arrays, edge_data=dict(self._edge_data), csr=self._csr, validate=False), ()
 
     def __repr__(self) -> str:
         data = f", edge_data={sorted(self._edge_data)}" if self._edge_data else ""
@@ -381,21 +357,6 @@ def for_training_as_well() -> AbstractContextManager[object]:
 def _without_inference_mode() -> Iterator[None]:
     with torch.inference_mode(False), torch.no_grad():
         yield
-
-
-def _restored(
-    indptr: Tensor,
-    indices: Tensor,
-    num_src: int,
-    edge_data: dict[str, Tensor],
-    edge_ids: Tensor | None,
-    csr: Csr | None,
-) -> Topology:
-    topology = Topology(
-        indptr=indptr, indices=indices, num_src=num_src, edge_data=edge_data, edge_ids=edge_ids, validate=False
-    )
-    topology._csr = csr
-    return topology
 
 
 def _present(tensor: Tensor | None) -> Tensor:

@@ -66,7 +66,7 @@ class EdgeIndex:
         known = getattr(hop, "real", hop)
         shape = torch.Size([2, known.num_edges])
         form = {"device": hop.device, "is_cuda": hop.device.type == "cuda", "dtype": torch.int64, "ndim": 2}
-        if not known.is_part:
+        if known.remote is None:
             form |= {
                 "shape": shape,
                 "numel": shape.numel,

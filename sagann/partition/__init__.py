@@ -12,33 +12,29 @@ from sagann.partition.cost_features import (
 from sagann.partition.cost_model import CostModel, LearnedKind, Measurement
 from sagann.partition.halo import Part, numbered_part, part_of
 from sagann.partition.orders import DEFAULT_SCORE, VERTEX_ORDERS, VertexOrder, vertex_order
-from sagann.partition.part_costs import PartCosts
 from sagann.partition.recent_epochs import RecentEpochs
 from sagann.partition.repartition import MoveCosts, Repartition, decide_repartition
-from sagann.partition.vertex_ranges import BALANCES, RANGE_POLICIES, RangePolicy, first_ranges, vertex_ranges
+from sagann.partition.vertex_ranges import BALANCES, Balance, vertex_ranges
 
 __all__ = [
     "ACCESS_BYTES",
     "BALANCES",
     "DEFAULT_SCORE",
     "FEATURES",
-    "RANGE_POLICIES",
     "VERTEX_ORDERS",
+    "Balance",
     "CostFeatures",
     "CostModel",
     "LearnedKind",
     "Measurement",
     "MoveCosts",
     "Part",
-    "PartCosts",
-    "RangePolicy",
     "RecentEpochs",
     "Repartition",
     "VertexOrder",
     "balanced_bounds",
     "count_cost_features",
     "decide_repartition",
-    "first_ranges",
     "numbered_part",
     "part_of",
     "vertex_order",

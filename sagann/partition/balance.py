@@ -18,159 +18,107 @@ References:
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-import numpy as np
-
-from sagann.errors import InputError
 from sagann.graph.counting_sort import Array
-from sagann.jit import compiled
-from sagann.partition.part_costs import PartCosts
 
 # Total cost over total speed is a lower limit, but for rounding errors. These are many times smaller than this share.
 _ROUNDING = 2.0**-40
 
 
-def balanced_bounds(costs: PartCosts, speeds: Sequence[float]) -> tuple[int, ...]:
+def balanced_bounds(costs: Array | range, speeds: Sequence[float]) -> tuple[int, ...]:
     """Cut the vertices into one contiguous part for each worker, so that the slowest worker takes the shortest possible time.
 
     Takes O(W log V) for each of a few dozen trials. Costs that are integers are compared exactly up to 2^53. A part is empty
     where there are more workers than vertices, or where a worker is too slow for any vertex.
 
     Args:
-        costs: cost of any part: vertices, edges, or seconds by the cost model (:meth:`sagann.partition.CostModel.part_costs`).
-        speeds: speed of each worker, in any common unit; a part goes to the worker of the same index.
+        costs: cost of the vertices before each vertex, [num_vertices + 1], which does not decrease: ``range(num_vertices + 1)`` where all
+            vertices cost alike, CSC offsets where edges cost alike, or seconds by the cost model (:meth:`sagann.partition.CostModel.part_costs`).
+        speeds: speed of each worker, positive, in any common unit; a part goes to the worker of the same index.
     Returns:
         ``len(speeds) + 1`` vertex ids that do not decrease, from 0 to the number of vertices.
-    Raises:
-        InputError: there is no worker, or a speed is not a positive number.
     Example:
-        >>> balanced_bounds(PartCosts.of_vertices(9), [1.0, 2.0])
+        >>> balanced_bounds(range(10), [1.0, 2.0])
         (0, 3, 9)
     """
-    rates = np.asarray(speeds, dtype=np.float64)
-    if len(rates) == 0 or not (np.isfinite(rates) & (rates > 0)).all():
-        raise InputError(
-            f"vertices cannot be cut for these workers: speeds {list(speeds)}, at least one, each a positive "
-            "number (in balanced_bounds)",
-            hint="Pass a positive speed for every worker, 1.0 where nothing is known.",
-        )
-    return tuple(_balanced(costs.sums, costs.weights, rates).tolist())
+    cut = _Cut(costs, speeds)
+    proportional = cut.proportional()
+    return tuple(cut.near(cut.least_limit(proportional), proportional))
 
 
-@compiled()
-def _balanced(sums: Array, weights: Array, speeds: Array) -> Array:
-    proportional = _proportional(sums, weights, speeds)
-    limit = _least_limit(sums, weights, speeds, proportional)
-    return _near(sums, weights, speeds, limit, proportional)
+class _Cut:
+    """The cut of vertices with some costs for workers with some speeds."""
 
+    def __init__(self, costs: Array | range, speeds: Sequence[float]) -> None:
+        self.costs, self.speeds = costs, speeds
+        self.bounds = range(len(costs))
+        self.num_vertices = len(costs) - 1
 
-@compiled()
-def _cost(sums: Array, weights: Array, v: int) -> float:
-    """The cost of the vertices before v. It does not decrease with v, nor do its roundings."""
-    cost = weights[0] * v
-    for k in range(sums.shape[1]):
-        cost += weights[k + 1] * sums[v, k]
-    return cost
+    def cost(self, vertex: int) -> float:
+        """The cost of the vertices before one."""
+        return float(self.costs[vertex])
 
+    def time(self, worker: int, first: int, stop: int) -> float:
+        """The time of a part."""
+        return (self.cost(stop) - self.cost(first)) / self.speeds[worker]
 
-@compiled()
-def _time(sums: Array, weights: Array, speed: float, first: int, stop: int) -> float:
-    return (_cost(sums, weights, stop) - _cost(sums, weights, first)) / speed
+    def longest_time(self, bounds: Sequence[int]) -> float:
+        """The time of the slowest worker."""
+        return max(self.time(w, bounds[w], bounds[w + 1]) for w in range(len(self.speeds)))
 
+    def proportional(self) -> list[int]:
+        """The bounds next to those at which every part's cost would be proportional to its worker's speed."""
+        total, all_speeds, speed, bounds = self.cost(self.num_vertices), sum(self.speeds), 0.0, [0]
+        for each in self.speeds[:-1]:
+            speed += each
+            wanted = total * (speed / all_speeds)
+            at = bisect_left(self.bounds, wanted, bounds[-1], self.num_vertices, key=self.cost)
+            # Of the two vertices around the wanted cost, the nearer one.
+            nearer = at > bounds[-1] and self.cost(at) - wanted > wanted - self.cost(at - 1)
+            bounds.append(at - nearer)
+        return [*bounds, self.num_vertices]
 
-@compiled()
-def _proportional(sums: Array, weights: Array, speeds: Array) -> Array:
-    """The bounds next to those at which every part's cost would be proportional to its worker's speed."""
-    num_vertices, num_workers = len(sums) - 1, len(speeds)
-    total, all_speeds = _cost(sums, weights, num_vertices), speeds.sum()
-    bounds = np.zeros(num_workers + 1, dtype=np.int64)
-    bounds[num_workers] = num_vertices
-    speed = 0.0
-    for w in range(num_workers - 1):
-        speed += speeds[w]
-        wanted = total * (speed / all_speeds)
-        low, high = bounds[w], num_vertices
-        while low < high:
-            middle = (low + high) // 2
-            if _cost(sums, weights, middle) < wanted:
-                low = middle + 1
+    def least_limit(self, bounds: Sequence[int]) -> float:
+        """The least limit on the time of a part that can be met. ``bounds`` are those of any cut."""
+        workers = range(len(self.speeds))
+        least = self.cost(self.num_vertices) / sum(self.speeds) * (1 - _ROUNDING)
+        most = self.longest_time(bounds)
+        # For limits between least and most, the bounds of greedy parts are between these.
+        low, high = [0] * len(bounds), [self.num_vertices] * len(bounds)
+        while least < most:
+            limit = least + (most - least) / 2
+            if limit >= most:
+                # No number lies between the two.
+                limit = least
+            tried = [0]
+            for w in workers:
+                tried.append(self.furthest(w, limit, tried[w], max(tried[w], low[w + 1]), high[w + 1]))
+            if tried[-1] == self.num_vertices:
+                most, high = self.longest_time(tried), tried
             else:
-                high = middle
-        # Of the two vertices around the wanted cost, the nearer one.
-        if low > bounds[w] and _cost(sums, weights, low) - wanted > wanted - _cost(sums, weights, low - 1):
-            low -= 1
-        bounds[w + 1] = low
-    return bounds
+                least = min(most, *(self.time(w, tried[w], tried[w + 1] + 1) for w in workers))
+                low = tried
+        return most
 
+    def furthest(self, worker: int, limit: float, first: int, low: int, high: int) -> int:
+        """The greatest bound from ``low`` to ``high`` of a part from ``first`` on that meets the limit, as ``low`` does."""
+        return bisect_right(self.bounds, limit, low + 1, high + 1, key=lambda v: self.time(worker, first, v)) - 1
 
-@compiled()
-def _least_limit(sums: Array, weights: Array, speeds: Array, bounds: Array) -> float:
-    """The least limit on the time of a part that can be met. ``bounds`` are those of any cut."""
-    num_vertices, num_workers = len(sums) - 1, len(speeds)
-    least = _cost(sums, weights, num_vertices) / speeds.sum() * (1 - _ROUNDING)
-    most = _longest_time(sums, weights, speeds, bounds)
-    # For limits between least and most, the bounds of greedy parts are between these.
-    low, high = np.zeros(num_workers + 1, dtype=np.int64), np.full(num_workers + 1, num_vertices, dtype=np.int64)
-    tried = np.zeros(num_workers + 1, dtype=np.int64)
-    while least < most:
-        limit = least + (most - least) / 2
-        if limit >= most:
-            # No number lies between the two.
-            limit = least
-        for w in range(num_workers):
-            begin = max(tried[w], low[w + 1])
-            tried[w + 1] = _furthest(sums, weights, speeds[w], limit, tried[w], begin, high[w + 1])
-        if tried[num_workers] == num_vertices:
-            most = _longest_time(sums, weights, speeds, tried)
-            high[:] = tried
-        else:
-            least = most
-            for w in range(num_workers):
-                least = min(least, _time(sums, weights, speeds[w], tried[w], tried[w + 1] + 1))
-            low[:] = tried
-    return most
+    def earliest(self, worker: int, limit: float, stop: int) -> int:
+        """The least bound from which a part to ``stop`` meets the limit."""
+        return bisect_left(self.bounds, True, 0, stop, key=lambda v: self.time(worker, v, stop) <= limit)
 
-
-@compiled()
-def _longest_time(sums: Array, weights: Array, speeds: Array, bounds: Array) -> float:
-    longest = 0.0
-    for w in range(len(speeds)):
-        longest = max(longest, _time(sums, weights, speeds[w], bounds[w], bounds[w + 1]))
-    return longest
-
-
-@compiled()
-def _furthest(sums: Array, weights: Array, speed: float, limit: float, first: int, low: int, high: int) -> int:
-    """The greatest bound from ``low`` to ``high`` of a part from ``first`` on that meets the limit, as ``low`` does."""
-    before = _cost(sums, weights, first)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if (_cost(sums, weights, middle) - before) / speed <= limit:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-@compiled()
-def _near(sums: Array, weights: Array, speeds: Array, limit: float, wanted: Array) -> Array:
-    """Bounds that meet the limit, as near to the wanted ones as they can be, from the first to the last."""
-    num_vertices, num_workers = len(sums) - 1, len(speeds)
-    # The least bound from which the workers from w on reach the last vertex.
-    earliest = np.full(num_workers + 1, num_vertices, dtype=np.int64)
-    for w in range(num_workers - 1, 0, -1):
-        low, high = 0, earliest[w + 1]
-        while low < high:
-            middle = (low + high) // 2
-            if _time(sums, weights, speeds[w], middle, earliest[w + 1]) <= limit:
-                high = middle
-            else:
-                low = middle + 1
-        earliest[w] = low
-    bounds = np.zeros(num_workers + 1, dtype=np.int64)
-    bounds[num_workers] = num_vertices
-    for w in range(num_workers - 1):
-        last = _furthest(sums, weights, speeds[w], limit, bounds[w], bounds[w], num_vertices)
-        bounds[w + 1] = min(max(wanted[w + 1], earliest[w + 1], bounds[w]), last)
-    return bounds
+    def near(self, limit: float, wanted: Sequence[int]) -> list[int]:
+        """Bounds that meet the limit, as near to the wanted ones as they can be, from the first to the last."""
+        num_workers = len(self.speeds)
+        # The least bound from which the workers from w on reach the last vertex.
+        earliest = [self.num_vertices] * (num_workers + 1)
+        for w in range(num_workers - 1, 0, -1):
+            earliest[w] = self.earliest(w, limit, earliest[w + 1])
+        bounds = [0]
+        for w in range(num_workers - 1):
+            last = self.furthest(w, limit, bounds[w], bounds[w], self.num_vertices)
+            bounds.append(min(max(wanted[w + 1], earliest[w + 1], bounds[w]), last))
+        return [*bounds, self.num_vertices]

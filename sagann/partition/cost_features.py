@@ -27,12 +27,10 @@ from types import MappingProxyType
 import numpy as np
 from numba import prange
 
-from sagann.errors import InputError, require_choice
 from sagann.graph.counting_sort import ITEMS_PER_THREAD, Array
 from sagann.graph.threads import pytorch_threads
 from sagann.graph.topology import Topology
 from sagann.jit import compiled
-from sagann.ranges import require_integer
 
 FEATURES = ("vertices", "edges", "runs", "id accesses", "row accesses")
 "Names of the features of a part, in the order of :meth:`CostFeatures.of_part`."
@@ -63,14 +61,7 @@ class CostFeatures:
         return len(self.sums) - 1
 
     def column(self, row_bytes: int) -> int:
-        """The column of ``sums`` with the row accesses for rows of ``row_bytes``.
-
-        Raises:
-            InputError: row accesses were not counted for that width.
-        """
-        require_choice(
-            row_bytes, self.row_bytes, what="row accesses were not counted", where="CostFeatures, row_bytes"
-        )
+        """The column of ``sums`` with the row accesses for rows of ``row_bytes``, one of those that were counted."""
         return _NUM_COMMON + self.row_bytes.index(row_bytes)
 
     def of_part(self, first: int, stop: int, row_bytes: int) -> Array:
@@ -110,16 +101,13 @@ def count_cost_features(topology: Topology, row_bytes: Iterable[int], *, device:
         topology: in memory or mapped from files; on the processor.
         row_bytes: bytes of a source's row in each operation whose run time is predicted, repetitions allowed.
         device: type of device that computes, a key of :data:`ACCESS_BYTES`.
-    Raises:
-        InputError: the device is unknown, there is no width, or a width is no positive number of bytes.
     Example:
         >>> import torch
         >>> topology = Topology.from_coo(src=torch.tensor([3, 4, 6, 8]), dst=torch.zeros(4, dtype=torch.int64), num_src=9)
         >>> dict(zip(FEATURES, count_cost_features(topology, [128]).of_part(0, 9, 128).tolist()))
         {'vertices': 9.0, 'edges': 4.0, 'runs': 3.0, 'id accesses': 3.0, 'row accesses': 8.0}
     """
-    require_choice(device, ACCESS_BYTES, what="unknown type of device", where="count_cost_features")
-    widths = _checked_widths(row_bytes)
+    widths = tuple(sorted(set(row_bytes)))
     indptr, indices = topology.indptr.contiguous().numpy(), topology.indices.contiguous().numpy()
     sums = np.zeros((topology.num_dst + 1, _NUM_COMMON + len(widths)), dtype=np.int64)
     with pytorch_threads() as threads:
@@ -128,19 +116,6 @@ def count_cost_features(topology: Topology, row_bytes: Iterable[int], *, device:
         shift = ACCESS_BYTES[device].bit_length() - 1
         _sum_features(indptr, indices, bounds, np.array(widths, dtype=np.int64), shift, sums)
     return CostFeatures(sums=sums, row_bytes=widths)
-
-
-def _checked_widths(row_bytes: Iterable[int]) -> tuple[int, ...]:
-    widths = set(row_bytes)
-    for width in widths:
-        require_integer(width, "bytes", where="count_cost_features, row_bytes")
-    if not widths or min(widths) == 0:
-        raise InputError(
-            f"row accesses need the bytes of a row: {sorted(widths)}, at least one width, each of at least 1 "
-            "byte (in count_cost_features, row_bytes)",
-            hint="Pass the bytes of a source's row, for example 4 times the number of float32 features.",
-        )
-    return tuple(sorted(widths))
 
 
 def _task_bounds(indptr: Array, num_tasks: int) -> Array:

@@ -31,17 +31,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from math import isfinite, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from sagann.errors import InputError, require_choice
 from sagann.graph.counting_sort import Array
 from sagann.partition.cost_features import FEATURES, CostFeatures
 from sagann.partition.non_negative import non_negative_solution
-from sagann.partition.part_costs import PartCosts
 
 # Size of the penalty relative to the measurements: far below their noise, far above rounding errors.
 _PENALTY = 1e-4
@@ -69,21 +66,6 @@ class Measurement:
     "Features of the worker's part (:meth:`sagann.partition.CostFeatures.of_part`)."
     seconds: float
     "Seconds that the operation took, or usually takes (:class:`sagann.partition.RecentEpochs`). A positive number."
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that no measurement has."""
-        if self.worker < 0 or not (isfinite(self.seconds) and self.seconds > 0):
-            raise InputError(
-                f"no measurement of an operation: {self.seconds} seconds on worker {self.worker}, expected "
-                f"positive seconds and an index (in Measurement of {self.kind!r})",
-                hint="Leave out operations that did not run.",
-            )
-        if len(self.features) != _NUM_FEATURES or not all(isfinite(x) and x >= 0 for x in self.features):
-            raise InputError(
-                f"a part has other features: {list(self.features)}, expected {_NUM_FEATURES} numbers of at "
-                f"least 0 (in Measurement of {self.kind!r})",
-                hint="Pass what CostFeatures.of_part returns.",
-            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,15 +143,6 @@ class CostModel:
     kinds: Mapping[str, LearnedKind] = field(default_factory=dict)
     "What is known of each kind, by name. Callers must not modify it."
 
-    def __post_init__(self) -> None:
-        """Refuse a factor that is out of range."""
-        if not 0 < self.forgetting <= 1:
-            raise InputError(
-                f"factor of forgetting out of range: {self.forgetting}, expected more than 0 and at most 1 (in "
-                "CostModel.forgetting)",
-                hint="Pass 0.8, or 1 to forget nothing that is predicted well.",
-            )
-
     def updated(self, measurements: Iterable[Measurement]) -> CostModel:
         """The model after an epoch: older measurements count less, and weights and speeds fit all of them.
 
@@ -210,31 +183,32 @@ class CostModel:
             kind: name of a kind that was measured.
             features: features of the part.
             speed: speed of the worker.
-        Raises:
-            InputError: the kind was never measured.
         """
-        return float(self._known(kind).weights @ np.asarray(features, dtype=np.float64)) / speed
+        return float(self.kinds[kind].weights @ np.asarray(features, dtype=np.float64)) / speed
 
-    def part_costs(self, features: CostFeatures, operations: Mapping[str, int]) -> PartCosts:
-        """Costs of parts: seconds of an epoch's operations together, on a worker of speed 1.
+    def part_costs(self, features: CostFeatures, operations: Mapping[str, int]) -> Array:
+        """Cost of the vertices before each vertex: seconds of an epoch's operations together, on a worker of speed 1.
 
         Workers that wait for one another between two operations take longer than this sum says.
 
         Args:
             features: prefix sums of any graph.
             operations: kinds of the operations of an epoch, with the bytes of a source's row in each, 0 for work on vertices alone.
-        Raises:
-            InputError: a kind was never measured, or ``features`` lack a width.
+        Returns:
+            float64 [num_vertices + 1], which does not decrease.
         """
         weights = np.zeros(1 + features.sums.shape[1])
         for name, row_bytes in operations.items():
-            *common, row_access = self._known(name).weights
+            *common, row_access = self.kinds[name].weights
             if not row_bytes:
                 weights[0] += common[0]
                 continue
             weights[: len(common)] += common
             weights[1 + features.column(row_bytes)] += row_access
-        return PartCosts(sums=features.sums, weights=weights)
+        costs = weights[0] * np.arange(features.num_vertices + 1)
+        for column, weight in enumerate(weights[1:]):
+            costs += weight * features.sums[:, column]
+        return costs
 
     def seconds_of_parts(
         self, features: CostFeatures, operations: Mapping[str, int], bounds: Sequence[int]
@@ -245,11 +219,9 @@ class CostModel:
             features: prefix sums of any graph.
             operations: see :meth:`part_costs`.
             bounds: bounds of the workers' parts.
-        Raises:
-            InputError: a kind was never measured, or ``features`` lack a width.
         """
-        costs, speeds = self.part_costs(features, operations), self.speeds_of(len(bounds) - 1)
-        return tuple(costs.of_part(*part) / speed for part, speed in zip(pairwise(bounds), speeds, strict=True))
+        seconds = np.diff(self.part_costs(features, operations)[list(bounds)]) / self.speeds_of(len(bounds) - 1)
+        return tuple(seconds.tolist())
 
     @property
     def relative_error(self) -> float:
@@ -299,10 +271,6 @@ class CostModel:
                     self.predict(found.kind, found.features, speed=speed) - found.seconds
                 ) ** 2 / found.seconds
         return sqrt(squared / total) if total else 0.0
-
-    def _known(self, kind: str) -> LearnedKind:
-        require_choice(kind, self.kinds, what="kind of operation was never measured", where="CostModel")
-        return self.kinds[kind]
 
 
 def _fitted(kinds: Mapping[str, LearnedKind], speeds: Array) -> tuple[dict[str, Array], Array]:

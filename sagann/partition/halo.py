@@ -71,14 +71,6 @@ class Part:
         places = torch.searchsorted(self.halo, self.halo.new_tensor(self.bounds)).tolist()
         return tuple(slice(first, last) for first, last in pairwise(places))
 
-    def rows_to_send(self, wanted: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """For each worker, the own rows that it needs, numbered from 0.
-
-        Args:
-            wanted: for each worker, ids in the graph of the rows that it needs from this one, ascending, int64.
-        """
-        return tuple(ids - self.vertices.start for ids in wanted)
-
 
 def part_of(topology: Topology, bounds: Sequence[int], rank: int) -> Part:
     """The part of one worker, in O(num_vertices + edges of the part). Other workers' edges are not read.

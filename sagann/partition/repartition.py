@@ -29,12 +29,10 @@ from math import pi, sqrt
 
 import numpy as np
 
-from sagann.errors import InputError
 from sagann.graph.counting_sort import Array
 from sagann.partition.balance import balanced_bounds
 from sagann.partition.cost_features import CostFeatures
 from sagann.partition.cost_model import CostModel
-from sagann.partition.part_costs import PartCosts
 from sagann.partition.recent_epochs import RecentEpochs
 
 # A gain that noise alone predicts is seldom as large as so many of its errors.
@@ -61,23 +59,6 @@ class MoveCosts:
     "Seconds that any move takes, however little moves: parts are made anew, and the first epoch computes what earlier epochs had kept."
     least_gain: float = 0.02
     "Least share of an epoch's seconds that a move has to save, in [0, 1)."
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range."""
-        numbers = (self.vertex_bytes, self.edge_bytes, self.horizon_epochs, self.fixed_s)
-        if not all(number >= 0 for number in numbers) or not self.bytes_per_s > 0:
-            raise InputError(
-                f"costs of a move out of range: {self.vertex_bytes} bytes per vertex, {self.edge_bytes} per "
-                f"edge, {self.bytes_per_s} bytes per second, {self.horizon_epochs} epochs, {self.fixed_s} s; "
-                "the rate must be positive, and nothing negative (in MoveCosts)",
-                hint="Pass the bytes of a vertex and of an edge, the measured rate, and the number of epochs left.",
-            )
-        if not 0 <= self.least_gain < 1:
-            raise InputError(
-                f"least gain of a move out of range: {self.least_gain}, expected at least 0 and less than 1 "
-                "(in MoveCosts.least_gain)",
-                hint="Pass a share, for example 0.02.",
-            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,18 +119,15 @@ def decide_repartition(
         costs: what a move takes, and when it may pay.
         recent: seconds of the last epochs with ``bounds``, at least one.
         before: the decision to move to ``bounds``; None if workers began with them.
-    Raises:
-        InputError: a kind was never measured, or ``bounds`` do not go from 0 to the number of vertices without decreasing.
     """
-    _require_bounds(bounds, features.num_vertices)
-    learned = model.part_costs(features, operations)
+    costs_before = model.part_costs(features, operations)
     speeds = np.array(model.speeds_of(len(bounds) - 1))
-    balanced = balanced_bounds(learned, (speeds ** (1 + _GUMBEL * recent.spread)).tolist())
-    seconds = _seconds(learned, speeds, bounds)
+    balanced = balanced_bounds(costs_before, (speeds ** (1 + _GUMBEL * recent.spread)).tolist())
+    seconds = np.diff(costs_before[list(bounds)]) / speeds
     slowest = int(seconds.argmax())
     if before is not None and before.slowest != slowest:
         balanced = tuple((now + then) // 2 for now, then in zip(bounds, balanced, strict=True))
-    epoch_s, new_epoch_s = float(seconds.max()), float(_seconds(learned, speeds, balanced).max())
+    epoch_s, new_epoch_s = float(seconds.max()), float((np.diff(costs_before[list(balanced)]) / speeds).max())
     moved_bytes, most_bytes = _bytes_to_move(bounds, balanced, features, costs)
     # Of a worker without a part no seconds were measured.
     errors = recent.errors * (np.diff(bounds) > 0)
@@ -168,11 +146,6 @@ def decide_repartition(
         move_s=move_s,
         horizon_epochs=costs.horizon_epochs,
     )
-
-
-def _seconds(learned: PartCosts, speeds: Array, bounds: Sequence[int]) -> Array:
-    """Predicted seconds of each worker's part, float64 [workers]."""
-    return np.array([learned.of_part(*part) for part in pairwise(bounds)]) / speeds
 
 
 def _error_of_gain(errors: Array, speeds: Array, slowest: int) -> float:
@@ -199,13 +172,3 @@ def _bytes_to_move(
         sent, received = part_bytes(*old) - kept, part_bytes(*new) - kept
         total, most = total + sent, max(most, sent, received)
     return total, most
-
-
-def _require_bounds(bounds: Sequence[int], num_vertices: int) -> None:
-    ascend = all(first <= stop for first, stop in pairwise(bounds))
-    if len(bounds) < 2 or bounds[0] != 0 or bounds[-1] != num_vertices or not ascend:
-        raise InputError(
-            f"bounds of other parts: {list(bounds)}, expected ids that do not decrease, from 0 to "
-            f"{num_vertices} (in decide_repartition, bounds)",
-            hint="Pass the bounds by which the vertices of this graph were cut.",
-        )

@@ -13,15 +13,12 @@ from torch import Tensor
 
 from sagann.errors import require_choice
 from sagann.partition.balance import balanced_bounds
-from sagann.partition.part_costs import PartCosts
 
-RangePolicy = Literal["edges", "vertices"]
-"What ranges have about equally many of. edges: in-edges of their vertices, which the work of a layer goes by."
-RANGE_POLICIES: tuple[RangePolicy, ...] = get_args(RangePolicy)
+Balance = Literal["edges", "vertices", "cost"]
+"""What ranges have about equally many of. edges: in-edges of their vertices, which the work of a layer goes by. cost: ranges begin with equal
+edges; between epochs they move to equal seconds, as the cost model predicts them (:func:`sagann.partition.decide_repartition`)."""
+BALANCES: tuple[Balance, ...] = get_args(Balance)
 "Names of all policies."
-BALANCES = (*RANGE_POLICIES, "cost")
-"""What workers may be balanced by. cost: ranges begin with equal edges; between epochs they move to equal seconds, as the cost model
-predicts them (:func:`sagann.partition.decide_repartition`)."""
 
 
 def vertex_ranges(indptr: Tensor, num_ranges: int, by: str = "edges") -> tuple[int, ...]:
@@ -44,14 +41,8 @@ def vertex_ranges(indptr: Tensor, num_ranges: int, by: str = "edges") -> tuple[i
         >>> vertex_ranges(torch.tensor([0, 4, 5, 6, 8]), 2, by="vertices")
         (0, 2, 4)
     """
-    require_choice(by, RANGE_POLICIES, what="unknown policy of ranges", where="vertex_ranges")
+    require_choice(by, BALANCES, what="unknown balance", where="vertex_ranges")
     # Without edges all cuts are equally good.
     is_by_vertices = by == "vertices" or not int(indptr[-1])
-    costs = PartCosts.of_vertices(len(indptr) - 1) if is_by_vertices else PartCosts.of_edges(indptr)
+    costs = range(len(indptr)) if is_by_vertices else indptr.numpy()
     return balanced_bounds(costs, [1.0] * num_ranges)
-
-
-def first_ranges(indptr: Tensor, num_ranges: int, balance: str) -> tuple[int, ...]:
-    """The ranges that workers begin with (:func:`vertex_ranges`). ``balance`` is one of :data:`BALANCES`."""
-    require_choice(balance, BALANCES, what="unknown balance", where="balance")
-    return vertex_ranges(indptr, num_ranges, by="edges" if balance == "cost" else balance)

@@ -24,11 +24,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from sagann.compiler.program import EdgeWork, LayerProgram
 from sagann.compiler.vjp import BackwardPass
-from sagann.graph.edges_apart import EdgesApart, RowsUnderWay
-from sagann.graph.topology import Topology
+from sagann.graph.remote import Remote, RowsUnderWay
+from sagann.graph.topology import Topology, for_training_as_well
 from sagann.graph.widths import id_dtype
 from sagann.kernels.accumulators import Counts, Gathering
 from sagann.kernels.dialects import Dialect, run_pass
@@ -120,11 +121,16 @@ class _Call(NamedTuple):
         return read
 
     def _of_chunk(self, array: Tensor, edges: Topology) -> Tensor:
-        for name, data in self.topology.edge_data.items():
-            if array is data:
-                return edges.edge_data[name]
         assert edges.edge_ids is not None
-        return array.index_select(0, edges.edge_ids)
+        if array.is_inference() or not any(array is data for data in self.topology.edge_data.values()):
+            return array.index_select(0, edges.edge_ids)
+        kept = edges.derived("edge data of the part", WeakTensorKeyDictionary)
+        version, rows = kept.get(array, (-1, array))
+        if version != array._version:
+            with for_training_as_well():
+                rows = array.detach().index_select(0, edges.edge_ids)
+            kept[array] = array._version, rows
+        return rows
 
     def slots(self) -> Tensor | None:
         """For concat, where each edge's row goes; refuses a destination with too many."""
@@ -160,24 +166,24 @@ def gather_fused(
     arrays: list[Tensor],
     dialect: Dialect,
     *,
-    apart: EdgesApart | None = None,
+    remote: Remote | None = None,
     keeps: bool = False,
 ) -> Tensor:
     """Run the fused pass over one array for each input of ``edges.stage``: [num_dst, ...].
 
     Args:
-        apart: inner and outer edges, where :func:`can_gather_apart`; arrays of sources then have the rows of the worker's own vertices.
+        remote: other workers, where :func:`can_gather_apart`; arrays of sources then have the rows of the worker's own vertices.
         keeps: whether rows of constant features that have come are kept for later epochs.
     """
     assert edges.function is not None
     is_random = edges.function.random
     # Random numbers go by the edges' ids in the graph, also in a worker's part.
-    first_edge = topology.first_edge if is_random else 0
+    first_edge = topology.remote.first_edge if is_random and topology.remote is not None else 0
     chunks: tuple[_Chunk, ...] = (_Chunk(topology),)
-    if apart is not None:
+    if remote is not None:
         inputs = zip(edges.stage.inputs, edges.sides, arrays, strict=True)
-        coming = apart.begin({name: array for name, side, array in inputs if side == "src"}, keeps=keeps)
-        chunks = _Chunk(apart.inner), _Chunk(apart.outer, coming)
+        coming = remote.begin({name: array for name, side, array in inputs if side == "src"}, keeps=keeps)
+        chunks = _Chunk(remote.inner), _Chunk(remote.outer, coming)
     gather = ChunkedGather(
         gathering=edges.gathering,
         function=edges.function,

@@ -80,7 +80,8 @@ def edges_of(topology: Topology, rows: Mapping[str, Tensor], data: EdgeData, rea
 
 
 def _scatter_src(topology: Topology, rows: Tensor) -> Tensor:
-    return naive.scatter_src(topology, topology.complete(rows))
+    remote = topology.remote
+    return naive.scatter_src(topology, rows if remote is None else remote.complete({"": rows})[""])
 
 
 _default: Engine | None = None

@@ -231,7 +231,7 @@ class Balancer:
         widths = widths_to_count(self.operations)
         if widths <= self._counted:
             return
-        own, workers = self.part.topology.part, self.part.workers
+        own, workers = self.part.halo.part, self.part.workers
         topology = Topology(
             indptr=own.indptr.cpu(), indices=own.sources().cpu(), num_src=own.bounds[-1], validate=False
         )

@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from sagann.errors import InputError
 from sagann.graph import Graph, Topology
 from sagann.graph.rmat import rmat_edges
 from sagann.partition import ACCESS_BYTES, FEATURES, cost_features as module, count_cost_features
@@ -122,19 +121,3 @@ def test_mapped_arrays_are_read_in_place(tmp_path: Path, power_law: Topology) ->
     save_graph(Graph(topology=power_law), tmp_path / "graph")
     found = count_cost_features(open_graph(tmp_path / "graph").topology, [100])
     assert np.array_equal(found.sums, count_cost_features(power_law, [100]).sums)
-
-
-def test_what_cannot_be_counted_is_refused() -> None:
-    topology = odd_topologies()["skewed"]
-    with pytest.raises(InputError, match="unknown type of device: 'tpu', expected one of cpu, cuda"):
-        count_cost_features(topology, [4], device="tpu")
-    with pytest.raises(
-        InputError, match=r"need the bytes of a row: \[0, 4\], at least one width, each of at least 1"
-    ):
-        count_cost_features(topology, [4, 0])
-    with pytest.raises(InputError, match=r"need the bytes of a row: \[\], at least one width"):
-        count_cost_features(topology, [])
-    with pytest.raises(InputError, match="bytes is out of range: -4, expected an integer from 0"):
-        count_cost_features(topology, [-4])
-    with pytest.raises(InputError, match="row accesses were not counted: 8, expected one of 4, 100"):
-        count_cost_features(topology, [4, 100]).of_part(0, 1, 8)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sagann.errors import InputError
 from sagann.graph import Topology
 from sagann.graph.rmat import rmat_edges
 from sagann.partition import (
@@ -259,26 +257,3 @@ def test_one_disturbed_epoch_moves_nothing(power_law: CostFeatures) -> None:
     workers.train(1, slower=5.0)
     workers.train(20)
     assert workers.bounds == bounds
-
-
-@pytest.mark.parametrize("bounds", [(0,), (1, 8), (0, 7), (0, 5, 4, 8)])
-def test_bounds_of_other_parts_are_refused(path: CostFeatures, bounds: tuple[int, ...]) -> None:
-    with pytest.raises(
-        InputError, match=r"bounds of other parts: \[.*\], expected ids that do not decrease, from 0 to 8"
-    ):
-        decide_repartition(bounds, path, OPERATIONS, learned(path, (0, 4, 8), (1.0, 1.0)), MOVE, recent((1.0, 1.0)))
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"vertex_bytes": -1}, "costs of a move out of range: -1 bytes per vertex, 4 per edge"),
-        ({"bytes_per_s": 0.0}, "0.0 bytes per second"),
-        ({"horizon_epochs": -1}, "-1 epochs, 0.0 s; the rate must be positive"),
-        ({"fixed_s": -1.0}, "10 epochs, -1.0 s; the rate must be positive"),
-        ({"least_gain": 1.0}, "least gain of a move out of range: 1.0, expected at least 0 and less than 1"),
-    ],
-)
-def test_costs_of_no_move_are_refused(change: dict[str, Any], text: str) -> None:
-    with pytest.raises(InputError, match=text):
-        replace(MOVE, **change)

@@ -5,7 +5,7 @@ import torch
 
 from sagann.errors import InputError
 from sagann.graph import Topology
-from sagann.partition import BALANCES, first_ranges, vertex_ranges
+from sagann.partition import BALANCES, vertex_ranges
 from tests.graphs import odd_topologies, random_topology
 
 TOPOLOGIES = odd_topologies()
@@ -45,15 +45,10 @@ def test_without_edges_vertices_are_divided() -> None:
     assert vertex_ranges(torch.zeros(5, dtype=torch.int64), 2) == (0, 2, 4)
 
 
-def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(InputError, match="unknown policy of ranges: 'cost', expected one of edges, vertices"):
-        vertex_ranges(torch.zeros(5, dtype=torch.int64), 2, "cost")
-
-
 def test_workers_that_are_balanced_by_cost_begin_with_equal_edges() -> None:
     indptr = torch.tensor([0, 4, 5, 6, 8])
     assert BALANCES == ("edges", "vertices", "cost")
-    assert first_ranges(indptr, 2, "cost") == first_ranges(indptr, 2, "edges") == (0, 1, 4)
-    assert first_ranges(indptr, 2, "vertices") == (0, 2, 4)
+    assert vertex_ranges(indptr, 2, "cost") == vertex_ranges(indptr, 2, "edges") == (0, 1, 4)
+    assert vertex_ranges(indptr, 2, "vertices") == (0, 2, 4)
     with pytest.raises(InputError, match="unknown balance: 'time', expected one of edges, vertices, cost"):
-        first_ranges(indptr, 2, "time")
+        vertex_ranges(indptr, 2, "time")

@@ -180,6 +180,6 @@ GRAPH = GCN.prepare(labelled_graph(200, 900))
 
 def test_sources_ascend_by_their_ids_in_the_graph() -> None:
     for part, intervals in cut_all(GRAPH, (2, 3, 2)):
-        ids = [*range(part.vertices.start, part.vertices.stop), *part.topology.part.halo.tolist()]
+        ids = [*range(part.vertices.start, part.vertices.stop), *part.halo.part.halo.tolist()]
         in_order = [ids[at] for number in intervals.sources for at in range(*intervals.bounds[number : number + 2])]
         assert in_order == sorted(ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sagann.nn import ModelConfig, build_model
-from sagann.partition import first_ranges
+from sagann.partition import vertex_ranges
 from sagann.runtime.workers import Workers
 from sagann.storage import load_graph
 from sagann.train import Contract, Predictor
@@ -40,7 +40,7 @@ def test_the_first_worker_cuts_a_graph_for_all_workers() -> None:
 def test_a_predictor_of_workers_is_cut_by_it() -> None:
     graph, costs = labelled_graph(), learned()
     expected = costs.bounds(costs.count(graph.topology), 2)
-    assert expected != first_ranges(graph.topology.indptr, 2, "edges")
+    assert expected != vertex_ranges(graph.topology.indptr, 2, "edges")
 
     def work(workers: Workers) -> tuple[int, ...]:
         model = build_model(ModelConfig(model="sage", hidden=8), graph)

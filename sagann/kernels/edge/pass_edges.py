@@ -114,23 +114,25 @@ class PassEdges:
         # Without ids any order is right in which a destination's edges are side by side.
         places = others.argsort(stable=True).argsort() if self.edge_ids is None else self.edge_ids.long()
         counts = torch.bincount(others, minlength=self.num_others)
-        topology = self._topology(
+        # The destinations of a topology are its first sources.
+        missing = max(self.num_src, self.num_dst) - self.num_rows
+        indptr = torch.nn.functional.pad(self.indptr.long(), (0, missing), value=self.num_edges)
+        return self._topology(
             torch.nn.functional.pad(counts.cumsum(0), (1, 0)),
             _placed(sources, places),
             {name: _placed(data, places) for name, data in self.edge_data.items()},
+            Csr(indptr=indptr, indices=self.indices.int(), edge_ids=places),
         )
-        # The destinations of a topology are its first sources.
-        missing = topology.num_src - self.num_rows
-        indptr = torch.nn.functional.pad(self.indptr.long(), (0, missing), value=self.num_edges)
-        topology.set_csr(Csr(indptr=indptr, indices=self.indices.int(), edge_ids=places))
-        return topology
 
-    def _topology(self, indptr: Tensor, indices: Tensor, edge_data: Mapping[str, Tensor]) -> Topology:
+    def _topology(
+        self, indptr: Tensor, indices: Tensor, edge_data: Mapping[str, Tensor], csr: Csr | None = None
+    ) -> Topology:
         return Topology(
             indptr=indptr,
             indices=indices if indices.dtype == torch.int64 else indices.int(),
             num_src=max(self.num_src, self.num_dst),
             edge_data=edge_data,
+            csr=csr,
             validate=False,
         )
 

@@ -187,7 +187,7 @@ class CompiledEngine(Engine):
     ) -> LayerProgram:
         """The program, or the same with its maps by edge type last where that moves fewer bytes in this topology."""
         last = program.maps_last
-        if last is None or _has_feature_rows(x) or topology.is_part:
+        if last is None or _has_feature_rows(x) or topology.remote is not None:
             # Workers exchange the rows that the program reads, so all of them must take the same order.
             return program
         assert last.typed is not None
@@ -240,14 +240,14 @@ class CompiledEngine(Engine):
         edges, dialect = program.edges, self._dialect(topology)
         # A gather that is kept reads its rows once.
         keeps = not self.lean and not program.invariant
-        apart = topology.apart() if can_gather_apart(program) else None
-        if apart is None:
+        remote = topology.remote
+        if remote is not None and not can_gather_apart(program):
             read = {name: values[name] for name in program.source_rows}
-            values = {**values, **topology.complete_all(read, keeps=keeps)}
+            values, remote = {**values, **remote.complete(read, keeps=keeps)}, None
         topology, values = edges_of_pairs(program, topology, values, dialect)
         arrays = [values[name] for name in edges.stage.inputs]
         if edges.function is not None:
-            return gather_fused(edges, topology, arrays, dialect, apart=apart, keeps=keeps)
+            return gather_fused(edges, topology, arrays, dialect, remote=remote, keeps=keeps)
         if self.options.fuse and edges.gathering.is_reduced:
             return gather_tiled(edges, topology, arrays, tile_edges=self.tile_edges)
         # Every edge's row is in memory, and autograd goes through it.

@@ -101,12 +101,13 @@ class Invariants:
             # Training could not use it.
             return result
         # A worker that has kept a gather no longer exchanges the rows for it. So all workers keep it, or none, whatever the sizes of their parts are.
-        if self.budget_bytes is not None and not topology.agreed(self._has_room(result.nbytes)):
+        remote, has_room = topology.remote, self._has_room(result.nbytes)
+        if self.budget_bytes is not None and not (has_room if remote is None else remote.all(has_room)):
             return result
         with self._keeping:
             # Another thread may have kept the same result meanwhile.
             self._forget(key)
-            if topology.is_part or self._has_room(result.nbytes):
+            if remote is not None or self._has_room(result.nbytes):
                 forget = lambda _: self._forget(key)  # noqa: E731 - one callback for all owners.
                 owners = [weakref.ref(each, forget) for each in (owner, topology, *x.values())]
                 self._kept[key] = (result, versions, owners)

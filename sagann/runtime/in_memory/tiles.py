@@ -170,6 +170,7 @@ def _messages(call: _Call, tile: _Tile, rows: list[Tensor]) -> dict[str, Tensor]
     """The values of the messages of the tile's edges, by name."""
     inputs, forward = call.gather.function.inputs, call.edges.stage.module.forward
     # Parts of workers begin at edges of their own.
-    seed = call.seed + call.topology.first_edge + tile.edges.start
+    remote = call.topology.remote
+    seed = call.seed + (0 if remote is None else remote.first_edge) + tile.edges.start
     with seeded(seed, call.topology.device) if call.edges.random else nullcontext():
         return {each.name: value.to(each.dtype) for each, value in zip(inputs, forward(*rows), strict=True)}

@@ -29,7 +29,7 @@ from sagann import torchrun
 from sagann.config import MOST_WAIT_S, SETTINGS
 from sagann.errors import InputError, SagannError, WorkerError, first_line
 from sagann.graph.large_arrays import empty_array
-from sagann.partition import first_ranges
+from sagann.partition import vertex_ranges
 from sagann.runtime.workers.carriers import BesideCarrier, Carrier, HostCarrier, Parcel, connected_devices
 from sagann.runtime.workers.meeting import meet
 from sagann.runtime.workers.stopwatch import Stopwatch
@@ -82,7 +82,7 @@ class Workers:
 
     def bounds(self, indptr: Tensor) -> tuple[int, ...]:
         """Bounds of the ranges of vertices that the workers begin with."""
-        return first_ranges(indptr, self.size, self.balance)
+        return vertex_ranges(indptr, self.size, self.balance)
 
     def transfer(
         self,

@@ -14,7 +14,7 @@ from sagann.plan.steps import Block, Exchanged
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.streaming.part import Travel
 from sagann.runtime.workers.block_travel import BlockTravel
-from sagann.runtime.workers.part_topology import Halo
+from sagann.runtime.workers.halo import Halo
 
 
 class HaloBlocks:

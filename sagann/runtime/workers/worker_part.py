@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sagann.errors import InputError
-from sagann.graph import Graph
+from sagann.graph import Graph, Topology
 from sagann.graph.constant import declare_constant
 from sagann.graph.feature_store import Features, feature_store, read_slice
 from sagann.graph.large_arrays import empty_array
@@ -22,9 +22,9 @@ from sagann.graph.rows import csr_slice, is_sparse, mapped_rows
 from sagann.kernels.row_dropout import rows_of
 from sagann.partition import part_of
 from sagann.runtime.workers.group import Workers
+from sagann.runtime.workers.halo import Halo
 from sagann.runtime.workers.halo_blocks import HaloBlocks
 from sagann.runtime.workers.move import entries_before, moved_edges, moved_features
-from sagann.runtime.workers.part_topology import Halo, PartTopology
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -33,7 +33,9 @@ class WorkerPart:
 
     workers: Workers
     "All workers."
-    topology: PartTopology
+    halo: Halo
+    "The worker's vertices and edges, and the exchange of rows with the others."
+    topology: Topology
     "The in-edges of the worker's own vertices, with edge data as the whole graph has it."
     features: Tensor
     "Features of the worker's own vertices [num_own, F]: dense, or torch.sparse_csr."
@@ -51,25 +53,21 @@ class WorkerPart:
     @property
     def bounds(self) -> tuple[int, ...]:
         """Bounds of the ranges of vertices that the workers own."""
-        return self.topology.part.bounds
+        return self.halo.part.bounds
 
     @property
     def vertices(self) -> slice:
         """Ids in the graph of the worker's own vertices."""
-        return self.topology.part.vertices
+        return self.halo.part.vertices
 
-    def hops(self, k: int) -> list[PartTopology]:
+    def hops(self, k: int) -> list[Topology]:
         """The topologies that a model of k layers walks: k times the part's."""
         return [self.topology] * k
 
     @property
     def blocks(self) -> HaloBlocks:
         """The exchange of the halo where the part is streamed."""
-        return HaloBlocks(
-            self.topology.halo,
-            first_vertex=self.vertices.start,
-            first_value=self.first_value,
-        )
+        return HaloBlocks(self.halo, first_vertex=self.vertices.start, first_value=self.first_value)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -97,14 +95,15 @@ class WorkerPart:
         """
         began_s = time.perf_counter()
         before, workers = self.bounds, self.workers
-        part, data = moved_edges(self.topology.part, self.topology.edge_data, bounds, workers)
+        part, data = moved_edges(self.halo.part, self.topology.edge_data, bounds, workers)
         if self.opened_features is not None:
             features, first_value = _own_features(self.opened_features, part.vertices)
             features = _on(features, self.features.device)
         else:
             features = moved_features(self.features, before, bounds, workers)
             first_value = entries_before(features.values().numel(), workers) if is_sparse(features) else 0
-        self.topology = PartTopology(part, Halo(part, workers, timeout_s=None), data)
+        self.halo = Halo(part, workers, timeout_s=None)
+        self.topology = self.halo.topology(data)
         self.features, self.first_value = declare_constant(features), first_value
         self.made_s = time.perf_counter() - began_s
 
@@ -142,9 +141,11 @@ def worker_part(
     data = {name: _alone(rows[part.edges], id(rows) in kept, device) for name, rows in topology.edge_data.items()}
     is_opened = features is opened.features
     own, first_value = _own_features(features, part.vertices)
+    halo = Halo(part, workers)
     return WorkerPart(
         workers=workers,
-        topology=PartTopology(part, Halo(part, workers), data),
+        halo=halo,
+        topology=halo.topology(data),
         features=declare_constant(_alone(own, is_opened, device)),
         first_value=first_value,
         num_edges=graph.num_edges,

@@ -71,18 +71,19 @@ def numbers_of(case: Case, workers: Workers | None, device: torch.device) -> Num
         predictor, prepared = prepared_by(case, workers, device=device, dtype=torch.float32)
         found = trained(predictor, prepared)
         if (part := prepared.part) is not None:
-            require_place(part.topology, device)
+            require_place(part, device)
             size, num_vertices = part.workers.size, case.graph.num_vertices
             part.move((0, *(num_vertices * number // (size + 1) for number in range(2, size + 1)), num_vertices))
-            require_place(part.topology, device)
+            require_place(part, device)
             assert part.features.device == device
         found |= {f"moved {name}": each for name, each in trained(predictor, prepared).items()}
         found["embeddings"] = predictor.embed(prepared)
     return {name: each.cpu() for name, each in found.items()}
 
 
-def require_place(topology: Any, device: torch.device) -> None:
-    part, halo = topology.part, topology.halo
+def require_place(worker_part: Any, device: torch.device) -> None:
+    topology, halo = worker_part.topology, worker_part.halo
+    part = halo.part
     for each in (topology.indptr, topology.indices, part.indptr, part.indices, part.halo, *halo.sent):
         assert each.device == device
     assert all(each.device == device for each in topology.edge_data.values())

@@ -70,7 +70,7 @@ def sent_and_returned(part: WorkerPart, rows: Tensor, host: Host, *, count: int,
     halo = [Block("value", "h", interval) for interval in intervals.halo]
     exchanged(blocks, intervals, host, for_peers(intervals, "sent"), halo)
     received = [host.get(block)[""] for block in halo]
-    assert torch.equal(torch.cat([own, *received]), torch.cat([own, rows[part.topology.part.halo]]))
+    assert torch.equal(torch.cat([own, *received]), torch.cat([own, rows[part.halo.part.halo]]))
     grads = [block._replace(kind="grad") for block in halo]
     for block, value in zip(grads, received, strict=True):
         host.put(block, {"": 2 * value})
@@ -91,7 +91,7 @@ def test_rows_of_the_halo_come_and_their_gradients_go_back(name: str, size: int)
     def work(workers: Workers) -> tuple[Tensor, Tensor]:
         part = worker_part(Graph(topology=topology, features=rows), workers, opened=Graph(topology=topology))
         added = sent_and_returned(part, rows, RamHost(), count=workers.rank + 1, piece_bytes=5 * WIDTH * 8)
-        return added, part.topology.part.halo
+        return added, part.halo.part.halo
 
     found = in_threads(work, size)
     readers = torch.zeros(topology.num_src, dtype=torch.float64)
@@ -110,9 +110,9 @@ def test_the_size_of_pieces_changes_nothing(piece_bytes: int, tmp_path: Path) ->
         host, before = DiskHost(tmp_path), workers.sent_bytes
         added = sent_and_returned(part, rows, host, count=3, piece_bytes=piece_bytes)
         # Each row of a halo travels once, there and back, after a byte for the direction.
-        num_rows = len(part.topology.part.halo) + sum(map(len, part.topology.halo.sent))
+        num_rows = len(part.halo.part.halo) + sum(map(len, part.halo.sent))
         assert workers.sent_bytes - before == num_rows * WIDTH * 8 + 2
-        return added, len(part.topology.part.halo)
+        return added, len(part.halo.part.halo)
 
     found = in_threads(work, 2)
     assert all(num_halo > 0 for _, num_halo in found)
@@ -129,7 +129,7 @@ class Streamed:
         part = worker_part(Graph(topology=topology, features=self.rows), workers, opened=Graph(topology=topology))
         self.blocks = blocks_of(part, piece_bytes)
         self.part = cut(self.blocks, part, 4)
-        self.own, self.halo_rows = self.rows[part.vertices], self.rows[part.topology.part.halo]
+        self.own, self.halo_rows = self.rows[part.vertices], self.rows[part.halo.part.halo]
         self.host = RamHost()
         self.sends = for_peers(self.part, "sent")
         self.halo = [Block("value", "h", interval) for interval in self.part.halo]

@@ -35,7 +35,7 @@ def divisions(num_vertices: int) -> list[tuple[int, ...]]:
 def require_part(part: WorkerPart, graph: Graph, bounds: tuple[int, ...]) -> None:
     """Require what the whole graph has for these bounds."""
     topology, rank = graph.topology, part.workers.rank
-    expected, found = part_of(topology, bounds, rank), part.topology.part
+    expected, found = part_of(topology, bounds, rank), part.halo.part
     assert found.bounds == part.bounds == bounds
     assert found.edges == expected.edges
     for name in ("indptr", "indices", "halo"):
@@ -50,7 +50,7 @@ def require_part(part: WorkerPart, graph: Graph, bounds: tuple[int, ...]) -> Non
     assert torch.equal(own, rows[part.vertices])
     ids = torch.arange(topology.num_src, dtype=torch.float32)
     assert torch.equal(
-        part.topology.complete(ids[part.vertices]), torch.cat([ids[part.vertices], ids[expected.halo]])
+        part.halo.complete({"": ids[part.vertices]})[""], torch.cat([ids[part.vertices], ids[expected.halo]])
     )
 
 

@@ -15,7 +15,7 @@ from sagann.graph import Topology
 from sagann.runtime import gather
 from sagann.runtime.workers import Workers
 from tests.graphs import odd_topologies, random_topology
-from tests.runtime.workers.test_part_topology import part_topology
+from tests.runtime.workers.test_halo import part_topology
 from tests.runtime.workers.threads import Queues, ThreadedWorkers, in_threads
 from tests.tolerances import assert_close
 
@@ -93,10 +93,9 @@ def test_results_and_gradients_are_those_of_one_process(accumulator: str, name: 
 
     def work(workers: Workers) -> dict[str, Tensor]:
         part = part_topology(topology, workers)
-        assert part.apart() is not None
-        rows = part.part.vertices
+        rows = part.remote.part.vertices
         own = torch.ones(part.num_dst, *expected["out"].shape[1:], dtype=torch.float64)
-        return gradients(layer, part, x[rows], weight[part.part.edges], own)
+        return gradients(layer, part, x[rows], weight[part.remote.part.edges], own)
 
     found = in_threads(work, 4)
     for key in ("out", "x", "weight"):
@@ -161,7 +160,7 @@ def test_edges_inside_the_part_are_gathered_while_rows_travel(monkeypatch: pytes
 
     def work(workers: RecordedWorkers) -> list[str]:
         part = part_topology(topology, workers)
-        edges = part.apart()
+        edges = part.remote
         passes.update({id(edges.inner): (workers, "inner"), id(edges.outer): (workers, "outer")})
         workers.events.clear()
         layer(part, torch.ones(part.num_given, 4, requires_grad=True)).sum().backward()
@@ -182,7 +181,7 @@ def test_edge_data_that_change_are_read_anew() -> None:
 
     def work(workers: Workers) -> Tensor:
         part = part_topology(topology.with_edge_data(weight=topology.edge_data["weight"].clone()), workers)
-        rows = x[part.part.vertices]
+        rows = x[part.remote.part.vertices]
         layer(part, rows)
         part.edge_data["weight"].mul_(2)
         return layer(part, rows)
@@ -201,7 +200,7 @@ def test_of_equal_extrema_the_first_edge_in_the_graph_gets_the_gradient(accumula
     def work(workers: Workers) -> dict[str, Tensor]:
         part = part_topology(topology, workers)
         ones = torch.ones(part.num_dst, 4)
-        return gradients(layer, part, x[part.part.vertices], weight[part.part.edges], ones)
+        return gradients(layer, part, x[part.remote.part.vertices], weight[part.remote.part.edges], ones)
 
     found = in_threads(work, 2)
     for key in ("out", "x", "weight"):

@@ -12,7 +12,7 @@ from sagann.nn import GCN, SAGE, GatedGCN
 from sagann.partition import part_of
 from sagann.runtime.in_memory.engine import CompiledEngine
 from sagann.runtime.workers import Workers, worker_part
-from sagann.runtime.workers.part_topology import Halo, PartTopology
+from sagann.runtime.workers.halo import Halo
 from sagann.saga.engine import using_engine
 from tests.graphs import labelled_graph, odd_topologies, random_topology
 from tests.runtime.workers.threads import in_threads
@@ -21,10 +21,13 @@ from tests.tolerances import assert_close
 TOPOLOGIES = odd_topologies()
 
 
-def part_topology(topology: Topology, workers: Workers) -> PartTopology:
-    part = part_of(topology, workers.bounds(topology.indptr), workers.rank)
-    data = {name: rows[part.edges] for name, rows in topology.edge_data.items()}
-    return PartTopology(part, Halo(part, workers), data)
+def halo_of(topology: Topology, workers: Workers) -> Halo:
+    return Halo(part_of(topology, workers.bounds(topology.indptr), workers.rank), workers)
+
+
+def part_topology(topology: Topology, workers: Workers) -> Topology:
+    halo = halo_of(topology, workers)
+    return halo.topology({name: rows[halo.part.edges] for name, rows in topology.edge_data.items()})
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -37,9 +40,9 @@ def test_rows_of_the_halo_come_and_their_gradients_go_back_to_the_owners(name: s
     expected = torch.zeros_like(rows).index_add_(0, topology.indices.long(), factors.expand(-1, 3))
 
     def work(workers: Workers) -> Tensor:
-        part = part_of(topology, workers.bounds(topology.indptr), workers.rank)
-        own = rows[part.vertices].clone().requires_grad_()
-        completed = part_topology(topology, workers).complete(own)
+        halo = halo_of(topology, workers)
+        part, own = halo.part, rows[halo.part.vertices].clone().requires_grad_()
+        completed = halo.complete({"": own})[""]
         assert torch.equal(completed, torch.cat([rows[part.vertices], rows[part.halo]]))
         (completed[part.indices.long()] * factors[part.edges]).sum().backward()
         return own.grad
@@ -118,7 +121,8 @@ def test_a_second_derivative_is_refused() -> None:
     def work(workers: Workers) -> None:
         part = part_topology(topology, workers)
         own = torch.ones(part.num_given, 1, requires_grad=True)
-        (grad,) = torch.autograd.grad((part.complete(own) ** 2).sum(), own, create_graph=True)
+        completed = part.remote.complete({"": own})[""]
+        (grad,) = torch.autograd.grad((completed**2).sum(), own, create_graph=True)
         with pytest.raises(InputError, match="a gradient of a gradient was asked for"):
             grad.sum().backward()
 

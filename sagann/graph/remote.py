@@ -1,7 +1,7 @@
-"""EdgesApart: the edges of a worker's part, apart by whether the rows of their sources are given or come from other workers.
+"""Remote: the other workers that own sources of a part of a graph, as engines see them.
 
-The protocols by which an engine gathers the one while the rows for the other travel. A worker's part implements them
-(:mod:`sagann.runtime.workers.part_topology`).
+The topology of a part has its own vertices as destinations and first sources, and behind these the halo, whose rows other workers send. The
+protocols are implemented by :mod:`sagann.runtime.workers.halo`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RowsUnderWay(Protocol):
     def give_back(self, grad: Tensor) -> Callable[[Tensor], None]:
         """Begin to send the gradient of rows that have come to those who own them.
 
-        The result, called with the gradient of the given rows, waits for what other workers send back, and adds it in place, in the
+        The result, called with the gradient of the own rows, waits for what other workers send back, and adds it in place, in the
         order of the ranks.
         """
 
@@ -32,16 +32,20 @@ class RowsUnderWay(Protocol):
         """Say that all gradients have been given back."""
 
 
-class EdgesApart(Protocol):
-    """The edges of a topology in two, both to the same destinations."""
+class Remote(Protocol):
+    """Other workers that own sources of a part. All workers call its methods at the same times."""
+
+    @property
+    def first_edge(self) -> int:
+        """Id in the graph of the part's first edge: random numbers of edges go by the ids in the graph."""
 
     @property
     def inner(self) -> Topology:
-        """The edges whose sources are the rows that a layer is called with, in the same order, with ids in the whole topology."""
+        """The edges whose sources are own vertices, in the same order, without edge data, with ids in the whole part."""
 
     @property
     def outer(self) -> Topology:
-        """The other edges, with sources numbered from 0, in the same order, with ids in the whole topology.
+        """The other edges, with sources numbered from 0, in the same order, without edge data, with ids in the whole part.
 
         A topology has at least as many sources as destinations, so there may be more sources than rows that come. No edge has
         one of those.
@@ -52,3 +56,9 @@ class EdgesApart(Protocol):
 
         With ``keeps``, what has come for constant features is kept for later epochs.
         """
+
+    def complete(self, rows: Mapping[str, Tensor], *, keeps: bool = False) -> Mapping[str, Tensor]:
+        """The rows of all sources [num_src, ...], from those of own vertices; differentiable once. ``keeps`` is that of :meth:`begin`."""
+
+    def all(self, holds: bool) -> bool:
+        """Whether something holds at all workers."""
