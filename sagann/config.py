@@ -295,7 +295,7 @@ class TrainConfig:
         if self.device == "cpu":
             refuse(self, ["sample_on"], "device is 'cpu'")
         if self.devices is not None:
-            refuse(self, ["hot", "memory", "sample_on"], "devices is set", "leave devices out")
+            refuse(self, ["memory", "sample_on"], "devices is set", "leave devices out")
             if self.device not in ("auto", "cpu"):
                 raise options_of(TrainConfig)["device"].refused(self.device, "'auto' or 'cpu' where devices is set")
         elif self.sample is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 
-import torch
+import numpy as np
 
 from sagann.cli.options import Shared
 from sagann.cli.prepare import require_vertices, training_graph
@@ -14,15 +16,22 @@ from sagann.cli.run_settings import new_engine, read_text
 from sagann.config import RunConfig
 from sagann.errors import InputError
 from sagann.graph import Graph
+from sagann.hybrid.assignment import HOST
 from sagann.hybrid.devices import Devices
+from sagann.hybrid.forecast import (
+    ACCELERATOR,
+    BatchCounts,
+    Job,
+    Prediction,
+    Widths,
+    accelerator_names,
+    best_split,
+    with_accelerators,
+)
 from sagann.machines import NAMES, published_machine
-from sagann.plan.hybrid.assignment import HOST
-from sagann.plan.hybrid.degrees import DegreeLaw, measured_law
-from sagann.plan.hybrid.iterations import AnyJob, Job
-from sagann.plan.hybrid.predict import ACCELERATOR, accelerator_names, best_split, machine_here, with_accelerators
-from sagann.plan.hybrid.work import Widths
 from sagann.plan.machine import Machine
 from sagann.report.hybrid_plan_text import hybrid_plan_text
+from sagann.report.terminal import Terminal
 from sagann.runtime.processor import num_cores, processor_name
 from sagann.saga.engine import using_engine
 from sagann.sampling import NeighborSampler
@@ -31,123 +40,70 @@ from sagann.train import Trainer
 MODELS = {"gcn": False, "sage": True}
 "Models that the performance model knows, and whether their layers put a vertex's own row beside its aggregate."
 _UNCOUNTED, _BATCHES = 2, 5
-"Mini-batches that are sampled for the rate of sampling: the first ones compile and are not counted."
+"Mini-batches that are sampled of each size; the first ones compile and are not counted."
+_SIZES = 4
+"Sizes of mini-batches that are sampled: that of an iteration, and a half of each one for the next."
 
 
 def show_hybrid(settings: RunConfig, shared: Shared, *, machine_file: Path | None) -> None:
     """Print what is predicted for the best split of seeds and threads: of this machine by a rehearsal, of another one by the equations."""
-    terminal, devices = shared.terminal(), settings.train.devices
-    assert devices is not None
-    fanouts = _checked(settings, by_equations=machine_file is not None)
-    if machine_file is not None and settings.train.link_rate is not None:
+    terminal, train = shared.terminal(), settings.train
+    assert train.devices is not None
+    _require_fitting(settings, by_equations=machine_file is not None)
+    if machine_file is not None and train.link_rate is not None:
         raise InputError(
             "a machine that is described states the rates of its links: --link-rate, with --machine (in sagann "
             "plan)",
             hint="State bytes_per_s of the links in the file, or leave --machine out for this machine.",
         )
-    described = described_here(devices) if machine_file is None else described_in(machine_file, devices)
-    graph = training_graph(settings.data, task=settings.train.task, seed=settings.train.seed, say=terminal.say)
+    if machine_file is None:
+        devices = Devices.parse(train.devices, where="--devices")
+        name, num_others = described_here(devices), len(devices.names)
+    else:
+        uses_host, num_others = trainers_in(train.devices)
+        machine = machine_in(machine_file)
+        name = machine.name
+    graph = training_graph(settings.data, task=train.task, seed=train.seed, say=terminal.say)
     require_vertices(graph, "--devices")
-    total = min(settings.train.seeds_per_batch, int(graph.splits["train"].sum()))
-    if total <= len(described.names):
+    total = min(train.seeds_per_batch, int(graph.splits["train"].sum()))
+    if total <= num_others:
         raise InputError(
-            f"fewer seeds than trainers: {total} seeds an iteration, {len(described.names)} accelerators (in "
-            "--batch-size)",
+            f"fewer seeds than trainers: {total} seeds an iteration, {num_others} accelerators (in --batch-size)",
             hint="Raise it, or name fewer accelerators in --devices.",
         )
-    job: AnyJob
     if machine_file is None:
         terminal.say("Sampling, loading and training a few mini-batches with every trainer ...")
         shared.load_compiler()
-        trainer = Trainer(settings.model, graph, settings.train, validate=False)
+        trainer = Trainer(settings.model, graph, train, validate=False)
         with using_engine(new_engine(settings)):
-            job = trainer.rehearse_trainers()
+            found, more = trainer.foretell_trainers()
     else:
-        terminal.say("Sampling a few mini-batches ...")
-        job = _job(settings, graph, fanouts)
-    found, more = (
-        best_split(machine, job, total=total, accelerators=names, uses_host=described.uses_host)
-        if machine is not None and total > len(names)
-        else None
-        for machine, names in ((described.machine, described.names), (described.more, described.more_names))
-    )
-    assert found is not None
-    terminal.show(hybrid_plan_text(found, machine=described.machine.name, more=more))
+        job_on = _job_on(settings, graph, total, terminal)
+
+        def best(count: int) -> Prediction:
+            job = job_on(with_accelerators(machine, count))
+            return best_split(job, total=total, accelerators=accelerator_names(count), uses_host=uses_host)
+
+        found, more = best(num_others), best(num_others + 1) if total > num_others + 1 else None
+    terminal.show(hybrid_plan_text(found, machine=name, more=more))
 
 
-def _job(settings: RunConfig, graph: Graph, fanouts: tuple[int, ...]) -> Job:
-    """What the equations ask of a run."""
-    return Job(
-        law=law_of(graph),
-        num_train=int(graph.splits["train"].sum()),
-        widths=Widths(
-            features=(
-                graph.num_features,
-                *[settings.model.hidden] * (settings.model.layers - 1),
-                graph.num_outputs,
-            ),
-            concatenates=MODELS[settings.model.model],
-        ),
-        fanouts=fanouts,
-        sampled_edges_per_s=sampled_edges_per_s(graph, fanouts, settings.train.seeds_per_batch),
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Described:
-    """A machine and its trainers."""
-
-    machine: Machine
-    "The machine with the accelerators that are asked for."
-    names: tuple[str, ...]
-    "Names of these accelerators."
-    more: Machine | None
-    "The machine with one more accelerator; None where no core is left for it."
-    more_names: tuple[str, ...]
-    "Names of the accelerators, with one more."
-    uses_host: bool
-    "Whether the processor trains, too."
-
-
-def described_in(file: Path, devices: str) -> Described:
-    """The machine of a file, or a published one by its name, with accelerators that are all as its first one."""
-    uses_host, count = trainers_in(devices)
+def machine_in(file: Path) -> Machine:
+    """The machine of a file, or a published one by its name. It must have an accelerator, which all others are like."""
     if str(file) in NAMES and not file.exists():
-        machine = published_machine(str(file))
-    else:
-        machine = Machine.from_toml(read_text(file, what="machine file"), where=str(file))
-    now, more = (with_accelerators(machine, each) for each in (count, count + 1))
-    return Described(
-        machine=now,
-        names=accelerator_names(count),
-        more=more,
-        more_names=accelerator_names(count + 1),
-        uses_host=uses_host,
-    )
+        return published_machine(str(file))
+    machine = Machine.from_toml(read_text(file, what="machine file"), where=str(file))
+    return with_accelerators(machine, 1)
 
 
-def described_here(devices: str) -> Described:
-    """This machine, whose trainers are rehearsed. One more accelerator process takes its cores from the processor's tasks.
-
-    Args:
-        devices: who trains, as for ``sagann train``.
-    """
-    trainers = Devices.parse(devices, where="--devices")
-    trainers.cores()
-    own, cores = trainers.threads(), trainers.accelerator_cores
-    names, more_names = trainers.names, (*trainers.cuda, *accelerator_names(len(cores) + 1))
-    left = own - cores[-1] if cores else 0
-    said = ", ".join(
-        f"{count} for {name}" for name, count in zip(accelerator_names(len(cores)), cores, strict=True)
+def described_here(devices: Devices) -> str:
+    """This machine, in words, with the cores of each accelerator."""
+    devices.cores()
+    cores = devices.accelerator_cores
+    said = "".join(
+        f", {count} for {name}" for name, count in zip(accelerator_names(len(cores)), cores, strict=True)
     )
-    name = f"this one, {processor_name()}, rehearsed; {own} of {num_cores()} cores for the processor's tasks{said and ', '}{said}"
-    return Described(
-        machine=machine_here(name, own, names),
-        names=names,
-        more=machine_here(name, left, more_names) if left > 0 else None,
-        more_names=more_names,
-        uses_host=trainers.uses_host,
-    )
+    return f"this one, {processor_name()}, rehearsed; {devices.threads()} of {num_cores()} cores for the processor's tasks{said}"
 
 
 def trainers_in(devices: str) -> tuple[bool, int]:
@@ -166,30 +122,58 @@ def trainers_in(devices: str) -> tuple[bool, int]:
     return HOST in names, count
 
 
-def law_of(graph: Graph) -> DegreeLaw:
-    """The degrees of a graph."""
-    topology = graph.topology
-    in_degrees = torch.diff(torch.as_tensor(topology.indptr)).long()
-    out_degrees = torch.bincount(torch.as_tensor(topology.indices).long(), minlength=topology.num_src)
-    return measured_law(in_degrees.numpy(), out_degrees.numpy())
+def _job_on(settings: RunConfig, graph: Graph, total: int, terminal: Terminal) -> Callable[[Machine], Job]:
+    """What the equations ask of a run, but for the machine."""
+    terminal.say("Sampling a few mini-batches ...")
+    assert settings.train.sample is not None
+    counts, edges_per_s = sampled_counts(graph, settings.train.sample, total)
+    hidden = [settings.model.hidden] * (settings.model.layers - 1)
+    return partial(
+        Job,
+        counts=counts,
+        num_train=int(graph.splits["train"].sum()),
+        widths=Widths(
+            features=(graph.num_features, *hidden, graph.num_outputs), concatenates=MODELS[settings.model.model]
+        ),
+        sampled_edges_per_s=edges_per_s,
+    )
 
 
-def sampled_edges_per_s(graph: Graph, fanouts: tuple[int, ...], batch_size: int) -> float:
-    """Edges that a thread of this machine samples per second."""
-    sampler = NeighborSampler(graph.topology, fanouts)
-    seeds = graph.splits["train"].nonzero().flatten()
-    num_edges, started = 0, time.perf_counter()
-    for number in range(_UNCOUNTED + _BATCHES):
-        if number == _UNCOUNTED:
-            num_edges, started = 0, time.perf_counter()
-        first = number * batch_size % len(seeds)
-        sampled = sampler.sample(seeds[first : first + batch_size], batch=number)
-        num_edges += sum(block.num_edges for block in sampled.blocks)
-    return max(num_edges, 1) / (time.perf_counter() - started)
+def sampled_counts(
+    graph: Graph, fanouts: tuple[int, ...], total: int
+) -> tuple[Callable[[int], BatchCounts], float]:
+    """Vertices and edges of mini-batches of at most ``total`` seeds, and the edges that a thread of this machine samples per second.
+
+    Some sizes are sampled; between them, counts are on a straight line.
+    """
+    sampler, seeds = NeighborSampler(graph.topology, fanouts), graph.splits["train"].nonzero().flatten()
+    sizes, rows = [0], [[0.0] * (2 * len(fanouts) + 1)]
+    num_edges, sampled_s = 0, 0.0
+    for size in sorted({max(1, total >> halvings) for halvings in range(_SIZES)}):
+        found = []
+        for number in range(_UNCOUNTED + _BATCHES):
+            started_s = time.perf_counter()
+            sampled = sampler.sample(seeds.roll(-number * size)[:size], batch=number)
+            if number >= _UNCOUNTED:
+                sampled_s += time.perf_counter() - started_s
+                num_edges += sampled.num_edges
+                blocks = sampled.blocks
+                found.append(
+                    [blocks[0].num_src, *(each.num_dst for each in blocks), *(each.num_edges for each in blocks)]
+                )
+        sizes.append(size)
+        rows.append([fmean(column) for column in zip(*found, strict=True)])
+    columns = np.array(rows).T
+
+    def counts(num_seeds: int) -> BatchCounts:
+        at = [float(np.interp(num_seeds, sizes, column)) for column in columns]
+        return BatchCounts(vertices=tuple(at[: len(fanouts) + 1]), edges=tuple(at[len(fanouts) + 1 :]))
+
+    return counts, max(num_edges, 1) / sampled_s
 
 
-def _checked(settings: RunConfig, *, by_equations: bool) -> tuple[int, ...]:
-    """The fanouts, if they fit the run, and the equations know it where they are asked."""
+def _require_fitting(settings: RunConfig, *, by_equations: bool) -> None:
+    """Refuse fanouts that do not fit the layers, and a model that the equations do not know where they are asked."""
     fanouts = settings.train.sample
     if fanouts is None or len(fanouts) != settings.model.layers:
         raise InputError(
@@ -203,4 +187,3 @@ def _checked(settings: RunConfig, *, by_equations: bool) -> tuple[int, ...]:
             f"'{settings.model.encoder}' (in --model)",
             hint=f"Name {' or '.join(MODELS)} without an encoder, or leave --machine out to rehearse any model here.",
         )
-    return fanouts

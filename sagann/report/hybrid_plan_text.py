@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sagann.byte_size import format_bytes
-from sagann.plan.hybrid.assignment import HOST
-from sagann.plan.hybrid.predict import Prediction
+from sagann.hybrid.assignment import HOST
+from sagann.hybrid.forecast import Prediction
 
 
 def hybrid_plan_text(prediction: Prediction, *, machine: str, more: Prediction | None) -> str:
@@ -33,13 +33,13 @@ def hybrid_plan_text(prediction: Prediction, *, machine: str, more: Prediction |
         f"Memory: at most {format_bytes(prediction.peak_bytes)} of mini-batches and gradients in one place.",
         f"Expected: {_told(prediction.iteration_s)} an iteration, {prediction.epoch_s:.3g} s an epoch, "
         f"{prediction.edges_per_s / 1e6:.3g} million edges a second, without evaluation; nothing was trained.",
-        f"Of that, each alone: {', '.join(stages)}. The bottleneck is {prediction.bottleneck}.",
+        f"Of that, each alone: {', '.join(stages)}. The bottleneck is {times.bottleneck}.",
     ]
     if more is not None:
         times_as_fast = prediction.iteration_s / more.iteration_s
         lines.append(
             f"Expected with one more accelerator: {_told(more.iteration_s)} an iteration, {times_as_fast:.2f} times as fast; the bottleneck is then "
-            f"{more.bottleneck}."
+            f"{more.times.bottleneck}."
         )
     return "\n".join(lines)
 

@@ -24,6 +24,7 @@ from sagann.kernels.seeds import seeded
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.processor import num_cores
 from sagann.saga.layer import count_hops
+from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
@@ -183,6 +184,23 @@ def test_every_task_and_sparse_features(graph: Graph, devices: str) -> None:
     source = HybridEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12, devices=devices))
     losses, _ = epoch_of(with_parcels(source, predictor), parameters)
     assert losses == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("cache", ["static", "look-ahead"])
+def test_features_come_from_tiers(cache: str, tmp_path: Path) -> None:
+    save_graph(community_graph(), tmp_path / "graph")
+    graph = load_graph(tmp_path / "graph")
+    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
+    prepared = predictor.prepare(graph)
+    config = TrainConfig(sample=(4, 3), batch_size=12, devices="host,accelerator,cuda", hot="40%", cache=cache)
+    expected = [
+        step.loss().item()
+        for step in SampledEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12)).steps(2)
+    ]
+    source = with_parcels(HybridEpochs(predictor, prepared, config), predictor)
+    assert [step.loss().item() for step in source.steps(2)] == pytest.approx(expected, rel=1e-5)
+    assert source.traffic is not None
+    assert min(source.traffic.hot.rows, source.traffic.cold.rows) > 0
 
 
 def test_an_epoch_goes_on_in_the_middle() -> None:
@@ -358,7 +376,6 @@ def test_trainers_without_seeds_are_named_at_the_end() -> None:
         ({"sample": (4, 3), "devices": DEVICES, "sharing": "fair"}, "one of joint, hyscale, static"),
         ({"sample": (4, 3), "devices": DEVICES, "link_rate": 0}, "a finite number above 0"),
         ({"sample": (4, 3), "devices": DEVICES, "device": "cuda"}, "'auto' or 'cpu' where devices is set"),
-        ({"sample": (4, 3), "devices": DEVICES, "hot": "10%"}, "hot.*None where devices is set"),
         ({"sample": (4, 3), "devices": DEVICES, "memory": "1GiB"}, "memory.*None where devices is set"),
     ],
 )
