@@ -48,7 +48,7 @@ GOOD: dict[str, st.SearchStrategy[Any]] = {
     "batches_ahead": st.integers(0, 3),
     "hot": st.sampled_from(["none", "0%", "20%", "1MiB"]),
     "score": st.sampled_from(["degree", "rpr", "wrpr", "vip"]),
-    "cache": st.sampled_from(["static", "s3-fifo", "look-ahead"]),
+    "cache": st.sampled_from(["static", "look-ahead"]),
     "monitor": st.sampled_from(["none", "val/loss", "val/accuracy", "train/loss", "val/roc_auc"]),
     "patience": st.sampled_from(["none", 1, 5]),
     "weights": st.sampled_from(["none", "best", "last"]),

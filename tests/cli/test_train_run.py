@@ -124,7 +124,7 @@ def test_a_run_with_a_hot_tier_by_options_and_by_file(invoke: Invoke, blocks: Pa
     again = ("train", "--config", tmp_path / "hot" / "config.toml", "--epochs", "2", "--out", tmp_path / "again")
     assert invoke(*again).code == 0
     # Another hot tier is no other run.
-    resumed = ("train", "--resume", "--cache", "s3-fifo", "--hot", "1MiB", "--epochs", "3")
+    resumed = ("train", "--resume", "--cache", "static", "--hot", "1MiB", "--epochs", "3")
     assert invoke(*resumed, "--out", tmp_path / "again").code == 0
     weights = {(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "hot", "again")}
     assert len(weights) == 1

@@ -311,7 +311,7 @@ def test_seeds_may_be_a_list_or_an_array_and_fanouts_numbers_of_numpy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cache", "threads", "ahead"), [("static", 1, 3), ("s3-fifo", 3, 6), ("look-ahead", 1, 0), ("look-ahead", 3, 6)]
+    ("cache", "threads", "ahead"), [("static", 1, 3), ("look-ahead", 1, 0), ("look-ahead", 3, 6)]
 )
 def test_two_loops_over_one_tiered_store_have_their_own_rows(cache: str, threads: int, ahead: int) -> None:
     graph = labelled_graph()
@@ -368,12 +368,12 @@ def test_rows_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_looking_ahead_reads_fewer_cold_rows() -> None:
     graph = labelled_graph()
     cold = {}
-    for cache in ("s3-fifo", "look-ahead"):
+    for cache in ("static", "look-ahead"):
         store = TieredFeatures(graph.features, hot=0.3, cache=cache)
         for epoch in range(4):
             list(of(replace(graph, features=store), ahead=5).batches(epoch))
         cold[cache] = store.traffic().cold.rows
-    assert cold["look-ahead"] < cold["s3-fifo"]
+    assert cold["look-ahead"] < cold["static"]
 
 
 def test_a_data_loader_is_told_to_be_left_out() -> None:

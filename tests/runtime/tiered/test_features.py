@@ -227,7 +227,7 @@ def test_a_file_that_is_cut_ends_the_read_with_its_name(tmp_path: Path) -> None:
     features = bits(torch.float32, (16,))
     for where in (dataset_array, plain_file):
         mapped = where(tmp_path, features)
-        store = TieredFeatures(mapped, hot=0.1, cache="s3-fifo", hottest=torch.arange(100))
+        store = TieredFeatures(mapped, hot=0.1, cache="look-ahead", hottest=torch.arange(100))
         path = next(path for path in tmp_path.iterdir() if path.stat().st_size)
         os.truncate(path, path.stat().st_size - 1)
         with pytest.raises(
@@ -324,9 +324,7 @@ def test_a_graph_takes_the_store_as_features() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "cache", ["look-ahead", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("s3-fifo", "static"))]
-)
+@pytest.mark.parametrize("cache", ["look-ahead", pytest.param("static", marks=pytest.mark.thorough)])
 def test_four_times_the_memory_limit_is_read_through_a_tenth(
     tmp_path: Path, cache: str, limited: Callable[[int], Sequence[str]]
 ) -> None:
