@@ -25,7 +25,7 @@ from sagann.hybrid.trace import Trace
 from sagann.hybrid.trainer import Share, Trainer
 from sagann.kernels.seeds import NUM_SEEDS
 from sagann.runtime.loading import MiniBatch, MiniBatches, Pipeline
-from sagann.runtime.loading.stages import Size, Stage
+from sagann.runtime.loading.pipeline import Size, Stage
 from sagann.sampling.arguments import TRAINERS
 from sagann.sampling.sampled import Sampled
 
@@ -117,7 +117,7 @@ class SharedBatches:
 
     def iterations(self, epoch: int, *, first: int = 0) -> Pipeline[Iteration]:
         """The iterations of an epoch from a given one on."""
-        seeds, manager = self._minibatches.seeds_of(epoch), self._manager
+        seeds, manager = self._minibatches.items_of(epoch), self._manager
         for trainer in self._trainers.values():
             trainer.begin()
 

@@ -21,7 +21,7 @@ from sagann.graph import Graph
 from sagann.graph.feature_store import Features
 from sagann.kernels.memory import POOL
 from sagann.runtime.loading import MiniBatch, MiniBatches, Pipeline, StageCounters
-from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
+from sagann.runtime.loading.batches import AHEAD, useful_ahead
 from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.runtime.tiered.hot_size import HotSize

@@ -25,7 +25,7 @@ from sagann.graph.feature_store import Features
 from sagann.hybrid.assignment import HOST, Threads, split_evenly
 from sagann.hybrid.balance import balanced
 from sagann.hybrid.forecast import Prediction, accelerator_names
-from sagann.runtime.loading.stages import StageCounters
+from sagann.runtime.loading.pipeline import StageCounters
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.storage.mapped import mapped_rows
@@ -166,7 +166,7 @@ def forecast_of(source: SampledEpochs, rounds: list[Round]) -> SampledForecast:
     """The forecast of an epoch from rounds of its batches, and from what the tiers of a store gave to the last of them."""
     batches = source.minibatches
     num_batches, num_seeds = len(batches), len(batches.seeds)
-    stages = batches.stages(1).stages
+    stages, _ = batches.stages(1)
     counters = [each.counters for each in rounds]
     busy = {
         stage.name: median(

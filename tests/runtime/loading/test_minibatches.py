@@ -15,7 +15,7 @@ import sagann
 from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.runtime.loading import MiniBatches
-from sagann.runtime.loading.minibatches import useful_ahead
+from sagann.runtime.loading.batches import useful_ahead
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.sampling import NeighborSampler, seed_batches
 from sagann.storage import load_graph, save_graph
@@ -71,13 +71,13 @@ def test_threads_and_batches_ahead_change_nothing(threads: int, ahead: int) -> N
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, 0), (3, 4)])
 def test_few_cores_make_batches_in_the_step(cores: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sagann.runtime.loading.minibatches.num_cores", lambda: cores)
+    monkeypatch.setattr("sagann.runtime.loading.batches.num_cores", lambda: cores)
     assert of(ahead=None).ahead == expected
     assert of(ahead=1).ahead == 1
 
 
 def test_what_waits_is_made_ahead_on_few_cores_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("sagann.runtime.loading.minibatches.num_cores", lambda: 2)
+    monkeypatch.setattr("sagann.runtime.loading.batches.num_cores", lambda: 2)
     graph = labelled_graph()
     assert useful_ahead(graph, torch.device("cuda")) == 4
     assert useful_ahead(replace(graph, features=None), torch.device("cpu")) == 0
