@@ -81,7 +81,7 @@ def show_hybrid(settings: RunConfig, shared: Shared, *, machine_file: Path | Non
         job_on = _job_on(settings, graph, total, terminal)
 
         def best(count: int) -> Prediction:
-            job = job_on(with_accelerators(machine, count))
+            job = job_on(machine=with_accelerators(machine, count))
             return best_split(job, total=total, accelerators=accelerator_names(count), uses_host=uses_host)
 
         found, more = best(num_others), best(num_others + 1) if total > num_others + 1 else None
@@ -122,7 +122,7 @@ def trainers_in(devices: str) -> tuple[bool, int]:
     return HOST in names, count
 
 
-def _job_on(settings: RunConfig, graph: Graph, total: int, terminal: Terminal) -> Callable[[Machine], Job]:
+def _job_on(settings: RunConfig, graph: Graph, total: int, terminal: Terminal) -> Callable[..., Job]:
     """What the equations ask of a run, but for the machine."""
     terminal.say("Sampling a few mini-batches ...")
     assert settings.train.sample is not None

@@ -217,9 +217,15 @@ def prediction_of(source: HybridEpochs, rounds: list[Round]) -> Prediction:
         for each in settled
     )
     loaded_bytes = max(each.counters[1].most_bytes for each in rounds)
+    work = manager.work
+    copied_s = {
+        name: seconds / rounds[-1].num_batches
+        for name, seconds in zip(work.names, work.transfer_s, strict=True)
+        if seconds
+    }
     return Prediction(
         assignment=manager.assignment,
-        times=manager.rates.times(manager.assignment),
+        times=replace(manager.rates.times(manager.assignment), transfer=copied_s),
         iteration_s=iteration_s,
         epoch_s=_epoch_s(source, settled),
         num_iterations=num_batches,

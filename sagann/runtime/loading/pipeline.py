@@ -20,7 +20,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
@@ -32,6 +31,7 @@ from sagann.runtime.loading.serial_thread import work_serially
 
 R = TypeVar("R")
 
+_ENDING_S = 10.0
 MOST_WAIT_S = 600.0
 "Seconds after which an item that is not ready is an error, by default."
 
@@ -110,6 +110,7 @@ class _Line:
         "Guards everything above."
 
     def start(self, num_items: int) -> None:
+        _OPEN.add(self)
         for _ in range(min(self.stage.threads, num_items)):
             thread = threading.Thread(target=self.run, name=f"sagann-{self.stage.name}", daemon=True)
             thread.start()
@@ -244,7 +245,6 @@ class Pipeline(Generic[R]):
         # Freed on whatever thread, which may be one of the pipeline's: it must not wait.
         weakref.finalize(self, _signal, self._lines).atexit = False
         if ahead:
-            _OPEN.add(self)
             try:
                 for line in self._lines:
                     line.start(len(numbers))
@@ -293,12 +293,9 @@ class Pipeline(Generic[R]):
         Raises:
             StalledError: a thread does not end in time.
         """
-        self._close(self._most_wait_s)
-
-    def _close(self, most_wait_s: float) -> None:
         self._is_closed = True
         _signal(self._lines)
-        deadline_s = time.monotonic() + (0.0 if self._is_stalled else most_wait_s)
+        deadline_s = time.monotonic() + (0.0 if self._is_stalled else self._most_wait_s)
         for line in self._lines:
             for thread in line.threads:
                 if thread is not threading.current_thread():
@@ -311,7 +308,7 @@ class Pipeline(Generic[R]):
             _, position, line = min(late, key=lambda each: each[0])
             raise StalledError(
                 f"a thread does not end: it has worked on {self._name_of(position)} for more than "
-                f"{most_wait_s:.0f} s (in stage '{line.stage.name}')",
+                f"{self._most_wait_s:.0f} s (in stage '{line.stage.name}')",
                 hint="See whether the disk or the network that the data lie on answers.",
             )
 
@@ -376,12 +373,13 @@ def _signal(lines: Sequence[_Line]) -> None:
         line.signal()
 
 
-_OPEN: weakref.WeakSet[Pipeline[Any]] = weakref.WeakSet()
+_OPEN: weakref.WeakSet[_Line] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_open() -> None:
     """Threads that still run PyTorch while the interpreter ends may crash the process."""
-    for pipeline in list(_OPEN):
-        with suppress(StalledError):
-            pipeline._close(10.0)
+    lines, deadline_s = list(_OPEN), time.monotonic() + _ENDING_S
+    _signal(lines)
+    for thread in (thread for line in lines for thread in line.threads):
+        thread.join(max(0.0, deadline_s - time.monotonic()))
