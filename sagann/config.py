@@ -61,7 +61,7 @@ _LOSSES, _OPTIMIZERS, _SCHEDULERS = (
 _ENDS = Values(
     ("best", "last").__contains__, "'best' or 'last' (weights of classes are class_weights)", "best|last"
 )
-_SCORES, _CACHES = one_of("degree", "rpr", "wrpr", "vip"), one_of("static", "s3-fifo", "look-ahead")
+_SCORES, _CACHES = one_of("degree", "rpr", "wrpr", "vip"), one_of("static", "look-ahead")
 _TRAINERS = Metavar("auto|host:N,cuda:N,accelerator:N,...")
 _TASKS = Metavar("[graph-]classification|multi-label|regression, or link-prediction")
 _SET_SAMPLE = "set sample (--sample 25,10)"
@@ -259,8 +259,8 @@ class TrainConfig:
     """Score by which vertices are hot: 'degree', 'rpr' (reverse PageRank), 'wrpr' (the same from the training vertices) or 'vip' (the
     probability that a mini-batch reads the vertex). It does not change the numbers."""
     cache: Annotated[str, ADVANCED, _BATCHES, _CACHES, FREE, _SAMPLED, _TIERED] = "look-ahead"
-    """What the hot tier keeps: 'static' (the rows of the highest score), 's3-fifo' (rows that were read several times lately) or
-    'look-ahead' (rows that the next batches_ahead mini-batches read). It does not change the numbers."""
+    """What the hot tier keeps: 'static' (the rows of the highest score) or 'look-ahead' (rows that the next batches_ahead mini-batches read). It does
+    not change the numbers."""
     memory: Annotated[str | None, _RESOURCES, _SIZES] = None
     """Memory budget of an epoch's tensors of vertices and edges, as '2GiB'. The model is streamed by intervals within the budget, with the numbers
     of a dense run. With sample, evaluations are streamed within half of the budget; the hot tier and the mini-batches that are made ahead stay
@@ -296,7 +296,7 @@ class TrainConfig:
         if self.device == "cpu":
             refuse(self, ["sample_on"], "device is 'cpu'")
         if self.devices is not None:
-            refuse(self, ["hot", "memory", "sample_on"], "devices is set", "leave devices out")
+            refuse(self, ["memory", "sample_on"], "devices is set", "leave devices out")
             if self.device not in ("auto", "cpu"):
                 raise options_of(TrainConfig)["device"].refused(self.device, "'auto' or 'cpu' where devices is set")
         elif self.sample is not None:

@@ -16,10 +16,10 @@ from sagann.config import SETTINGS
 from sagann.constructor_options import check_options, require_options
 from sagann.did_you_mean import closest, did_you_mean
 from sagann.errors import InputError
+from sagann.hybrid.policies import POLICIES
 from sagann.nn import MODELS, ModelConfig
 from sagann.nn.link_model import DECODERS
 from sagann.partition import BALANCES
-from sagann.plan.hybrid.policies import POLICIES
 from sagann.storage import ImportOptions
 from sagann.tiering import CACHES, SCORES
 from sagann.train import TrainConfig

@@ -27,7 +27,7 @@ def main() -> None:
     options = _options()
     torch.set_num_threads(1)
     windows = [f"look-ahead, {window} batches" for window in options.windows]
-    columns = ["graph", "batches", "no tiering, MiB", "static", "s3-fifo", *windows, "optimum", "fewest"]
+    columns = ["graph", "batches", "no tiering, MiB", "static", *windows, "optimum", "fewest"]
     print(f"`python -m bench.cold_bytes {' '.join(sys.argv[1:])}`.\n")
     print(f"{options.hot:.0%} of the rows are hot; {options.epochs} epochs; fanouts {options.fanouts}.")
     print(
@@ -56,11 +56,11 @@ def row_of(case: Case, options: argparse.Namespace) -> list[str]:
         return count
 
     num_rows = sum(map(len, batches))
-    others = [cold_rows("static", 1), cold_rows("s3-fifo", 1)]
+    static = cold_rows("static", 1)
     ahead = [cold_rows("look-ahead", window) for window in options.windows]
     optimum = cold_rows("look-ahead", len(batches))
-    shares = [f"{1 - count / num_rows:.1%} less" for count in (*others, *ahead, optimum)]
-    fewest = "look-ahead" if max(ahead) <= min(others) else "**not look-ahead**"
+    shares = [f"{1 - count / num_rows:.1%} less" for count in (static, *ahead, optimum)]
+    fewest = "look-ahead" if max(ahead) <= static else "**not look-ahead**"
     return [case.name, str(len(batches)), f"{num_rows * ROW_BYTES / 2**20:,.1f}", *shares, fewest]
 
 

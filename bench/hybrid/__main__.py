@@ -3,9 +3,7 @@
 ``python -m bench.hybrid > bench/results/hybrid.md`` trains GraphSAGE by the processor on one core and by an accelerator in a process of its own on another
 core, which has a part of that core's time. For every quota, and for every rate of the link with a whole core, policies begin with
 equal shares. After ``--settle`` iterations, iterations are measured in turns with the best static split, which was found by search; all of that
-``--rounds`` times, the policies by turns. The next table
-is about the forecast that ``sagann plan --devices`` makes from a rehearsal: its seconds and its bottleneck, beside those of a run with the same split.
-The last table halves the accelerator's quota in the middle of an epoch.
+``--rounds`` times, the policies by turns. The last table halves the accelerator's quota in the middle of an epoch.
 """
 
 from __future__ import annotations
@@ -16,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from bench.held_back import held_back
-from bench.hybrid.forecasts import foretold
 from bench.hybrid.trainers import DEVICES, Bench, Run, bench_of, named
 from bench.result_tables import table_line
 from bench.timing import median_ratio
-from sagann.plan.hybrid.assignment import HOST
+from sagann.hybrid.assignment import HOST
 
 GRID = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 REFINED = (0.05, 0.025)
@@ -146,7 +143,7 @@ def _ranged(values: Sequence[float], form: str) -> str:
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
-CASES = {"policies": balanced, "forecast": foretold, "slowed": slowed}
+CASES = {"policies": balanced, "slowed": slowed}
 "What makes the lines of each table."
 
 
@@ -164,7 +161,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rates", type=float, nargs="+", default=[1.0, 4.0, 16.0], help="of the link, in GB/s")
     parser.add_argument("--settle", type=int, default=30, help="iterations in which a policy settles")
     parser.add_argument("--measured", type=int, default=36, help="iterations that are measured")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of the policies, and of rehearsals and runs")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of the policies")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="tables, all by default")
     parser.add_argument("--searched", type=int, default=10, help="iterations for each split that is tried")
     return parser.parse_args(arguments)

@@ -22,7 +22,7 @@ from bench.device.place import where
 from bench.power_law import power_law
 from bench.result_tables import table_line
 from sagann.graph import Graph
-from sagann.hybrid.manager import Work
+from sagann.hybrid.work import TrainerWork
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.places import device_named
 from sagann.train import TrainConfig
@@ -101,7 +101,8 @@ class _Run:
         self._source = source_of(predictor, prepared)
         self._optimizer = torch.optim.Adam(predictor.model.parameters(), lr=1e-3)
         self._turns: list[float] = []
-        self._work = Work()
+        self._work = TrainerWork.none(("host",))
+        self._iterations = 1
 
     def __enter__(self) -> _Run:
         self._source.open()
@@ -126,7 +127,7 @@ class _Run:
         self._wait()
         self._turns.append((time.perf_counter() - since_s) / count)
         if isinstance(self._source, HybridEpochs):
-            self._work = self._source.manager.work
+            self._work, self._iterations = self._source.manager.work, count
 
     def row(self) -> list[str]:
         """The columns of the table; what trainers did is that of the last turn."""
@@ -136,15 +137,18 @@ class _Run:
         if not isinstance(self._source, HybridEpochs):
             return [*row, "", "", "", "", ""]
         work, threads = self._work, self._source.manager.assignment.threads
-        each = 1e3 / max(1, work.iterations)
-        others = [name for name in work.seeds if name != "host"]
-        part = sum(work.seeds[name] for name in others) / max(1, sum(work.seeds.values()))
-        trained = [sum(work.train_s.get(name, 0.0) for name in names) for names in (["host"], others)]
+        each = 1e3 / self._iterations
+        is_host = [name == "host" for name in work.names]
+        part = sum(share for share, host in zip(work.shares, is_host, strict=True) if not host)
+        trained = [
+            sum(seconds for seconds, host in zip(work.train_s, is_host, strict=True) if host is wanted)
+            for wanted in (True, False)
+        ]
         return [
             *row,
             f"{part:.1%}",
             f"{work.sample_s * each:.1f}, {work.load_s * each:.1f}",
-            f"{sum(work.transfer_s.values()) * each:.1f}",
+            f"{sum(work.transfer_s) * each:.1f}",
             ", ".join(f"{seconds * each:.1f}" for seconds in trained),
             f"{threads.sample}, {threads.load}, {threads.train}",
         ]

@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from bench.held_back import held_back
 from bench.power_law import power_law
+from sagann.hybrid.assignment import HOST, Assignment
 from sagann.hybrid.host_cores import on_cores
 from sagann.hybrid.process_trainer import ProcessTrainer
 from sagann.nn import ModelConfig, build_model
-from sagann.plan.hybrid.assignment import HOST, Assignment
 from sagann.runtime.processor import processor_name
 from sagann.train import TrainConfig
 from sagann.train.contract import Contract
@@ -31,8 +31,6 @@ from sagann.train.sampled_epochs import SampledEpochs
 
 ACCELERATOR = "accelerator0"
 DEVICES = "host:1,accelerator:1"
-
-Source = TypeVar("Source", bound=HybridEpochs)
 
 
 def bench_of(options: argparse.Namespace, title: str, module: str) -> Bench:
@@ -81,7 +79,7 @@ class Bench:
     @contextmanager
     def running(self, devices: str, policy: str, quota: float, rate: float) -> Iterator[Run]:
         """Trainers that run, after what is compiled and imported."""
-        with self.source(HybridEpochs, devices, policy, 1.0, rate) as source, ExitStack() as stack:
+        with self.source(devices, policy, rate) as source, ExitStack() as stack:
             run = Run(source, self.times)
             stack.callback(run.close)
             run(5)
@@ -90,15 +88,13 @@ class Bench:
             yield run
 
     @contextmanager
-    def source(self, kind: type[Source], devices: str, policy: str, quota: float, rate: float) -> Iterator[Source]:
+    def source(self, devices: str, policy: str, rate: float) -> Iterator[HybridEpochs]:
         """Trainers that have started, the accelerator on its core."""
         config = replace(self._config, devices=devices, sharing=policy, link_rate=rate * 1e9)
-        source = kind(self._predictor, self._prepared, config)
+        source = HybridEpochs(self._predictor, self._prepared, config)
         with ExitStack() as stack:
             stack.callback(source.close)
             source.open()
-            if quota < 1:
-                stack.enter_context(held_back(pid_of(source), quota))
             yield source
 
     def times(self, source: EpochSource, count: int, first: Iterator[Any] | None = None) -> list[float]:
@@ -125,8 +121,8 @@ class Run:
 
     def __call__(self, count: int) -> list[float]:
         found = self._times(self.source, count, self.steps)
-        self.moves += self.source.manager.num_moves
-        self.source.manager.num_moves = 0
+        self.moves += self.source.manager.work.num_moves
+        self.source.manager.begin()
         return found
 
     def fix(self, part: float) -> None:

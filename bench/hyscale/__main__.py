@@ -13,15 +13,21 @@ from dataclasses import fields, replace
 from itertools import permutations
 
 from bench.epochs.report import geometric_mean
-from bench.hyscale.cases import CASES, DATASETS, FIGURE_11, SEEDS, Case
+from bench.hyscale.batches import expected_counts
+from bench.hyscale.cases import ALL, CASES, DATASETS, FIGURE_11, SEEDS, Case
 from bench.hyscale.contest import contest_lines
 from bench.result_tables import table_line
+from sagann.hybrid.assignment import HOST, Assignment, split_evenly
+from sagann.hybrid.forecast import (
+    AS_PRINTED,
+    Job,
+    Prediction,
+    Refinements,
+    accelerator_names,
+    best_split,
+    with_accelerators,
+)
 from sagann.machines import published_machine
-from sagann.plan.hybrid.assignment import HOST, Assignment, split_evenly
-from sagann.plan.hybrid.batches import expected_counts
-from sagann.plan.hybrid.iterations import Job, stage_times
-from sagann.plan.hybrid.predict import Prediction, accelerator_names, best_split, predict, with_accelerators
-from sagann.plan.hybrid.work import AS_PRINTED, Refinements
 from sagann.plan.machine import Machine
 
 MACHINE = "epyc-7763-u250"
@@ -52,8 +58,6 @@ BATCH_COLUMNS = (
 EFFECT_COLUMNS = ("equations", "seconds, times", "within 25%", "within 40%")
 STEP_COLUMNS = ("dataset", "model", "offload s", "hybrid", "+ management", "+ two stages")
 STEPS = ("hybrid", "management", "two stages")
-PRINTED = replace(AS_PRINTED, deduplicates=True)
-"The equations as printed, with as many vertices as a mini-batch has."
 SCALE_COLUMNS = ("dataset", "model", *(f"{count}" for count in COUNTS), "stopped at 16 by")
 
 
@@ -72,9 +76,11 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def epoch_of(machine: Machine, case: Case, refinements: Refinements | None = None) -> Prediction:
+def epoch_of(
+    machine: Machine, case: Case, refinements: Refinements = ALL, *, deduplicated: bool = True
+) -> Prediction:
     """An epoch of HyScale-GNN: hybrid, with two stages of prefetch, and the split that management finds."""
-    return _best(machine, case.job(refinements=refinements), NUM_ACCELERATORS)
+    return _best(case.job(machine, refinements, deduplicated=deduplicated), NUM_ACCELERATORS)
 
 
 def error_of(prediction: Prediction, case: Case) -> float:
@@ -105,7 +111,7 @@ def _epochs(machine: Machine) -> Iterator[str]:
                 f"{prediction.epoch_s:.2f}",
                 f"{error_of(prediction, case):+.0%}",
                 f"{share:.0%}",
-                prediction.bottleneck,
+                prediction.times.bottleneck,
             ]
         )
 
@@ -133,58 +139,53 @@ def _effects(machine: Machine) -> Iterator[str]:
     yield "## What the equations leave out\n"
     yield "Each refinement is left out alone; seconds are over those with all of them, in the geometric mean of the ten epochs.\n"
     yield from _table(EFFECT_COLUMNS, 1)
-    whole = Refinements()
-    variants = {"all refinements": whole}
-    variants |= {f"without {each.name}": replace(whole, **{each.name: False}) for each in fields(Refinements)}
-    variants["as printed"] = AS_PRINTED
+    variants = {"all refinements": (ALL, True), "without deduplication": (ALL, False)}
+    variants |= {f"without {each.name}": (replace(ALL, **{each.name: False}), True) for each in fields(Refinements)}
+    variants["as printed"] = (AS_PRINTED, False)
     base = [epoch_of(machine, case).epoch_s for case in CASES]
-    for name, refinements in variants.items():
-        found = [epoch_of(machine, case, refinements) for case in CASES]
+    for name, (refinements, deduplicated) in variants.items():
+        found = [epoch_of(machine, case, refinements, deduplicated=deduplicated) for case in CASES]
         errors = [abs(error_of(each, case)) for each, case in zip(found, CASES, strict=True)]
         times = geometric_mean([each.epoch_s / seconds for each, seconds in zip(found, base, strict=True)])
         within = [str(sum(error <= limit for error in errors)) for limit in (CLOSE, FAR)]
         yield table_line([name, f"{times:.2f}", *within])
 
 
-def steps_of(machine: Machine, case: Case, refinements: Refinements | None = None) -> Mapping[str, float]:
+def steps_of(machine: Machine, case: Case, refinements: Refinements = ALL) -> Mapping[str, float]:
     """Seconds of an epoch of figure 11's designs, from the baseline on.
 
     The baseline trains on accelerators alone, with one stage of prefetch. Static hybrid training has the split that the equations as
     printed ask for. Management is taken to find the best split, which is searched.
     """
-    total = SEEDS * NUM_ACCELERATORS
-    one, two = (case.job(refinements=refinements, prefetch=each) for each in ("one stage", "two stages"))
-    names = accelerator_names(NUM_ACCELERATORS)
-    alone = best_split(machine, two, total=total, accelerators=names, uses_host=False).assignment
-    printed = case.job(refinements=PRINTED)
-    static = best_split(machine, printed, total=total, accelerators=names).assignment
+    total, names = SEEDS * NUM_ACCELERATORS, accelerator_names(NUM_ACCELERATORS)
+    job = case.job(machine, refinements)
+    alone = best_split(job, total=total, accelerators=names, uses_host=False).assignment
+    static = best_split(case.job(machine, AS_PRINTED), total=total, accelerators=names).assignment
     # A search that begins with few seeds on the processor finds splits where it should hardly train.
     few = _with_host(alone, SEEDS // 16)
     managed, prefetched = (
-        min(
-            (searched(machine, job, each) for each in (static, few)),
-            key=lambda split, job=job: pace_s(machine, job, split),
-        )
-        for job in (one, two)
+        min((searched(job, each, stages) for each in (static, few)), key=lambda split: pace_s(job, split, stages))
+        for stages in (1, 2)
     )
     splits = {
-        "offload": (one, searched(machine, one, alone)),
-        "hybrid": (one, static),
-        "management": (one, managed),
-        "two stages": (two, prefetched),
+        "offload": (searched(job, alone, 1), 1),
+        "hybrid": (static, 1),
+        "management": (managed, 1),
+        "two stages": (prefetched, 2),
     }
-    return {name: predict(machine, job, split).epoch_s for name, (job, split) in splits.items()}
+    num_iterations = -(-job.num_train // total)
+    return {name: num_iterations * pace_s(job, split, stages) for name, (split, stages) in splits.items()}
 
 
-def pace_s(machine: Machine, job: Job, assignment: Assignment) -> float:
+def pace_s(job: Job, assignment: Assignment, stages: int) -> float:
     """Seconds of the slowest stage; with one stage of prefetch, loading and copying are one."""
-    times = stage_times(machine, job, assignment)
-    if job.prefetch == "one stage":
-        return max(times.slowest, times.load + max(times.transfer.values()))
-    return times.slowest
+    times = job.times(assignment)
+    fetched_s = times.load + max(times.transfer.values()) if stages == 1 else 0.0
+    trained_s = max(times.train.values()) + job.synchronise_s(list(job.counts_of(assignment)))
+    return max(times.slowest, trained_s, fetched_s)
 
 
-def searched(machine: Machine, job: Job, start: Assignment) -> Assignment:
+def searched(job: Job, start: Assignment, stages: int) -> Assignment:
     """The split at which no move of seeds or of threads is faster, from a given one; accelerators share their seeds equally.
 
     A processor without seeds gets none.
@@ -198,10 +199,10 @@ def searched(machine: Machine, job: Job, start: Assignment) -> Assignment:
             for giver, taker in permutations(("sample", "load", "train"), 2):
                 yield replace(split, threads=split.threads.moved(max(1, step // 8), giver=giver, taker=taker))
 
-    best, best_s = start, pace_s(machine, job, start)
+    best, best_s = start, pace_s(job, start, stages)
     while True:
-        found = min(moved(best), key=lambda each: pace_s(machine, job, each))
-        found_s = pace_s(machine, job, found)
+        found = min(moved(best), key=lambda each: pace_s(job, each, stages))
+        found_s = pace_s(job, found, stages)
         if found_s >= best_s * (1 - 1e-6):
             return best
         best, best_s = found, found_s
@@ -219,7 +220,7 @@ def _steps(machine: Machine) -> Iterator[str]:
         "Times as fast as offloading. The paper states up to 1.13 for hybrid training, 1.33 with management, 1.79 with two stages. Static "
         "training has the split of the equations as printed; management is taken to find the best split, which is searched.\n"
     )
-    printed = [(case, steps_of(machine, case, PRINTED)) for case in FIGURE_11]
+    printed = [(case, steps_of(machine, case, AS_PRINTED)) for case in FIGURE_11]
     for named, each in (("Here", found), ("By the equations as printed, with vertices that count once,", printed)):
         most = {name: max(steps["offload"] / steps[name] for _, steps in each) for name in STEPS}
         yield f"- {named} up to {', '.join(f'{most[name]:.2f} ({name})' for name in STEPS)}."
@@ -235,13 +236,13 @@ def _scale(machine: Machine) -> Iterator[str]:
     yield f"Times as fast as one accelerator with the processor; {SEEDS} seeds for each accelerator.\n"
     yield from _table(SCALE_COLUMNS, 2)
     for case in FIGURE_11:
-        found = [_best(with_accelerators(machine, count), case.job(), count) for count in COUNTS]
+        found = [_best(case.job(with_accelerators(machine, count)), count) for count in COUNTS]
         speeds = [f"{found[0].epoch_s / each.epoch_s:.2f}" for each in found]
-        yield table_line([case.dataset, case.model, *speeds, found[-1].bottleneck])
+        yield table_line([case.dataset, case.model, *speeds, found[-1].times.bottleneck])
 
 
-def _best(machine: Machine, job: Job, count: int) -> Prediction:
-    return best_split(machine, job, total=SEEDS * count, accelerators=accelerator_names(count))
+def _best(job: Job, count: int) -> Prediction:
+    return best_split(job, total=SEEDS * count, accelerators=accelerator_names(count))
 
 
 def _sample(fanouts: Sequence[int]) -> str:

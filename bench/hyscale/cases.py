@@ -8,15 +8,18 @@ ogbn-products the part is taken from another graph of products bought together, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from sagann.plan.hybrid.degrees import DegreeLaw, log_normal_law
-from sagann.plan.hybrid.iterations import Job, Prefetch
-from sagann.plan.hybrid.work import Refinements, Widths
+from bench.hyscale.batches import DegreeLaw, expected_counts, log_normal_law
+from sagann.hybrid.forecast import Job, Refinements, Widths
+from sagann.plan.machine import Machine
 
 SAMPLED_EDGES_PER_S = 1e7
 "Edges that a thread samples per second: an assumption, since the paper measures it and does not print it."
 SEEDS = 1024
 "Seeds of a mini-batch on each accelerator (Sec. VI-A2)."
+ALL = Refinements()
+"Everything that the equations leave out is counted."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,18 +72,17 @@ class Case:
     paper_s: float
     "Seconds of an epoch of HyScale-GNN (Table VI)."
 
-    def job(self, *, refinements: Refinements | None = None, prefetch: Prefetch = "two stages") -> Job:
-        """What is trained."""
+    def job(self, machine: Machine, refinements: Refinements = ALL, *, deduplicated: bool = True) -> Job:
+        """What is trained, on a machine; without ``deduplicated`` a vertex counts for every edge that reaches it."""
         dataset = DATASETS[self.dataset]
         hidden = [self.hidden] * (len(self.fanouts) - 1)
         return Job(
-            law=dataset.law,
+            machine=machine,
+            counts=partial(expected_counts, dataset.law, self.fanouts, deduplicated=deduplicated),
             num_train=dataset.num_train,
             widths=Widths(features=(dataset.features, *hidden, dataset.classes), concatenates=self.model == "SAGE"),
-            fanouts=self.fanouts,
             sampled_edges_per_s=SAMPLED_EDGES_PER_S,
-            refinements=refinements or Refinements(),
-            prefetch=prefetch,
+            refinements=refinements,
         )
 
 

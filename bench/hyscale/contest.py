@@ -10,16 +10,14 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
 
+from bench.hyscale.batches import expected_counts, log_normal_law
 from bench.result_tables import table_line
-from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads
-from sagann.plan.hybrid.degrees import log_normal_law
-from sagann.plan.hybrid.iterations import Job, stage_times
-from sagann.plan.hybrid.policies import POLICIES, Balance, next_balance
-from sagann.plan.hybrid.predict import even_assignment
-from sagann.plan.hybrid.work import Widths
+from sagann.hybrid.assignment import HOST, Assignment, StageTimes, Threads
+from sagann.hybrid.forecast import Job, Widths, even_assignment
+from sagann.hybrid.policies import POLICIES, Balance, next_balance
 from sagann.plan.machine import DISK, Disk, Link, Machine
 
 ACCELERATOR = "accelerator0"
@@ -50,13 +48,8 @@ COLUMNS = (
 )
 CORES = (8, 32)
 "Cores of the processor."
-JOB = Job(
-    law=log_normal_law(num_vertices=200_000, mean=20, top_share=0.2, symmetric=True),
-    num_train=100_000,
-    widths=Widths(features=(128, 256, 32)),
-    fanouts=(10, 5),
-    sampled_edges_per_s=1e7,
-)
+LAW = log_normal_law(num_vertices=200_000, mean=20, top_share=0.2, symmetric=True)
+counts_of = cache(partial(expected_counts, LAW, (10, 5)))
 
 
 def machine_with(ratio: float, cores: int) -> Machine:
@@ -81,16 +74,27 @@ def machine_with(ratio: float, cores: int) -> Machine:
 
 
 @cache
+def job_with(ratio: float, cores: int) -> Job:
+    """What is trained, on such a machine."""
+    return Job(
+        machine=machine_with(ratio, cores),
+        counts=counts_of,
+        num_train=100_000,
+        widths=Widths(features=(128, 256, 32)),
+        sampled_edges_per_s=1e7,
+    )
+
+
+@cache
 def best_by_search(ratio: float, cores: int) -> float:
     """Seconds of the slowest stage of the best static split: every division of the threads, and a grid of seeds."""
-    machine = machine_with(ratio, cores)
-    found = math.inf
+    job, found = job_with(ratio, cores), math.inf
     for host in range(0, TOTAL + 1, GRID):
         seeds = {HOST: host, ACCELERATOR: TOTAL - host}
         for train in range(1, cores - 1):
             # Sampling and loading take their seconds with one thread over the number of threads.
             split = Assignment(seeds=seeds, threads=Threads(sample=1, load=1, train=train))
-            times = stage_times(machine, JOB, split)
+            times = job.times(split)
             trained = max(times.host_train, times.accelerator)
             if trained < found:
                 rest = cores - train
@@ -113,17 +117,17 @@ def run(
         seed: seed of the noise.
     """
     generator = random.Random(seed)
-    found = [Balance(assignment=even_assignment(machine_with(1, cores), TOTAL, (ACCELERATOR,)))]
+    found = [Balance(assignment=even_assignment(cores, TOTAL, (ACCELERATOR,)))]
     for number in range(iterations):
-        times = stage_times(machine_with(ratio_at(number), cores), JOB, found[-1].assignment)
+        times = job_with(ratio_at(number), cores).times(found[-1].assignment)
         found.append(next_balance(policy, found[-1], _noisy(times, noise, generator)))
     return found
 
 
 def times_best(balances: Sequence[Balance], ratio: float, cores: int) -> list[float]:
     """Seconds of the slowest stage with each assignment, over those of the best static split."""
-    machine, best_s = machine_with(ratio, cores), best_by_search(ratio, cores)
-    return [stage_times(machine, JOB, each.assignment).slowest / best_s for each in balances]
+    job, best_s = job_with(ratio, cores), best_by_search(ratio, cores)
+    return [job.times(each.assignment).slowest / best_s for each in balances]
 
 
 def settled_after(times: Sequence[float]) -> int | None:
@@ -175,7 +179,7 @@ def _epoch_s(ratio_at: Callable[[int], float], policy: str, cores: int, static_f
     if static_from is not None:
         balances[static_from:] = [balances[static_from]] * len(balances[static_from:])
     return sum(
-        stage_times(machine_with(ratio_at(number), cores), JOB, each.assignment).slowest
+        job_with(ratio_at(number), cores).times(each.assignment).slowest
         for number, each in enumerate(balances[:-1])
     )
 

@@ -7,10 +7,13 @@ References:
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from sagann.cli.run_settings import new_engine, read_text
 from sagann.config import RunConfig
@@ -18,11 +21,16 @@ from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.graph.task import task_of
 from sagann.hybrid.devices import Devices
+from sagann.hybrid.forecast import (
+    BatchCounts,
+    Job,
+    Prediction,
+    Widths,
+    accelerator_names,
+    best_split,
+    with_accelerators,
+)
 from sagann.machines import NAMES, published_machine
-from sagann.plan.hybrid.degrees import DegreeLaw, measured_law
-from sagann.plan.hybrid.iterations import AnyJob, Job
-from sagann.plan.hybrid.predict import accelerator_names, best_split, machine_here, with_accelerators
-from sagann.plan.hybrid.work import Widths
 from sagann.plan.machine import Machine
 from sagann.report.shares_text import trainers_text
 from sagann.runtime.processor import num_cores, processor_name
@@ -35,7 +43,9 @@ if TYPE_CHECKING:
 _BY_EQUATIONS = {"gcn": False, "sage": True}
 "Models that the performance model knows, and whether their layers put a vertex's own row beside its aggregate."
 _UNCOUNTED, _BATCHES = 2, 5
-"Mini-batches that are sampled for the rate of sampling: the first ones compile and are not counted."
+"Mini-batches that are sampled of each size; the first ones compile and are not counted."
+_SIZES = 4
+"Sizes of mini-batches that are sampled: that of an iteration, and a half of each one for the next."
 
 
 def show_trainers(run: PlannedRun, *, machine_file: Path | None) -> None:
@@ -43,36 +53,36 @@ def show_trainers(run: PlannedRun, *, machine_file: Path | None) -> None:
     train = run.settings.train
     assert train.devices is not None
     devices = Devices.parse(train.devices, where="--devices")
-    described = None if machine_file is None else described_machine(machine_file)
-    if described is not None:
+    num_others = len(devices.names)
+    if machine_file is None:
+        name = _this_machine(devices)
+    else:
         _require_equations(run.settings)
-    here, more = (trainers_of(devices, described, more=count) for count in (0, 1))
-    assert here is not None
+        machine = described_machine(machine_file)
+        name = machine.name
     graph = run.opened()
     require_vertices(graph, "--devices")
     total = min(train.seeds_per_batch, int(graph.splits["train"].sum()))
-    if total <= len(devices.names):
+    if total <= num_others:
         raise InputError(
-            f"fewer seeds than trainers: {total} seeds an iteration, {len(devices.names)} accelerators (in "
-            "--batch-size)",
+            f"fewer seeds than trainers: {total} seeds an iteration, {num_others} accelerators (in --batch-size)",
             hint="Raise it, or name fewer accelerators in --devices.",
         )
-    if described is None:
+    if machine_file is None:
         run.terminal.say("Sampling, loading and training a few mini-batches with every trainer ...")
         trainer = run.trainer(graph)
         with using_engine(new_engine(run.settings)):
-            job: AnyJob = trainer.rehearse_trainers()
+            found, more = trainer.foretell_trainers()
     else:
         run.terminal.say("Sampling a few mini-batches ...")
-        job = _job(run.settings, graph)
-    found, with_more = (
-        None
-        if each is None or total <= len(each[1])
-        else best_split(each[0], job, total=total, accelerators=each[1], uses_host=devices.uses_host)
-        for each in (here, more)
-    )
-    assert found is not None
-    run.terminal.show(trainers_text(found, machine=here[0].name, more=with_more))
+        job_on = _job_on(run.settings, graph, total)
+
+        def best(count: int) -> Prediction:
+            job = job_on(machine=with_accelerators(machine, count))
+            return best_split(job, total=total, accelerators=accelerator_names(count), uses_host=devices.uses_host)
+
+        found, more = best(num_others), best(num_others + 1) if total > num_others + 1 else None
+    run.terminal.show(trainers_text(found, machine=name, more=more))
 
 
 def _require_equations(settings: RunConfig) -> None:
@@ -99,19 +109,20 @@ def _require_equations(settings: RunConfig) -> None:
         )
 
 
-def _job(settings: RunConfig, graph: Graph) -> Job:
-    """What the equations ask of a run."""
+def _job_on(settings: RunConfig, graph: Graph, total: int) -> Callable[..., Job]:
+    """What the equations ask of a run, but for the machine."""
     train, model = settings.train, settings.model
     assert train.sample is not None
+    counts, edges_per_s = sampled_counts(graph, train.sample, total)
     hidden = [model.hidden] * (model.layers - 1)
-    return Job(
-        law=law_of(graph),
+    return partial(
+        Job,
+        counts=counts,
         num_train=int(graph.splits["train"].sum()),
         widths=Widths(
             features=(graph.num_features, *hidden, graph.num_outputs), concatenates=_BY_EQUATIONS[model.model]
         ),
-        fanouts=train.sample,
-        sampled_edges_per_s=sampled_edges_per_s(graph, train.sample, train.seeds_per_batch),
+        sampled_edges_per_s=edges_per_s,
     )
 
 
@@ -126,57 +137,53 @@ def require_vertices(graph: Graph, option: str) -> None:
 
 
 def described_machine(file: Path) -> Machine:
-    """The machine that a file describes, or a published one by its name."""
+    """The machine that a file describes, or a published one by its name. It has an accelerator, which all others are like."""
     if str(file) in NAMES and not file.exists():
         return published_machine(str(file))
-    return Machine.from_toml(read_text(file, what="machine file"), where=str(file))
+    return with_accelerators(Machine.from_toml(read_text(file, what="machine file"), where=str(file)), 1)
 
 
-def trainers_of(
-    devices: Devices, described: Machine | None, *, more: int
-) -> tuple[Machine, tuple[str, ...]] | None:
-    """A machine with ``more`` accelerators than are named, and the names of all; None where no core is left for them.
-
-    On a machine that is ``described``, all accelerators are as its first one. On this one, whose trainers are rehearsed, more of them take
-    cores from the processor's tasks.
-    """
-    cores = devices.accelerator_cores
-    count = len(cores) + more
-    names = (*devices.cuda, *accelerator_names(count))
-    if described is not None:
-        return with_accelerators(described, count), names
-    # Refuses more cores than there are.
+def _this_machine(devices: Devices) -> str:
+    """This machine, in words, with the cores of each accelerator. More cores than there are are refused."""
     devices.cores()
-    own = devices.threads()
-    left = own - more * (cores[-1] if cores else own)
-    if left <= 0:
-        return None
+    cores = devices.accelerator_cores
     others = "".join(
         f", {each} for {name}" for name, each in zip(accelerator_names(len(cores)), cores, strict=True)
     )
-    name = (
-        f"this one, {processor_name()}, rehearsed; {own} of {num_cores()} cores for the processor's tasks{others}"
+    return (
+        f"this one, {processor_name()}, rehearsed; {devices.threads()} of {num_cores()} cores for the processor's "
+        f"tasks{others}"
     )
-    return machine_here(name, left, names), names
 
 
-def law_of(graph: Graph) -> DegreeLaw:
-    """The degrees of a graph."""
-    topology = graph.topology
-    in_degrees = torch.diff(torch.as_tensor(topology.indptr)).long()
-    out_degrees = torch.bincount(torch.as_tensor(topology.indices).long(), minlength=topology.num_src)
-    return measured_law(in_degrees.numpy(), out_degrees.numpy())
+def sampled_counts(
+    graph: Graph, fanouts: tuple[int, ...], total: int
+) -> tuple[Callable[[int], BatchCounts], float]:
+    """Vertices and edges of mini-batches of at most ``total`` seeds, and the edges that a thread of this machine samples per second.
 
+    Some sizes are sampled; between them, counts are on a straight line.
+    """
+    sampler, seeds = NeighborSampler(graph.topology, fanouts), graph.splits["train"].nonzero().flatten()
+    sizes, rows = [0], [[0.0] * (2 * len(fanouts) + 1)]
+    num_edges, sampled_s = 0, 0.0
+    for size in sorted({max(1, total >> halvings) for halvings in range(_SIZES)}):
+        found = []
+        for number in range(_UNCOUNTED + _BATCHES):
+            started_s = time.perf_counter()
+            sampled = sampler.sample(seeds.roll(-number * size)[:size], batch=number)
+            if number >= _UNCOUNTED:
+                sampled_s += time.perf_counter() - started_s
+                num_edges += sampled.num_edges
+                blocks = sampled.blocks
+                found.append(
+                    [blocks[0].num_src, *(each.num_dst for each in blocks), *(each.num_edges for each in blocks)]
+                )
+        sizes.append(size)
+        rows.append([fmean(column) for column in zip(*found, strict=True)])
+    columns = np.array(rows).T
 
-def sampled_edges_per_s(graph: Graph, fanouts: tuple[int, ...], batch_size: int) -> float:
-    """Edges that a thread of this machine samples per second."""
-    sampler = NeighborSampler(graph.topology, fanouts)
-    seeds = graph.splits["train"].nonzero().flatten()
-    num_edges, started = 0, time.perf_counter()
-    for number in range(_UNCOUNTED + _BATCHES):
-        if number == _UNCOUNTED:
-            num_edges, started = 0, time.perf_counter()
-        first = number * batch_size % len(seeds)
-        sampled = sampler.sample(seeds[first : first + batch_size], batch=number)
-        num_edges += sum(block.num_edges for block in sampled.blocks)
-    return max(num_edges, 1) / (time.perf_counter() - started)
+    def counts(num_seeds: int) -> BatchCounts:
+        at = [float(np.interp(num_seeds, sizes, column)) for column in columns]
+        return BatchCounts(vertices=tuple(at[: len(fanouts) + 1]), edges=tuple(at[len(fanouts) + 1 :]))
+
+    return counts, max(num_edges, 1) / sampled_s

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sagann.errors import SagannError, TrainerError, first_line
-from sagann.hybrid.flat_memory import flat_bytes, flat_views
+from sagann.hybrid.message import layout_of, layout_views
 from sagann.hybrid.trainer import Found, LossOf, Share, differentiated
 from sagann.kernels.seeds import seeded
 from sagann.runtime.device.streams import Mark, Streams
@@ -56,13 +56,13 @@ class CudaTrainer:
         self.name = name
         self._loss_of, self._parameters, self._streams = loss_of, tuple(parameters), streams
         self._replicas = tuple(model.parameters())
-        num_bytes = flat_bytes(self._parameters)
+        layout = layout_of(self._parameters)
+        num_bytes = layout.num_bytes
         self._on_host, gradients = streams.pinned(num_bytes), streams.pinned(num_bytes)
         self._on_device = streams.empty(num_bytes)
-        self._weights = tuple(flat_views(self._on_host, self._parameters))
-        self._gradients = tuple(flat_views(gradients, self._parameters))
+        self._weights, self._gradients = (layout_views(layout, memory) for memory in (self._on_host, gradients))
         self._loss = streams.pinned(8).view(torch.float64)
-        for replica, memory in zip(self._replicas, flat_views(self._on_device, self._parameters), strict=True):
+        for replica, memory in zip(self._replicas, layout_views(layout, self._on_device), strict=True):
             replica.data = memory
         self._copies = DeviceCopies(streams)
         self._launched: _Launched | None = None

@@ -14,8 +14,8 @@ from itertools import islice
 import torch
 
 from sagann.errors import InputError
-from sagann.plan.hybrid.assignment import HOST
-from sagann.plan.hybrid.predict import ACCELERATOR, accelerator_names
+from sagann.hybrid.assignment import HOST
+from sagann.hybrid.forecast import ACCELERATOR, accelerator_names
 from sagann.ranges import RANGES
 from sagann.runtime.places import device_named, num_cuda_devices
 from sagann.runtime.processor import num_cores

@@ -10,11 +10,13 @@ References:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads, split_by
-from sagann.plan.hybrid.policies import Balance, next_balance
+from sagann.hybrid.assignment import HOST, Assignment, StageTimes, Threads, split_by
+from sagann.hybrid.costs import Rates
+from sagann.hybrid.policies import Balance, next_balance
+from sagann.hybrid.work import TrainerWork
 
 WARM_UP = 3
 "Iterations that nothing is learned from: kernels are compiled, and files are read for the first time."
@@ -22,46 +24,11 @@ _LEAST_PART = 0.75
 "Part of a whole mini-batch that the last one of an epoch must have, to be learned from."
 
 
-@dataclass(kw_only=True, slots=True)
-class Work:
-    """What the trainers did in some iterations, in sum."""
-
-    iterations: int = 0
-    "Number of iterations."
-    seconds: float = 0.0
-    "Seconds from the launch of the trainers to the sum of their gradients."
-    edges: int = 0
-    "Sampled edges of all mini-batches."
-    sample_s: float = 0.0
-    "Seconds of sampling: those of a thread over the number of threads."
-    load_s: float = 0.0
-    "Seconds of loading features, likewise."
-    seeds: dict[str, int] = field(default_factory=dict)
-    "Seeds of each trainer, by name."
-    transfer_s: dict[str, float] = field(default_factory=dict)
-    "Seconds of the copies to each trainer that is not this process."
-    train_s: dict[str, float] = field(default_factory=dict)
-    "Seconds of each trainer's propagation."
-
-    def add(self, assignment: Assignment, times: StageTimes, *, seconds: float, edges: int) -> None:
-        """Count one iteration more."""
-        self.iterations += 1
-        self.seconds += seconds
-        self.edges += edges
-        self.sample_s += times.sample
-        self.load_s += times.load
-        for name, count in assignment.seeds.items():
-            self.seeds[name] = self.seeds.get(name, 0) + count
-        for sums, found in ((self.transfer_s, times.transfer), (self.train_s, times.train)):
-            for name, value in found.items():
-                sums[name] = sums.get(name, 0.0) + value
-
-
 class Manager:
     """Shares out the seeds of each iteration, and the threads of the processor.
 
     Args:
-        policy: a name of :data:`sagann.plan.hybrid.policies.POLICIES`.
+        policy: a name of :data:`sagann.hybrid.policies.POLICIES`.
         cores: cores of each trainer, by name; that of the processor first. Seeds are in proportion to them at first.
         batch_size: number of seeds of an iteration.
         uses_host: whether the processor trains.
@@ -81,15 +48,18 @@ class Manager:
         self._all_cores = dict(cores)
         self.cores = cores[HOST]
         "Cores of the processor's own tasks."
-        self.work = Work()
-        "Seeds, edges and seconds of all trainers since :meth:`begin`."
-        self.num_moves = 0
-        "Number of decisions that changed something, since :meth:`begin`."
+        self.work = TrainerWork.none(tuple(weights))
+        "Seeds and seconds of all trainers since :meth:`begin`."
 
     @property
     def assignment(self) -> Assignment:
         """Seeds and threads of an iteration that is prepared now."""
         return self._balance.assignment
+
+    @property
+    def rates(self) -> Rates | None:
+        """What is known of the stages; None while nothing is."""
+        return self._balance.rates
 
     def start_from(self, assignment: Assignment, policy: str | None = None) -> None:
         """Begin anew with an assignment, as if nothing had been measured; with the same policy, or another one."""
@@ -103,7 +73,8 @@ class Manager:
 
     def load_state_dict(self, found: Mapping[str, Any]) -> bool:
         """Go on with saved seeds and threads; False, and nothing changes, if they are of other trainers, cores or batches."""
-        saved, now = _assignment_in(found), self.assignment
+        now = self.assignment
+        saved = Assignment(seeds=dict(found["seeds"]), threads=Threads(**found["threads"]))
         is_same = found["cores"] == self._all_cores and saved.seeds.keys() == now.seeds.keys()
         if not is_same or saved.total != now.total or saved.threads.total != now.threads.total:
             return False
@@ -126,33 +97,28 @@ class Manager:
 
     def begin(self) -> None:
         """Count from here on."""
-        self.work, self.num_moves = Work(), 0
+        self.work = TrainerWork.none(self.work.names)
 
-    def count(self, assignment: Assignment, times: StageTimes, *, seconds: float, edges: int) -> None:
+    def count(self, assignment: Assignment, times: StageTimes, seconds: float) -> None:
         """Count an iteration.
 
         Args:
             assignment: what the iteration was prepared with.
             times: seconds of its stages.
             seconds: from the launch of the trainers to the sum of their gradients.
-            edges: sampled edges of its mini-batches.
         """
-        self.work.add(assignment, times, seconds=seconds, edges=edges)
+        self.work = replace(self.work.after(assignment, times, seconds), why=self.why)
 
-    def learn(self, assignment: Assignment, times: StageTimes) -> None:
-        """Take in the seconds of the stages of an iteration that was prepared with an assignment, and decide."""
+    def learn(self, assignment: Assignment, times: StageTimes) -> bool:
+        """Take in the seconds of the stages of an iteration that was prepared with an assignment, and decide; whether that moved something."""
         before = self._balance
         if assignment.total < _LEAST_PART * before.assignment.total:
             # A small batch has other seconds for a seed.
-            return
+            return False
         if self._cold:
             self._cold -= 1
-            return
-        after = next_balance(self._policy, before, times, ran_with=assignment)
-        self.num_moves += after.assignment != before.assignment
-        self._balance = after
-
-
-def _assignment_in(state: Mapping[str, Any]) -> Assignment:
-    """The assignment of a saved state."""
-    return Assignment(seeds=dict(state["seeds"]), threads=Threads(**state["threads"]))
+            return False
+        self._balance = next_balance(self._policy, before, times, ran_with=assignment)
+        moved = self._balance.assignment != before.assignment
+        self.work = replace(self.work, num_moves=self.work.num_moves + moved)
+        return moved

@@ -22,8 +22,7 @@ import torch.multiprocessing
 from torch import Tensor
 
 from sagann.errors import InputError, TrainerError, first_line
-from sagann.hybrid.flat_memory import flat_bytes, flat_views
-from sagann.hybrid.parcel import parcel_of
+from sagann.hybrid.message import layout_of, layout_views, message_of
 from sagann.hybrid.served import Answer, Order, Replica, Start, serve
 from sagann.hybrid.shared_memory import SharedPiece
 from sagann.hybrid.trainer import Found, Share
@@ -63,10 +62,9 @@ class ProcessTrainer:
         self.name = name
         self._parameters = tuple(parameters)
         self._bytes_per_s, self._most_wait_s = bytes_per_s, most_wait_s
-        num_bytes = flat_bytes(self._parameters)
-        weights, gradients = (SharedPiece(num_bytes, name) for _ in range(2))
-        self._weights = tuple(flat_views(weights.bytes, self._parameters))
-        self._gradients = tuple(flat_views(gradients.bytes, self._parameters))
+        layout = layout_of(self._parameters)
+        weights, gradients = (SharedPiece(layout.num_bytes, name) for _ in range(2))
+        self._weights, self._gradients = (layout_views(layout, piece.bytes) for piece in (weights, gradients))
         self._pieces: dict[int, SharedPiece] = {}
         self._known: set[int] = set()
         "Pieces that the process knows."
@@ -82,7 +80,7 @@ class ProcessTrainer:
         "Seconds that an iteration takes in the process beside its propagation, as far as known."
         start = Start(
             replica=pickled(replica),
-            num_bytes=num_bytes,
+            layout=layout,
             cores=tuple(cores),
             parent=os.getpid(),
         )
@@ -114,14 +112,14 @@ class ProcessTrainer:
 
     def send(self, share: Share) -> tuple[str, Order]:
         since_s = time.perf_counter()
-        parcel = parcel_of(share)
-        number = self._piece(parcel.num_bytes)
-        sum_of_bytes = parcel.write(self._pieces[number].bytes)
+        message, arrays = message_of(share)
+        num_bytes = message.layout.num_bytes
+        number = self._piece(num_bytes)
+        for memory, array in zip(layout_views(message.layout, self._pieces[number].bytes), arrays, strict=True):
+            memory.copy_(array)
         if self._bytes_per_s is not None:
-            time.sleep(max(0.0, parcel.num_bytes / self._bytes_per_s - (time.perf_counter() - since_s)))
-        return share.iteration, Order(
-            text=parcel.text, num_bytes=parcel.num_bytes, checksum=sum_of_bytes, piece=number, new_bytes=0
-        )
+            time.sleep(max(0.0, num_bytes / self._bytes_per_s - (time.perf_counter() - since_s)))
+        return share.iteration, Order(message=message, piece=number, new_bytes=0)
 
     def launch(self, sent: tuple[str, Order]) -> None:
         iteration, order = sent
@@ -192,7 +190,7 @@ class ProcessTrainer:
         return answer
 
     def _around(self, most_s: float, is_known: bool) -> float:
-        """Seconds of messages, of the checksum and of the first access to a share; ``most_s`` if that is known, else at most as much."""
+        """Seconds of messages and of the first access to a share; ``most_s`` if that is known, else at most as much."""
         if is_known:
             return max(0.0, most_s)
         # The answer lay here for an unknown time. Less and less is believed, so that the share grows until it is waited for again.

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from sagann.errors import SagannError, in_one_line
-from sagann.hybrid.flat_memory import flat_views
-from sagann.hybrid.parcel import checksum, share_in
+from sagann.hybrid.message import Message, layout_views
 from sagann.hybrid.shared_memory import received
 from sagann.hybrid.trainer import LossOf, propagate
+from sagann.kernels.packed import Layout
 from sagann.parent_process import end_with
 from sagann.process_end import end_quickly
 from sagann.runtime.loading import MiniBatch
@@ -37,14 +37,10 @@ Replica = Callable[[], tuple[nn.Module, LossOf]]
 class Order:
     """What a process is told to train."""
 
-    text: bytes
-    "The parcel's text, of a :class:`~sagann.hybrid.trainer.Share`."
-    num_bytes: int
-    "Bytes of the parcel."
-    checksum: int
-    "Checksum of the parcel."
+    message: Message
+    "The share."
     piece: int
-    "Number of the piece of memory that the parcel lies in."
+    "Number of the piece of memory that its arrays lie in."
     new_bytes: int
     "Bytes of that piece where the process does not know it yet: it follows the order; else 0."
 
@@ -69,8 +65,8 @@ class Start:
 
     replica: bytes
     "The :data:`Replica`, pickled."
-    num_bytes: int
-    "Bytes of the memory of the weights, which the model's parameters view, and of that of the gradients. Both come through the pipe, in this order."
+    layout: Layout
+    "That of the weights, which the model's parameters view, and of the gradients. The memory of both comes through the pipe, in this order."
     cores: tuple[int, ...]
     "Cores that the process may use; none for all."
     parent: int
@@ -103,28 +99,23 @@ class _Trained:
     """The model of this process."""
 
     def __init__(self, start: Start, pipe: Connection) -> None:
-        weights, gradients = (received(pipe, start.num_bytes) for _ in range(2))
+        weights, self._gradients = (
+            layout_views(start.layout, received(pipe, start.layout.num_bytes)) for _ in range(2)
+        )
         if start.cores:
             os.sched_setaffinity(0, start.cores)
             torch.set_num_threads(len(start.cores))
         model, self._loss_of = pickle.loads(start.replica)()
         self._parameters = tuple(model.parameters())
-        for parameter, memory in zip(self._parameters, flat_views(weights, self._parameters), strict=True):
+        for parameter, memory in zip(self._parameters, weights, strict=True):
             parameter.data = memory
-        self._gradients = tuple(flat_views(gradients, self._parameters))
         self.pieces: dict[int, Tensor] = {}
-        "Memory that parcels lie in, by its number."
+        "Memory that shares lie in, by its number."
 
     def answer(self, order: Order) -> Answer:
         """Train a share; whatever goes wrong is in the answer."""
         try:
-            piece = self.pieces[order.piece]
-            found = checksum(piece, order.num_bytes)
-            if found != order.checksum:
-                return Answer(
-                    error=f"the transfer of its mini-batch is damaged: checksum {found:08x}, expected {order.checksum:08x}"
-                )
-            share = share_in(order.text, piece)
+            share = order.message.share_in(self.pieces[order.piece])
             _prepare(share.batch)
             torch.manual_seed(share.seed)
             result = propagate(self._loss_of, self._parameters, share)

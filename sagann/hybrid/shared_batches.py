@@ -19,13 +19,13 @@ from typing import Any
 from torch import Tensor
 
 from sagann.graph.random_numbers import key_of
+from sagann.hybrid.assignment import HOST, Assignment, StageTimes, Threads
 from sagann.hybrid.manager import Manager
 from sagann.hybrid.trace import Trace
 from sagann.hybrid.trainer import Share, Trainer
 from sagann.kernels.seeds import NUM_SEEDS
-from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads
 from sagann.runtime.loading import MiniBatch, MiniBatches, Pipeline
-from sagann.runtime.loading.stages import Stage
+from sagann.runtime.loading.pipeline import Size, Stage
 from sagann.sampling.arguments import TRAINERS
 from sagann.sampling.sampled import Sampled
 
@@ -52,8 +52,8 @@ class Iteration:
     "Seconds that a thread sampled."
     load_s: float = 0.0
     "Seconds that a thread loaded features."
-    loaded_bytes: dict[str, int] = field(default_factory=dict)
-    "Bytes of features that were loaded for each trainer."
+    loaded_bytes: int = 0
+    "Bytes of features that were loaded for all trainers."
     transfer_s: dict[str, float] = field(default_factory=dict)
     "Seconds of the copies to each trainer that is not this process."
 
@@ -117,7 +117,7 @@ class SharedBatches:
 
     def iterations(self, epoch: int, *, first: int = 0) -> Pipeline[Iteration]:
         """The iterations of an epoch from a given one on."""
-        seeds, manager = self._minibatches.seeds_of(epoch), self._manager
+        seeds, manager = self._minibatches.items_of(epoch), self._manager
         for trainer in self._trainers.values():
             trainer.begin()
 
@@ -143,7 +143,13 @@ class SharedBatches:
         most = manager.assignment.threads.total
         stages = [
             Stage(name="sample", work=sample, threads=most, limit=lambda: manager.assignment.threads.sample),
-            Stage(name="load", work=load, threads=most, limit=lambda: manager.assignment.threads.load),
+            Stage(
+                name="load",
+                work=load,
+                threads=most,
+                limit=lambda: manager.assignment.threads.load,
+                size_of=lambda iteration: Size(num_bytes=iteration.loaded_bytes),
+            ),
             *(
                 Stage(name=f"transfer to {name}", work=partial(self.transfer, name))
                 for name in self._trainers
@@ -168,7 +174,7 @@ class SharedBatches:
         trainer = self._trainers[name]
         with trainer.making_rows():
             batch = self._minibatches.load(iteration.sampled[name])
-        iteration.loaded_bytes[name] = sum(each.nbytes for each in batch.feature_arrays)
+        iteration.loaded_bytes += sum(each.nbytes for each in batch.feature_arrays)
         iteration.sent[name] = trainer.pack(self._share(iteration, batch))
 
     def _share(self, iteration: Iteration, batch: MiniBatch) -> Share:

@@ -9,8 +9,6 @@ after the other. An operation starts when it is the first of its queue and the o
   its rate equally. A transfer runs at the least of its link's rate and its shares. Devices share their disk in the same way.
 - An all-reduce starts when all its owners have reached it.
 - On a processor, a thread that copies takes a core from steps until it has done all the copies that it was given.
-- Where it is known how many cores each step keeps busy, steps of all owners share the cores of one processor instead
-  (:mod:`sagann.plan.shared_cores`).
 - Within the memory of a processor, the computing threads copy, and the following operations wait. A load from the page cache
   is such a copy too, where the page cache holds all files.
 - A load takes the memory of blocks that were dropped before, and waits until they are stored. A step that does not fit beside
@@ -33,23 +31,18 @@ from sagann.errors import InputError
 from sagann.plan.dependencies import dependencies_of
 from sagann.plan.machine import Machine
 from sagann.plan.pending_stores import PendingStores
-from sagann.plan.shared_cores import core_speeds
 from sagann.plan.steps import DEVICE, UNLIMITED, Block, Move, Plan, Step
 from sagann.plan.timeline import Lane, Span, Timeline
 
 StepSeconds = Callable[[Step], float]
 "Seconds that a step takes when nothing runs beside it."
-StepCores = Callable[[Step], float]
-"Number of cores that a step keeps busy when nothing runs beside it, on average; above 0."
 Tier = Literal["memory", "file cache", "disk"]
 "Where blocks lie outside of the device: in memory, in files that the page cache holds, or in files that it does not hold."
 
 _LANES: dict[str, Lane] = {"load": "load", "store": "store", "send": "exchange", "all-reduce": "exchange"}
 
 
-def simulate(
-    plan: Plan, step_s: StepSeconds, machine: Machine, *, tier: Tier = "memory", step_cores: StepCores | None = None
-) -> Timeline:
+def simulate(plan: Plan, step_s: StepSeconds, machine: Machine, *, tier: Tier = "memory") -> Timeline:
     """The timeline of a plan of one device or several.
 
     Args:
@@ -57,13 +50,11 @@ def simulate(
         step_s: seconds of a step alone.
         machine: rates of copies, and number of cores.
         tier: where blocks lie outside of the devices.
-        step_cores: cores that a step wants. The owners of all steps are then threads of one processor, and share its cores. By default
-            each owner of steps has a processor of its own, which only its copies take cores from.
     Raises:
         InputError: a move occupies a link that the machine has not.
         AssertionError: operations wait for one another in a circle.
     """
-    return _Simulation(plan, step_s, machine, tier, step_cores).run()
+    return _Simulation(plan, step_s, machine, tier).run()
 
 
 def copy_rates(machine: Machine, tier: Tier, device: str = DEVICE) -> Mapping[str, float]:
@@ -123,19 +114,14 @@ class _Running:
     "Switches that the transfer goes through."
     device: _Device | None = None
     "For a step on a processor, the device whose copies take cores from the step."
-    cores: float = 0.0
-    "Cores that the step wants, where steps share the cores of one processor; 0 for any other operation."
     speed: float = 1.0
     "Share of the full speed."
 
 
 class _Simulation:
-    def __init__(
-        self, plan: Plan, step_s: StepSeconds, machine: Machine, tier: Tier, step_cores: StepCores | None
-    ) -> None:
+    def __init__(self, plan: Plan, step_s: StepSeconds, machine: Machine, tier: Tier) -> None:
         self.plan = plan
         self.step_s = step_s
-        self.step_cores = step_cores
         self.machine = machine
         self.cores = machine.num_cores
         self.has_engines = machine.host_to_device_bytes is not None
@@ -184,8 +170,6 @@ class _Simulation:
         running = list(self.running.values())
         if self.switches:
             self._share(running)
-        if self.step_cores is not None:
-            self._share_cores(running)
         first, soonest_s = running[0], math.inf
         for each in running:
             if each.device is not None:
@@ -207,12 +191,6 @@ class _Simulation:
             if each.switches:
                 rates = [self.switches[switch] / through[switch] for switch in each.switches]
                 each.speed = min(1.0, min(rates) / each.rate)
-
-    def _share_cores(self, running: Sequence[_Running]) -> None:
-        """Set the speeds of steps that share the cores of one processor."""
-        steps = [each for each in running if each.cores]
-        for step, speed in zip(steps, core_speeds([each.cores for each in steps], self.cores), strict=True):
-            step.speed = speed
 
     def _end(self, run: _Running) -> None:
         operation = self.plan.operations[run.number]
@@ -286,9 +264,7 @@ class _Simulation:
     def _compute(self, number: int, device: _Device, step: Step) -> None:
         """Run a step."""
         run = _Running(number, device.name, self.now, self.step_s(step))
-        if self.step_cores is not None:
-            run.cores = self.step_cores(step)
-        elif not self.has_engines:
+        if not self.has_engines:
             run.device = device
         self.running[device.name] = run
 

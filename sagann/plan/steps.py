@@ -58,7 +58,6 @@ StepKind = Literal[
     "exchange_grad",
     "collect_grad",
     "output_grad",
-    "stage",
 ]
 
 
@@ -151,7 +150,6 @@ class Step:
     - exchange_grad: wait for the gradients of own rows that other workers have in their halos. collect_grad: add what was received to the
       gradient of an interval.
     - output_grad: give rows of the features' gradient to the caller.
-    - stage: a stage of the pipeline of mini-batches, ``number``, works on the batch ``interval`` (:mod:`sagann.plan.hybrid.iterations`).
     """
 
     kind: StepKind

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from sagann.byte_size import format_bytes
+from sagann.hybrid.assignment import HOST
+from sagann.hybrid.forecast import Prediction
 from sagann.partition import FEATURES, CostModel
 from sagann.partition.halo import Part
-from sagann.plan.hybrid.assignment import HOST
-from sagann.plan.hybrid.predict import Prediction
 from sagann.report.progress import short_seconds
 from sagann.train.sampled_forecast import SampledForecast
 
@@ -93,12 +93,12 @@ def trainers_text(prediction: Prediction, *, machine: str, more: Prediction | No
         f"Memory: at most {format_bytes(prediction.peak_bytes)} of mini-batches and gradients in one place.",
         f"Expected: {short_seconds(prediction.iteration_s)} an iteration, {prediction.epoch_s:.3g} s an epoch, "
         f"{prediction.edges_per_s / 1e6:.3g} million edges a second, without evaluation; nothing was trained.",
-        f"Of that, each alone: {', '.join(stages)}. The bottleneck is {prediction.bottleneck}.",
+        f"Of that, each alone: {', '.join(stages)}. The bottleneck is {times.bottleneck}.",
     ]
     if more is not None:
         lines.append(
             f"Expected with one more accelerator: {short_seconds(more.iteration_s)} an iteration, "
-            f"{prediction.iteration_s / more.iteration_s:.2f} times as fast; the bottleneck is then {more.bottleneck}."
+            f"{prediction.iteration_s / more.iteration_s:.2f} times as fast; the bottleneck is then {more.times.bottleneck}."
         )
     return "\n".join(lines)
 

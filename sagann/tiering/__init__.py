@@ -5,7 +5,6 @@ from sagann.tiering.accesses import access_curve, measured_accesses
 from sagann.tiering.cache import AnnouncingCache, Cache, Decision
 from sagann.tiering.caches import CACHES
 from sagann.tiering.look_ahead import LookAhead
-from sagann.tiering.s3_fifo import S3Fifo
 from sagann.tiering.scores import (
     SCORES,
     Score,
@@ -26,7 +25,6 @@ __all__ = [
     "Cache",
     "Decision",
     "LookAhead",
-    "S3Fifo",
     "Score",
     "Static",
     "access_curve",

@@ -7,9 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from sagann.tiering.look_ahead import LookAhead
-from sagann.tiering.s3_fifo import S3Fifo
 from sagann.tiering.static import Static
 
-CACHES: Mapping[str, Any] = MappingProxyType({"static": Static, "s3-fifo": S3Fifo, "look-ahead": LookAhead})
+CACHES: Mapping[str, Any] = MappingProxyType({"static": Static, "look-ahead": LookAhead})
 """The classes of caches by name. Each is called with the number of rows, the number of slots and the ids of rows, the hottest first,
 or None; see :class:`sagann.tiering.Cache`."""

@@ -19,9 +19,9 @@ from sagann.train.preparation import PreparedGraph
 
 if TYPE_CHECKING:
     from sagann.hybrid.trace import Trace
+    from sagann.hybrid.work import TrainerWork
     from sagann.runtime.recorder import Recorder
     from sagann.runtime.tiered import Traffic
-    from sagann.train.trainer_work import TrainerWork
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

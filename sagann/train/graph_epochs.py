@@ -7,7 +7,7 @@ from functools import partial
 
 from sagann.config import TrainConfig
 from sagann.runtime.loading import GraphBatches
-from sagann.runtime.loading.minibatches import useful_ahead
+from sagann.runtime.loading.batches import useful_ahead
 from sagann.saga.batch_norms import batch_size_without_rest
 from sagann.train.epoch_source import PredictorSource, TrainStep
 from sagann.train.graph_predictor import GraphPredictor

@@ -1,14 +1,14 @@
 """HybridEpochs: the epoch source whose mini-batches are trained by the processor and accelerators together.
 
-Its steps are those of :class:`~sagann.train.sampled_epochs.SampledEpochs`, with the same seeds and the same sampled edges: the loss of a step is
-that of the whole mini-batch, and only its computation is shared out.
+Its steps are those of :class:`~sagann.train.sampled_epochs.SampledEpochs`, with the same seeds, the same sampled edges and the same tiers of
+features: the loss of a step is that of the whole mini-batch, and only its computation is shared out.
 """
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +20,10 @@ from torch import Tensor, nn
 
 from sagann.config import TrainConfig, class_in_file
 from sagann.errors import InputError, LayerError, listed
+from sagann.hybrid.assignment import HOST
 from sagann.hybrid.cuda_trainer import CudaTrainer
 from sagann.hybrid.devices import Devices
+from sagann.hybrid.forecast import accelerator_names
 from sagann.hybrid.host_cores import on_cores
 from sagann.hybrid.manager import Manager
 from sagann.hybrid.process_trainer import ProcessTrainer, pickled
@@ -31,25 +33,22 @@ from sagann.hybrid.trace import Trace
 from sagann.hybrid.trainer import Found, HostTrainer, LossOf, Trainer
 from sagann.kernels.seeds import seeded
 from sagann.nn.user_model import load_class
-from sagann.plan.hybrid.assignment import HOST
-from sagann.plan.hybrid.predict import accelerator_names
 from sagann.runtime.device.streams import Streams
-from sagann.runtime.loading import MiniBatches
 from sagann.saga.batch_norms import batch_norms_over_rows
 from sagann.saga.engine import current_engine, set_engine
 from sagann.train.contract import Contract
-from sagann.train.epoch_source import PredictorSource, TrainStep
+from sagann.train.epoch_source import TrainStep
 from sagann.train.losses import Loss
 from sagann.train.predictor import Predictor
 from sagann.train.preparation import PreparedGraph
+from sagann.train.sampled_epochs import KeptTiers, SampledEpochs
 from sagann.train.trainable import copy_of_model
-from sagann.train.trainer_work import TrainerWork
 
 if TYPE_CHECKING:
     from sagann.nn import ModelConfig
 
 
-class HybridEpochs(PredictorSource[Predictor]):
+class HybridEpochs(SampledEpochs):
     """The epoch source of ``TrainConfig.devices``.
 
     Args:
@@ -58,6 +57,7 @@ class HybridEpochs(PredictorSource[Predictor]):
         config: how to train; ``sample`` and ``devices`` are set.
         model_config: names the file of a user's model, which accelerators load; None for a module that was passed.
         say: is told who trains.
+        kept: as for :class:`SampledEpochs`.
     Raises:
         InputError: the model cannot be sent to another process, or the graph cannot be shared out.
         TrainerError: an accelerator does not start.
@@ -71,27 +71,20 @@ class HybridEpochs(PredictorSource[Predictor]):
         *,
         model_config: ModelConfig | None = None,
         say: Callable[[str], None] = lambda text: None,
+        kept: KeptTiers | None = None,
     ) -> None:
-        assert config.sample is not None
         assert config.devices is not None
         _require_shareable(predictor.model, prepared)
-        super().__init__(predictor, prepared)
+        super().__init__(predictor, prepared, config, say=say, kept=kept)
         self._config = config
         self._model_file = None if model_config is None else class_in_file(model_config.model)
         self._say = say
         self.devices = Devices.parse(config.devices, where="TrainConfig.devices")
         "Who trains."
-        self._minibatches = MiniBatches(
-            prepared.graph,
-            fanouts=config.sample,
-            batch_size=config.seeds_per_batch,
-            seeds="train",
-            seed=config.seed,
-        )
         self.manager = Manager(
             config.sharing,
             self.devices.weights(),
-            batch_size=min(config.seeds_per_batch, len(self._minibatches.seeds)),
+            batch_size=min(config.seeds_per_batch, len(self.minibatches.seeds)),
             uses_host=self.devices.uses_host,
         )
         self.has_shares = False
@@ -103,16 +96,21 @@ class HybridEpochs(PredictorSource[Predictor]):
         self.trainers: Mapping[str, Trainer] = {}
 
     @property
-    def num_batches(self) -> int:
-        return len(self._minibatches)
+    def ahead(self) -> int:
+        """Most iterations that are prepared ahead with the present threads."""
+        return self._batches().ahead
+
+    def _batches(self, trace: Trace | None = None) -> SharedBatches:
+        return SharedBatches(
+            self.minibatches, self.manager, self.trainers, ahead=self._config.batches_ahead, trace=trace
+        )
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         self.manager.begin()
-        ahead = self._config.batches_ahead
         self.trace = Trace() if self._config.profile else None
-        batches = SharedBatches(self._minibatches, self.manager, self.trainers, ahead=ahead, trace=self.trace)
+        batches = self._batches(self.trace)
         try:
-            with on_cores(self._own_cores), batches.iterations(epoch, first=first) as iterations:
+            with on_cores(self._own_cores), self._counted(batches.iterations(epoch, first=first)) as iterations:
                 for iteration in iterations:
                     calls: list[_Call] = []
                     yield TrainStep(
@@ -121,13 +119,16 @@ class HybridEpochs(PredictorSource[Predictor]):
                         num_edges=iteration.num_edges,
                         note=self.manager.why,
                     )
-                    self._count(iteration, calls)
+                    # The loss may have been computed several times, as by LBFGS.
+                    train_s = {name: sum(call.train_s[name] for call in calls) for name in iteration.sent}
+                    seconds = sum(call.seconds for call in calls)
+                    self.manager.count(iteration.assignment, iteration.times(train_s), seconds)
                     for name, sent in iteration.sent.items():
                         self.trainers[name].release(sent)
         finally:
             # Evaluation has all threads.
             torch.set_num_threads(self._threads)
-        self.work = self._work()
+        self.work = self.manager.work
 
     def state_dict(self) -> dict[str, Any]:
         return self.manager.state_dict()
@@ -154,27 +155,18 @@ class HybridEpochs(PredictorSource[Predictor]):
         since_s = time.perf_counter()
         found, train_s = self._propagated(iteration, launched)
         loss = synchronised(found, self._parameters, iteration.name)
-        num_moves = self.manager.num_moves
-        self.manager.learn(iteration.assignment, iteration.times(train_s))
+        is_moved = self.manager.learn(iteration.assignment, iteration.times(train_s))
         if self.trace is not None:
             # The processor's seconds begin with the launch of the others.
             for name, seconds in train_s.items():
                 self.trace.add(name, iteration.name, since_s, seconds)
-            if self.manager.num_moves > num_moves:
+            if is_moved:
                 self.trace.decided(self.manager.why)
         calls.append(_Call(train_s, time.perf_counter() - since_s))
         return loss
 
-    def _count(self, iteration: Iteration, calls: Sequence[_Call]) -> None:
-        """Count an iteration, whose loss may have been computed several times, as by LBFGS."""
-        train_s = {name: sum(call.train_s[name] for call in calls) for name in iteration.sent}
-        seconds = sum(call.seconds for call in calls)
-        self.manager.count(
-            iteration.assignment, iteration.times(train_s), seconds=seconds, edges=iteration.num_edges
-        )
-
     def _propagated(
-        self, iteration: Iteration, launched: Callable[[], None] = lambda: None
+        self, iteration: Iteration, launched: Callable[[], None]
     ) -> tuple[dict[str, Found], dict[str, float]]:
         """What each trainer has found, and its seconds; ``launched`` is called when the others have been launched."""
         since_s = time.perf_counter()
@@ -195,22 +187,6 @@ class HybridEpochs(PredictorSource[Predictor]):
             return self.trainers[name].finish()
         with seeded(sent.seed, torch.device("cpu")):
             return self.trainers[name].finish()
-
-    def _work(self) -> TrainerWork:
-        """What the trainers did since the epoch began."""
-        work, names = self.manager.work, tuple(self.trainers)
-        train_s = tuple(work.train_s.get(name, 0.0) for name in names)
-        return TrainerWork(
-            names=names,
-            seeds=tuple(work.seeds.get(name, 0) for name in names),
-            train_s=train_s,
-            idle_s=tuple(max(0.0, work.seconds - each) for each in train_s),
-            transfer_s=tuple(work.transfer_s.get(name, 0.0) for name in names),
-            sample_s=work.sample_s,
-            load_s=work.load_s,
-            num_moves=self.manager.num_moves,
-            why=self.manager.why,
-        )
 
     def _started(self) -> dict[str, Trainer]:
         """The trainers, that of the processor first."""

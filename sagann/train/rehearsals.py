@@ -5,18 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 
 from sagann.errors import InputError, listed
-from sagann.plan.hybrid.assignment import HOST
-from sagann.plan.hybrid.predict import best_split, machine_here
-from sagann.plan.hybrid.rehearsed import RehearsedJob
+from sagann.hybrid.assignment import HOST
+from sagann.hybrid.forecast import Prediction
+from sagann.hybrid.manager import WARM_UP
 from sagann.train.epoch_source import EpochSource
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
-from sagann.train.rehearsed_trainers import RehearsedTrainers
 from sagann.train.resources import reproducible, seeded
 from sagann.train.run_parts import RunParts
-from sagann.train.sampled_forecast import RehearsedEpochs, SampledForecast
+from sagann.train.sampled_epochs import SampledEpochs
+from sagann.train.sampled_forecast import (
+    LONGEST_S,
+    ROUNDS,
+    SETTLING_ROUNDS,
+    SampledForecast,
+    forecast_of,
+    prediction_of,
+    rehearsed,
+    with_one_more,
+)
 from sagann.train.trainable import copy_of_model
 
 SHORT_S = 2.0
@@ -32,32 +42,43 @@ def foretell(parts: RunParts) -> SampledForecast:
             hint="Set TrainConfig.sample. `sagann plan --memory` foretells epochs of the whole graph.",
         )
     with _copied(parts) as predictor:
-        source = RehearsedEpochs(predictor, parts.prepared, parts.config, kept=parts.take_tiers())
+        source = SampledEpochs(predictor, parts.prepared, parts.config, kept=parts.take_tiers())
         source.try_out()
-        found = source.forecast(parts.session_of(predictor, source))
+        session = parts.session_of(predictor, source)
+        found = forecast_of(source, rehearsed(session, source, longest_s=LONGEST_S, most_rounds=ROUNDS))
         # After a failure, nobody may train.
         parts.kept_tiers = source.tiers
         return found
 
 
-def rehearse_trainers(parts: RunParts, *, longest_s: float | None = None) -> RehearsedJob:
-    """See :meth:`sagann.train.Trainer.rehearse_trainers`; ``longest_s`` as for :meth:`RehearsedTrainers.rehearse`."""
+def foretell_trainers(parts: RunParts, *, longest_s: float | None = None) -> tuple[Prediction, Prediction | None]:
+    """See :meth:`sagann.train.Trainer.foretell_trainers`; after ``longest_s`` seconds, or :data:`LONGEST_S`, no more batches are trained."""
     config = parts.config
     if config.sample is None or config.devices is None:
         raise InputError(
-            f"only trainers that share mini-batches are rehearsed: sample is {config.sample}, devices is "
-            f"{config.devices} (in Trainer.rehearse_trainers)",
+            f"only trainers that share mini-batches are foretold: sample is {config.sample}, devices is "
+            f"{config.devices} (in Trainer.foretell_trainers)",
             hint="Set TrainConfig.sample and TrainConfig.devices.",
         )
+    # Whatever the run does, its best shares are searched.
+    config = replace(config, sharing="joint", profile=False)
     with _copied(parts) as predictor:
-        source = RehearsedTrainers(predictor, parts.prepared, config, model_config=parts.model_config)
+        source = HybridEpochs(
+            predictor, parts.prepared, config, model_config=parts.model_config, kept=parts.take_tiers()
+        )
         source.try_out()
         with closing(source):
-            return source.rehearse(parts.session_of(predictor, source).optimizer, longest_s=longest_s)
+            source.open()
+            session = parts.session_of(predictor, source)
+            most_s = LONGEST_S if longest_s is None else longest_s
+            rounds = rehearsed(session, source, longest_s=most_s, most_rounds=SETTLING_ROUNDS, warm_up=WARM_UP + 1)
+            found = prediction_of(source, rounds)
+            parts.kept_tiers = source.tiers
+            return found, with_one_more(source, found)
 
 
 def begin_as_foretold(parts: RunParts, source: EpochSource) -> None:
-    """Let a run begin with the seeds and threads for which its trainers are expected to end an iteration soonest.
+    """Let a run begin with the seeds and threads that its trainers settle on in a rehearsal.
 
     A run that goes on with the shares of its checkpoint keeps them, and one with fewer seeds in a mini-batch than trainers has no choice.
 
@@ -72,9 +93,7 @@ def begin_as_foretold(parts: RunParts, source: EpochSource) -> None:
     parts.say(
         f"Rehearsing {listed((HOST,) * devices.uses_host + devices.names)}, to begin with the best shares ..."
     )
-    job = rehearse_trainers(parts, longest_s=SHORT_S)
-    machine = machine_here("this machine", devices.threads(), devices.names)
-    found = best_split(machine, job, total=total, accelerators=devices.names, uses_host=devices.uses_host)
+    found, _ = foretell_trainers(parts, longest_s=SHORT_S)
     source.manager.start_from(found.assignment)
     shares = listed([f"{name} gets {count}" for name, count in found.assignment.seeds.items() if count])
     parts.say(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sagann.did_you_mean import closest
 from sagann.errors import InputError, shown
+from sagann.hybrid.work import TrainerWork
 from sagann.storage.json_fields import as_integer, as_number
 from sagann.train.epoch_progress import EpochProgress
 from sagann.train.metrics import Metrics
-from sagann.train.trainer_work import TrainerWork
 from sagann.train.worker_balance import WorkerBalance
 
 if TYPE_CHECKING:

@@ -224,7 +224,12 @@ class RunParts:
         from sagann.train.hybrid_epochs import HybridEpochs
 
         return HybridEpochs(
-            self.predictor, self.prepared, self.config, model_config=self.model_config, say=self.say
+            self.predictor,
+            self.prepared,
+            self.config,
+            model_config=self.model_config,
+            say=self.say,
+            kept=self.take_tiers(),
         )
 
     def _link_source(self) -> EpochSource:

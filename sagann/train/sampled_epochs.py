@@ -6,9 +6,11 @@ Evaluation walks all in-edges of the whole graph, in memory or streamed, and rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,8 +20,8 @@ from sagann.config import TrainConfig
 from sagann.graph import Graph
 from sagann.graph.feature_store import Features
 from sagann.kernels.memory import POOL
-from sagann.runtime.loading import MiniBatch, MiniBatches
-from sagann.runtime.loading.minibatches import AHEAD, useful_ahead
+from sagann.runtime.loading import MiniBatch, MiniBatches, Pipeline, StageCounters
+from sagann.runtime.loading.batches import AHEAD, useful_ahead
 from sagann.runtime.loading.sampling_place import SampleOn
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.runtime.tiered.hot_size import HotSize
@@ -38,6 +40,8 @@ from sagann.train.tiers import (
     sampling_place,
     tiered,
 )
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,9 +103,12 @@ class SampledEpochs(PredictorSource[Predictor]):
         self._store = graph.features if isinstance(graph.features, TieredFeatures | DeviceFeatures) else None
         # After the hot tier, whose size may be stated.
         sample_on = sampling_place(graph, config, predictor.device, say=say)
-        self._minibatches = self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
+        self.minibatches = self._batches_of(graph, config, ahead=ahead, sample_on=sample_on)
+        "Makes the batches."
         self.tiers = made if made.is_unchanged() else None
         "The tiers, for a later source; None where nobody could tell whether they are still right."
+        self.counters: tuple[StageCounters, ...] = ()
+        "The work of each stage for the steps that were taken last, and of the caller."
 
     def _tiers_of(self, graph: Graph, config: TrainConfig) -> KeptTiers:
         """Choose the tiers of the graph on the processor, and read what the hot tier begins with."""
@@ -157,17 +164,36 @@ class SampledEpochs(PredictorSource[Predictor]):
         return hottest_rows(graph, config)
 
     @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self._predictor.device
+
+    @property
     def num_batches(self) -> int:
-        return len(self._minibatches)
+        return len(self.minibatches)
+
+    def try_out(self) -> None:
+        """Make the lazy parameters of the model."""
+        with self.minibatches.batches(0) as batches, torch.no_grad():
+            self._predictor.forward_batch(next(batches))
 
     def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
         if self._predictor.streaming is not None:
             # What an evaluation allocated would stay beside the hot tier.
             POOL.release()
-        before = None if self._store is None else self._store.traffic()
-        with self._minibatches.batches(epoch, first=first) as batches:
+        with self._counted(self.minibatches.batches(epoch, first=first)) as batches:
             for batch in batches:
                 yield self.step(batch)
+
+    @contextmanager
+    def _counted(self, batches: Pipeline[R]) -> Iterator[Pipeline[R]]:
+        """The batches, which end with the ``with`` block; afterwards ``counters`` and ``traffic`` are those of the block."""
+        before = None if self._store is None else self._store.traffic()
+        with batches:
+            try:
+                yield batches
+            finally:
+                self.counters = batches.counters
         if self._store is not None and before is not None:
             self.traffic = self._store.traffic() - before
 

@@ -1,6 +1,7 @@
 """Forecast of an epoch of mini-batches: some batches are made and trained as in a run, and an epoch is foretold from them.
 
-The first batches compile kernels and are not counted. A short epoch is rehearsed as a whole, several times if there is time; of a long one,
+The pipeline is that of the run, whoever trains: one device, or several trainers that share the seeds of each batch. The first batches compile
+kernels and are not counted. A short epoch is rehearsed as a whole, several times if there is time; of a long one,
 the first batches. Then an epoch takes the seconds up to the end of the first step, and for each further batch the mean from one step's end to
 the next. What the tiers of a store give to these batches, which follow one another as in an epoch, is what they give to all. The forecast
 is of training alone, without evaluation. A file that features are mapped from counts as it is found: in the page cache, or on the disk.
@@ -12,7 +13,7 @@ References:
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple
@@ -21,11 +22,15 @@ import torch
 from torch import Tensor
 
 from sagann.graph.feature_store import Features
-from sagann.runtime.loading.stages import StageCounters
+from sagann.hybrid.assignment import HOST, Threads, split_evenly
+from sagann.hybrid.balance import balanced
+from sagann.hybrid.forecast import Prediction, accelerator_names
+from sagann.runtime.loading.pipeline import StageCounters
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered.counters import TierCounts, Traffic
 from sagann.storage.mapped import mapped_rows
-from sagann.train.epoch_source import TrainStep
+from sagann.train.epoch_progress import EpochProgress
+from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.sampled_epochs import SampledEpochs
 from sagann.train.session import TrainSession
 
@@ -37,7 +42,10 @@ MOST_BATCHES = 24
 "Most batches of a round."
 LONGEST_S = 10.0
 "Seconds after which no more batches are trained."
-_ROUNDS = 5
+ROUNDS = 5
+"Most rounds."
+SETTLING_ROUNDS = 40
+"Most rounds in which trainers share out seeds and threads."
 # No epoch of a rehearsal is evaluated.
 _NEVER = 2**62
 
@@ -90,6 +98,8 @@ class Round(NamedTuple):
     "What each stage has done, the caller at last."
     num_batches: int
     "Number of batches that were trained."
+    num_edges: int
+    "Edges that were sampled for them."
     first_s: float
     "Seconds until the first step ended."
     seconds: float
@@ -98,102 +108,164 @@ class Round(NamedTuple):
     "Seconds of the training steps."
     core_s: float
     "Seconds that all cores together were busy."
+    traffic: Traffic | None
+    "What the tiers of a store gave."
 
 
-class RehearsedEpochs(SampledEpochs):
-    """The epoch source of a rehearsal: an epoch has its first batches alone."""
+def rehearsed(
+    session: TrainSession, source: SampledEpochs, *, longest_s: float, most_rounds: int, warm_up: int = 1
+) -> list[Round]:
+    """Train the first batches of some epochs, and measure them.
 
-    _rounds: list[Round]
-    _deadline_s = 0.0
+    Args:
+        session: trains on ``source``, with a model of its own.
+        source: makes the batches.
+        longest_s: seconds after which no more batches are trained.
+        most_rounds: most epochs that are begun.
+        warm_up: epochs before these that are not measured: the first batches compile kernels.
+    """
+    # No epoch is evaluated, and no learning rate changes.
+    session.config = replace(session.config, epochs=_NEVER, eval_every=_NEVER)
+    session.scheduler = None
+    for _ in range(warm_up):
+        _round(session, source, 0.0)
+    deadline_s, rounds = time.perf_counter() + longest_s, list[Round]()
+    while not rounds or (len(rounds) < most_rounds and time.perf_counter() < deadline_s):
+        rounds.append(_round(session, source, deadline_s))
+    return rounds
 
-    def steps(self, epoch: int, *, first: int = 0) -> Generator[TrainStep, None, None]:
-        since_s, core_since_s, train_s, ends_s = time.perf_counter(), time.process_time(), 0.0, list[float]()
-        with self._minibatches.batches(epoch) as batches:
-            for batch in batches:
-                begin_s = time.perf_counter()
-                yield self.step(batch)
-                train_s += time.perf_counter() - begin_s
-                ends_s.append(time.perf_counter() - since_s)
-                count = len(ends_s)
-                is_late = count >= FEWEST_BATCHES and time.perf_counter() > self._deadline_s
-                if count == MOST_BATCHES or is_late:
-                    break
-            if self._predictor.device.type == "cuda":
-                torch.cuda.synchronize(self._predictor.device)
-                ends_s[-1] = time.perf_counter() - since_s
-            core_s = time.process_time() - core_since_s
-            self._rounds.append(Round(batches.counters, len(ends_s), ends_s[0], ends_s[-1], train_s, core_s))
 
-    def try_out(self) -> None:
-        """Make the lazy parameters of the model."""
-        with self._minibatches.batches(0) as batches, torch.no_grad():
-            self._predictor.forward_batch(next(batches))
+def _round(session: TrainSession, source: SampledEpochs, deadline_s: float) -> Round:
+    """Train the first batches of an epoch."""
+    seen, core_since_s = list[EpochProgress](), time.process_time()
 
-    def forecast(self, session: TrainSession) -> SampledForecast:
-        """Rehearse, and foretell an epoch.
+    def leave(progress: EpochProgress) -> bool:
+        seen.append(progress)
+        is_late = progress.batch >= FEWEST_BATCHES and time.perf_counter() > deadline_s
+        if is_late or progress.batch == MOST_BATCHES:
+            if source.device.type == "cuda":
+                torch.cuda.synchronize(source.device)
+            return True
+        return False
 
-        Args:
-            session: trains on this source, with a model of its own.
-        """
-        # No epoch is evaluated, and no learning rate changes.
-        session.config = replace(session.config, epochs=_NEVER, eval_every=_NEVER)
-        session.scheduler = None
-        self._rounds = []
-        # The first batches compile kernels.
-        session.run_epoch()
-        self._rounds.clear()
-        store = self._store
-        self._deadline_s = time.perf_counter() + LONGEST_S
-        traffic = None
-        while not self._rounds or (len(self._rounds) < _ROUNDS and time.perf_counter() < self._deadline_s):
-            before = None if store is None else store.traffic()
-            session.run_epoch()
-            if before is not None and store is not None:
-                traffic = store.traffic() - before
-        return self.foretold(self._rounds, traffic)
+    since_s = time.perf_counter()
+    record = session.run_epoch(leave)
+    seconds, core_s = time.perf_counter() - since_s, time.process_time() - core_since_s
+    num_batches, num_edges = len(seen) + 1, 0 if record is None else record.num_edges
+    if record is None:
+        # The next round is another epoch.
+        num_batches, num_edges = seen[-1].batch, seen[-1].num_edges
+        session.epoch, session.progress = session.epoch + 1, None
+    first_s = seen[0].train_s if seen else seconds
+    # The pipeline does not see the end of the last step.
+    train_s = source.counters[-1].busy_s * num_batches / max(1, num_batches - (record is None))
+    return Round(source.counters, num_batches, num_edges, first_s, seconds, train_s, core_s, source.traffic)
 
-    def foretold(self, rounds: list[Round], traffic: Traffic | None = None) -> SampledForecast:
-        """The forecast of an epoch from rounds of its batches, and from what the tiers of a store gave to the last of them."""
-        batches = self._minibatches
-        num_batches, num_seeds = len(batches), len(batches.seeds)
-        stages = batches.stages(1).stages
-        counters = [each.counters for each in rounds]
-        busy = {
-            stage.name: median(
-                each.counters[at].busy_s / each.seconds / (min(stage.threads, num_batches) if batches.ahead else 1)
-                for each in rounds
-            )
-            for at, stage in enumerate(stages)
-        }
-        busy[TRAINING] = median(each.train_s / each.seconds for each in rounds)
-        sampled, loaded = (
-            next(at for at, stage in enumerate(stages) if stage.name == name) for name in ("sample", "load")
+
+def forecast_of(source: SampledEpochs, rounds: list[Round]) -> SampledForecast:
+    """The forecast of an epoch from rounds of its batches, and from what the tiers of a store gave to the last of them."""
+    batches = source.minibatches
+    num_batches, num_seeds = len(batches), len(batches.seeds)
+    stages, _ = batches.stages(1)
+    counters = [each.counters for each in rounds]
+    busy = {
+        stage.name: median(
+            each.counters[at].busy_s / each.seconds / (min(stage.threads, num_batches) if batches.ahead else 1)
+            for each in rounds
         )
+        for at, stage in enumerate(stages)
+    }
+    busy[TRAINING] = median(each.train_s / each.seconds for each in rounds)
+    sampled, loaded = (
+        next(at for at, stage in enumerate(stages) if stage.name == name) for name in ("sample", "load")
+    )
 
-        def in_epoch(at: int, count: str) -> int:
-            """Rows or bytes of an epoch from those of the seeds that a stage has worked on."""
-            made = [
-                (getattr(each[at], count), min(each[at].items * batches.batch_size, num_seeds)) for each in counters
-            ]
-            return round(num_seeds * sum(found for found, _ in made) / sum(seeds for _, seeds in made))
+    def in_epoch(at: int, count: str) -> int:
+        """Rows or bytes of an epoch from those of the seeds that a stage has worked on."""
+        made = [
+            (getattr(each[at], count), min(each[at].items * batches.batch_size, num_seeds)) for each in counters
+        ]
+        return round(num_seeds * sum(found for found, _ in made) / sum(seeds for _, seeds in made))
 
-        most_bytes = [max(each[at].most_bytes for each in counters) for at in range(len(stages))]
-        on_their_way = min(batches.ahead + 1, num_batches)
-        return SampledForecast(
-            seconds=median(_seconds(each, num_batches, num_seeds / batches.batch_size) for each in rounds),
-            num_batches=num_batches,
-            num_rehearsed=sum(each.num_batches for each in rounds),
-            num_seeds=num_seeds,
-            batch_size=batches.batch_size,
-            fanouts=batches.neighbor_sampler.fanouts,
-            num_edges=in_epoch(sampled, "rows"),
-            tiers=_tiers(batches.graph.features, in_epoch(loaded, "rows"), in_epoch(loaded, "num_bytes"), traffic),
-            ahead=batches.ahead,
-            ahead_bytes=on_their_way * sum(most_bytes)
-            + min(batches.window, num_batches - on_their_way) * most_bytes[sampled],
-            busy=busy,
-            busy_cores=median(each.core_s / each.seconds / num_cores() for each in rounds),
-        )
+    most_bytes = [max(each[at].most_bytes for each in counters) for at in range(len(stages))]
+    on_their_way = min(batches.ahead + 1, num_batches)
+    features, traffic = batches.graph.features, rounds[-1].traffic
+    return SampledForecast(
+        seconds=_epoch_s(source, rounds),
+        num_batches=num_batches,
+        num_rehearsed=sum(each.num_batches for each in rounds),
+        num_seeds=num_seeds,
+        batch_size=batches.batch_size,
+        fanouts=batches.neighbor_sampler.fanouts,
+        num_edges=in_epoch(sampled, "rows"),
+        tiers=_tiers(features, in_epoch(loaded, "rows"), in_epoch(loaded, "num_bytes"), traffic),
+        ahead=batches.ahead,
+        ahead_bytes=on_their_way * sum(most_bytes)
+        + min(batches.window, num_batches - on_their_way) * most_bytes[sampled],
+        busy=busy,
+        busy_cores=median(each.core_s / each.seconds / num_cores() for each in rounds),
+    )
+
+
+def prediction_of(source: HybridEpochs, rounds: list[Round]) -> Prediction:
+    """The forecast of an epoch of several trainers, from rounds in which they shared out seeds and threads."""
+    manager, settled = source.manager, rounds[len(rounds) // 2 :]
+    assert manager.rates is not None
+    num_batches = len(source.minibatches)
+    iteration_s = median(
+        (each.seconds - each.first_s) / (each.num_batches - 1) if each.num_batches > 1 else each.seconds
+        for each in settled
+    )
+    loaded_bytes = max(each.counters[1].most_bytes for each in rounds)
+    work = manager.work
+    copied_s = {
+        name: seconds / rounds[-1].num_batches
+        for name, seconds in zip(work.names, work.transfer_s, strict=True)
+        if seconds
+    }
+    return Prediction(
+        assignment=manager.assignment,
+        times=replace(manager.rates.times(manager.assignment), transfer=copied_s),
+        iteration_s=iteration_s,
+        epoch_s=_epoch_s(source, settled),
+        num_iterations=num_batches,
+        edges_per_s=sum(each.num_edges for each in settled) / sum(each.seconds for each in settled),
+        peak_bytes=min(source.ahead + 1, num_batches) * loaded_bytes,
+    )
+
+
+def with_one_more(source: HybridEpochs, found: Prediction) -> Prediction | None:
+    """The same with one more accelerator process that is as fast as the last one and takes its cores from the processor.
+
+    None where there is no such process, no core is left, or an iteration has too few seeds.
+    """
+    devices, rates, total = source.devices, source.manager.rates, found.assignment.total
+    assert rates is not None
+    names, cores = accelerator_names(len(devices.accelerator_cores) + 1), devices.accelerator_cores
+    left = devices.threads() - cores[-1] if cores else 0
+    if left < 1 or total <= len(devices.names) + 1 or names[-2] not in rates.fits:
+        return None
+    sample, load, train = split_evenly(max(3, left), 3)
+    wider = replace(
+        found.assignment,
+        seeds={**found.assignment.seeds, names[-1]: 0},
+        threads=Threads(sample=sample, load=load, train=train),
+    )
+    rates = replace(rates, fits={**rates.fits, names[-1]: rates.fits[names[-2]]})
+    assignment = balanced(wider, rates, uses_host=HOST in source.manager.work.names)
+    times = rates.times(assignment)
+    return replace(
+        found,
+        assignment=assignment,
+        times=times,
+        iteration_s=found.iteration_s * times.slowest / found.times.slowest,
+    )
+
+
+def _epoch_s(source: SampledEpochs, rounds: list[Round]) -> float:
+    batches = source.minibatches
+    num_whole = len(batches.seeds) / batches.batch_size
+    return median(_seconds(each, len(batches), num_whole) for each in rounds)
 
 
 def _seconds(measured: Round, num_batches: int, num_whole: float) -> float:

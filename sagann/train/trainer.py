@@ -49,7 +49,7 @@ from sagann.train.session import TrainSession
 from sagann.train.start import continue_run, start_run
 
 if TYPE_CHECKING:
-    from sagann.plan.hybrid.rehearsed import RehearsedJob
+    from sagann.hybrid.forecast import Prediction
     from sagann.runtime.workers import Workers
     from sagann.train.preparation import PreparedGraph
     from sagann.train.sampled_forecast import SampledForecast
@@ -343,8 +343,8 @@ class Trainer:
         with own_turn(self._parts.workers):
             return foretell(self._parts)
 
-    def rehearse_trainers(self) -> RehearsedJob:
-        """Measure every trainer of ``config.devices`` on a few mini-batches, in some ten seconds, for :mod:`sagann.plan.hybrid.predict`.
+    def foretell_trainers(self) -> tuple[Prediction, Prediction | None]:
+        """Foretell an epoch of the trainers of ``config.devices``, with the shares that they settle on in some ten seconds; and with one accelerator process more.
 
         A copy of the model is trained. Model and random numbers stay as they are.
 
@@ -353,10 +353,10 @@ class Trainer:
             TrainerError: a trainer does not start, or fails.
         """
         # Imported here: most runs are not foretold, and it loads Numba.
-        from sagann.train.rehearsals import rehearse_trainers
+        from sagann.train.rehearsals import foretell_trainers
 
         with own_turn(self._parts.workers):
-            return rehearse_trainers(self._parts)
+            return foretell_trainers(self._parts)
 
     def _run_folder(self, resume: bool) -> RunFolder | None:
         if self.run_dir is not None:

@@ -49,7 +49,7 @@ def shares_of(*parts: int, seed: int = 3) -> list[Share]:
     """Shares of one mini-batch of 20 seeds, with so many seeds each."""
     minibatches = MiniBatches(community_graph(), fanouts=(4, 3), batch_size=20)
     shares = []
-    for ids in minibatches.seeds_of(0)[0].split(parts):
+    for ids in minibatches.items_of(0)[0].split(parts):
         batch = minibatches.load(minibatches.neighbor_sampler.sample(ids))
         shares.append(Share(batch=batch, weight=len(ids) / sum(parts), seed=seed, iteration="epoch 0, batch 0"))
     return shares

@@ -67,15 +67,6 @@ def test_masks_depend_on_the_seed_of_the_share_alone(trainer: ProcessTrainer) ->
     assert losses[0] == losses[2] != losses[1]
 
 
-def test_a_damaged_transfer_is_refused(trainer: ProcessTrainer) -> None:
-    (share,) = shares_of(20)
-    iteration, order = trainer.send(share)
-    trainer._pieces[order.piece].bytes[order.num_bytes // 2] += 1
-    trainer.launch((iteration, order))
-    with pytest.raises(TrainerError, match=r"propagating epoch 0, batch 0.*transfer of its mini-batch is damaged"):
-        trainer.finish()
-
-
 def test_an_error_of_the_process_is_told(trainer: ProcessTrainer) -> None:
     with pytest.raises(
         TrainerError, match=r"'accelerator0' has failed while propagating epoch 0, batch 0.*no such number"

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sagann.graph import demo_graph
+from sagann.hybrid.assignment import Assignment, Threads
 from sagann.hybrid.manager import Manager
 from sagann.hybrid.shared_batches import Iteration, SharedBatches, useful_ahead
-from sagann.plan.hybrid.assignment import Assignment, Threads
 from sagann.runtime.loading import MiniBatches
 
 STAGE_S = 0.02

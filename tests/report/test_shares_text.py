@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from sagann.plan.hybrid.predict import predict
+from sagann.hybrid.forecast import predict
 from sagann.report.shares_text import batches_text, trainers_text
 from sagann.runtime.tiered.counters import TierCounts
 from sagann.train.sampled_forecast import SampledForecast
-from tests.plan.hybrid.settings import assignment, job, machine
+from tests.hybrid.settings import assignment, job, machine
 
 
 def text_of(**fields: Any) -> str:
@@ -51,7 +51,7 @@ def test_mini_batches(given: dict[str, Any], said: str) -> None:
 
 def test_alike_accelerators_are_named_together() -> None:
     described = machine(devices=dict.fromkeys(("accelerator0", "accelerator1"), machine().devices["accelerator0"]))
-    found = predict(described, job(), assignment(50, 75, 75))
+    found = predict(job(described), assignment(50, 75, 75))
     text = trainers_text(found, machine="round figures", more=None)
     assert text.splitlines()[:3] == [
         "Machine: round figures.",
@@ -60,11 +60,11 @@ def test_alike_accelerators_are_named_together() -> None:
     ]
     # 75 x 12,100 bytes at 1e8 bytes per second.
     assert re.search(r"copies 9\.0[78] ms on accelerator0 and accelerator1", text)
-    assert text.endswith(f"The bottleneck is {found.bottleneck}.")
+    assert text.endswith(f"The bottleneck is {found.times.bottleneck}.")
 
 
 def test_what_one_more_brings() -> None:
-    few, many = (predict(machine(), job(), split) for split in (assignment(0, 200), assignment(0, 100, 100)))
+    few, many = (predict(job(), split) for split in (assignment(0, 200), assignment(0, 100, 100)))
     text = trainers_text(few, machine="round figures", more=many)
     assert "Seeds of an iteration: 200 on accelerator0; 200 in all" in text
     assert re.search(r"(2\.00|1\.9\d) times as fast", text.splitlines()[-1])

@@ -6,57 +6,6 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import combinations
 
-MOST_USES = 3
-
-
-class NaiveS3Fifo:
-    """Algorithm 1 of the S3-FIFO paper."""
-
-    def __init__(self, num_slots: int, hottest: Sequence[int] = ()) -> None:
-        self.num_slots, self.small_slots = num_slots, max(1, num_slots // 10)
-        self.num_ghosts = max(1, num_slots - self.small_slots)
-        self.small: list[int] = []
-        self.main: list[int] = list(reversed(hottest[:num_slots]))
-        self.ghosts: list[int | None] = []
-        self.uses = dict.fromkeys(self.main, 0)
-
-    def place(self, ids: Iterable[int]) -> list[bool]:
-        """Whether each row is resident when its turn comes."""
-        return [self._place(row) for row in ids]
-
-    def _place(self, row: int) -> bool:
-        if not self.num_slots:
-            return False
-        if row in self.uses:
-            self.uses[row] = min(self.uses[row] + 1, MOST_USES)
-            return True
-        queue = self.main if row in self.ghosts else self.small
-        if len(self.uses) == self.num_slots:
-            self._evict()
-        # A place in the ghost queue stays until it has passed through; it is empty meanwhile.
-        self.ghosts = [None if ghost == row else ghost for ghost in self.ghosts]
-        queue.append(row)
-        self.uses[row] = 0
-        return False
-
-    def _evict(self) -> None:
-        while True:
-            if len(self.small) >= self.small_slots or not self.main:
-                row = self.small.pop(0)
-                if self.uses[row] > 1:
-                    self.uses[row] = 0
-                    self.main.append(row)
-                    continue
-                self.ghosts = [*self.ghosts, row][-self.num_ghosts :]
-                del self.uses[row]
-                return
-            row = self.main.pop(0)
-            if not self.uses[row]:
-                del self.uses[row]
-                return
-            self.uses[row] -= 1
-            self.main.append(row)
-
 
 class NaiveLookAhead:
     """Belady's rule for the announced batches: after each batch, the rows with the nearest next use stay."""

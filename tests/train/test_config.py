@@ -96,7 +96,7 @@ def test_what_the_hint_of_a_mistake_says_is_accepted(
         ),
         (
             {"cache": ["lru"], "sample": (5,), "memory": "1GiB"},
-            "cache is refused: ['lru'], expected one of static, s3-fifo, look-ahead",
+            "cache is refused: ['lru'], expected one of static, look-ahead",
         ),
         ({"loss": 3}, "loss is refused: 3, expected a name"),
         (
@@ -146,7 +146,7 @@ def test_a_loss_has_one_name():
 
 def test_sizes_of_a_hot_tier_that_are_understood():
     for hot in ("10%", "2GiB", "auto", "0%"):
-        config = TrainConfig(sample=(5,), hot=hot, score="degree", cache="s3-fifo")
+        config = TrainConfig(sample=(5,), hot=hot, score="degree", cache="static")
         assert config.has_tiers
         assert TrainConfig(**json.loads(json.dumps(config.to_json()))) == config
     assert not TrainConfig(sample=(5,)).has_tiers

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sagann.errors import InputError, MissingDependencyError
+from sagann.hybrid.work import TrainerWork
 from sagann.runtime.tiered import TierCounts, Traffic
 from sagann.train import EpochRecord, History
-from sagann.train.trainer_work import TrainerWork
 from sagann.train.worker_balance import WorkerBalance
 from tests.train.runs import trainer_of
 
@@ -162,9 +162,6 @@ def test_a_line_and_back(name: str) -> None:
 
 def test_numbers_that_older_lines_lack() -> None:
     assert EpochRecord.from_json({"epoch": 1, "loss": 0.5, "epoch_s": 0.1, "lr": 0.01}).num_edges == 0
-    values = line_of("trainers")
-    del values["trainer_why"]
-    assert EpochRecord.from_json(values).trainers == replace(WORK, why="")
 
 
 def test_shares_are_those_of_seeds_and_of_edges() -> None:

@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from sagann.errors import InputError, LayerError, TrainerError
 from sagann.graph import Graph
 from sagann.hybrid.cuda_trainer import CudaTrainer
-from sagann.hybrid.parcel import parcel_of, share_in
+from sagann.hybrid.message import layout_views, message_of
 from sagann.hybrid.trainer import Found, HostTrainer, Share
 from sagann.kernels.seeds import seeded
 from sagann.nn import ModelConfig, build_model
 from sagann.runtime.processor import num_cores
 from sagann.saga.layer import count_hops
+from sagann.storage import load_graph, save_graph
 from sagann.train import TrainConfig, Trainer
 from sagann.train.hybrid_epochs import HybridEpochs
 from sagann.train.predictor import Predictor
@@ -49,8 +50,8 @@ HYBRID: dict[str, Any] = {"sample": (4, 3), "batch_size": 12, "epochs": 3, "weig
 DEVICES = "host:1,accelerator:1"
 
 
-class ParcelTrainer(HostTrainer):
-    """An accelerator in this process: with a replica of the model, whose weights it copies, and with parcels."""
+class MessageTrainer(HostTrainer):
+    """An accelerator in this process: with a replica of the model, whose weights it copies, and with messages."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.original = predictor.model
@@ -59,10 +60,11 @@ class ParcelTrainer(HostTrainer):
         super().__init__(replica.loss_of_batch, list(self.replica.parameters()))
 
     def send(self, share: Share) -> Any:
-        parcel = parcel_of(share)
-        piece = torch.empty(parcel.num_bytes, dtype=torch.uint8)
-        parcel.write(piece)
-        return share_in(parcel.text, piece)
+        message, arrays = message_of(share)
+        piece = torch.empty(message.layout.num_bytes, dtype=torch.uint8)
+        for memory, array in zip(layout_views(message.layout, piece), arrays, strict=True):
+            memory.copy_(array)
+        return message.share_in(piece)
 
     def launch(self, sent: Share) -> None:
         self.replica.train()
@@ -87,13 +89,13 @@ def simulated(predictor: Predictor) -> CudaTrainer:
     return CudaTrainer("cuda", copied.model, copied.loss_of_batch, parameters, LateStreams())  # type: ignore[arg-type]
 
 
-def with_parcels(source: HybridEpochs, predictor: Predictor) -> HybridEpochs:
+def with_messages(source: HybridEpochs, predictor: Predictor) -> HybridEpochs:
     """The source with accelerators in this process."""
     host = {"host": HostTrainer(predictor.loss_of_batch, list(predictor.model.parameters()))}
     source.trainers = {
         **(host if source.devices.uses_host else {}),
         **{
-            name: simulated(predictor) if name.startswith("cuda") else ParcelTrainer(predictor)
+            name: simulated(predictor) if name.startswith("cuda") else MessageTrainer(predictor)
             for name in source.devices.names
         },
     }
@@ -134,7 +136,7 @@ def test_losses_and_gradients_are_the_whole_batchs(name: str, devices: str, batc
     options: dict[str, Any] = {"sample": (3,) * count_hops(model), "batch_size": batch_size}
     expected_losses, expected = epoch_of(SampledEpochs(predictor, prepared, TrainConfig(**options)), parameters)
     source = HybridEpochs(predictor, prepared, TrainConfig(devices=devices, **options))
-    losses, found = epoch_of(with_parcels(source, predictor), parameters)
+    losses, found = epoch_of(with_messages(source, predictor), parameters)
     assert losses == pytest.approx(expected_losses, rel=1e-11)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-11)
@@ -154,7 +156,7 @@ def test_dropout_drops_the_same_whatever_the_shares(name: str) -> None:
         source = HybridEpochs(predictor, prepared, TrainConfig(devices=devices, **options))
         torch.manual_seed(len(found))
         before = torch.get_rng_state()
-        found.append(epoch_of(with_parcels(source, predictor), parameters))
+        found.append(epoch_of(with_messages(source, predictor), parameters))
         # The run's generator is not drawn from.
         assert torch.equal(torch.get_rng_state(), before)
     for losses, gradients in found[1:]:
@@ -181,15 +183,32 @@ def test_every_task_and_sparse_features(graph: Graph, devices: str) -> None:
         SampledEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12)), parameters
     )
     source = HybridEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12, devices=devices))
-    losses, _ = epoch_of(with_parcels(source, predictor), parameters)
+    losses, _ = epoch_of(with_messages(source, predictor), parameters)
     assert losses == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("cache", ["static", "look-ahead"])
+def test_features_come_from_tiers(cache: str, tmp_path: Path) -> None:
+    save_graph(community_graph(), tmp_path / "graph")
+    graph = load_graph(tmp_path / "graph")
+    predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
+    prepared = predictor.prepare(graph)
+    config = TrainConfig(sample=(4, 3), batch_size=12, devices="host,accelerator,cuda", hot="40%", cache=cache)
+    expected = [
+        step.loss().item()
+        for step in SampledEpochs(predictor, prepared, TrainConfig(sample=(4, 3), batch_size=12)).steps(2)
+    ]
+    source = with_messages(HybridEpochs(predictor, prepared, config), predictor)
+    assert [step.loss().item() for step in source.steps(2)] == pytest.approx(expected, rel=1e-5)
+    assert source.traffic is not None
+    assert min(source.traffic.hot.rows, source.traffic.cold.rows) > 0
 
 
 def test_an_epoch_goes_on_in_the_middle() -> None:
     graph = community_graph()
     predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
     config = TrainConfig(sample=(4, 3), batch_size=7, devices=DEVICES)
-    source = with_parcels(HybridEpochs(predictor, predictor.prepare(graph), config), predictor)
+    source = with_messages(HybridEpochs(predictor, predictor.prepare(graph), config), predictor)
     whole = [step.loss().item() for step in source.steps(1)]
     steps = source.steps(1, first=2)
     assert next(steps).loss().item() == pytest.approx(whole[2], rel=1e-6)
@@ -338,7 +357,7 @@ def test_trainers_without_seeds_are_named_at_the_end() -> None:
     graph, said = community_graph(), list[str]()
     predictor = predictor_of(build_model(ModelConfig(model="sage", hidden=8, dropout=0.0), graph), graph)
     config = TrainConfig(sample=(4, 3), batch_size=15, devices=DEVICES)
-    source = with_parcels(HybridEpochs(predictor, predictor.prepare(graph), config, say=said.append), predictor)
+    source = with_messages(HybridEpochs(predictor, predictor.prepare(graph), config, say=said.append), predictor)
     before = source.manager.assignment
     source.manager.start_from(replace(before, seeds={"host": 15, "accelerator0": 0}), "static")
     for step in source.steps(1):
@@ -358,7 +377,6 @@ def test_trainers_without_seeds_are_named_at_the_end() -> None:
         ({"sample": (4, 3), "devices": DEVICES, "sharing": "fair"}, "one of joint, hyscale, static"),
         ({"sample": (4, 3), "devices": DEVICES, "link_rate": 0}, "a finite number above 0"),
         ({"sample": (4, 3), "devices": DEVICES, "device": "cuda"}, "'auto' or 'cpu' where devices is set"),
-        ({"sample": (4, 3), "devices": DEVICES, "hot": "10%"}, "hot.*None where devices is set"),
         ({"sample": (4, 3), "devices": DEVICES, "memory": "1GiB"}, "memory.*None where devices is set"),
     ],
 )

@@ -181,7 +181,7 @@ def test_no_message_tells_of_the_links_of_its_own_mini_batch(kind: str, fanouts:
 
     def batches(**more: Any) -> list[MiniBatch]:
         source = SampledLinkEpochs(predictor, prepared, TrainConfig(**options, **more))
-        with source._minibatches.batches(1) as found:
+        with source.minibatches.batches(1) as found:
             return list(found)
 
     learned, num_left_out = are_known(graph.topology), 0

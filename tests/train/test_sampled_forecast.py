@@ -90,7 +90,7 @@ def test_bytes_are_those_of_the_tier_where_all_rows_lie(tmp_path: Path) -> None:
         assert found.num_bytes == pytest.approx(4 * 8 * found.tiers[tier].rows, abs=32)
 
 
-@pytest.mark.parametrize("hot", [{}, {"memory": "1GiB"}, {"hot": "40%", "cache": "s3-fifo"}])
+@pytest.mark.parametrize("hot", [{}, {"memory": "1GiB"}, {"hot": "40%", "cache": "static"}])
 def test_nothing_of_the_run_changes(hot: dict[str, Any], tmp_path: Path) -> None:
     save_graph(community_graph(), tmp_path / "graph")
     graph = load_graph(tmp_path / "graph")

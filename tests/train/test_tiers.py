@@ -67,7 +67,7 @@ def test_a_budget_is_divided(budget_kib: int, ahead: int, expected: TierPlan) ->
     assert planned(STORE, budget_kib, ahead=ahead) == expected
 
 
-@given(st.integers(35, 400), st.integers(0, 9), st.sampled_from(["static", "s3-fifo", "look-ahead"]))
+@given(st.integers(35, 400), st.integers(0, 9), st.sampled_from(["static", "look-ahead"]))
 def test_hot_tier_and_batches_never_exceed_the_budget(budget_kib: int, ahead: int, cache: str) -> None:
     found = planned(STORE, budget_kib, ahead=ahead, cache=cache)
     hot_bytes = 0 if found.hot is None else hot_tier_bytes(STORE, found.hot, cache=cache)

@@ -4,7 +4,6 @@ from sagann.runtime.loading.graph_batch import GraphBatch
 from sagann.runtime.loading.graph_batches import GraphBatches
 from sagann.runtime.loading.minibatch import MiniBatch
 from sagann.runtime.loading.minibatches import MiniBatches
-from sagann.runtime.loading.pipeline import Pipeline
-from sagann.runtime.loading.stages import StageCounters, StalledError
+from sagann.runtime.loading.pipeline import Pipeline, StageCounters, StalledError
 
 __all__ = ["GraphBatch", "GraphBatches", "MiniBatch", "MiniBatches", "Pipeline", "StageCounters", "StalledError"]

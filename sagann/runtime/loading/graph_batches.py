@@ -1,31 +1,22 @@
-"""GraphBatches: the batches of an epoch over many graphs, each of which is one topology.
-
-A batch depends on the arguments, the number of its epoch and its own number alone. So a loop may start at any batch of any epoch.
-"""
+"""GraphBatches: the batches of an epoch over many graphs, each of which is one topology."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from sagann.errors import InputError, require_type
+from sagann.errors import InputError
 from sagann.graph import Graph
-from sagann.graph.feature_store import feature_store, read_rows, require_no_gradient
+from sagann.graph.feature_store import read_rows
 from sagann.graph.validate import validate_graphs
-from sagann.ranges import require_integer
+from sagann.runtime.loading.batches import Batches, chosen, require_graph, size_of_rows
 from sagann.runtime.loading.graph_batch import GraphBatch, side_by_side
-from sagann.runtime.loading.minibatches import chosen, most_ahead, not_numbered, useful_ahead
-from sagann.runtime.loading.pipeline import Pipeline
-from sagann.runtime.loading.stages import Size, Stage
-from sagann.sampling.batches import cut_seeds
-
-_WHERE = "GraphBatches.graphs"
+from sagann.runtime.loading.pipeline import Stage
 
 
-class GraphBatches:
+class GraphBatches(Batches[GraphBatch]):
     """The batches of many graphs: an iterable that has new ones in every epoch. PyG's ``DataLoader``, for graphs in one :class:`Graph`.
 
     ``for batch in batches`` goes through the next epoch, the first time through epoch 0; each graph is in one batch of an epoch. Batches
@@ -41,7 +32,7 @@ class GraphBatches:
         seed: seed of the order.
         drop_last: leave out a last batch that is smaller than the others.
         ahead: most batches that are made before they are asked for; 0 makes each one on the calling thread. None chooses
-            (:func:`sagann.runtime.loading.minibatches.useful_ahead`). Does not change the batches. Where edge data learn, no batch is made ahead.
+            (:func:`sagann.runtime.loading.batches.useful_ahead`). Does not change the batches. Where edge data learn, no batch is made ahead.
     Raises:
         InputError: an argument has the wrong form, the graph has no ``graph_ptr`` or an edge that joins two graphs, there is no graph to
             take, or features require a gradient.
@@ -66,85 +57,34 @@ class GraphBatches:
         drop_last: bool = False,
         ahead: int | None = None,
     ) -> None:
-        hint = "Open it with sagann.load_graph, or make a sagann.Graph."
-        require_type(graph, Graph, where="GraphBatches.graph", hint=hint)
+        require_graph(graph, "GraphBatches")
         _require_graphs(graph)
-        require_no_gradient(graph.features, where="GraphBatches.graph, features")
-        if ahead is None:
-            ahead = useful_ahead(graph, torch.device("cpu"))
-        for name, value in (("batch_size", batch_size), ("ahead", ahead), ("seed", seed)):
-            require_integer(value, name, where=f"GraphBatches.{name}")
-        for name, flag in (("shuffle", shuffle), ("drop_last", drop_last)):
-            require_type(flag, bool, where=f"GraphBatches.{name}", hint="Pass True or False.")
-        self.graph = graph
-        self.batch_size = batch_size
         self.graphs = (
-            torch.arange(graph.num_graphs) if graphs is None else chosen(graph.graphs, graphs, where=_WHERE)
+            torch.arange(graph.num_graphs)
+            if graphs is None
+            else chosen(graph.graphs, graphs, where="GraphBatches.graphs")
         )
         "Numbers of the graphs that are taken, int64."
-        self.shuffle = shuffle
-        self.seed = seed
-        self.drop_last = drop_last
-        self.ahead = most_ahead(graph, ahead)
-        self._features = None if graph.features is None else feature_store(graph.features)
-        self._next_epoch = 0
-        if not len(self):
-            raise InputError(
-                f"an epoch has no batch: {len(self.graphs)} graphs, batch_size {batch_size} (in {_WHERE})",
-                hint="Leave drop_last out, or lower batch_size."
-                if len(self.graphs)
-                else "Pass at least one graph.",
-            )
-
-    def __len__(self) -> int:
-        """Number of batches in an epoch."""
-        whole, rest = divmod(len(self.graphs), self.batch_size)
-        return whole + (rest > 0 and not self.drop_last)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Have the next loop go through this epoch."""
-        require_integer(epoch, "epoch", where="GraphBatches.set_epoch")
-        self._next_epoch = epoch
-
-    def __getitem__(self, number: object) -> NoReturn:
-        """Refuse to be indexed, as PyTorch's DataLoader does with a data set.
-
-        Raises:
-            InputError: always.
-        """
-        raise not_numbered(type(self).__name__)
-
-    def __iter__(self) -> Iterator[GraphBatch]:
-        epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
-        return self.batches(epoch)
-
-    def batches(self, epoch: int, *, first: int = 0) -> Pipeline[GraphBatch]:
-        """The batches of an epoch from a given one on: ``first`` is the number of batches that are done already.
-
-        The result is an iterator with ``counters`` of its stage and ``close``.
-        """
-        require_integer(epoch, "epoch", where="GraphBatches.batches, epoch")
-        require_integer(first, "batch", where="GraphBatches.batches, first")
-        if first > len(self):
-            raise InputError(
-                f"the epoch has fewer batches: first is {first}, there are {len(self)} (in GraphBatches.batches)",
-                hint="Start with a batch of the epoch, or with the next epoch.",
-            )
-        graphs = self.graphs_of(epoch)
-        stage = Stage(name="load", work=lambda number: self.load(graphs[number]), size_of=_size_of)
-        numbers, item = range(first, len(self)), f"epoch {epoch}, batch"
-        return Pipeline(numbers, (stage,), ahead=self.ahead, item=item, receive=lambda batch: batch)
-
-    def graphs_of(self, epoch: int) -> Sequence[Tensor]:
-        """The graphs of each batch of an epoch, int64."""
-        return cut_seeds(
+        super().__init__(
+            graph,
             self.graphs,
-            self.batch_size,
-            shuffle=self.shuffle,
-            seed=self.seed,
-            epoch=epoch,
-            drop_last=self.drop_last,
+            "graphs",
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+            ahead=ahead,
+            device=torch.device("cpu"),
         )
+
+    def stages(self, epoch: int) -> tuple[tuple[Stage, ...], Callable[[GraphBatch], GraphBatch]]:
+        graphs = self.items_of(epoch)
+        stage = Stage(
+            name="load",
+            work=lambda number: self.load(graphs[number]),
+            size_of=lambda batch: size_of_rows(batch.features, batch.num_vertices),
+        )
+        return (stage,), lambda batch: batch
 
     def load(self, graphs: Tensor) -> GraphBatch:
         """The batch of some graphs, int64 [n]."""
@@ -159,10 +99,6 @@ class GraphBatches:
             graph_labels=None if labels is None else labels.index_select(0, graphs),
             graph_targets=None if targets is None else targets.index_select(0, graphs),
         )
-
-
-def _size_of(batch: GraphBatch) -> Size:
-    return Size(rows=batch.num_vertices, num_bytes=sum(part.nbytes for part in batch.feature_arrays))
 
 
 def _require_graphs(graph: Graph) -> None:

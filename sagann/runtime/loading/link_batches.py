@@ -76,6 +76,6 @@ class LinkBatches(MiniBatches):
         options = {"keep_positives": self.keep_positives, "undirected": self.links.undirected}
         return self._sampled(links.seeds, epoch, batch, lambda sampled: sampled.with_links(links, **options))
 
-    def _chosen(self, seeds: str | Tensor | Sequence[int]) -> Tensor:
+    def _chosen(self, graph: Graph, seeds: str | Tensor | Sequence[int]) -> Tensor:
         assert isinstance(seeds, Tensor)
         return seeds

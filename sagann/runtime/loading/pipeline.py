@@ -4,7 +4,8 @@ Numbered items go through all stages. At most ``ahead`` items are on their way: 
 memory is bounded, whichever stage is the slowest. A stage whose results are large may have a smaller bound for the items that have
 entered it; the stages before it then work further ahead. The results do not depend on the numbers of threads or of items ahead.
 
-An exception of a stage reaches the caller in the place of the item's result, after the results of earlier items.
+The caller alone lets items in: each is a chain of futures, one for every stage, and threads take items in order. So a stage with one thread works on
+them in order. An exception of a stage reaches the caller in the place of the item's result, after the results of earlier items.
 
 References:
     Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. IV-B (two-stage feature prefetch). We differ in that sampling is a stage as well, and
@@ -13,19 +14,184 @@ References:
 
 from __future__ import annotations
 
+import atexit
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from functools import partial
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from sagann.runtime.loading.stages import Failed, Stage, StageCounters, Stages
+from sagann.errors import SagannError
+from sagann.runtime.loading.serial_thread import work_serially
 
 R = TypeVar("R")
 
+_ENDING_S = 10.0
 MOST_WAIT_S = 600.0
 "Seconds after which an item that is not ready is an error, by default."
+
+
+class StalledError(SagannError, RuntimeError):
+    """An item that has not become ready in time, or a thread that does not end; names the stage and the item."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Size:
+    """The size of a stage's result."""
+
+    rows: int = 0
+    "Number of rows."
+    num_bytes: int = 0
+    "Bytes of all arrays."
+
+
+def _no_size(result: Any) -> Size:
+    return Size()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """One kind of work on every item."""
+
+    name: str
+    "Name in errors and counters."
+    work: Callable[[Any], Any]
+    "Makes the stage's result of that of the stage before; the first stage gets the number of the item."
+    threads: int = 1
+    "Number of threads that work on different items."
+    size_of: Callable[[Any], Size] = _no_size
+    "Size of a result, for the counters."
+    limit: Callable[[], int] | None = None
+    "Most threads that work at the same time, asked before each item; None for all of them."
+    ahead: int | None = None
+    "Most items that have entered this stage and are on their way to the caller; None for the bound of all stages."
+
+
+@dataclass(kw_only=True, slots=True)
+class StageCounters:
+    """The work of a stage so far. The caller is the last stage."""
+
+    name: str
+    "Name of the stage."
+    items: int = 0
+    "Number of items that it has finished."
+    rows: int = 0
+    "Number of rows of their results."
+    num_bytes: int = 0
+    "Bytes of their results."
+    most_bytes: int = 0
+    "Bytes of the largest result."
+    busy_s: float = 0.0
+    "Seconds of work, of all threads together."
+    waited_s: float = 0.0
+    "Seconds of waiting for an item, of all threads together."
+
+
+class _Line:
+    """A stage at work. It does not know the Pipeline, which is freed when its caller drops it."""
+
+    def __init__(self, stage: Stage, name_of: Callable[[int], str]) -> None:
+        self.stage, self.name_of = stage, name_of
+        self.counters = StageCounters(name=stage.name)
+        self.tasks: SimpleQueue[Callable[[float], None] | None] = SimpleQueue()
+        "Items to work on, in order; None ends a thread."
+        self.threads: list[threading.Thread] = []
+        self.working: dict[int, float] = {}
+        "Positions of items that are worked on, with the time of the clock when that began."
+        self.active = 0
+        "Number of threads that may take items now."
+        self.is_closed = False
+        self.changed = threading.Condition()
+        "Guards everything above."
+
+    def start(self, num_items: int) -> None:
+        _OPEN.add(self)
+        for _ in range(min(self.stage.threads, num_items)):
+            thread = threading.Thread(target=self.run, name=f"sagann-{self.stage.name}", daemon=True)
+            thread.start()
+            self.threads.append(thread)
+
+    def run(self) -> None:
+        """The body of a thread."""
+        work_serially()
+        while True:
+            since_s = time.perf_counter()
+            with self.changed:
+                self.changed.wait_for(self._has_room)
+                self.active += 1
+            task = self.tasks.get()
+            if task is not None:
+                task(since_s)
+            with self.changed:
+                self.active -= 1
+                self.changed.notify_all()
+            if task is None:
+                return
+            del task
+
+    def _has_room(self) -> bool:
+        return self.is_closed or self.stage.limit is None or self.active < self.stage.limit()
+
+    def enter(self, position: int, before: Future[Any]) -> Future[Any]:
+        """Work on an item as soon as it is ready; the result will be that of the future."""
+        result = Future[Any]()
+        self.tasks.put(partial(self._task, position, before, result))
+        return result
+
+    def _task(self, position: int, before: Future[Any], result: Future[Any], since_s: float) -> None:
+        if self.is_closed:
+            result.cancel()
+            return
+        try:
+            given = before.result()
+            with self.changed:
+                self.counters.waited_s += time.perf_counter() - since_s
+            result.set_result(self.work(position, given))
+        except BaseException as error:  # noqa: BLE001 - whatever ends a stage is for the caller to see.
+            result.set_exception(error)
+
+    def work(self, position: int, given: Any) -> Any:
+        """Work on an item now."""
+        since_s, size = time.perf_counter(), Size()
+        self.working[position] = since_s
+        try:
+            result = self.stage.work(given)
+            size = self.stage.size_of(result)
+        except BaseException as error:
+            error.add_note(f"Raised by stage '{self.stage.name}' of {self.name_of(position)}.")
+            if isinstance(error, StopIteration):
+                # It would end the caller's loop as if there were no more items.
+                stopped = RuntimeError("a stage raised StopIteration")
+                stopped.add_note(error.__notes__[-1])
+                raise stopped from error
+            raise
+        finally:
+            with self.changed:
+                del self.working[position]
+                counters = self.counters
+                counters.items += 1
+                counters.rows += size.rows
+                counters.num_bytes += size.num_bytes
+                counters.most_bytes = max(counters.most_bytes, size.num_bytes)
+                counters.busy_s += time.perf_counter() - since_s
+        return result
+
+    def end(self) -> None:
+        """Have the threads end after the items that have entered."""
+        for _ in self.threads:
+            self.tasks.put(None)
+
+    def signal(self) -> None:
+        """Have the threads end after the work that they are at."""
+        with self.changed:
+            self.is_closed = True
+            self.changed.notify_all()
+        self.end()
 
 
 class Pipeline(Generic[R]):
@@ -41,7 +207,7 @@ class Pipeline(Generic[R]):
         item: name of an item, without its number, in errors.
         receive: called on the calling thread with the last stage's result; gives the caller's.
         most_wait_s: seconds after which an item that is not ready is an error.
-        room: most items on their way now, at least 1, where that changes: asked before each item enters. None for ``ahead``.
+        room: most items on their way now, at least 1, where that changes: asked whenever items may enter. None for ``ahead``.
         holds: whether an item that was taken keeps its place until :meth:`go_on`, or until the next one is asked for: then no work on a further
             item begins before the caller has done what is urgent.
     Raises:
@@ -65,57 +231,61 @@ class Pipeline(Generic[R]):
         room: Callable[[], int] | None = None,
         holds: bool = False,
     ) -> None:
-        self._stages = Stages(
-            numbers=numbers, stages=tuple(stages), ahead=ahead, item=item, room=room or (lambda: ahead), holds=holds
-        )
-        self._receive = receive
-        self._most_wait_s = most_wait_s
+        self._numbers, self._ahead, self._receive, self._most_wait_s = numbers, ahead, receive, most_wait_s
+        self._room, self._holds = room or (lambda: ahead), holds
+        self._name_of = lambda position: f"{item} {numbers[position]}"
+        self._lines = [_Line(stage, self._name_of) for stage in stages]
+        self._entered: list[dict[int, Future[Any]]] = [{} for _ in stages]
+        "For each stage, the results that its items will have, by position, until the next stage or the caller takes them."
+        self._num_entered = [0] * len(stages)
+        self._taken = self._freed = 0
+        self._caller = StageCounters(name="caller")
         self._left_at_s: float | None = None
+        self._is_closed = self._is_stalled = False
         # Freed on whatever thread, which may be one of the pipeline's: it must not wait.
-        weakref.finalize(self, self._stages.signal).atexit = False
+        weakref.finalize(self, _signal, self._lines).atexit = False
         if ahead:
             try:
-                self._stages.start()
+                for line in self._lines:
+                    line.start(len(numbers))
             except BaseException:
                 self.close()
                 raise
+            self._let_in()
 
     def __iter__(self) -> Iterator[R]:
         return self
 
     def __len__(self) -> int:
         """Number of items that are left to take."""
-        return len(self._stages.numbers) - self._stages.taken
+        return len(self._numbers) - self._taken
 
     def __next__(self) -> R:
-        stages = self._stages
         if self._left_at_s is not None:
-            stages.counters[-1].busy_s += time.perf_counter() - self._left_at_s
+            self._caller.busy_s += time.perf_counter() - self._left_at_s
             self._left_at_s = None
-        if stages.is_closed or stages.taken == len(stages.numbers):
+        if self._is_closed or not len(self):
             raise StopIteration
         try:
-            result = stages.take(self._most_wait_s) if stages.ahead else stages.make()
-            if isinstance(result, Failed):
-                raise result.error
-            received = self._receive(result)
+            self.go_on()
+            received = self._receive(self._take() if self._ahead else self._make())
         except BaseException:
-            result = None
             self.close()
             raise
+        self._caller.items += 1
         self._left_at_s = time.perf_counter()
         return received
 
     def go_on(self) -> None:
         """Let work on a further item begin, in the place of the one that was taken last."""
-        with self._stages.changed:
-            self._stages.free()
+        if self._freed < self._taken:
+            self._freed = self._taken
+            self._let_in()
 
     @property
     def counters(self) -> tuple[StageCounters, ...]:
         """The work of each stage so far, and of the caller, whose ``busy_s`` are the seconds between two results."""
-        with self._stages.changed:
-            return tuple(replace(counters) for counters in self._stages.counters)
+        return tuple(replace(counters) for counters in (*(line.counters for line in self._lines), self._caller))
 
     def close(self) -> None:
         """End all threads and drop what they have made. A second call does nothing.
@@ -123,7 +293,65 @@ class Pipeline(Generic[R]):
         Raises:
             StalledError: a thread does not end in time.
         """
-        self._stages.close(self._most_wait_s)
+        self._is_closed = True
+        _signal(self._lines)
+        deadline_s = time.monotonic() + (0.0 if self._is_stalled else self._most_wait_s)
+        for line in self._lines:
+            for thread in line.threads:
+                if thread is not threading.current_thread():
+                    thread.join(max(0.0, deadline_s - time.monotonic()))
+        for results in self._entered:
+            results.clear()
+        late = [(began_s, position, line) for line in self._lines for position, began_s in line.working.items()]
+        if late and not self._is_stalled:
+            self._is_stalled = True
+            _, position, line = min(late, key=lambda each: each[0])
+            raise StalledError(
+                f"a thread does not end: it has worked on {self._name_of(position)} for more than "
+                f"{self._most_wait_s:.0f} s (in stage '{line.stage.name}')",
+                hint="See whether the disk or the network that the data lie on answers.",
+            )
+
+    def _let_in(self) -> None:
+        """Let items enter the stages as far as there is room."""
+        if not self._ahead or self._is_closed:
+            return
+        room, most = min(self._ahead, self._room()), len(self._numbers)
+        for at, line in enumerate(self._lines):
+            bound = room if line.stage.ahead is None else min(room, line.stage.ahead)
+            ready = self._num_entered[at - 1] if at else most
+            for position in range(self._num_entered[at], min(ready, self._freed + bound)):
+                before = self._entered[at - 1].pop(position) if at else _done(self._numbers[position])
+                self._entered[at][position] = line.enter(position, before)
+                self._num_entered[at] = position + 1
+                if position == most - 1:
+                    line.end()
+
+    def _take(self) -> Any:
+        """The next result; waits for it."""
+        result, since_s = self._entered[-1].pop(self._taken), time.perf_counter()
+        if not wait([result], self._most_wait_s).done:
+            self._is_stalled = True
+            at = [line.stage.name for line in self._lines if self._taken in line.working]
+            where = f"stage '{at[0]}'" if at else "the threads that load ahead"
+            raise StalledError(
+                f"{self._name_of(self._taken)} is not ready: {time.perf_counter() - since_s:.0f} s waited, "
+                f"{self._most_wait_s:.0f} s are the limit (in {where})",
+                hint="See whether the disk or the network that the data lie on answers.",
+            )
+        self._caller.waited_s += time.perf_counter() - since_s
+        self._taken += 1
+        if not self._holds:
+            self.go_on()
+        return result.result()
+
+    def _make(self) -> Any:
+        """The next result, made on the calling thread."""
+        result: Any = self._numbers[self._taken]
+        for line in self._lines:
+            result = line.work(self._taken, result)
+        self._taken += 1
+        return result
 
     def __enter__(self) -> Pipeline[R]:
         return self
@@ -132,3 +360,26 @@ class Pipeline(Generic[R]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _done(value: Any) -> Future[Any]:
+    future = Future[Any]()
+    future.set_result(value)
+    return future
+
+
+def _signal(lines: Sequence[_Line]) -> None:
+    for line in lines:
+        line.signal()
+
+
+_OPEN: weakref.WeakSet[_Line] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_open() -> None:
+    """Threads that still run PyTorch while the interpreter ends may crash the process."""
+    lines, deadline_s = list(_OPEN), time.monotonic() + _ENDING_S
+    _signal(lines)
+    for thread in (thread for line in lines for thread in line.threads):
+        thread.join(max(0.0, deadline_s - time.monotonic()))

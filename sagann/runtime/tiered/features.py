@@ -55,8 +55,7 @@ class TieredFeatures:
             memory, is read by positioned reads; another store is asked for its rows.
         hot: size of the hot tier. A number of bytes, or a text as "2GiB", is the memory for hot rows and for the tables that find
             them. A float, or a text as "10%", is a part of the rows. "auto" takes half of the memory that is free.
-        cache: what is hot: "static" (the hottest rows stay), "s3-fifo" (an adaptive cache) or "look-ahead" (rows of announced
-            batches stay by next use).
+        cache: what is hot: "static" (the hottest rows stay) or "look-ahead" (rows of announced batches stay by next use).
         hottest: int64 [n], distinct ids of vertices, the hottest first. The hot tier begins with the first of them. None
             stands for the order of the ids with "static", as after a reordering by score, and for an empty hot tier otherwise.
     Raises:

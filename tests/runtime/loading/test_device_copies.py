@@ -67,7 +67,7 @@ def test_rows_made_in_pinned_memory_are_copied_from_there_and_the_memory_is_used
     graph = labelled_graph()
     minibatches = MiniBatches(graph, fanouts=[3, 2], batch_size=4, ahead=0)
     sent, batches = [], []
-    for number, seeds in enumerate(minibatches.seeds_of(0)):
+    for number, seeds in enumerate(minibatches.items_of(0)):
         sampled = minibatches.neighbor_sampler.sample(seeds, batch=number)
         with copies.making_rows():
             batches.append(minibatches.load(sampled))
@@ -78,13 +78,13 @@ def test_rows_made_in_pinned_memory_are_copied_from_there_and_the_memory_is_used
     # All copies are done.
     before = streams.pinned_bytes
     with copies.making_rows():
-        again = minibatches.load(minibatches.neighbor_sampler.sample(minibatches.seeds_of(0)[0]))
+        again = minibatches.load(minibatches.neighbor_sampler.sample(minibatches.items_of(0)[0]))
     address = again.features.data_ptr()
     assert streams.pinned_bytes == before
     # Of an epoch that was left early.
     copies.withdraw()
     with copies.making_rows():
-        again = minibatches.load(minibatches.neighbor_sampler.sample(minibatches.seeds_of(0)[0]))
+        again = minibatches.load(minibatches.neighbor_sampler.sample(minibatches.items_of(0)[0]))
     assert again.features.data_ptr() == address
 
 

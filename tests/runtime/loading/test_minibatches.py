@@ -15,7 +15,7 @@ import sagann
 from sagann.errors import InputError
 from sagann.graph import Graph
 from sagann.runtime.loading import MiniBatches
-from sagann.runtime.loading.minibatches import useful_ahead
+from sagann.runtime.loading.batches import useful_ahead
 from sagann.runtime.tiered import DeviceFeatures, TieredFeatures
 from sagann.sampling import NeighborSampler, seed_batches
 from sagann.storage import load_graph, save_graph
@@ -71,13 +71,13 @@ def test_threads_and_batches_ahead_change_nothing(threads: int, ahead: int) -> N
 
 @pytest.mark.parametrize(("cores", "expected"), [(2, 0), (3, 4)])
 def test_few_cores_make_batches_in_the_step(cores: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sagann.runtime.loading.minibatches.num_cores", lambda: cores)
+    monkeypatch.setattr("sagann.runtime.loading.batches.num_cores", lambda: cores)
     assert of(ahead=None).ahead == expected
     assert of(ahead=1).ahead == 1
 
 
 def test_what_waits_is_made_ahead_on_few_cores_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("sagann.runtime.loading.minibatches.num_cores", lambda: 2)
+    monkeypatch.setattr("sagann.runtime.loading.batches.num_cores", lambda: 2)
     graph = labelled_graph()
     assert useful_ahead(graph, torch.device("cuda")) == 4
     assert useful_ahead(replace(graph, features=None), torch.device("cpu")) == 0
@@ -311,7 +311,7 @@ def test_seeds_may_be_a_list_or_an_array_and_fanouts_numbers_of_numpy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cache", "threads", "ahead"), [("static", 1, 3), ("s3-fifo", 3, 6), ("look-ahead", 1, 0), ("look-ahead", 3, 6)]
+    ("cache", "threads", "ahead"), [("static", 1, 3), ("look-ahead", 1, 0), ("look-ahead", 3, 6)]
 )
 def test_two_loops_over_one_tiered_store_have_their_own_rows(cache: str, threads: int, ahead: int) -> None:
     graph = labelled_graph()
@@ -368,12 +368,12 @@ def test_rows_on_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_looking_ahead_reads_fewer_cold_rows() -> None:
     graph = labelled_graph()
     cold = {}
-    for cache in ("s3-fifo", "look-ahead"):
+    for cache in ("static", "look-ahead"):
         store = TieredFeatures(graph.features, hot=0.3, cache=cache)
         for epoch in range(4):
             list(of(replace(graph, features=store), ahead=5).batches(epoch))
         cold[cache] = store.traffic().cold.rows
-    assert cold["look-ahead"] < cold["s3-fifo"]
+    assert cold["look-ahead"] < cold["static"]
 
 
 def test_a_data_loader_is_told_to_be_left_out() -> None:

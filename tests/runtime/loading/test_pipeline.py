@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sagann.runtime.loading.pipeline import Pipeline
-from sagann.runtime.loading.stages import Size, Stage, StalledError
+from sagann.runtime.loading.pipeline import Pipeline, Size, Stage, StalledError
 from tests.threads import living_threads
 
 
@@ -89,7 +88,7 @@ def test_a_stage_may_have_a_smaller_bound_than_those_before_it() -> None:
 
 
 @pytest.mark.parametrize("ahead", [1, 50])
-def test_a_stage_may_take_items_in_order(ahead: int) -> None:
+def test_a_stage_with_one_thread_takes_items_in_order(ahead: int) -> None:
     entered: list[int] = []
 
     def note(result: int) -> int:
@@ -98,7 +97,7 @@ def test_a_stage_may_take_items_in_order(ahead: int) -> None:
 
     stages = [
         Stage(name="late", work=late, threads=4),
-        Stage(name="note", work=note, in_order=True),
+        Stage(name="note", work=note),
         Stage(name="late again", work=lambda result: late(result // 10), threads=4),
     ]
     with Pipeline(range(3, 33), stages, ahead=ahead) as results:
@@ -107,7 +106,7 @@ def test_a_stage_may_take_items_in_order(ahead: int) -> None:
 
 
 @pytest.mark.parametrize("failing", [0, 29])
-def test_a_stage_in_order_does_not_wait_for_an_item_that_has_failed(failing: int) -> None:
+def test_a_stage_with_one_thread_does_not_wait_for_an_item_that_has_failed(failing: int) -> None:
     def work(number: int) -> int:
         if number == failing:
             raise OSError("the disk failed")
@@ -115,7 +114,7 @@ def test_a_stage_in_order_does_not_wait_for_an_item_that_has_failed(failing: int
 
     stages = [
         Stage(name="work", work=work, threads=4),
-        Stage(name="pass", work=lambda result: result, in_order=True),
+        Stage(name="pass", work=lambda result: result),
     ]
     results = Pipeline(range(30), stages, ahead=8)
     assert [next(results) for _ in range(failing)] == [10 * number for number in range(failing)]
@@ -229,19 +228,6 @@ def test_a_thread_that_does_not_end_is_an_error_of_close() -> None:
     wait_until(lambda: not threads())
 
 
-def test_a_thread_that_dies_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
-        raise MemoryError("no room for a stack")
-
-    monkeypatch.setattr("sagann.runtime.loading.stages.work_serially", broken)
-    with pytest.raises(StalledError) as caught:
-        next(Pipeline(range(3), [Stage(name="load", work=late)], ahead=2))
-    assert "item 0 will not become ready: a thread has ended by MemoryError: no room for a stack" in str(
-        caught.value
-    )
-    assert isinstance(caught.value.__cause__, MemoryError)
-
-
 def test_threads_that_the_system_refuses_leave_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     start, count = threading.Thread.start, 0
 
@@ -287,8 +273,7 @@ def test_counters_say_what_each_stage_does(ahead: int) -> None:
 
 PROGRAM = """
 import time
-from sagann.runtime.loading.pipeline import Pipeline
-from sagann.runtime.loading.stages import Stage
+from sagann.runtime.loading.pipeline import Pipeline, Stage
 def work(number):
     time.sleep(0.5 * number)
     return number

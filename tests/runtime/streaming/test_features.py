@@ -57,7 +57,7 @@ def test_a_store_has_the_numbers_of_its_tensor(name: str, place: str, tmp_path: 
 @pytest.mark.parametrize("select", ["always", "never"])
 def test_a_tiered_store_has_the_numbers_of_its_rows(select: Select) -> None:
     model, graph, rows = prepared("sage")
-    tiered = TieredFeatures(rows, hot=0.2, cache="s3-fifo")
+    tiered = TieredFeatures(rows, hot=0.2, cache="look-ahead")
     losses = []
     for each in (graph, replace(graph, features=tiered)):
         assert each.features is not None

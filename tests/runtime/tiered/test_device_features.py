@@ -131,7 +131,7 @@ def test_device_host_and_disk_are_one_store(tmp_path: Path) -> None:
 
 def test_a_host_tier_that_changes_is_not_read_in_place(tmp_path: Path) -> None:
     features, devices = features_of(), SimulatedDevices()
-    below = TieredFeatures(dataset_array(tmp_path, features), "50%", cache="s3-fifo")
+    below = TieredFeatures(dataset_array(tmp_path, features), "50%", cache="look-ahead")
     store = DeviceFeatures(below, "10%", devices=devices)
     assert not store.is_in_place
     assert not devices.registered

@@ -218,7 +218,9 @@ def test_rows_in_the_order_of_their_ids_need_no_table_by_row() -> None:
 
 def test_a_file_that_is_cut_ends_the_read_with_its_name(tmp_path: Path) -> None:
     features = bits(torch.float32, (16,))
-    store = TieredFeatures(dataset_array(tmp_path, features), hot=0.1, cache="s3-fifo", hottest=torch.arange(100))
+    store = TieredFeatures(
+        dataset_array(tmp_path, features), hot=0.1, cache="look-ahead", hottest=torch.arange(100)
+    )
     path = tmp_path / "features.npy"
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(DatasetError, match=r"file has become shorter: .*1 more are needed \(in .*features\.npy\)"):
@@ -312,9 +314,7 @@ def test_a_graph_takes_the_store_as_features() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "cache", ["look-ahead", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("s3-fifo", "static"))]
-)
+@pytest.mark.parametrize("cache", ["look-ahead", pytest.param("static", marks=pytest.mark.thorough)])
 def test_four_times_the_memory_limit_is_read_through_a_tenth(
     tmp_path: Path, cache: str, limited: Callable[[int], Sequence[str]]
 ) -> None:

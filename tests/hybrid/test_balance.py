@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, strategies as st
 
-from sagann.errors import InputError
-from sagann.plan.hybrid.assignment import HOST, Assignment, Threads, split_by
-from sagann.plan.hybrid.balance import (
-    balance_sampling,
+from sagann.hybrid.assignment import HOST, Assignment, Threads, split_by
+from sagann.hybrid.balance import (
     balance_thread,
     balance_work,
     balanced,
     seconds_together,
     split_together,
 )
-from sagann.plan.hybrid.costs import Cost, CostFit, Damping
-from sagann.plan.hybrid.rates import Rates
-from tests.plan.hybrid.settings import FIRST, assignment
+from sagann.hybrid.costs import Cost, CostFit, Damping, Rates
+from tests.hybrid.settings import FIRST, assignment
 
 seconds = st.floats(0, 1e3)
 TASKS = ("sample", "load", "train")
@@ -30,9 +26,7 @@ def assignments(draw: st.DrawFn) -> Assignment:
     # As many seeds as trainers, at least.
     others[0] += len(others) + 1
     sample, load, train = (draw(st.integers(1, 6)) for _ in range(3))
-    total = host + sum(others)
-    host_sampled = draw(st.none() | st.integers(0, total))
-    return assignment(host, *others, sample=sample, load=load, train=train, host_sampled=host_sampled)
+    return assignment(host, *others, sample=sample, load=load, train=train)
 
 
 @st.composite
@@ -46,15 +40,13 @@ def require_same_totals(before: Assignment, after: Assignment) -> None:
     assert list(after.seeds) == list(before.seeds)
     assert min(after.seeds.values()) >= 0
     assert min(after.threads.sample, after.threads.load, after.threads.train) >= 1
-    assert (after.host_sampled is None) is (before.host_sampled is None)
 
 
 @given(before=assignments(), tasks=st.permutations(TASKS), first_s=seconds, second_s=seconds, damping=dampings())
 def test_moves_keep_their_totals(
     before: Assignment, tasks: list[str], first_s: float, second_s: float, damping: Damping
 ) -> None:
-    for function in (balance_work, balance_sampling):
-        require_same_totals(before, function(before, first_s, second_s, damping))
+    require_same_totals(before, balance_work(before, first_s, second_s, damping))
     after = balance_thread(before, tasks[0], tasks[1], first_s, second_s, damping)
     require_same_totals(before, after)
     assert after.seeds == before.seeds
@@ -64,9 +56,12 @@ def test_moves_keep_their_totals(
 rates = st.builds(
     Rates,
     sample=seconds,
-    sample_accelerator=seconds,
     load=seconds,
-    train=st.dictionaries(st.sampled_from([HOST, *(f"accelerator{at}" for at in range(5))]), seconds),
+    fits=st.dictionaries(
+        st.sampled_from([HOST, *(f"accelerator{at}" for at in range(5))]),
+        st.builds(CostFit.of, st.integers(1, 500), seconds),
+    ),
+    damping=st.just(Damping()),
 )
 
 
@@ -109,7 +104,7 @@ def test_the_number_of_threads_that_train_is_that_of_a_search(
     before = assignment(100, *(100 for _ in accelerators), sample=threads[0], load=threads[1], train=threads[2])
     by_name = dict(zip(before.seeds, (host, *accelerators), strict=True))
     fits = {name: fit_of(cost) for name, cost in by_name.items()}
-    known = Rates(sample=sample, sample_accelerator=0, load=load, train={}, fits=fits)
+    known = Rates(sample=sample, load=load, fits=fits, damping=Damping())
 
     def slowest(train: int, sampling: int) -> float:
         loading = sum(threads) - train - sampling
@@ -152,17 +147,6 @@ def test_threads_go_to_the_slower_task() -> None:
     assert balance_thread(before, "sample", "load", 1.0, 1.2, Damping()).threads.load == 11
     # The giver would then be the slower one.
     assert balance_thread(before, "sample", "load", 1.0, 1.1, Damping()) == before
-
-
-def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(InputError, match="a task of the processor has no thread: 0 sample, 1 load, 1 train"):
-        Threads(sample=0, load=1, train=1)
-    threads = Threads(sample=1, load=1, train=1)
-    for seeds in ({}, {HOST: 3}, {FIRST: 3}, {HOST: -1, FIRST: 4}, {HOST: 0, FIRST: 0}):
-        with pytest.raises(InputError, match="seeds cannot be shared out so"):
-            Assignment(seeds=seeds, threads=threads)
-    with pytest.raises(InputError, match="the processor cannot sample so many seeds: 201 of 200"):
-        assignment(host_sampled=201)
 
 
 weights = st.dictionaries(st.text(min_size=1), st.floats(0, 1e6), min_size=1, max_size=9)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from sagann.hybrid.assignment import Assignment, StageTimes
 from sagann.storage.json_fields import as_integer, as_list, as_number, as_texts
 
 _NAMES = "trainers"
@@ -31,8 +32,41 @@ class TrainerWork:
     "Seconds of loading features, likewise."
     num_moves: int
     "How often seeds or threads were moved."
-    why: str = ""
-    "The last decision about seeds and threads, in words; empty in a line that was written without."
+    why: str
+    "The last decision about seeds and threads, in words."
+
+    @classmethod
+    def none(cls, names: tuple[str, ...]) -> TrainerWork:
+        """Trainers that have not done anything."""
+        none = (0.0,) * len(names)
+        return cls(
+            names=names,
+            seeds=(0,) * len(names),
+            train_s=none,
+            idle_s=none,
+            transfer_s=none,
+            sample_s=0.0,
+            load_s=0.0,
+            num_moves=0,
+            why="",
+        )
+
+    def after(self, assignment: Assignment, times: StageTimes, seconds: float) -> TrainerWork:
+        """The work with one iteration more, which took so long from the launch of the trainers to the sum of their gradients."""
+
+        def added(sums: tuple[float, ...], values: Mapping[str, float]) -> tuple[float, ...]:
+            return tuple(total + values.get(name, 0.0) for name, total in zip(self.names, sums, strict=True))
+
+        idle_s = {name: max(0.0, seconds - times.train.get(name, 0.0)) for name in self.names}
+        return replace(
+            self,
+            seeds=tuple(int(count) for count in added(self.seeds, assignment.seeds)),
+            train_s=added(self.train_s, times.train),
+            idle_s=added(self.idle_s, idle_s),
+            transfer_s=added(self.transfer_s, times.transfer),
+            sample_s=self.sample_s + times.sample,
+            load_s=self.load_s + times.load,
+        )
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -80,7 +114,7 @@ class TrainerWork:
             sample_s=as_number(values["sample_s"], "sample_s"),
             load_s=as_number(values["load_s"], "load_s"),
             num_moves=as_integer(values["trainer_moves"], "num_vertices"),
-            why=as_texts([values.get("trainer_why", "")])[0],
+            why=as_texts([values["trainer_why"]])[0],
         )
         if {len(each) for each in (found.seeds, found.train_s, found.idle_s, found.transfer_s)} != {
             len(found.names)

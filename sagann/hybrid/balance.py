@@ -21,12 +21,9 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sagann.plan.hybrid.assignment import HOST, Assignment, Threads, split_by, split_evenly
-from sagann.plan.hybrid.costs import Cost, Damping
-from sagann.plan.hybrid.rates import Rates
+from sagann.hybrid.assignment import HOST, Assignment, Threads, split_by, split_evenly
+from sagann.hybrid.costs import Cost, Damping, Rates
 
-# Fewer seconds for a seed than any clock measures are none.
-_LEAST_S = 1e-15
 FEWEST_SEEDS = 1
 "Seeds of a trainer that was never measured, and those that every trainer keeps in Algorithm 1: so its speed becomes known, or stays so."
 
@@ -50,16 +47,6 @@ def balance_work(assignment: Assignment, host_s: float, accelerator_s: float, da
     host = _nearer(host, wanted, damping.gain, fewest=FEWEST_SEEDS, most=total - FEWEST_SEEDS * len(names))
     others = dict(zip(names, split_evenly(total - host, len(names)), strict=True))
     return replace(assignment, seeds={name: others.get(name, host) for name in assignment.seeds})
-
-
-def balance_sampling(assignment: Assignment, host_s: float, accelerator_s: float, damping: Damping) -> Assignment:
-    """Move seeds to sample between the processor and the accelerators: ``balance_work(T_SC, T_SA)`` of the paper."""
-    host = assignment.host_sampled
-    if host is None or _is_close(host_s, accelerator_s, damping):
-        return assignment
-    wanted = _equal_share(host, assignment.total - host, host_s, accelerator_s)
-    most = assignment.total - FEWEST_SEEDS
-    return replace(assignment, host_sampled=_nearer(host, wanted, damping.gain, fewest=FEWEST_SEEDS, most=most))
 
 
 def balance_thread(
@@ -96,19 +83,13 @@ def balanced(assignment: Assignment, rates: Rates, *, uses_host: bool = True) ->
     """
     total, num_threads = assignment.total, assignment.threads.total
     trainers = assignment.seeds if uses_host else assignment.accelerators
-    samples_both = assignment.host_sampled is not None and min(rates.sample_accelerator, rates.sample) > _LEAST_S
 
     def costs(threads: Threads) -> dict[str, Cost]:
         found = {name: rates.cost(name, threads.train) for name in trainers}
         return {name: cost for name, cost in found.items() if cost is not None}
 
-    def sample_s(threads: int) -> float:
-        if not samples_both:
-            return rates.sample * assignment.sampled_by_host / threads
-        return total / (threads / rates.sample + 1 / rates.sample_accelerator)
-
     def prepared_s(threads: Threads) -> float:
-        return max(sample_s(threads.sample), rates.load * total / threads.load)
+        return total * max(rates.sample / threads.sample, rates.load / threads.load)
 
     def slowest(threads: Threads) -> float:
         return max(seconds_together(costs(threads), total), prepared_s(threads))
@@ -135,11 +116,7 @@ def balanced(assignment: Assignment, rates: Rates, *, uses_host: bool = True) ->
         seeds |= split_together(known, total - sum(seeds.values()))
     else:
         seeds = split_by(total, dict.fromkeys(trainers, 1.0))
-    sampled = assignment.host_sampled
-    if samples_both:
-        speeds = {HOST: threads.sample / rates.sample, "": 1 / rates.sample_accelerator}
-        sampled = split_by(total, speeds, fewest=FEWEST_SEEDS)[HOST]
-    return Assignment(seeds={HOST: 0} | seeds, threads=threads, host_sampled=sampled)
+    return Assignment(seeds={HOST: 0} | seeds, threads=threads)
 
 
 def seconds_together(costs: Mapping[str, Cost], total: int) -> float:

@@ -1,15 +1,13 @@
 """Assignment: who gets how many of an iteration's seeds and of the processor's threads; and what was measured of an iteration.
 
-Both are frozen. Policies read :class:`StageTimes` and return another :class:`Assignment`; they do not know whether a simulation or a
-machine measured. The number of seeds of an iteration and the number of threads never change.
+Both are frozen. Policies read :class:`StageTimes` and return another :class:`Assignment`; they do not know whether equations or a
+machine gave the seconds. The number of seeds of an iteration and the number of threads never change. The processor samples for all trainers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from sagann.errors import InputError
+from dataclasses import dataclass, field, replace
 
 HOST = "host"
 "Name of the trainer that is the processor."
@@ -26,14 +24,6 @@ class Threads:
     train: int
     "Threads of the trainer on the processor."
 
-    def __post_init__(self) -> None:
-        if min(self.sample, self.load, self.train) < 1:
-            raise InputError(
-                f"a task of the processor has no thread: {self.sample} sample, {self.load} load, {self.train} "
-                "train (in Threads)",
-                hint="Give every task at least one thread.",
-            )
-
     @property
     def total(self) -> int:
         """Number of threads of all tasks."""
@@ -41,11 +31,9 @@ class Threads:
 
     def moved(self, count: int, *, giver: str, taker: str) -> Threads:
         """The same number of threads, ``count`` of which go from one task to another, as far as the giver keeps one."""
-        threads = {"sample": self.sample, "load": self.load, "train": self.train}
-        count = min(count, threads[giver] - 1)
-        threads[giver] -= count
-        threads[taker] += count
-        return Threads(**threads)
+        given, taken = getattr(self, giver), getattr(self, taker)
+        count = min(count, given - 1)
+        return replace(self, **{giver: given - count, taker: taken + count})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,25 +41,9 @@ class Assignment:
     """The work of an iteration, shared out."""
 
     seeds: Mapping[str, int]
-    "Number of seeds of each trainer, by name; the processor is :data:`HOST`."
+    "Number of seeds of each trainer, by name; the processor is :data:`HOST`, which is always among them."
     threads: Threads
     "Threads of the processor."
-    host_sampled: int | None = None
-    "Number of seeds whose neighbours the processor samples, where accelerators sample too; None where the processor samples for all."
-
-    def __post_init__(self) -> None:
-        if HOST not in self.seeds or len(self.seeds) < 2 or min(self.seeds.values()) < 0 or not self.total:
-            found = ", ".join(f"{name} {count}" for name, count in self.seeds.items()) or "no trainer"
-            raise InputError(
-                f"seeds cannot be shared out so: {found} (in Assignment.seeds)",
-                hint=f"Name '{HOST}' and at least one accelerator, with numbers of at least 0 that are not all 0.",
-            )
-        if self.host_sampled is not None and not 0 <= self.host_sampled <= self.total:
-            raise InputError(
-                f"the processor cannot sample so many seeds: {self.host_sampled} of {self.total} (in "
-                "Assignment.host_sampled)",
-                hint="Give a number from 0 to the number of seeds.",
-            )
 
     @property
     def total(self) -> int:
@@ -83,20 +55,13 @@ class Assignment:
         """Names of the trainers that are no processor."""
         return tuple(name for name in self.seeds if name != HOST)
 
-    @property
-    def sampled_by_host(self) -> int:
-        """Number of seeds whose neighbours the processor samples."""
-        return self.total if self.host_sampled is None else self.host_sampled
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageTimes:
     """Seconds of the stages of an iteration; 0 for a stage that had no work."""
 
     sample: float
-    "Sampling on the processor (T_SC)."
-    sample_accelerator: float = 0.0
-    "Sampling on accelerators (T_SA), the slowest of them."
+    "Sampling (T_SC)."
     load: float
     "Loading features (T_Load)."
     transfer: Mapping[str, float] = field(default_factory=dict)
@@ -117,7 +82,19 @@ class StageTimes:
     @property
     def slowest(self) -> float:
         """The longest of the stages, which sets the pace of the pipeline (equation 6)."""
-        return max(self.sample, self.sample_accelerator, self.load, self.accelerator, self.host_train)
+        return max(self.sample, self.load, self.accelerator, self.host_train)
+
+    @property
+    def bottleneck(self) -> str:
+        """The stage that takes longest, in words; of stages that take the same, the one that feeds the others."""
+        stages = {
+            "sampling on the processor": self.sample,
+            "loading features from the host's memory": self.load,
+            **{f"copies to {name}": seconds for name, seconds in self.transfer.items()},
+            **{f"propagation on {name}": seconds for name, seconds in self.train.items() if name != HOST},
+            "propagation on the processor": self.host_train,
+        }
+        return max(stages, key=lambda name: round(stages[name] / max(self.slowest, 1e-300), 2))
 
     def accelerator_of(self, name: str) -> float:
         """Copying or propagation of one accelerator, whichever takes longer."""

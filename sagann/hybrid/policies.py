@@ -2,10 +2,10 @@
 
 - ``static``: nothing changes.
 - ``hyscale``: Algorithm 1. It finds the slowest stage and moves seeds or threads to it.
-- ``joint``: seeds and threads for which the slowest stage is expected to be the fastest, all at once (:func:`~sagann.plan.hybrid.balance.balanced`),
-  by what a mini-batch and each seed of it cost every trainer (:mod:`sagann.plan.hybrid.costs`).
+- ``joint``: seeds and threads for which the slowest stage is expected to be the fastest, all at once (:func:`~sagann.hybrid.balance.balanced`),
+  by what a mini-batch and each seed of it cost every trainer (:mod:`sagann.hybrid.costs`).
 
-A policy sees smoothed seconds (:mod:`sagann.plan.hybrid.rates`). Every decision says in words what was moved and why. To add a policy, add a
+A policy sees smoothed seconds (:class:`~sagann.hybrid.costs.Rates`). Every decision says in words what was moved and why. To add a policy, add a
 function with the arguments of :data:`Policy` to :data:`POLICIES`.
 
 Where we differ from the printed algorithm: its lines 23 and 31 take threads from the fastest stage, which may be an accelerator's and have
@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
-from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes
-from sagann.plan.hybrid.balance import balance_sampling, balance_thread, balance_work, balanced
-from sagann.plan.hybrid.costs import Damping
-from sagann.plan.hybrid.rates import Rates, rates_of, smoothed
+from sagann.hybrid.assignment import HOST, Assignment, StageTimes
+from sagann.hybrid.balance import balance_thread, balance_work, balanced
+from sagann.hybrid.costs import Damping, Rates
 
 _CPU_STAGES = {"T_SC": "sample", "T_Load": "load", "T_TC": "train"}
 _TASKS = {"sample": "sampling", "load": "loading", "train": "training"}
@@ -44,8 +44,10 @@ class Balance:
     "Whether the processor trains, beside sampling and loading."
 
 
-Policy = Callable[[Assignment, Rates, Damping, bool], tuple[Assignment, str]]
-"From the present assignment and smoothed rates to the next assignment, and the reason in words; the last argument is ``Balance.uses_host``."
+Decision = tuple[Assignment, str]
+"The next assignment, and the reason in words."
+Policy = Callable[[Assignment, Rates, bool], Decision]
+"From the present assignment and smoothed rates to a decision; the last argument is ``Balance.uses_host``."
 
 
 def next_balance(
@@ -59,66 +61,49 @@ def next_balance(
         times: measured seconds of an iteration.
         ran_with: the assignment of that iteration; None for ``balance.assignment``.
     """
-    measured = rates_of(ran_with or balance.assignment, times)
-    rates = smoothed(balance.rates, measured, balance.damping)
-    assignment, why = POLICIES[policy](balance.assignment, rates, balance.damping, balance.uses_host)
+    measured = Rates.of(ran_with or balance.assignment, times, balance.damping)
+    rates = measured if balance.rates is None else balance.rates.after(measured)
+    assignment, why = POLICIES[policy](balance.assignment, rates, balance.uses_host)
     return replace(balance, assignment=assignment, rates=rates, why=why)
 
 
-def static(assignment: Assignment, rates: Rates, damping: Damping, uses_host: bool) -> tuple[Assignment, str]:
+def static(assignment: Assignment, rates: Rates, uses_host: bool) -> Decision:
     """Keep everything as it is."""
     return assignment, "The policy is static."
 
 
-def hyscale(assignment: Assignment, rates: Rates, damping: Damping, uses_host: bool) -> tuple[Assignment, str]:
-    """Algorithm 1 of the paper, which is about a processor that trains."""
+def hyscale(assignment: Assignment, rates: Rates, uses_host: bool) -> Decision:
+    """Algorithm 1 of the paper, which is about a processor that trains. Accelerators do not sample, so it has no T_SA."""
     if not uses_host:
         return assignment, "Algorithm 1 moves nothing where the processor does not train."
     times = rates.times(assignment)
-    stages = {
-        "T_SC": times.sample,
-        "T_SA": times.sample_accelerator,
-        "T_Load": times.load,
-        "T_TC": times.host_train,
-        "T_Accel": times.accelerator,
-    }
-    if assignment.host_sampled is None:
-        del stages["T_SA"]
-    ordered = sorted(stages, key=stages.__getitem__, reverse=True)
-    bottleneck, second, fastest = ordered[0], ordered[-2], ordered[-1]
-    taker = _CPU_STAGES.get(bottleneck, "train")
-    remedies: list[Callable[[], tuple[Assignment, str]]] = [lambda: _thread(assignment, times, damping, taker)]
-    match bottleneck:
-        case "T_SA" | "T_SC":
-            remedies.append(lambda: _sampling(assignment, times, damping))
-        case "T_Accel" | "T_TC":
-            remedies.append(lambda: _work(assignment, times, damping))
-    if bottleneck in ("T_SC", "T_Load") and times.host_train > times.accelerator:
+    stages = {"T_SC": times.sample, "T_Load": times.load, "T_TC": times.host_train, "T_Accel": times.accelerator}
+    bottleneck, fastest = max(stages, key=stages.__getitem__), min(stages, key=stages.__getitem__)
+    work = partial(_work, assignment, times, rates.damping)
+    thread = partial(_thread, assignment, times, rates.damping, _CPU_STAGES.get(bottleneck, "train"))
+    remedies: list[Callable[[], Decision]] = [thread]
+    if bottleneck == "T_Accel" or (bottleneck == "T_TC" and fastest == "T_Accel"):
+        # Lines 13 and 14, 26 and 27: work, not threads.
+        remedies = [work, thread]
+    elif bottleneck == "T_TC" or times.host_train > times.accelerator:
         # A trainer with fewer seeds has threads to give later.
-        remedies.append(lambda: _work(assignment, times, damping))
-    # Lines 11 to 14, and 18 to 21 and 26 to 29: work, not threads.
-    if (
-        bottleneck in ("T_SA", "T_Accel")
-        or (bottleneck == "T_SC" and (fastest == "T_SA" or (fastest, second) == ("T_Accel", "T_SA")))
-        or (bottleneck == "T_TC" and (fastest == "T_Accel" or (fastest, second) == ("T_SA", "T_Accel")))
-    ):
-        remedies[:2] = reversed(remedies[:2])
+        remedies = [thread, work]
     found = [remedy() for remedy in remedies]
     return next((each for each in found if each[0] != assignment), found[0])
 
 
-def joint(assignment: Assignment, rates: Rates, damping: Damping, uses_host: bool) -> tuple[Assignment, str]:
+def joint(assignment: Assignment, rates: Rates, uses_host: bool) -> Decision:
     """The best seeds and threads by the costs of the trainers, if they promise more than the band, or if trainers do not end together.
 
     While all shares that were measured are nearly equal, the fixed parts of costs are not known, and a move may gain more than it promises.
     """
-    wanted = balanced(assignment, rates, uses_host=uses_host)
-    times, then_s = rates.expected(assignment), rates.expected(wanted).slowest
+    wanted, band = balanced(assignment, rates, uses_host=uses_host), rates.damping.band
+    times, then_s = rates.times(assignment), rates.times(wanted).slowest
     now_s = times.slowest
     trained = [times.train[name] for name, seeds in assignment.seeds.items() if seeds]
-    are_together = max(trained) - min(trained) <= damping.band * now_s
-    if then_s >= now_s * (1 - damping.band * are_together):
-        return assignment, f"No other split promises {damping.band:.0%} less than {_told(now_s)}."
+    are_together = max(trained) - min(trained) <= band * now_s
+    if then_s >= now_s * (1 - band * are_together):
+        return assignment, f"No other split promises {band:.0%} less than {_told(now_s)}."
     said = f"{_changed(assignment, wanted)}: an iteration is expected at {_told(then_s)}, after {_told(now_s)}."
     for name, seeds in wanted.seeds.items():
         cost = rates.cost(name, wanted.threads.train)
@@ -131,7 +116,7 @@ POLICIES: Mapping[str, Policy] = {"static": static, "hyscale": hyscale, "joint":
 "Policies by name."
 
 
-def _work(assignment: Assignment, times: StageTimes, damping: Damping) -> tuple[Assignment, str]:
+def _work(assignment: Assignment, times: StageTimes, damping: Damping) -> Decision:
     found = balance_work(assignment, times.host_train, times.accelerator, damping)
     return found, _said(
         assignment,
@@ -140,16 +125,7 @@ def _work(assignment: Assignment, times: StageTimes, damping: Damping) -> tuple[
     )
 
 
-def _sampling(assignment: Assignment, times: StageTimes, damping: Damping) -> tuple[Assignment, str]:
-    found = balance_sampling(assignment, times.sample, times.sample_accelerator, damping)
-    return found, _said(
-        assignment,
-        found,
-        f"sampling takes {_told(times.sample)} on the processor, {_told(times.sample_accelerator)} on accelerators",
-    )
-
-
-def _thread(assignment: Assignment, times: StageTimes, damping: Damping, taker: str) -> tuple[Assignment, str]:
+def _thread(assignment: Assignment, times: StageTimes, damping: Damping, taker: str) -> Decision:
     seconds = {"sample": times.sample, "load": times.load, "train": times.host_train}
     givers = [name for name in sorted(seconds, key=seconds.__getitem__) if name != taker]
     for giver in givers:
@@ -178,10 +154,6 @@ def _changed(before: Assignment, after: Assignment) -> str:
         parts.append(f"{moved} {'to' if seeds > 0 else 'from'} the processor")
     elif after.seeds != before.seeds:
         parts.append("Seeds move among the accelerators")
-    if before.host_sampled is not None and after.host_sampled is not None:
-        sampled = after.host_sampled - before.host_sampled
-        if sampled:
-            parts.append(f"sampling of {abs(sampled)} seeds goes {'to' if sampled > 0 else 'from'} the processor")
     for name, word in _TASKS.items():
         threads = getattr(after.threads, name) - getattr(before.threads, name)
         if threads:

@@ -1,21 +1,31 @@
-"""Degree laws: how many edges the vertices of a graph have, as classes of vertices with equal degrees.
+"""Mini-batches that are expected of a graph that is not at hand, from the law of its degrees.
 
-The performance model needs the law of a graph, not the graph: expected sizes of mini-batches follow from it
-(:mod:`sagann.plan.hybrid.batches`). A law comes from the degrees of a graph that is there, or from three published figures of one
-that is not: number of vertices, mean degree, and the part of all edges that the hundredth of the vertices with the most edges has.
+A law is classes of vertices with equal degrees. It comes from three published figures: number of vertices, mean degree, and the part of all
+edges that the hundredth of the vertices with the most edges has.
+
+Edges are taken for independent: their sources are drawn with a probability in proportion to the out-degree (the configuration model). So
+after hop k the share x of a class of vertices that is in the batch becomes
+
+    x' = 1 - (1 - x) exp(-N d_out / (V mean(d_out)))
+
+where N of the picked edges were not picked before. Every vertex counts once in a hop, as in the blocks of :mod:`sagann.sampling`: destinations
+of hop k are all vertices so far, and each picks min(d_in, fanout) of its edges. A vertex that picked a part c of its edges in earlier hops
+picks (1 - c) min(d_in, fanout) others: none, where its edges are fewer than the fanout.
+
+Without ``deduplicated`` every edge brings a vertex of its own, as sizes from fanouts alone assume. Real graphs have triangles, which make a
+batch smaller than this: neighbours of neighbours are neighbours.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from sagann.errors import InputError
+from sagann.hybrid.forecast import BatchCounts
 
 _TOP = 0.01
 "Part of the vertices whose part of all edges is stated."
@@ -62,19 +72,11 @@ def log_normal_law(*, num_vertices: int, mean: float, top_share: float, symmetri
         top_share: part of all edges that a hundredth of the vertices has, above 0.01 and below 1.
         symmetric: whether a vertex has as many out-edges as in-edges. Otherwise its out-edges are independent of its in-edges; both have
             the same law.
-    Raises:
-        InputError: no such law has these figures.
     Example:
         >>> law = log_normal_law(num_vertices=111_059_956, mean=14.5, top_share=0.32, symmetric=False)
         >>> round(law.mean_out_degree, 3)
         14.5
     """
-    if not (num_vertices >= 1 and 0 < mean < math.inf and _TOP < top_share < 1):
-        raise InputError(
-            f"a degree law has impossible figures: {num_vertices} vertices, mean degree {mean:g}, "
-            f"{top_share:.0%} of the edges at a hundredth of the vertices (in log_normal_law)",
-            hint="Give at least one vertex, a mean above 0, and a part above 1% and below 100%.",
-        )
     normal = NormalDist()
     deviation = normal.inv_cdf(1 - _TOP) + normal.inv_cdf(top_share)
     # The part of all edges that vertices below a quantile have is the normal distribution, shifted by the deviation.
@@ -98,20 +100,35 @@ def log_normal_law(*, num_vertices: int, mean: float, top_share: float, symmetri
     return DegreeLaw(num_vertices=num_vertices, classes=tuple(classes))
 
 
-def measured_law(in_degrees: ArrayLike, out_degrees: ArrayLike) -> DegreeLaw:
-    """The law of a graph's own degrees, int [num_vertices] each; degrees above 16 fall into classes of a quarter of an octave."""
-    ins, outs = np.asarray(in_degrees, np.int64), np.asarray(out_degrees, np.int64)
-    rungs = _rungs(outs)
-    width = int(rungs.max(initial=0)) + 1
-    _, of_class, counts = np.unique(_rungs(ins) * width + rungs, return_inverse=True, return_counts=True)
-    # Sums of whole numbers, which double precision holds exactly.
-    means = [np.bincount(of_class, weights=degrees) / counts for degrees in (ins, outs)]
-    classes = [
-        DegreeClass(share=float(count) / len(ins), in_degree=float(in_degree), out_degree=float(out_degree))
-        for count, in_degree, out_degree in zip(counts, *means, strict=True)
-    ]
-    return DegreeLaw(num_vertices=len(ins), classes=tuple(classes))
+def expected_counts(
+    law: DegreeLaw, fanouts: Sequence[int], num_seeds: float, *, deduplicated: bool = True
+) -> BatchCounts:
+    """The counts of a mini-batch whose seeds are drawn from all vertices with equal probability.
 
-
-def _rungs(degrees: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.where(degrees <= 16, degrees, np.rint(4 * np.log2(np.maximum(degrees, 1))).astype(np.int64))
+    Args:
+        law: degrees of the graph.
+        fanouts: most in-edges that a vertex picks, for each hop; the first number is that of the hop nearest the seeds, -1 picks all.
+        num_seeds: number of seeds.
+        deduplicated: whether a vertex that several edges reach counts once.
+    """
+    total = law.num_vertices
+    share, in_degree, out_degree = np.array(
+        [(each.share, each.in_degree, each.out_degree) for each in law.classes]
+    ).T
+    held = np.full(len(share), num_seeds / total)
+    # By the hop that brought vertices: their share of each class, and the part of their edges that they have not picked.
+    brought, left = [held], [np.ones(len(share))]
+    vertices, edges = [num_seeds], list[float]()
+    for fanout in fanouts:
+        picks = in_degree if fanout < 0 else np.minimum(in_degree, fanout)
+        picked = total * float(share @ (picks * held))
+        fresh = total * float(share @ (picks * sum(new * part for new, part in zip(brought, left, strict=True))))
+        remaining = 1 - np.divide(picks, in_degree, out=np.zeros_like(picks), where=in_degree > 0)
+        left = [part * remaining for part in left]
+        drawn = out_degree / (total * law.mean_out_degree) if picked else np.zeros(len(share))
+        new = (1 - held) * -np.expm1(-fresh * drawn) if deduplicated else picked * drawn
+        brought, left = [*brought, new], [*left, np.ones(len(share))]
+        held = held + new
+        edges.append(picked)
+        vertices.append(total * float(share @ held))
+    return BatchCounts(vertices=tuple(reversed(vertices)), edges=tuple(reversed(edges)))

@@ -1,6 +1,10 @@
-"""Cost: the seconds of a trainer for an iteration, as a fixed part and a part for each seed; and how they are learned.
+"""Costs: what is known of the stages from measured iterations, so that policies can say what another assignment would take.
 
-Seconds for a seed are no constant. A mini-batch costs something by itself, and half of the seeds reach more than half of the vertices, because
+Seconds for a seed of sampling and loading change little when seeds or threads are shared out anew, so they are averaged over iterations; stage
+times cannot be. A task of the processor has thread-seconds for a seed. The smoothing is a moving average, of which each measurement is
+``weight``; a measurement beyond ``clip`` times the average counts as that, so that a pause of one iteration moves nothing far.
+
+A trainer's seconds have a fixed part and a part for each seed. Seconds for a seed are no constant. A mini-batch costs something by itself, and half of the seeds reach more than half of the vertices, because
 a vertex that several seeds reach counts once. So a trainer with few seeds looks slower than it is. A straight line through the measured
 pairs of seeds and seconds knows both parts: least squares of relative errors, in which
 
@@ -19,10 +23,15 @@ A line through the present point says how far to move: trainers whose seconds ar
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+from sagann.hybrid.assignment import HOST, Assignment, StageTimes
 
 _MOST_HALVED = 2
 "Most times that hope is halved."
+_LEAST_S = 1e-15
+"Fewer seconds than any clock measures are these."
 _LEAST_SLOPE = 1e-3
 "Least seconds for a seed, as a part of those of the line through 0."
 
@@ -105,6 +114,7 @@ class CostFit:
     @classmethod
     def of(cls, seeds: int, seconds: float) -> CostFit:
         """The line through 0 and one measurement."""
+        seconds = max(seconds, _LEAST_S)
         u, v = 1 / seconds, seeds / seconds
         return cls(uu=u * u, uv=u * v, vv=v * v, u=u, v=v, weight=1.0, seeds=seeds, seconds=seconds)
 
@@ -155,3 +165,75 @@ class CostFit:
         rests = self.rests + (not self.is_resting)
         hope = 1 - (1 - damping.hope) / 2 ** min(rests - 1, _MOST_HALVED)
         return replace(self.slower(hope), rests=rests, is_resting=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """What is known of every stage."""
+
+    sample: float
+    "Thread-seconds of sampling for a seed."
+    load: float
+    "Thread-seconds of loading features for a seed."
+    fits: Mapping[str, CostFit]
+    """What was measured of each trainer with seeds: of the processor, thread-seconds of propagation; of an accelerator, copying or propagation,
+    whichever takes longer. A trainer that never had a seed is missing."""
+    damping: Damping
+    "How measurements are read."
+
+    @classmethod
+    def of(cls, assignment: Assignment, times: StageTimes, damping: Damping) -> Rates:
+        """The rates that explain the measured times of one iteration."""
+        threads, total = assignment.threads, assignment.total
+        return cls(
+            sample=times.sample * threads.sample / total,
+            load=times.load * threads.load / total,
+            fits={
+                name: CostFit.of(
+                    seeds, times.host_train * threads.train if name == HOST else times.accelerator_of(name)
+                )
+                for name, seeds in assignment.seeds.items()
+                if seeds
+            },
+            damping=damping,
+        )
+
+    def after(self, measured: Rates) -> Rates:
+        """The rates with one more measurement."""
+        damping = self.damping
+
+        def average(old: float, new: float) -> float:
+            # A stage that had no work says nothing about its rate.
+            if not old or not new:
+                return old or new
+            new = min(max(new, old / damping.clip), old * damping.clip)
+            return (1 - damping.weight) * old + damping.weight * new
+
+        fits = dict(measured.fits)
+        for name, fit in self.fits.items():
+            fits[name] = fit.after(fits[name], damping) if name in fits else fit.rested(damping)
+        return replace(
+            self, sample=average(self.sample, measured.sample), load=average(self.load, measured.load), fits=fits
+        )
+
+    def cost(self, name: str, threads: int) -> Cost | None:
+        """The cost of a trainer; None for one that was never measured.
+
+        Args:
+            name: of the trainer.
+            threads: those that train on the processor.
+        """
+        if name not in self.fits:
+            return None
+        cost = self.fits[name].cost(self.damping)
+        return cost.times(1 / threads) if name == HOST else cost
+
+    def times(self, assignment: Assignment) -> StageTimes:
+        """Expected seconds of the stages with an assignment."""
+        threads = assignment.threads
+        costs = {name: self.cost(name, threads.train) for name in assignment.seeds}
+        return StageTimes(
+            sample=self.sample * assignment.total / threads.sample,
+            load=self.load * assignment.total / threads.load,
+            train={name: cost.of(assignment.seeds[name]) if cost else 0.0 for name, cost in costs.items()},
+        )

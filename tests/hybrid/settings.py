@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sagann.plan.hybrid.assignment import HOST, Assignment, Threads
-from sagann.plan.hybrid.degrees import DegreeClass, DegreeLaw
-from sagann.plan.hybrid.iterations import Job
-from sagann.plan.hybrid.work import AS_PRINTED, Widths
+from sagann.hybrid.assignment import HOST, Assignment, Threads
+from sagann.hybrid.forecast import AS_PRINTED, BatchCounts, Job, Widths
 from sagann.plan.machine import DISK, Disk, Link, Machine
 
 FIRST, SECOND = "accelerator0", "accelerator1"
@@ -37,22 +35,22 @@ def machine(**changes: Any) -> Machine:
     return Machine(**(rates | changes))
 
 
-def job(**changes: Any) -> Job:
-    """Every vertex has ten in-edges; two layers, without deduplication: 10 + 110 edges for a seed."""
+def job(on: Machine | None = None, **changes: Any) -> Job:
+    """Every vertex has ten in-edges; two layers, without deduplication: 10 + 110 edges for a seed, 121 vertices of layer 0, 11 of layer 1."""
     given: dict[str, Any] = {
-        "law": DegreeLaw(num_vertices=100_000, classes=(DegreeClass(share=1.0, in_degree=10, out_degree=10),)),
+        "machine": on or machine(),
+        "counts": lambda seeds: BatchCounts(
+            vertices=(121.0 * seeds, 11.0 * seeds, float(seeds)), edges=(110.0 * seeds, 10.0 * seeds)
+        ),
         "num_train": 10_000,
         "widths": Widths(features=(25, 10, 5)),
-        "fanouts": (10, 10),
         "sampled_edges_per_s": 1e6,
         "refinements": AS_PRINTED,
     }
     return Job(**(given | changes))
 
 
-def assignment(
-    host: int = 100, *others: int, sample: int = 2, load: int = 2, train: int = 4, **changes: Any
-) -> Assignment:
+def assignment(host: int = 100, *others: int, sample: int = 2, load: int = 2, train: int = 4) -> Assignment:
     """Seeds of the processor and of the accelerators, and threads."""
     seeds = {HOST: host} | {f"accelerator{number}": count for number, count in enumerate(others or (100,))}
-    return Assignment(seeds=seeds, threads=Threads(sample=sample, load=load, train=train), **changes)
+    return Assignment(seeds=seeds, threads=Threads(sample=sample, load=load, train=train))

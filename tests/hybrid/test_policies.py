@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 
 import pytest
 from hypothesis import given, strategies as st
 
 from bench.hyscale.contest import CLOSE, HORIZON, NOISE, RATIOS, TOTAL, run, settled_after, times_best
-from sagann.plan.hybrid.assignment import HOST, Assignment, StageTimes, Threads
-from sagann.plan.hybrid.costs import Cost, CostFit, Damping
-from sagann.plan.hybrid.policies import Balance, next_balance
-from tests.plan.hybrid.settings import FIRST, assignment
+from sagann.hybrid.assignment import HOST, Assignment, StageTimes, Threads
+from sagann.hybrid.costs import Cost, CostFit, Damping
+from sagann.hybrid.policies import Balance, next_balance
+from tests.hybrid.settings import FIRST, assignment
 
 # Algorithm 1 ends where no single move helps: with few cores, where one thread is much, and beside a fast accelerator. Joint decisions end
 # within 6% with eight cores and a ratio of 4, where the processor should not train at all but keeps a few seeds.
@@ -60,7 +59,6 @@ def decided(split: Assignment, **times: float) -> Balance:
     """Algorithm 1 on measured times; the accelerator's are named ``accelerator`` and ``copies``."""
     measured = StageTimes(
         sample=times["sample"],
-        sample_accelerator=times.get("sample_accelerator", 0.0),
         load=times["load"],
         transfer={FIRST: times.get("copies", 0.0)},
         train={HOST: times["train"], FIRST: times["accelerator"]},
@@ -70,10 +68,6 @@ def decided(split: Assignment, **times: float) -> Balance:
 
 def test_every_case_of_algorithm_1() -> None:
     split = assignment(100, 100, sample=4, load=4, train=4)
-    both = replace(split, host_sampled=100)
-    # T_SA: line 12.
-    found = decided(both, sample=1, sample_accelerator=5, load=1, train=1, accelerator=1)
-    assert found.assignment.host_sampled == 167
     # T_Accel, here its copies: line 14.
     found = decided(split, sample=1, load=1, train=1, accelerator=2, copies=3)
     assert found.assignment.seeds == {HOST: 150, FIRST: 50}
@@ -84,18 +78,12 @@ def test_every_case_of_algorithm_1() -> None:
     assert found.why == (
         "Sampling gets 2 threads fewer, loading gets 2 threads more: loading takes 4 s on the processor, sampling 1 s."
     )
-    # T_SC: lines 18 to 23.
-    found = decided(both, sample=4, sample_accelerator=1, load=2, train=2, accelerator=2)
-    assert found.assignment.host_sampled == 40
-    found = decided(both, sample=4, sample_accelerator=2, load=3, train=3, accelerator=1)
-    assert found.assignment.host_sampled == 67
-    found = decided(both, sample=4, sample_accelerator=3, load=1, train=3, accelerator=3)
+    # T_SC: line 23.
+    found = decided(split, sample=4, load=1, train=3, accelerator=3)
     assert found.assignment.threads.load < 4 < found.assignment.threads.sample
-    # T_TC: lines 26 to 31.
+    # T_TC: lines 27 and 31.
     found = decided(split, sample=2, load=2, train=4, accelerator=1)
     assert found.assignment.seeds == {HOST: 40, FIRST: 160}
-    found = decided(both, sample=3, sample_accelerator=1, load=3, train=4, accelerator=2)
-    assert found.assignment.seeds == {HOST: 67, FIRST: 133}
     found = decided(split, sample=1, load=2, train=4, accelerator=3)
     assert found.assignment.threads.sample < 4 < found.assignment.threads.train
 

@@ -1,0 +1,304 @@
+"""Forecast: seconds of an iteration of hybrid training on a machine of which only rates are known, equations 5 to 13 of HyScale-GNN.
+
+In a full pipeline an iteration takes as long as its slowest stage: sampling, loading, a copy, or propagation with synchronisation.
+The best split is searched: for threads, what each task needs at the pace of the trainers; for seeds, that all trainers end together. That
+is exact where seconds are in proportion to seeds, and is repeated because with shared vertices they are not.
+
+The equations are printed with indices that do not agree with Table I: with them, the aggregation of the first layer would read rows of the
+width of its result. Here layer l reads rows of width f(l-1) along the edges into the vertices of layer l, and maps these vertices to
+width f(l). A layer that concatenates (GraphSAGE) maps rows of width 2 f(l-1).
+
+What the equations leave out is a part of :class:`Refinements`, by name; none of it is on in :data:`AS_PRINTED`.
+
+References:
+    Lin and Prasanna, HyScale-GNN, IPDPS 2023, Sec. V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from sagann.errors import InputError
+from sagann.hybrid.assignment import HOST, Assignment, StageTimes, Threads, split_evenly
+from sagann.hybrid.balance import balanced
+from sagann.hybrid.costs import Damping, Rates
+from sagann.plan.machine import Link, Machine
+
+VALUE_BYTES = 4
+"Bytes of a feature, a weight and a gradient (S_feat)."
+EDGE_BYTES = 8
+"Bytes of an edge on its way to an accelerator: two ids of 32 bits."
+ACCELERATOR = "accelerator"
+"Names of accelerators begin with it, and end with a number from 0."
+_ROUNDS = 12
+"Times that the search corrects its rates."
+# Iterations whose features are in the host's memory while loading, copying and training never wait; of mini-batches, in an accelerator's.
+_IN_HOST, _IN_ACCELERATOR = 4, 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Widths:
+    """A model of L layers, as far as the equations know it."""
+
+    features: tuple[int, ...]
+    "Widths f(0) to f(L): of the features, of each hidden layer, of the result."
+    concatenates: bool = False
+    "Whether a vertex's own row is put beside its aggregate (GraphSAGE), so that layers have twice the weights."
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of all weight matrices."""
+        return VALUE_BYTES * sum(self.inputs(before) * after for before, after in pairwise(self.features))
+
+    def inputs(self, width: int) -> int:
+        """Width of the rows that a layer maps, whose sources have rows of ``width``."""
+        return 2 * width if self.concatenates else width
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchCounts:
+    """Vertices and edges of a mini-batch of L hops, by layer as in the paper's Table I."""
+
+    vertices: tuple[float, ...]
+    "Number of vertices of layers 0 to L: those whose features are loaded first, the seeds last."
+    edges: tuple[float, ...]
+    "Number of edges into the vertices of layers 1 to L."
+
+    @property
+    def num_edges(self) -> float:
+        """Number of edges of all hops."""
+        return sum(self.edges)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refinements:
+    """What the paper's equations leave out."""
+
+    launches: bool = True
+    "A trainer loses ``step_s`` for every layer, forward and backward: more seconds of propagation."
+    both_gradients: bool = True
+    "The backward of a layer computes the gradients of its weights and of its inputs, so it maps twice, but for the first layer."
+    copies_edges: bool = True
+    "The edges of a mini-batch are copied to the accelerator beside its features: more bytes."
+    shares_memory: bool = True
+    "Loading and the processor's sums over edges share the host's memory, and delay each other: more seconds of both."
+
+
+AS_PRINTED = Refinements(launches=False, both_gradients=False, copies_edges=False, shares_memory=False)
+"Equations 7 to 13 and nothing else."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What is trained, and by whom: a model on sampled mini-batches of a graph, on a machine."""
+
+    machine: Machine
+    "Rates of the processor, of the accelerators, and of the links into them."
+    counts: Callable[[int], BatchCounts]
+    "Vertices and edges of a mini-batch of so many seeds."
+    num_train: int
+    "Number of training vertices, the seeds of an epoch."
+    widths: Widths
+    "The model; as many layers as a mini-batch has hops."
+    sampled_edges_per_s: float
+    "Edges that one thread of the processor samples per second, measured beforehand, as in the paper."
+    refinements: Refinements = field(default_factory=Refinements)
+    "Which parts of an iteration are counted that the paper's equations leave out."
+
+    def counts_of(self, assignment: Assignment) -> dict[str, BatchCounts]:
+        """The mini-batch of each trainer with seeds."""
+        return {name: self.counts(seeds) for name, seeds in assignment.seeds.items() if seeds}
+
+    def times(self, assignment: Assignment) -> StageTimes:
+        """Seconds of every stage: what a run would measure.
+
+        Where loading and the processor's trainer share memory, each runs at half its rate while the other is beside it. So both take
+        longer by the memory seconds of the shorter one.
+        """
+        machine, threads, counts = self.machine, assignment.threads, self.counts_of(assignment)
+        loaded_bytes = sum(self.rows_bytes(each) for each in counts.values())
+        load_s = loaded_bytes / min(machine.pick_bytes * threads.load, machine.copy_bytes)
+        train_s = dict.fromkeys(assignment.seeds, 0.0)
+        train_s |= {name: self.propagation_s(each, name, threads.train) for name, each in counts.items()}
+        if self.refinements.shares_memory and HOST in counts:
+            gathered_s = self._gathered_bytes(counts[HOST]) / machine.gather_bytes
+            delay_s = min(loaded_bytes / machine.copy_bytes, gathered_s)
+            load_s += delay_s
+            train_s[HOST] += delay_s
+        return StageTimes(
+            sample=sum(each.num_edges for each in counts.values()) / (self.sampled_edges_per_s * threads.sample),
+            load=load_s,
+            transfer=self._transfer_s(assignment.accelerators, counts),
+            train=train_s,
+        )
+
+    def rows_bytes(self, counts: BatchCounts) -> float:
+        """Bytes of the features of a mini-batch: the numerators of equations 7 and 8."""
+        return counts.vertices[0] * self.widths.features[0] * VALUE_BYTES
+
+    def copied_bytes(self, counts: BatchCounts) -> float:
+        """Bytes that an accelerator gets for a mini-batch (equation 8)."""
+        return self.rows_bytes(counts) + (EDGE_BYTES * counts.num_edges if self.refinements.copies_edges else 0.0)
+
+    def propagation_s(self, counts: BatchCounts, name: str, threads: int) -> float:
+        """Seconds of the forward and backward of a mini-batch on a trainer (equation 10), which on the processor has so many threads.
+
+        A layer takes the sum of aggregation and map, or the longer of both on a device that pipelines them.
+        """
+        device = self.machine.device(name)
+        part = min(1.0, threads / self.machine.num_cores) if name == HOST else 1.0
+        launch_s = device.step_s if self.refinements.launches else 0.0
+        combined = max if self.machine.pipelines_layers(name) else sum
+        total = 0.0
+        for number, (gather_s, map_s) in enumerate(self._layers(counts, device)):
+            # The features get no gradient.
+            twice = 2 if number and self.refinements.both_gradients else 1
+            for parts in ((gather_s, map_s), (gather_s if number else 0.0, twice * map_s)):
+                total += launch_s + combined(parts) / part
+        return total
+
+    def synchronise_s(self, names: Sequence[str]) -> float:
+        """Seconds in which several trainers add their gradients: to the host, and the mean back (equation 13)."""
+        rates = [self._link(name).bytes_per_s if name != HOST else self.machine.copy_bytes for name in names]
+        return 2 * self.widths.model_bytes / min(rates) if len(names) > 1 else 0.0
+
+    def _layers(self, counts: BatchCounts, device: Machine) -> Iterator[tuple[float, float]]:
+        """Seconds of aggregation (equation 11) and of the map (equation 12) of each layer."""
+        for layer, (before, after) in enumerate(pairwise(self.widths.features)):
+            gather_s = counts.edges[layer] * before * VALUE_BYTES / device.gather_bytes
+            multiply_adds = counts.vertices[layer + 1] * self.widths.inputs(before) * after
+            yield gather_s, 2 * multiply_adds / device.matmul_flops
+
+    def _gathered_bytes(self, counts: BatchCounts) -> float:
+        """Bytes of rows that the forward and backward of a mini-batch read along edges: the numerators of equation 11."""
+        widths = self.widths.features[:-1]
+        first, *others = (edges * width * VALUE_BYTES for edges, width in zip(counts.edges, widths, strict=True))
+        return first + 2 * sum(others)
+
+    def _transfer_s(self, accelerators: Sequence[str], counts: Mapping[str, BatchCounts]) -> dict[str, float]:
+        """Seconds of the copies to accelerators, which share the switches that their links name."""
+        copied = {name: self.copied_bytes(counts[name]) if name in counts else 0.0 for name in accelerators}
+        links = {name: self._link(name) for name in copied}
+        shared_s = {
+            switch: sum(count for name, count in copied.items() if switch in links[name].switches) / rate
+            for switch, rate in self.machine.switches.items()
+        }
+
+        def copy_s(name: str, count: float) -> float:
+            link = links[name]
+            own_s = link.latency_s + count / link.bytes_per_s
+            return max([own_s, *(shared_s[switch] for switch in link.switches)])
+
+        return {name: copy_s(name, count) if count else 0.0 for name, count in copied.items()}
+
+    def _link(self, name: str) -> Link:
+        return self.machine.links[f"{name}.copy_in"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """Hybrid training as it is expected to run."""
+
+    assignment: Assignment
+    "Who does what."
+    times: StageTimes
+    "Seconds of each stage alone."
+    iteration_s: float
+    "Seconds from one iteration to the next."
+    epoch_s: float
+    "Seconds of an epoch."
+    num_iterations: int
+    "Iterations of an epoch."
+    edges_per_s: float
+    "Sampled edges of an iteration over its seconds (equation 5; MTEPS are a millionth of it)."
+    peak_bytes: int
+    "Most bytes of mini-batches and gradients in one memory."
+
+
+def predict(job: Job, assignment: Assignment) -> Prediction:
+    """An epoch with an assignment: the first iteration passes all stages, each further one takes the slowest of them."""
+    require_accelerators(job.machine, assignment.accelerators)
+    times, counts = job.times(assignment), job.counts_of(assignment)
+    num_iterations = -(-job.num_train // assignment.total)
+    synchronise_s = job.synchronise_s(list(counts))
+    iteration_s = max(times.slowest, max(times.train.values()) + synchronise_s)
+    fed_s = max(times.transfer.get(name, 0.0) + train_s for name, train_s in times.train.items())
+    first_s = times.sample + times.load + fed_s + synchronise_s
+    loaded_bytes = sum(map(job.rows_bytes, counts.values()))
+    copied_bytes = max((job.copied_bytes(each) for name, each in counts.items() if name != HOST), default=0.0)
+    peak_bytes = max(_IN_HOST * loaded_bytes, _IN_ACCELERATOR * copied_bytes + job.widths.model_bytes)
+    return Prediction(
+        assignment=assignment,
+        times=times,
+        iteration_s=iteration_s,
+        epoch_s=first_s + (num_iterations - 1) * iteration_s,
+        num_iterations=num_iterations,
+        edges_per_s=sum(each.num_edges for each in counts.values()) / iteration_s,
+        peak_bytes=round(peak_bytes),
+    )
+
+
+def best_split(job: Job, *, total: int, accelerators: tuple[str, ...], uses_host: bool = True) -> Prediction:
+    """The prediction with the split of seeds and threads under which the slowest stage is fastest.
+
+    Args:
+        job: what is trained; as many threads are used as its machine has cores.
+        total: number of seeds of an iteration.
+        accelerators: names of the accelerators.
+        uses_host: whether the processor may train, too. It gets no seed where accelerators alone are faster.
+    """
+    require_accelerators(job.machine, accelerators)
+    found = list[tuple[float, Assignment]]()
+    for with_host in {uses_host, False}:
+        assignment = even_assignment(job.machine.num_cores, total, accelerators, uses_host=with_host)
+        for _ in range(_ROUNDS):
+            times = job.times(assignment)
+            found.append((times.slowest, assignment))
+            if with_host:
+                # Accelerators may be in the way however few seeds they have, as where each copy takes long.
+                alone = replace(assignment, seeds=dict.fromkeys(assignment.seeds, 0) | {HOST: total})
+                found.append((job.times(alone).slowest, alone))
+            assignment = balanced(assignment, Rates.of(assignment, times, Damping()), uses_host=with_host)
+    return predict(job, min(found, key=lambda each: each[0])[1])
+
+
+def even_assignment(
+    num_cores: int, total: int, accelerators: tuple[str, ...], *, uses_host: bool = True
+) -> Assignment:
+    """Equal seeds for all trainers, and equal threads for all tasks."""
+    names = ([HOST] if uses_host else []) + list(accelerators)
+    seeds = {HOST: 0} | dict(zip(names, split_evenly(total, len(names)), strict=True))
+    sample, load, train = split_evenly(max(num_cores, 3), 3)
+    return Assignment(seeds=seeds, threads=Threads(sample=sample, load=load, train=train))
+
+
+def with_accelerators(machine: Machine, count: int) -> Machine:
+    """The machine with ``count`` accelerators, all as its first one."""
+    first = f"{ACCELERATOR}0"
+    require_accelerators(machine, (first,))
+    kept = {name: link for name, link in machine.links.items() if not name.startswith(ACCELERATOR)}
+    names = accelerator_names(count)
+    return replace(
+        machine,
+        devices=dict.fromkeys(names, machine.devices[first]),
+        links=kept | {f"{name}.copy_in": machine.links[f"{first}.copy_in"] for name in names},
+    )
+
+
+def accelerator_names(count: int) -> tuple[str, ...]:
+    """Names of the first accelerators."""
+    return tuple(f"{ACCELERATOR}{number}" for number in range(count))
+
+
+def require_accelerators(machine: Machine, names: tuple[str, ...]) -> None:
+    """Raise InputError unless a machine describes accelerators and the links into them."""
+    for name in names:
+        if name not in machine.devices or f"{name}.copy_in" not in machine.links:
+            known = [each for each in machine.devices if f"{each}.copy_in" in machine.links]
+            raise InputError(
+                f"machine lacks an accelerator: '{name}', and there are {', '.join(known) or 'none'} (in "
+                f"{machine.name})",
+                hint=f'Add [devices.{name}] with its rates and [links."{name}.copy_in"] with bytes_per_s to the machine\'s file.',
+            )
