@@ -9,24 +9,30 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
-from sagann.plan.dynamic_program import kept_where_free
+from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, HopSize, gathered_hops, topology_of
 from sagann.plan.intervals import sizes
-from sagann.plan.memory import MEMORY_POLICIES
-from sagann.plan.orders import POLICIES, Order
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
-from sagann.plan.steps import UNLIMITED, Block, MemoryPolicy, Plan, Step
+from sagann.plan.steps import UNLIMITED, Block, Plan, Step
 from sagann.plan.strips import strip_widths
-from sagann.plan.sweeps import Traversal
+from sagann.plan.sweeps import COLUMN, Traversal, Walks
+
+MemoryPolicy = Literal["belady", "dp"]
+"""Which blocks the device keeps. belady: when room is needed, the block whose next use is farthest leaves; coming blocks are loaded ahead
+(:mod:`sagann.plan.residency`). dp: a dynamic program looks for the plan that moves the fewest bytes (:mod:`sagann.plan.dynamic_program`)."""
+Placement = Callable[..., Plan]
+"Places blocks: a function with the arguments of :func:`sagann.plan.residency.place`."
+MEMORY_POLICIES: dict[MemoryPolicy, Placement] = {"belady": place, "dp": place_by_program}
+"The function of each policy."
 
 
 class Planned(NamedTuple):
@@ -76,7 +82,7 @@ def plan_epoch(
     gradients: Gradients,
     trains: bool = True,
     folded: bool = False,
-    order: Order = "column",
+    walks: Walks = COLUMN,
     selection: Selection = NEVER,
     traversal: Traversal | None = None,
     memory_policy: MemoryPolicy = "belady",
@@ -88,8 +94,7 @@ def plan_epoch(
 
     A stage saves what its gradient reads where this moves no more bytes than running the stage again, or where the copies take
     less time than that. Rows are picked for chunks where this costs less than moving whole intervals; chunks are then visited
-    in the same order. With the policy "dp" these choices compare Belady's plans; then a stage also saves on the intervals where
-    this moves no more bytes.
+    in the same order. All these choices compare Belady's plans, so the steps and their numbers do not depend on the memory policy.
 
     Args:
         budget_bytes: bytes for blocks, temporaries, and the plan's own objects where these are in the same memory.
@@ -117,23 +122,21 @@ def plan_epoch(
         bounds,
         gradients=gradients,
         folded=folded,
-        order=order,
+        walks=walks,
         traversal=traversal,
         sizes=block_sizes,
         part=part,
     )
 
-    placed_by: MemoryPolicy = "belady" if memory_policy == "dp" else memory_policy
-
-    def placed(schedule: Schedule, by: MemoryPolicy = placed_by) -> Planned:
+    def placed(schedule: Schedule) -> Planned:
         steps = list(schedule.epoch() if trains else schedule.forward())
         initial = [*schedule.initial(), *(schedule.upstream() if trains else [])]
-        return _placed(schedule, steps, initial, room_bytes, by, ahead=not same_memory)
+        return _placed(schedule, steps, initial, room_bytes, "belady", ahead=not same_memory)
 
     @cache
     def whole() -> Planned:
         found = placed(first)
-        if traversal is None and POLICIES[order].has_strips and (strips := _strips(found)):
+        if traversal is None and walks.has_strips and (strips := _strips(found)):
             with suppress(BudgetError):
                 found = min(found, placed(first.changed(traversal=strips)), key=lambda each: each.plan.moved_bytes)
         return found
@@ -151,10 +154,9 @@ def plan_epoch(
         raise error.beside(own_bytes, budget_bytes) from None
     if trains:
         found = _saving(found, placed)
-    if memory_policy == placed_by:
+    if memory_policy == "belady":
         return found
-    found = replaced(found, memory_policy)
-    return _saving_more(found, partial(placed, by=memory_policy)) if trains else found
+    return replaced(found, MEMORY_POLICIES[memory_policy], ahead=not same_memory)
 
 
 def _saving(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
@@ -167,27 +169,6 @@ def _saving(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
     if worth := frozenset(at for at in every if found.schedule.sizes.is_worth_keeping(at[0])):
         with suppress(BudgetError):
             return placed(found.schedule.changed(saves=worth))
-    return found
-
-
-def _saving_more(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
-    """The epoch with stages that save on further intervals, where what they save stays in memory and no more bytes move."""
-    schedule, plan = found.schedule, found.plan
-    steps = list(schedule.changed(saves=schedule.all_saves).epoch())
-    kept = kept_where_free(
-        steps,
-        {block for step in steps for block in step.writes if block.kind == "stage_saved"},
-        bytes_of=schedule.sizes.of,
-        budget_bytes=plan.budget_bytes,
-        goal_bytes=plan.moved_bytes,
-    )
-    saves = schedule.saves | {(block.stage, block.interval) for block in kept}
-    if saves == schedule.saves:
-        return found
-    with suppress(BudgetError):
-        more = placed(schedule.changed(saves=saves))
-        if more.plan.moved_bytes <= plan.moved_bytes:
-            return more
     return found
 
 
@@ -223,20 +204,18 @@ def plan_constants(
 
 
 @without_collections()
-def revisited(found: Planned, traversal: Traversal) -> Planned:
-    """The same epoch, which has a backward, with another order of sweeps and strips."""
-    schedule, plan = found.schedule.changed(traversal=traversal), found.plan
-    initial = [*schedule.initial(), *schedule.upstream()]
-    steps = list(schedule.epoch())
-    return _placed(schedule, steps, initial, plan.budget_bytes, plan.memory_policy, ahead=plan.ahead)
-
-
-@without_collections()
-def replaced(found: Planned, memory_policy: MemoryPolicy) -> Planned:
+def replaced(found: Planned, policy: Placement, *, ahead: bool) -> Planned:
     """The same steps of an epoch that Belady's rule placed, with the blocks that another policy keeps."""
     plan = found.plan
-    steps = [each for each in plan.operations if isinstance(each, Step)]
-    return _placed(found.schedule, steps, list(plan.initial), plan.budget_bytes, memory_policy, ahead=plan.ahead)
+    placed = policy(
+        [each for each in plan.operations if isinstance(each, Step)],
+        bytes_of=found.schedule.sizes.of,
+        initial=plan.initial,
+        bounds=plan.bounds,
+        budget_bytes=plan.budget_bytes,
+        lookahead=LOOKAHEAD if ahead else 0,
+    )
+    return found._replace(plan=placed)
 
 
 def dense_peak_bytes(

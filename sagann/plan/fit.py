@@ -16,13 +16,13 @@ from sagann.plan.epoch import reads_in_place
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, NUMBERED, Hop, HopSize, gathered_hops, hop_size
 from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
-from sagann.plan.orders import POLICIES, Order
 from sagann.plan.part_intervals import CutPart, PartIntervals, cut_graph
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
 from sagann.plan.steps import Step
+from sagann.plan.sweeps import COLUMN, Walks
 
 MOST_INTERVALS = 256
 "Most intervals that are tried. An epoch has a step for each chunk of the grid, and steps on a finer grid do too little work."
@@ -47,7 +47,7 @@ def fitted_intervals(
     gradients: Gradients,
     trains: bool = True,
     cut: Cut = "bytes",
-    order: Order = "column",
+    walks: Walks = COLUMN,
     grain: Grain | None = None,
     same_memory: bool,
     cut_part: CutPart = cut_graph,
@@ -76,14 +76,14 @@ def fitted_intervals(
 
     @cache
     def work(count: int) -> list[tuple[list[Step], BlockSizes]]:
-        part = cut_part(count, cut_own).largest(POLICIES[order].telling)
+        part = cut_part(count, cut_own).largest(walks.telling)
         largest, found = part.bounds, largest_hops(part, sizes_of(count))
-        once = Schedule(program, found, largest, gradients=gradients, order=order, part=part)
+        once = Schedule(program, found, largest, gradients=gradients, walks=walks, part=part)
         read = BlockSizes(program, found, sizes(largest), gradients, values_in_place=values, part=part)
         # A model that is only evaluated has no loss. A folded loss would take several times the rows of the result.
         epochs = [
             Schedule(
-                program, found, largest, gradients=gradients, folded=folded, order=order, sizes=read, part=part
+                program, found, largest, gradients=gradients, folded=folded, walks=walks, sizes=read, part=part
             )
             for folded in ([False, True] if trains else [False])
         ]
@@ -153,7 +153,7 @@ def largest_hops(part: PartIntervals, hops: Mapping[int, HopSize]) -> dict[int, 
     """The sizes of hops whose chunks between a few largest intervals (:meth:`PartIntervals.largest`) are as large as the largest chunk.
 
     Some step on these intervals needs at least as many bytes as any step of the whole grid. How many intervals that takes
-    depends on the order (:attr:`sagann.plan.orders.Policy.telling`).
+    depends on the walk over the grid (:attr:`sagann.plan.sweeps.Walks.telling`).
     """
     at = [(src, dst) for src in part.sources for dst in part.own]
     return {

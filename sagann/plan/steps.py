@@ -19,9 +19,6 @@ UNLIMITED = 1 << 62
 DEVICE = "device0"
 "Name of the device where there is one."
 
-MemoryPolicy = Literal["belady", "dp", "lru", "none"]
-"Which blocks the device keeps (:mod:`sagann.plan.memory`)."
-
 BlockKind = Literal[
     "value",
     "grad",
@@ -264,10 +261,6 @@ class Plan:
     "Bytes that the blocks and temporaries in a device's memory must not exceed."
     peak_bytes: int
     "Most bytes of blocks and temporaries in the memory of a device."
-    ahead: bool
-    "Whether loads come before the steps that need them, where there is room."
-    memory_policy: MemoryPolicy = "belady"
-    "Policy that chose the blocks that the device keeps."
     initial: frozenset[Block] = frozenset()
     "Blocks that lie outside of the devices when the plan starts, or that the caller brings."
 

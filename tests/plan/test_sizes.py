@@ -13,7 +13,7 @@ from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import plan_bytes
-from tests.plan.test_orders import program_of
+from tests.plan.test_schedule import program_of
 
 FINE = equal_vertices(200, 20)
 BUDGET = 100_000

@@ -8,9 +8,9 @@ from itertools import combinations
 import pytest
 from hypothesis import given, strategies as st
 
-from sagann.plan.memory import MEMORY_POLICIES
+from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy
 from sagann.plan.spec import PlanError, verify
-from sagann.plan.steps import Block, MemoryPolicy, Move, Plan, Step
+from sagann.plan.steps import Block, Move, Plan, Step
 
 X = Block("value", "x", 0)
 
@@ -84,7 +84,7 @@ def test_a_plan_in_less_memory_is_refused(field: str) -> None:
 
 def plan_of(*operations: Step | Move, budget_bytes: int = 100) -> Plan:
     given = {"budget_bytes": budget_bytes, "peak_bytes": 100, "initial": frozenset([X])}
-    return Plan(operations=operations, bounds=(0, 1), ahead=True, **given)
+    return Plan(operations=operations, bounds=(0, 1), **given)
 
 
 def test_devices_have_memories_of_their_own() -> None:

@@ -100,9 +100,7 @@ def test_chunks_of_own_vertices_are_gathered_while_rows_travel(name: str) -> Non
 
 
 def plan_with(operations: Sequence[Step | Move]) -> Plan:
-    return Plan(
-        operations=tuple(operations), bounds=(0, 1), budget_bytes=UNLIMITED, peak_bytes=UNLIMITED, ahead=False
-    )
+    return Plan(operations=tuple(operations), bounds=(0, 1), budget_bytes=UNLIMITED, peak_bytes=UNLIMITED)
 
 
 ROWS = sent("h", 0)

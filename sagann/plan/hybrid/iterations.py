@@ -156,7 +156,6 @@ def plan_of(job: AnyJob, assignment: Assignment, work: IterationWork, *, num_ite
         bounds=(0, num_iterations),
         budget_bytes=UNLIMITED,
         peak_bytes=writer.peak_bytes,
-        ahead=ahead > 0,
         initial=frozenset(writer.initial),
     )
 
