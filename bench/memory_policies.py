@@ -19,6 +19,7 @@ from bench.result_tables import table_line
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology
 from sagann.nn import MODELS, ModelConfig, build_model
+from sagann.plan.beside import FILES
 from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.epoch import Placement, Planned, plan_epoch, replaced
 from sagann.plan.gaps import gaps_of, prices_of
@@ -171,7 +172,7 @@ def cases_of(dataset: str, model: str, hidden: int, num_intervals: int, machine:
             budget_bytes,
             gradients=gradients,
             folded=True,
-            same_memory=False,
+            beside=FILES,
         )
 
     whole_bytes = planned(1, UNLIMITED).plan.peak_bytes

@@ -34,6 +34,7 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology, relabel, sbm_graph
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.partition import VERTEX_ORDERS, vertex_order
+from sagann.plan.beside import FILES, MEMORY
 from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.fit import cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
@@ -150,8 +151,8 @@ def planned(
     """
     gradients = Gradients(program)
     whole = (0, hops[0].num_dst)
-    plan = partial(plan_epoch, program, gradients=gradients, folded=True, same_memory=not on_disk)
-    fit = partial(fitted_intervals, program, hops, gradients=gradients, same_memory=not on_disk)
+    plan = partial(plan_epoch, program, gradients=gradients, folded=True, beside=FILES if on_disk else MEMORY)
+    fit = partial(fitted_intervals, program, hops, gradients=gradients, beside=FILES if on_disk else MEMORY)
     budget_bytes = plan(hop_sizes(program, hops, whole), whole, UNLIMITED).plan.peak_bytes // share
     while True:
         try:

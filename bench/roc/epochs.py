@@ -23,6 +23,7 @@ from sagann.partition import (
     count_cost_features,
     vertex_ranges,
 )
+from sagann.plan.beside import FILES
 from sagann.plan.epoch import Placement, Planned, plan_epoch, replaced
 from sagann.plan.exchanges import Exchanges
 from sagann.plan.gradients import Gradients
@@ -230,7 +231,7 @@ def planned(job: Job, part: Share, budget_bytes: int = DEVICE_BYTES, placement: 
         gradients=job.gradients,
         trains=job.trains,
         folded=job.trains,
-        same_memory=False,
+        beside=FILES,
         part=intervals if intervals.exchanges else None,
     )
     return found if placement is place else replaced(found, placement, ahead=True)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache, partial
 from typing import Literal, NamedTuple
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
+from sagann.plan.beside import Beside
 from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, HopSize, gathered_hops, topology_of
@@ -25,6 +27,7 @@ from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
 from sagann.plan.steps import UNLIMITED, Block, Plan, Step
 from sagann.plan.strips import strip_widths
 from sagann.plan.sweeps import COLUMN, Traversal, Walks
+from sagann.plan.waits import waits_of
 
 MemoryPolicy = Literal["belady", "dp"]
 """Which blocks the device keeps. belady: when room is needed, the block whose next use is farthest leaves; coming blocks are loaded ahead
@@ -86,7 +89,7 @@ def plan_epoch(
     selection: Selection = NEVER,
     traversal: Traversal | None = None,
     memory_policy: MemoryPolicy = "belady",
-    same_memory: bool,
+    beside: Beside,
     has_mapped_x: bool = False,
     part: PartIntervals | None = None,
 ) -> Planned:
@@ -100,17 +103,16 @@ def plan_epoch(
         budget_bytes: bytes for blocks, temporaries, and the plan's own objects where these are in the same memory.
         folded: whether the loss is computed inside the last stage.
         traversal: order of sweeps and strips; by default zigzag, in strips as wide as moves the fewest bytes.
-        same_memory: whether blocks outside of the device lie in the same memory, and the computing cores copy. Then nothing
-            is loaded ahead. Edges, and constants that only stages read, are read in place and take no room.
+        beside: memory where blocks lie that the device does not hold.
         has_mapped_x: whether features lie in a mapped file and are read by position.
         part: intervals of a worker's part, whose bounds are ``bounds``; None for a whole graph.
     Raises:
         BudgetError: a step needs more than the budget.
     """
-    in_place = reads_in_place(budget_bytes, same_memory=same_memory)
+    in_place = beside.reads_in_place(budget_bytes)
     # Pages of a map belong to a file too.
     values = constants_of_stages(program) - ({"x"} if has_mapped_x else set()) if in_place else frozenset()
-    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, same_memory=same_memory)
+    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, beside)
     room_bytes = budget_bytes - own_bytes
     rows = sizes(tuple(bounds))
     block_sizes = BlockSizes(
@@ -131,7 +133,7 @@ def plan_epoch(
     def placed(schedule: Schedule) -> Planned:
         steps = list(schedule.epoch() if trains else schedule.forward())
         initial = [*schedule.initial(), *(schedule.upstream() if trains else [])]
-        return _placed(schedule, steps, initial, room_bytes, "belady", ahead=not same_memory)
+        return _placed(schedule, steps, initial, room_bytes, "belady", ahead=beside.copies_beside)
 
     @cache
     def whole() -> Planned:
@@ -154,9 +156,9 @@ def plan_epoch(
         raise error.beside(own_bytes, budget_bytes) from None
     if trains:
         found = _saving(found, placed)
-    if memory_policy == "belady":
-        return found
-    return replaced(found, MEMORY_POLICIES[memory_policy], ahead=not same_memory)
+    if memory_policy != "belady":
+        found = replaced(found, MEMORY_POLICIES[memory_policy], ahead=beside.copies_beside)
+    return _waiting(found, beside)
 
 
 def _saving(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
@@ -181,13 +183,13 @@ def plan_constants(
     selection: Selection = NEVER,
     *,
     memory_policy: MemoryPolicy = "belady",
-    same_memory: bool,
+    beside: Beside,
     part: PartIntervals | None = None,
 ) -> Planned:
     """Plan what is the same in every epoch (:attr:`Schedule.kept`); arguments are those of :func:`plan_epoch`."""
-    in_place = reads_in_place(budget_bytes, same_memory=same_memory)
+    in_place = beside.reads_in_place(budget_bytes)
     gradients = Gradients(program)
-    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, same_memory=same_memory)
+    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, beside)
     known = BlockSizes(program, hops, sizes(tuple(bounds)), gradients, edges_in_place=in_place, part=part)
 
     def placed(*, selects: bool) -> Planned:
@@ -195,10 +197,14 @@ def plan_constants(
         kept = set(schedule.kept)
         initial = [block for block in schedule.initial() if block not in kept]
         steps = list(schedule.constants())
-        return _placed(schedule, steps, initial, budget_bytes - own_bytes, memory_policy, ahead=not same_memory)
+        return _placed(
+            schedule, steps, initial, budget_bytes - own_bytes, memory_policy, ahead=beside.copies_beside
+        )
 
     try:
-        return cheaper(partial(placed, selects=False), partial(placed, selects=True), hops, selection)
+        return _waiting(
+            cheaper(partial(placed, selects=False), partial(placed, selects=True), hops, selection), beside
+        )
     except BudgetError as error:
         raise error.beside(own_bytes, budget_bytes) from None
 
@@ -293,6 +299,10 @@ def _placed(
     return Planned(schedule.program, schedule, plan)
 
 
-def reads_in_place(budget_bytes: int, *, same_memory: bool) -> bool:
-    """Whether edges and constants are read in place and take no room. Without a budget all blocks are, but they count."""
-    return same_memory and budget_bytes < UNLIMITED
+def _waiting(found: Planned, beside: Beside) -> Planned:
+    """The plan with what its operations wait for, where copies run beside steps."""
+    if not beside.copies_beside:
+        return found
+    plan = found.plan
+    waits = waits_of(plan.operations, plan.budget_bytes, has_engines=beside.has_engines)
+    return found._replace(plan=replace(plan, waits=waits))

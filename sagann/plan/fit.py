@@ -12,7 +12,7 @@ from typing import Literal
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain
-from sagann.plan.epoch import reads_in_place
+from sagann.plan.beside import Beside
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, NUMBERED, Hop, HopSize, gathered_hops, hop_size
 from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
@@ -48,14 +48,13 @@ def fitted_intervals(
     trains: bool = True,
     cut: Cut = "bytes",
     walks: Walks = COLUMN,
-    grain: Grain | None = None,
-    same_memory: bool,
+    beside: Beside,
     cut_part: CutPart = cut_graph,
 ) -> PartIntervals:
     """The fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
-    The plan's own objects count where they lie in the memory of the budget. In the same memory (:func:`plan_epoch`) no room is
-    left to load ahead. The bounds of a model that is trained fit whether or not the loss is folded. The bytes of a step are
+    The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is
+    copied beside steps. The bounds of a model that is trained fit whether or not the loss is folded. The bytes of a step are
     bounded by those of the largest chunk between two of the largest interval. ``cut_part`` cuts the sources of a worker's part.
 
     Raises:
@@ -64,15 +63,15 @@ def fitted_intervals(
     """
     cut_own = cutter(program, hops[0], cut)
     # Features may lie in a mapped file, and chunks may be kept for picked rows. Both are copied then, so they count here.
-    in_place = reads_in_place(budget_bytes, same_memory=same_memory)
+    in_place = beside.reads_in_place(budget_bytes)
     values = constants_of_stages(program) - {"x"} if in_place else frozenset()
 
     @cache
     def sizes_of(count: int) -> dict[int, HopSize]:
-        return hop_sizes(program, hops, cut_part(count, cut_own).bounds, grain=grain)
+        return hop_sizes(program, hops, cut_part(count, cut_own).bounds, grain=beside.grain)
 
     def own_bytes(count: int) -> int:
-        return plan_bytes(program, sizes_of(count), gradients, budget_bytes, same_memory=same_memory)
+        return plan_bytes(program, sizes_of(count), gradients, budget_bytes, beside)
 
     @cache
     def work(count: int) -> list[tuple[list[Step], BlockSizes]]:
@@ -95,11 +94,11 @@ def fitted_intervals(
         return own_bytes(count) + max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count))
 
     most = max(1, min(hops[0].num_src, MOST_INTERVALS))
-    for ahead in [False] if same_memory else [True, False]:
+    for ahead in [True, False] if beside.copies_beside else [False]:
         count = least_count(partial(needed, ahead=ahead), budget_bytes, most)
         if needed(count, ahead=ahead) <= budget_bytes:
             return cut_part(count, cut_own)
-    roomy = partial(needed, ahead=not same_memory)
+    roomy = partial(needed, ahead=beside.copies_beside)
     offered_bytes = roomy(least_count(roomy, 0, min(most, USEFUL_INTERVALS)))
     alone = [(step, read) for steps, read in work(count) for step in steps]
     step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sagann.plan.beside import FILES
 from sagann.plan.epoch import MemoryPolicy, Planned, plan_epoch
 from sagann.plan.fit import hop_sizes
 from sagann.plan.gradients import Gradients
@@ -20,7 +21,7 @@ def planned(name: str, budget_bytes: int, policy: MemoryPolicy = "belady", *, tr
         gradients=Gradients(program),
         trains=trains,
         memory_policy=policy,
-        same_memory=False,
+        beside=FILES,
     )
 
 

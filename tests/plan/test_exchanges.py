@@ -12,6 +12,7 @@ from torch import nn
 import sagann
 from sagann.graph import Graph
 from sagann.nn import GCN, GNN, ModelConfig, build_model
+from sagann.plan.beside import FILES
 from sagann.plan.epoch import MemoryPolicy, Planned, plan_constants, plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
@@ -89,7 +90,7 @@ def planned(
     model, _ = case(name)
     program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
     given = program, hop_sizes(program, hops, intervals.bounds), intervals.bounds, budget_bytes
-    options = {"memory_policy": policy, "same_memory": False, "part": intervals}
+    options = {"memory_policy": policy, "beside": FILES, "part": intervals}
     epoch = plan_epoch(*given, gradients=Gradients(program), folded=folded, trains=trains, **options)
     return [plan_constants(*given, **options), epoch]
 
@@ -165,7 +166,7 @@ def test_bounds_that_are_fitted_to_a_budget_fit_it(name: str, piece_bytes: int, 
     for part in parts_of(graph, 2):
         blocks = blocks_of(part, piece_bytes)
         program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
-        options = {"gradients": Gradients(program), "same_memory": False, "cut_part": blocks.cut}
+        options = {"gradients": Gradients(program), "beside": FILES, "cut_part": blocks.cut}
         with pytest.raises(BudgetError) as refused:
             fitted_intervals(program, hops, 1, **options)
         budget_bytes = int(share * refused.value.needed_bytes)

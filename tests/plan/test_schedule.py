@@ -11,6 +11,7 @@ from sagann.graph import Topology
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan import equal_vertices
+from sagann.plan.beside import FILES
 from sagann.plan.epoch import plan_constants, plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.hops import CSC
@@ -82,7 +83,7 @@ def test_what_the_hungriest_step_takes_is_enough_and_states_stay(name: str) -> N
 
 def test_intervals_are_fitted_to_budgets() -> None:
     program, hops = program_of("gat")
-    given = {"gradients": schedule_of("gat").gradients, "same_memory": False}
+    given = {"gradients": schedule_of("gat").gradients, "beside": FILES}
     counts = []
     for budget_bytes in (1 << 30, 60_000, 30_000):
         bounds = fitted_intervals(program, hops, budget_bytes, **given).bounds
@@ -90,7 +91,7 @@ def test_intervals_are_fitted_to_budgets() -> None:
         for folded in (False, True):
             found = plan_epoch(program, sizes, bounds, budget_bytes, folded=folded, **given)
             assert found.plan.peak_bytes <= budget_bytes
-        found = plan_constants(program, sizes, bounds, budget_bytes, same_memory=False)
+        found = plan_constants(program, sizes, bounds, budget_bytes, beside=FILES)
         assert found.plan.peak_bytes <= budget_bytes
         counts.append(len(bounds) - 1)
     assert counts == sorted(counts)

@@ -101,8 +101,7 @@ def stream(
             gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
             trains=trains,
             cut=cut,
-            grain=backend.grain,
-            same_memory=backend.shares_memory(on_disk=spill is not None),
+            beside=backend.beside(on_disk=spill is not None),
         ).bounds
     elif 1 <= num_intervals <= MOST_INTERVALS:
         bounds = cutter(program, hops[0], cut)(num_intervals)
@@ -145,26 +144,25 @@ def foretell(
     """
     backend = backend_of(device_named(device))
     hops, program = _captured_on(model, graph, backend.device)
-    same_memory = backend.shares_memory(on_disk=on_disk)
+    beside = backend.beside(on_disk=on_disk)
     bounds = fitted_intervals(
         program,
         hops,
         budget_bytes,
         gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
-        grain=backend.grain,
-        same_memory=same_memory,
+        beside=beside,
     ).bounds
     selection = _selection(select, budget_bytes, bounds, backend.device, on_disk=on_disk)
     return plan_epoch(
         program,
-        hop_sizes(program, hops, bounds, selection, backend.grain),
+        hop_sizes(program, hops, bounds, selection, beside.grain),
         bounds,
         budget_bytes,
         gradients=_gradients(program, model, graph),
         folded=folded,
         selection=selection,
-        same_memory=same_memory,
-        has_mapped_x=same_memory and not isinstance(positioned(_features_of(graph)), TensorRows),
+        beside=beside,
+        has_mapped_x=not beside.copies_beside and not isinstance(positioned(_features_of(graph)), TensorRows),
     )
 
 
@@ -197,8 +195,7 @@ def stream_part(
             budget_bytes,
             gradients=Gradients(program),
             trains=trains,
-            grain=backend.grain,
-            same_memory=backend.shares_memory(on_disk=spill is not None),
+            beside=backend.beside(on_disk=spill is not None),
             cut_part=exchange.cut,
         )
     else:

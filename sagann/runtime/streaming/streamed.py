@@ -141,7 +141,7 @@ class StreamedModel(nn.Module):
         self._folder = None if spill is None else spill.absolute()
         if self._folder is not None:
             unnamed_file(self._folder).close()
-        self._same_memory = self._backend.shares_memory(on_disk=spill is not None)
+        self._beside = self._backend.beside(on_disk=spill is not None)
         on_host = self._backend.device.type == "cpu"
         self._scratch = None if spill is None or not on_host else Scratch(spill)
         self._numbers = count()
@@ -209,7 +209,7 @@ class StreamedModel(nn.Module):
                 hint="Call it within torch.no_grad(), or stream it with trains=True.",
             )
         # Rows that come from a file, or are computed, take room; rows of a tensor in memory are read where they lie.
-        is_read = self._same_memory and not isinstance(self._store_of(x), TensorRows)
+        is_read = not self._beside.copies_beside and not isinstance(self._store_of(x), TensorRows)
         key = (id(program), needs_gradient(x), is_read, trained, trains, folded)
         if key not in self._plans:
             gradients = Gradients(program, wanted_x=needs_gradient(x), trained=trained)
@@ -226,7 +226,7 @@ class StreamedModel(nn.Module):
                 selection=self.selection,
                 traversal=self.traversal,
                 memory_policy=self.memory_policy,
-                same_memory=self._same_memory,
+                beside=self._beside,
                 has_mapped_x=is_read,
                 part=self._part,
             )
@@ -343,8 +343,7 @@ class StreamedModel(nn.Module):
             gradients=gradients,
             trains=self.trains,
             cut=self._cut,
-            grain=self._backend.grain,
-            same_memory=self._same_memory,
+            beside=self._beside,
             cut_part=cut_graph if self._exchange is None else self._exchange.cut,
         )
         self.bounds = self._part.bounds
@@ -365,6 +364,7 @@ class StreamedModel(nn.Module):
             seed=seed,
             epoch=epoch,
             backend=self._backend,
+            beside=self._beside,
             timeline=self.timeline,
             exchange=self._exchange,
         )
@@ -402,7 +402,7 @@ class StreamedModel(nn.Module):
             self.budget_bytes,
             self.selection,
             memory_policy=self.memory_policy,
-            same_memory=self._same_memory,
+            beside=self._beside,
             part=self._part,
         )
 

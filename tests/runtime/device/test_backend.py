@@ -68,8 +68,8 @@ def streamed_late(
     streams = LateStreams(x, topology.indptr, topology.indices, *topology.edge_data.values())
     begin, discard, get, load = Residents.begin, Residents.discard, DiskHost.get, Sources.load
 
-    def begun(residents: Residents, step: Step) -> None:
-        begin(residents, step)
+    def begun(residents: Residents, number: int, step: Step) -> None:
+        begin(residents, number, step)
         streams.step()
 
     def discarded(residents: Residents, block: Block) -> None:
