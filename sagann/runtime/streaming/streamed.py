@@ -271,22 +271,14 @@ class StreamedModel(nn.Module):
                 plan = self.plan(x, folded=loss_of is not None)
             return self._executor(plan, epoch, self._constants(program, x), seeds=seeds, seed=seed)
 
-        def shrink(error: BaseException, keeps_intervals: bool) -> None:
+        def shrink(error: BaseException) -> None:
             with torch.set_grad_enabled(records):
-                self._shrink(error, x, folded=loss_of is not None, keeps_intervals=keeps_intervals)
+                self._shrink(error, x, folded=loss_of is not None)
 
         # The backward refuses edge data that the caller has changed.
         read = [data for data in edge_data_of(program, self.hops) if not data.is_inference()]
-        call = Call(
-            begin,
-            shrink,
-            hops=self.hops,
-            read=read,
-            device=self._backend.device,
-            has_own_numbers=_depends_on_cut(program),
-        )
+        call = Call(begin, shrink, hops=self.hops, read=read)
         out: Tensor = Streamed.apply(call, x if isinstance(x, Tensor) else None, *parameters)  # type: ignore[no-untyped-call]
-        assert call.executor is not None
         if moments := call.executor.epoch.moments:
             self._move_running_means(program, moments)
         if not out.requires_grad:
@@ -299,11 +291,10 @@ class StreamedModel(nn.Module):
             for number, found in sorted(moments.items()):
                 found.update(self.model.get_submodule(program.mean(number).norm))
 
-    def _shrink(self, error: BaseException, x: Features, *, folded: bool, keeps_intervals: bool) -> None:
+    def _shrink(self, error: BaseException, x: Features, *, folded: bool) -> None:
         """Plan with half the memory, once; cut the graph anew where that takes more intervals."""
         if self._has_shrunk:
-            hint = f"Lower the budget below {with_exact(self.budget_bytes)}, or end what else takes the device's memory."
-            raise DeviceMemoryError.after(self.budget_bytes, error, hint) from error
+            raise DeviceMemoryError.after(self.budget_bytes, error) from error
         self._has_shrunk = True
         # To halve a budget that is not used up would change nothing.
         before = min(self.budget_bytes, self.plan(x, folded=folded).plan.peak_bytes)
@@ -315,14 +306,10 @@ class StreamedModel(nn.Module):
             try:
                 self._require_fit(x, folded)
             except BudgetError:
-                if keeps_intervals:
-                    raise
                 self._cut_finer(x)
                 self._require_fit(x, folded)
         except BudgetError as unmet:
-            hint = f"At least {with_exact(unmet.needed_bytes)} must be free" + (
-                ", as random numbers in its backward do not let the graph be cut anew." if keeps_intervals else "."
-            )
+            hint = f"At least {with_exact(unmet.needed_bytes)} must be free."
             raise DeviceMemoryError.after(before, error, hint) from error
         warn_of_less(before, self.budget_bytes, len(self.bounds) - 1, error)
 
@@ -438,8 +425,3 @@ class StreamedModel(nn.Module):
             )
         like = like_on(x, self._backend.device)
         return captured(self.model, self.hops, like, self.options, x_is_constant=are_constant(x))
-
-
-def _depends_on_cut(program: ModelProgram) -> bool:
-    """Whether random numbers of the program change with the intervals. Those of dropouts belong to vertices, and do not."""
-    return program.draws_more or any(gather.edges.random for gather in program.gathers)
