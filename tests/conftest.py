@@ -19,7 +19,7 @@ from hypothesis import settings
 from torch import Tensor
 
 from sagann.kernels.memory import Pool
-from sagann.plan.memory import MEMORY_POLICIES
+from sagann.plan.epoch import MEMORY_POLICIES
 from sagann.plan.spec import verify
 from sagann.plan.steps import Plan, Step
 from tests.cover import mark_the_rest

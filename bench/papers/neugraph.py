@@ -25,6 +25,8 @@ import torch
 from torch import nn
 
 from bench.epochs.graphs import DATASETS, SEED, SHAPES, graph_of, stored_graph
+from bench.papers.chunk_swaps import refined
+from bench.papers.rivals import ORDERS
 from bench.result_tables import table_line
 from bench.streaming.worker import Folded
 from bench.timing import alternate, median_ratio
@@ -32,16 +34,16 @@ from sagann.compiler.model_program import ModelProgram
 from sagann.graph import Graph, Topology, relabel, sbm_graph
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.partition import VERTEX_ORDERS, vertex_order
-from sagann.plan.epoch import Planned, plan_epoch, revisited
+from sagann.plan.beside import FILES, MEMORY
+from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.fit import cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.machine import Machine
-from sagann.plan.orders import Order
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.steps import UNLIMITED
 from sagann.plan.sweeps import Traversal
-from sagann.runtime.forecasting.forecast import forecast, refined
+from sagann.runtime.forecasting.forecast import forecast
 from sagann.runtime.forecasting.probe import measured_selection, probe
 from sagann.runtime.processor import processor_name
 from sagann.runtime.streaming.capturing import captured
@@ -71,7 +73,7 @@ NUM_WORDS = 3
 class Way:
     """A way to go through an epoch."""
 
-    order: Order = "column"
+    order: str = "column"
     "Order of the chunks."
     traversal: Traversal | None = None
     "Order of sweeps and strips; None for the planner's."
@@ -109,8 +111,7 @@ def main(given: Sequence[str] | None = None) -> int:
             program = captured(model, hops, graph.features, x_is_constant=True)
             found = planned(program, hops, ways, arguments.share, on_disk=arguments.host == "disk")
             if arguments.compare == "visits":
-                better = refined(found["strips"], machine, on_disk=True, most_simulations=arguments.simulations)
-                found["refined"] = revisited(found["strips"], better)
+                found["refined"] = refined(found["strips"], machine, most_simulations=arguments.simulations)
             seconds = _seconds(model, graph, hops, found, ways, arguments) if arguments.run else {}
             first = next(iter(found))
             for way, each in found.items():
@@ -150,13 +151,13 @@ def planned(
     """
     gradients = Gradients(program)
     whole = (0, hops[0].num_dst)
-    plan = partial(plan_epoch, program, gradients=gradients, folded=True, same_memory=not on_disk)
-    fit = partial(fitted_intervals, program, hops, gradients=gradients, same_memory=not on_disk)
+    plan = partial(plan_epoch, program, gradients=gradients, folded=True, beside=FILES if on_disk else MEMORY)
+    fit = partial(fitted_intervals, program, hops, gradients=gradients, beside=FILES if on_disk else MEMORY)
     budget_bytes = plan(hop_sizes(program, hops, whole), whole, UNLIMITED).plan.peak_bytes // share
     while True:
         try:
             orders = dict.fromkeys(way.order for way in ways.values())
-            count = max(len(fit(budget_bytes, order=order).bounds) for order in orders) - 1
+            count = max(len(fit(budget_bytes, walks=ORDERS[order]).bounds) for order in orders) - 1
             found = {}
             for name, way in ways.items():
                 bounds = cutter(program, hops[0], "bytes")(way.finer * count)
@@ -165,7 +166,7 @@ def planned(
                     sizes,
                     bounds,
                     budget_bytes,
-                    order=way.order,
+                    walks=ORDERS[way.order],
                     selection=way.selection,
                     traversal=way.traversal,
                 )
@@ -209,7 +210,6 @@ def _seconds(
                 hops,
                 each.plan.bounds,
                 budget_bytes=each.plan.budget_bytes,
-                order=way.order,
                 selection=way.selection,
                 traversal=each.schedule.traversal,
                 spill=spill / name if arguments.host == "disk" else None,

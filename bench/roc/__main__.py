@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean
 
 from bench.memory_policies import SHAPES, cases_of, spread
+from bench.papers.rivals import place_uncached
 from bench.result_tables import table_line
 from bench.roc.epochs import (
     DEVICE_BYTES,
@@ -32,10 +33,10 @@ from bench.roc.epochs import (
 )
 from bench.roc.graphs import MOST_EDGES, QUADRANTS, Generated
 from sagann.partition import CostModel, vertex_ranges
+from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.machine import Machine
-from sagann.plan.steps import MemoryPolicy
 
-RIVALS: Mapping[MemoryPolicy, str] = {"none": "streaming (`none`)", "lru": "`lru`"}
+RIVALS: Mapping[str, str] = {"none": "streaming (`none`)", "lru": "`lru`"}
 "Memory policies of figure 10 beside the dynamic program, with their names."
 MODELS = ("gcn", "gin", "commnet")
 "Models of ROC, Sec. 7.1."
@@ -161,9 +162,9 @@ def rivals(machine: Machine, datasets: Sequence[str]) -> Iterator[str]:
     for name in datasets:
         graph, job = Generated.of(SHAPES[name]), Job(shape=SHAPES[name], model=MODELS[0])
         for count in DEVICES[:3]:
-            roc = simulated(job, slow, graph, learned_ranges(job, slow, graph, count), memory_policy="dp")
+            roc = simulated(job, slow, graph, learned_ranges(job, slow, graph, count), placement=place_by_program)
             ranges = vertex_ranges(graph.topology.indptr, count, by="vertices")
-            other = simulated(job, slow, graph, ranges, memory_policy="none")
+            other = simulated(job, slow, graph, ranges, placement=place_uncached)
             speeds = [f"{1 / each.seconds:.3g}" for each in (roc, other)]
             times.append(other.seconds / roc.seconds)
             rows.append(table_line([name, str(count), str(roc.num_intervals), *speeds, f"{times[-1]:.2f}"]))

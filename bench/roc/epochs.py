@@ -23,15 +23,16 @@ from sagann.partition import (
     count_cost_features,
     vertex_ranges,
 )
-from sagann.plan.epoch import Planned, plan_epoch
+from sagann.plan.beside import FILES
+from sagann.plan.epoch import Placement, Planned, plan_epoch, replaced
 from sagann.plan.exchanges import Exchanges
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import HopSize, gathered_hops, topology_of
 from sagann.plan.machine import Machine
-from sagann.plan.residency import BudgetError
+from sagann.plan.residency import BudgetError, place
 from sagann.plan.simulate import simulate
 from sagann.plan.spec import verify
-from sagann.plan.steps import MemoryPolicy, Step, StepKind
+from sagann.plan.steps import Step, StepKind
 from sagann.plan.timeline import Timeline
 from sagann.plan.work import StepWork
 
@@ -172,7 +173,7 @@ def simulated(
     graph: Generated,
     ranges: Sequence[int],
     *,
-    memory_policy: MemoryPolicy = "belady",
+    placement: Placement = place,
     device_bytes: int = DEVICE_BYTES,
 ) -> Epoch:
     """Plan and simulate an epoch, or a prediction, with the fewest intervals for each worker, a power of two, that fit the devices' memory.
@@ -182,16 +183,14 @@ def simulated(
         machine: rates.
         graph: the graph, generated at a scale.
         ranges: bounds of the workers' ranges of vertices of the generated graph.
-        memory_policy: which blocks a device keeps.
+        placement: which blocks a device keeps.
         device_bytes: bytes of a device's memory.
     """
 
     def together(num_intervals: int) -> tuple[Cut, list[Planned]]:
         cut = Cut.of(graph, ranges, num_intervals)
         # Rows on their way take memory beside what the workers plan with.
-        return cut, [
-            planned(job, part, device_bytes - job.travelling_bytes(part), memory_policy) for part in cut.parts
-        ]
+        return cut, [planned(job, part, device_bytes - job.travelling_bytes(part), placement) for part in cut.parts]
 
     (cut, workers), num_intervals = fewest_intervals(together)
     found = joined(
@@ -221,12 +220,10 @@ def fewest_intervals(plan_with: Callable[[int], Found]) -> tuple[Found, int]:
             num_intervals *= 2
 
 
-def planned(
-    job: Job, part: Share, budget_bytes: int = DEVICE_BYTES, memory_policy: MemoryPolicy = "belady"
-) -> Planned:
+def planned(job: Job, part: Share, budget_bytes: int = DEVICE_BYTES, placement: Placement = place) -> Planned:
     """The plan of a worker within a budget."""
     intervals = part.intervals
-    return plan_epoch(
+    found = plan_epoch(
         job.program,
         job.hops(part),
         intervals.bounds,
@@ -234,10 +231,10 @@ def planned(
         gradients=job.gradients,
         trains=job.trains,
         folded=job.trains,
-        memory_policy=memory_policy,
-        same_memory=False,
+        beside=FILES,
         part=intervals if intervals.exchanges else None,
     )
+    return found if placement is place else replaced(found, placement, ahead=True)
 
 
 def learned_ranges(job: Job, machine: Machine, graph: Generated, num_workers: int) -> tuple[int, ...]:

@@ -99,8 +99,6 @@ def joined(
         bounds=tuple(bounds),
         budget_bytes=budget_bytes,
         peak_bytes=budget_bytes,
-        ahead=workers[0].plan.ahead,
-        memory_policy=workers[0].plan.memory_policy,
         initial=frozenset(initial),
     )
     return Joined(plan=plan, origins=origins)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 
-from sagann.plan.steps import Block, MemoryPolicy, Move, Plan, Step
+from sagann.plan.steps import Block, Move, Plan, Step
 
 
 class DeviceMemory:
@@ -99,13 +99,11 @@ class DeviceMemory:
         self._outside.update(step.receives)
         self._being_made = ()
 
-    def plan(self, bounds: Sequence[int], policy: MemoryPolicy, *, ahead: bool, stores_early: bool) -> Plan:
+    def plan(self, bounds: Sequence[int], *, stores_early: bool = True) -> Plan:
         """The plan of all operations.
 
         Args:
             bounds: bounds of the intervals.
-            policy: name of the policy that decided.
-            ahead: whether loads come before the steps that need them.
             stores_early: whether every store, which stands at the eviction, is moved right after the last step that writes the
                 block. Only a policy that knows the coming steps can do so.
         """
@@ -114,8 +112,6 @@ class DeviceMemory:
             bounds=tuple(bounds),
             budget_bytes=self.budget_bytes,
             peak_bytes=self._peak_bytes,
-            ahead=ahead,
-            memory_policy=policy,
             initial=self._initial,
         )
 

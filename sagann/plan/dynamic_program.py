@@ -8,27 +8,26 @@ sets and all states, the last state has the fewest bytes that any policy moves.
 
 Plans have too many states for that. So a state gives :data:`CHOICES` at most, and :data:`WIDTH` states are kept: those with the
 least bytes, including the rent of the blocks that they hold, by the prices of the best lower bound. The first choice evicts the
-blocks with the least cost per byte, less their rent. Belady's plan and that of a cache are candidates for the result, so the result
-never moves more bytes than they do. A block that can be computed again costs nothing to leave, and stays where its room is free.
+blocks with the least cost per byte, less their rent. Belady's plan is a candidate for the result, so the result never moves more bytes.
+A block that leaves stays until its room is needed.
 
 References:
-    Jia et al., ROC, MLSys 2020, Sec. 5. There tensors are whole, and every output is stored
-    (:mod:`sagann.plan.whole_tensors`). We place blocks of an order that is given, and count a store only where one is needed.
+    Jia et al., ROC, MLSys 2020, Sec. 5, Algorithm 1. There tensors are whole, their order is part of the state, and every output is stored.
+    We place blocks of an order that is given, and count a store only where one is needed. We also minimise over all sets that fit before an
+    operation: line 14 of the algorithm takes the set from the one that is kept afterwards, so an input would be loaded for its last reader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sagann.plan.device_memory import DeviceMemory
-from sagann.plan.gap_moves import write_moves
 from sagann.plan.gaps import Gaps, Prices, gaps_of, prices_of
-from sagann.plan.lru import place_recent
 from sagann.plan.residency import LOOKAHEAD, place
 from sagann.plan.steps import Block, Plan, Step
 
@@ -49,49 +48,18 @@ def place_by_program(
 ) -> Plan:
     """The policy "dp". Without ``lookahead`` a block is loaded for the step that reads it; with any, it may be loaded ahead.
 
-    Arguments and errors are those of :func:`sagann.plan.residency.place`. The plans of the other policies are candidates too, so
-    none of them moves fewer bytes.
+    Arguments and errors are those of :func:`sagann.plan.residency.place`, whose plan is a candidate too.
     """
-    known = list(initial)
-    belady, recent = (
-        policy(
-            steps, bytes_of=bytes_of, initial=known, bounds=bounds, budget_bytes=budget_bytes, lookahead=lookahead
-        )
-        for policy in (place, place_recent)
+    placed = partial(
+        place, steps, bytes_of=bytes_of, initial=list(initial), bounds=bounds, budget_bytes=budget_bytes
     )
+    belady = placed(lookahead=lookahead)
     gaps = gaps_of(steps, bytes_of, budget_bytes)
-    prices = prices_of(gaps, min(belady.moved_bytes, recent.moved_bytes))
-    memory = DeviceMemory(bytes_of, known, budget_bytes)
-    write_moves(memory, steps, gaps, least_moved(gaps, prices).leaving, ahead=lookahead > 0)
-    found = memory.plan(bounds, "dp", ahead=lookahead > 0, stores_early=True)
+    choice = least_moved(gaps, prices_of(gaps, belady.moved_bytes))
+    leaving = gaps.never_kept | {(gaps.blocks[gap], int(gaps.first[gap])) for gap in choice.leaving}
+    found = placed(lookahead=lookahead, leaving=leaving)
     # Of plans that move equally much, Belady's is the first: it loads ahead more.
-    best = min((belady, found, recent), key=lambda plan: plan.moved_bytes)
-    return replace(best, memory_policy="dp")
-
-
-def kept_where_free(
-    steps: Sequence[Step],
-    some: Collection[Block],
-    *,
-    bytes_of: Callable[[Block], int],
-    budget_bytes: int,
-    goal_bytes: int,
-) -> frozenset[Block]:
-    """Of some blocks that may also be computed again, those that can stay in memory until they are read.
-
-    Args:
-        steps: the steps of a schedule in which none of the blocks is computed again.
-        some: blocks that cost no copies where they leave. They stay only where no other block has to leave for them.
-        bytes_of: size of a block.
-        budget_bytes: bytes of the device. If a step alone needs more, no block stays.
-        goal_bytes: bytes that a plan moves which computes all of these blocks again.
-    """
-    gaps = gaps_of(steps, bytes_of, budget_bytes, made_again=some)
-    if (gaps.room_bytes < 0).any():
-        return frozenset()
-    choice = least_moved(gaps, prices_of(gaps, goal_bytes))
-    leave = {block for block, _ in gaps.never_kept} | {gaps.blocks[gap] for gap in choice.leaving}
-    return frozenset(some) - leave
+    return min(belady, found, key=lambda plan: plan.moved_bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,14 +111,13 @@ class _Program:
         self.room: list[int] = gaps.room_bytes.tolist()
         # A store is shared among the gaps of its content.
         shares = gaps.store_bytes / np.maximum(1, np.bincount(gaps.content, minlength=len(gaps.store_bytes)))
-        costs = gaps.load_bytes + shares[gaps.content]
+        costs = gaps.num_bytes + shares[gaps.content]
         # A gap is worth its copies, less its rent until the next use, per byte. At any step the rent that is past is the same for
         # all gaps, so one order serves all steps. The gap that leaves first has rank 0.
         values = costs / gaps.num_bytes - prices.until[gaps.next]
         order = np.lexsort((-gaps.num_bytes, -gaps.next, values))
         self.order: list[int] = order.tolist()
         self.sizes: list[int] = gaps.num_bytes[order].tolist()
-        self.loads: list[int] = gaps.load_bytes[order].tolist()
         self.costs: list[float] = costs[order].tolist()
         self.next: list[int] = gaps.next[order].tolist()
         self.contents: list[int] = gaps.content[order].tolist()
@@ -195,7 +162,7 @@ class _Program:
             else:
                 leaving.append(gap)
         contents = np.unique(gaps.content[leaving])
-        moved_bytes = gaps.compulsory_bytes + gaps.load_bytes[leaving].sum() + gaps.store_bytes[contents].sum()
+        moved_bytes = gaps.compulsory_bytes + gaps.num_bytes[leaving].sum() + gaps.store_bytes[contents].sum()
         return Choice(moved_bytes=int(moved_bytes), leaving=frozenset(leaving))
 
     def _entered(self, state: _State, step: int) -> _State:
@@ -216,7 +183,7 @@ class _Program:
                 content, size = self.contents[rank], self.sizes[rank]
                 kept ^= 1 << rank
                 held -= size
-                cost += self.loads[rank]
+                cost += self.sizes[rank]
                 if self.stores[content] and not stored >> content & 1:
                     cost += self.stores[content]
                     stored |= 1 << content
@@ -293,7 +260,7 @@ class _Program:
         cost = state.cost
         if cost > other.cost:
             return False
-        cost += sum(self.loads[rank] for rank in _bits(state.kept & ~other.kept))
+        cost += sum(self.sizes[rank] for rank in _bits(state.kept & ~other.kept))
         cost += sum(self.stores[content] for content in _bits(other.stored & ~state.stored))
         return cost <= other.cost
 

@@ -8,25 +8,34 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
-from sagann.plan.dynamic_program import kept_where_free
+from sagann.plan.beside import Beside
+from sagann.plan.dynamic_program import place_by_program
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, HopSize, gathered_hops, topology_of
 from sagann.plan.intervals import sizes
-from sagann.plan.memory import MEMORY_POLICIES
-from sagann.plan.orders import POLICIES, Order
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.residency import LOOKAHEAD, BudgetError, place
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import BlockSizes, constants_of_stages, plan_bytes
-from sagann.plan.steps import UNLIMITED, Block, MemoryPolicy, Plan, Step
+from sagann.plan.steps import UNLIMITED, Block, Plan, Step
 from sagann.plan.strips import strip_widths
-from sagann.plan.sweeps import Traversal
+from sagann.plan.sweeps import COLUMN, Traversal, Walks
+from sagann.plan.waits import waits_of
+
+MemoryPolicy = Literal["belady", "dp"]
+"""Which blocks the device keeps. belady: when room is needed, the block whose next use is farthest leaves; coming blocks are loaded ahead
+(:mod:`sagann.plan.residency`). dp: a dynamic program looks for the plan that moves the fewest bytes (:mod:`sagann.plan.dynamic_program`)."""
+Placement = Callable[..., Plan]
+"Places blocks: a function with the arguments of :func:`sagann.plan.residency.place`."
+MEMORY_POLICIES: dict[MemoryPolicy, Placement] = {"belady": place, "dp": place_by_program}
+"The function of each policy."
 
 
 class Planned(NamedTuple):
@@ -76,11 +85,11 @@ def plan_epoch(
     gradients: Gradients,
     trains: bool = True,
     folded: bool = False,
-    order: Order = "column",
+    walks: Walks = COLUMN,
     selection: Selection = NEVER,
     traversal: Traversal | None = None,
     memory_policy: MemoryPolicy = "belady",
-    same_memory: bool,
+    beside: Beside,
     has_mapped_x: bool = False,
     part: PartIntervals | None = None,
 ) -> Planned:
@@ -88,24 +97,22 @@ def plan_epoch(
 
     A stage saves what its gradient reads where this moves no more bytes than running the stage again, or where the copies take
     less time than that. Rows are picked for chunks where this costs less than moving whole intervals; chunks are then visited
-    in the same order. With the policy "dp" these choices compare Belady's plans; then a stage also saves on the intervals where
-    this moves no more bytes.
+    in the same order. All these choices compare Belady's plans, so the steps and their numbers do not depend on the memory policy.
 
     Args:
         budget_bytes: bytes for blocks, temporaries, and the plan's own objects where these are in the same memory.
         folded: whether the loss is computed inside the last stage.
         traversal: order of sweeps and strips; by default zigzag, in strips as wide as moves the fewest bytes.
-        same_memory: whether blocks outside of the device lie in the same memory, and the computing cores copy. Then nothing
-            is loaded ahead. Edges, and constants that only stages read, are read in place and take no room.
+        beside: memory where blocks lie that the device does not hold.
         has_mapped_x: whether features lie in a mapped file and are read by position.
         part: intervals of a worker's part, whose bounds are ``bounds``; None for a whole graph.
     Raises:
         BudgetError: a step needs more than the budget.
     """
-    in_place = reads_in_place(budget_bytes, same_memory=same_memory)
+    in_place = beside.reads_in_place(budget_bytes)
     # Pages of a map belong to a file too.
     values = constants_of_stages(program) - ({"x"} if has_mapped_x else set()) if in_place else frozenset()
-    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, same_memory=same_memory)
+    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, beside)
     room_bytes = budget_bytes - own_bytes
     rows = sizes(tuple(bounds))
     block_sizes = BlockSizes(
@@ -117,23 +124,21 @@ def plan_epoch(
         bounds,
         gradients=gradients,
         folded=folded,
-        order=order,
+        walks=walks,
         traversal=traversal,
         sizes=block_sizes,
         part=part,
     )
 
-    placed_by: MemoryPolicy = "belady" if memory_policy == "dp" else memory_policy
-
-    def placed(schedule: Schedule, by: MemoryPolicy = placed_by) -> Planned:
+    def placed(schedule: Schedule) -> Planned:
         steps = list(schedule.epoch() if trains else schedule.forward())
         initial = [*schedule.initial(), *(schedule.upstream() if trains else [])]
-        return _placed(schedule, steps, initial, room_bytes, by, ahead=not same_memory)
+        return _placed(schedule, steps, initial, room_bytes, "belady", ahead=beside.copies_beside)
 
     @cache
     def whole() -> Planned:
         found = placed(first)
-        if traversal is None and POLICIES[order].has_strips and (strips := _strips(found)):
+        if traversal is None and walks.has_strips and (strips := _strips(found)):
             with suppress(BudgetError):
                 found = min(found, placed(first.changed(traversal=strips)), key=lambda each: each.plan.moved_bytes)
         return found
@@ -151,10 +156,9 @@ def plan_epoch(
         raise error.beside(own_bytes, budget_bytes) from None
     if trains:
         found = _saving(found, placed)
-    if memory_policy == placed_by:
-        return found
-    found = replaced(found, memory_policy)
-    return _saving_more(found, partial(placed, by=memory_policy)) if trains else found
+    if memory_policy != "belady":
+        found = replaced(found, MEMORY_POLICIES[memory_policy], ahead=beside.copies_beside)
+    return _waiting(found, beside)
 
 
 def _saving(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
@@ -170,27 +174,6 @@ def _saving(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
     return found
 
 
-def _saving_more(found: Planned, placed: Callable[[Schedule], Planned]) -> Planned:
-    """The epoch with stages that save on further intervals, where what they save stays in memory and no more bytes move."""
-    schedule, plan = found.schedule, found.plan
-    steps = list(schedule.changed(saves=schedule.all_saves).epoch())
-    kept = kept_where_free(
-        steps,
-        {block for step in steps for block in step.writes if block.kind == "stage_saved"},
-        bytes_of=schedule.sizes.of,
-        budget_bytes=plan.budget_bytes,
-        goal_bytes=plan.moved_bytes,
-    )
-    saves = schedule.saves | {(block.stage, block.interval) for block in kept}
-    if saves == schedule.saves:
-        return found
-    with suppress(BudgetError):
-        more = placed(schedule.changed(saves=saves))
-        if more.plan.moved_bytes <= plan.moved_bytes:
-            return more
-    return found
-
-
 @without_collections()
 def plan_constants(
     program: ModelProgram,
@@ -200,13 +183,13 @@ def plan_constants(
     selection: Selection = NEVER,
     *,
     memory_policy: MemoryPolicy = "belady",
-    same_memory: bool,
+    beside: Beside,
     part: PartIntervals | None = None,
 ) -> Planned:
     """Plan what is the same in every epoch (:attr:`Schedule.kept`); arguments are those of :func:`plan_epoch`."""
-    in_place = reads_in_place(budget_bytes, same_memory=same_memory)
+    in_place = beside.reads_in_place(budget_bytes)
     gradients = Gradients(program)
-    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, same_memory=same_memory)
+    own_bytes = plan_bytes(program, hops, gradients, budget_bytes, beside)
     known = BlockSizes(program, hops, sizes(tuple(bounds)), gradients, edges_in_place=in_place, part=part)
 
     def placed(*, selects: bool) -> Planned:
@@ -214,29 +197,31 @@ def plan_constants(
         kept = set(schedule.kept)
         initial = [block for block in schedule.initial() if block not in kept]
         steps = list(schedule.constants())
-        return _placed(schedule, steps, initial, budget_bytes - own_bytes, memory_policy, ahead=not same_memory)
+        return _placed(
+            schedule, steps, initial, budget_bytes - own_bytes, memory_policy, ahead=beside.copies_beside
+        )
 
     try:
-        return cheaper(partial(placed, selects=False), partial(placed, selects=True), hops, selection)
+        return _waiting(
+            cheaper(partial(placed, selects=False), partial(placed, selects=True), hops, selection), beside
+        )
     except BudgetError as error:
         raise error.beside(own_bytes, budget_bytes) from None
 
 
 @without_collections()
-def revisited(found: Planned, traversal: Traversal) -> Planned:
-    """The same epoch, which has a backward, with another order of sweeps and strips."""
-    schedule, plan = found.schedule.changed(traversal=traversal), found.plan
-    initial = [*schedule.initial(), *schedule.upstream()]
-    steps = list(schedule.epoch())
-    return _placed(schedule, steps, initial, plan.budget_bytes, plan.memory_policy, ahead=plan.ahead)
-
-
-@without_collections()
-def replaced(found: Planned, memory_policy: MemoryPolicy) -> Planned:
+def replaced(found: Planned, policy: Placement, *, ahead: bool) -> Planned:
     """The same steps of an epoch that Belady's rule placed, with the blocks that another policy keeps."""
     plan = found.plan
-    steps = [each for each in plan.operations if isinstance(each, Step)]
-    return _placed(found.schedule, steps, list(plan.initial), plan.budget_bytes, memory_policy, ahead=plan.ahead)
+    placed = policy(
+        [each for each in plan.operations if isinstance(each, Step)],
+        bytes_of=found.schedule.sizes.of,
+        initial=plan.initial,
+        bounds=plan.bounds,
+        budget_bytes=plan.budget_bytes,
+        lookahead=LOOKAHEAD if ahead else 0,
+    )
+    return found._replace(plan=placed)
 
 
 def dense_peak_bytes(
@@ -314,6 +299,10 @@ def _placed(
     return Planned(schedule.program, schedule, plan)
 
 
-def reads_in_place(budget_bytes: int, *, same_memory: bool) -> bool:
-    """Whether edges and constants are read in place and take no room. Without a budget all blocks are, but they count."""
-    return same_memory and budget_bytes < UNLIMITED
+def _waiting(found: Planned, beside: Beside) -> Planned:
+    """The plan with what its operations wait for, where copies run beside steps."""
+    if not beside.copies_beside:
+        return found
+    plan = found.plan
+    waits = waits_of(plan.operations, plan.budget_bytes, has_engines=beside.has_engines)
+    return found._replace(plan=replace(plan, waits=waits))

@@ -12,17 +12,17 @@ from typing import Literal
 from sagann.compiler.model_program import ModelProgram
 from sagann.graph.topology import Topology
 from sagann.kernels.edge.work import Grain
-from sagann.plan.epoch import reads_in_place
+from sagann.plan.beside import Beside
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import CSC, NUMBERED, Hop, HopSize, gathered_hops, hop_size
 from sagann.plan.intervals import equal_edges, equal_vertices, equal_weights, sizes
-from sagann.plan.orders import POLICIES, Order
 from sagann.plan.part_intervals import CutPart, PartIntervals, cut_graph
 from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection, needed_rows
 from sagann.plan.sizes import BlockSizes, constants_of_stages, needed_bytes, plan_bytes
 from sagann.plan.steps import Step
+from sagann.plan.sweeps import COLUMN, Walks
 
 MOST_INTERVALS = 256
 "Most intervals that are tried. An epoch has a step for each chunk of the grid, and steps on a finer grid do too little work."
@@ -47,15 +47,14 @@ def fitted_intervals(
     gradients: Gradients,
     trains: bool = True,
     cut: Cut = "bytes",
-    order: Order = "column",
-    grain: Grain | None = None,
-    same_memory: bool,
+    walks: Walks = COLUMN,
+    beside: Beside,
     cut_part: CutPart = cut_graph,
 ) -> PartIntervals:
     """The fewest intervals that leave room to load ahead, or else of the fewest that fit the budget.
 
-    The plan's own objects count where they lie in the memory of the budget. In the same memory (:func:`plan_epoch`) no room is
-    left to load ahead. The bounds of a model that is trained fit whether or not the loss is folded. The bytes of a step are
+    The plan's own objects count where they lie in the memory of the budget. No room is left to load ahead where nothing is
+    copied beside steps. The bounds of a model that is trained fit whether or not the loss is folded. The bytes of a step are
     bounded by those of the largest chunk between two of the largest interval. ``cut_part`` cuts the sources of a worker's part.
 
     Raises:
@@ -64,26 +63,26 @@ def fitted_intervals(
     """
     cut_own = cutter(program, hops[0], cut)
     # Features may lie in a mapped file, and chunks may be kept for picked rows. Both are copied then, so they count here.
-    in_place = reads_in_place(budget_bytes, same_memory=same_memory)
+    in_place = beside.reads_in_place(budget_bytes)
     values = constants_of_stages(program) - {"x"} if in_place else frozenset()
 
     @cache
     def sizes_of(count: int) -> dict[int, HopSize]:
-        return hop_sizes(program, hops, cut_part(count, cut_own).bounds, grain=grain)
+        return hop_sizes(program, hops, cut_part(count, cut_own).bounds, grain=beside.grain)
 
     def own_bytes(count: int) -> int:
-        return plan_bytes(program, sizes_of(count), gradients, budget_bytes, same_memory=same_memory)
+        return plan_bytes(program, sizes_of(count), gradients, budget_bytes, beside)
 
     @cache
     def work(count: int) -> list[tuple[list[Step], BlockSizes]]:
-        part = cut_part(count, cut_own).largest(POLICIES[order].telling)
+        part = cut_part(count, cut_own).largest(walks.telling)
         largest, found = part.bounds, largest_hops(part, sizes_of(count))
-        once = Schedule(program, found, largest, gradients=gradients, order=order, part=part)
+        once = Schedule(program, found, largest, gradients=gradients, walks=walks, part=part)
         read = BlockSizes(program, found, sizes(largest), gradients, values_in_place=values, part=part)
         # A model that is only evaluated has no loss. A folded loss would take several times the rows of the result.
         epochs = [
             Schedule(
-                program, found, largest, gradients=gradients, folded=folded, order=order, sizes=read, part=part
+                program, found, largest, gradients=gradients, folded=folded, walks=walks, sizes=read, part=part
             )
             for folded in ([False, True] if trains else [False])
         ]
@@ -95,11 +94,11 @@ def fitted_intervals(
         return own_bytes(count) + max(needed_bytes(steps, read.of, ahead=ahead) for steps, read in work(count))
 
     most = max(1, min(hops[0].num_src, MOST_INTERVALS))
-    for ahead in [False] if same_memory else [True, False]:
+    for ahead in [True, False] if beside.copies_beside else [False]:
         count = least_count(partial(needed, ahead=ahead), budget_bytes, most)
         if needed(count, ahead=ahead) <= budget_bytes:
             return cut_part(count, cut_own)
-    roomy = partial(needed, ahead=not same_memory)
+    roomy = partial(needed, ahead=beside.copies_beside)
     offered_bytes = roomy(least_count(roomy, 0, min(most, USEFUL_INTERVALS)))
     alone = [(step, read) for steps, read in work(count) for step in steps]
     step, read = max(alone, key=lambda pair: needed_bytes(pair[:1], pair[1].of))
@@ -153,7 +152,7 @@ def largest_hops(part: PartIntervals, hops: Mapping[int, HopSize]) -> dict[int, 
     """The sizes of hops whose chunks between a few largest intervals (:meth:`PartIntervals.largest`) are as large as the largest chunk.
 
     Some step on these intervals needs at least as many bytes as any step of the whole grid. How many intervals that takes
-    depends on the order (:attr:`sagann.plan.orders.Policy.telling`).
+    depends on the walk over the grid (:attr:`sagann.plan.sweeps.Walks.telling`).
     """
     at = [(src, dst) for src in part.sources for dst in part.own]
     return {

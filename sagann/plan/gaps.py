@@ -15,7 +15,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,17 +35,6 @@ _ROUNDING = 1e-9
 _PATIENCE = 8
 
 
-class Reload(NamedTuple):
-    """A load: of a block that is used for the first time, or that has left."""
-
-    step: int
-    "Number of the step that reads the block."
-    since: int
-    "Number of the step before which the block cannot be loaded, because that step uses it last; -1 where no step does."
-    block: Block
-    "Block that is loaded."
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Gaps:
     """The gaps of a schedule that can be kept, one after the other by their first step, as arrays of one length.
@@ -60,9 +49,7 @@ class Gaps:
     next: Ints
     "Number of the step that reads the block after the gap."
     num_bytes: Ints
-    "Bytes that the block takes while it is kept."
-    load_bytes: Ints
-    "Bytes that its load copies where it is not kept; 0 for a block that is made again instead."
+    "Bytes that the block takes while it is kept, and that its load copies where it is not."
     content: Ints
     "Number of the content that the block has in the gap. A step that writes the block makes a new content."
     store_bytes: Ints
@@ -73,10 +60,6 @@ class Gaps:
     "Bytes that are loaded and stored whatever is kept."
     never_kept: frozenset[tuple[Block, int]]
     "Blocks that leave after a step, with its number, whatever the policy: alone they do not fit beside some step of the gap."
-    last: frozenset[tuple[Block, int]]
-    "Blocks whose content no step reads after a step, with its number."
-    reloads: Sequence[Reload]
-    "The loads if no gap is kept, in order of their steps."
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -90,28 +73,14 @@ class Gaps:
         return total
 
 
-def gaps_of(
-    steps: Sequence[Step],
-    bytes_of: Callable[[Block], int],
-    budget_bytes: int,
-    *,
-    made_again: Collection[Block] = frozenset(),
-) -> Gaps:
-    """Find the gaps of steps, each of which fits the budget alone.
-
-    Blocks of ``made_again`` are not stored and loaded where they leave, but computed another time.
-    """
-
-    def copied(block: Block) -> int:
-        return 0 if block in made_again else bytes_of(block)
-
+def gaps_of(steps: Sequence[Step], bytes_of: Callable[[Block], int], budget_bytes: int) -> Gaps:
+    """Find the gaps of steps, each of which fits the budget alone."""
     room = [budget_bytes - step.temporary_bytes - sum(map(bytes_of, step.blocks)) for step in steps]
     used: dict[Block, int] = {}
     contents: dict[Block, int] = {}
-    received: dict[Block, int] = {}
     store_bytes: list[int] = []
     found: list[tuple[Block, int, int, int]] = []
-    last, never_kept, reloads = set[tuple[Block, int]](), set[tuple[Block, int]](), list[Reload]()
+    never_kept = set[tuple[Block, int]]()
     compulsory_bytes = 0
 
     def store_anyway(content: int) -> int:
@@ -122,27 +91,22 @@ def gaps_of(
     for number, step in enumerate(steps):
         for block in step.blocks:
             size, before = bytes_of(block), used.get(block, -1)
-            if block not in step.reads:
-                # The step makes the block anew.
-                if before >= 0:
-                    last.add((block, before))
-            elif before < 0 or number > before + 1:
-                reloads.append(Reload(number, max(before, received.get(block, -1)), block))
+            # A step that does not read the block makes it anew.
+            if block in step.reads and (before < 0 or number > before + 1):
                 if before < 0:
                     compulsory_bytes += size
                     if block.whole in contents:
                         # Rows are picked from a block outside.
                         compulsory_bytes += store_anyway(contents[block.whole])
                 elif size > min(room[before + 1 : number]):
-                    compulsory_bytes += copied(block) + store_anyway(contents[block])
+                    compulsory_bytes += size + store_anyway(contents[block])
                     never_kept.add((block, before))
                 elif size:
                     found.append((block, before, number, contents[block]))
             if block in step.writes or block not in contents:
                 contents[block] = len(store_bytes)
-                store_bytes.append(copied(block) if block in step.writes else 0)
+                store_bytes.append(size if block in step.writes else 0)
             used[block] = number
-        received |= dict.fromkeys(step.receives, number)
         # What is sent lies outside.
         compulsory_bytes += sum(store_anyway(contents[block]) for block in step.sends)
     found.sort(key=lambda gap: gap[1:3])
@@ -151,14 +115,11 @@ def gaps_of(
         first=np.array([first for _, first, _, _ in found], dtype=np.int64),
         next=np.array([later for _, _, later, _ in found], dtype=np.int64),
         num_bytes=np.array([bytes_of(block) for block, *_ in found], dtype=np.int64),
-        load_bytes=np.array([copied(block) for block, *_ in found], dtype=np.int64),
         content=np.array([content for *_, content in found], dtype=np.int64),
         store_bytes=np.array(store_bytes, dtype=np.int64),
         room_bytes=np.array(room, dtype=np.int64),
         compulsory_bytes=compulsory_bytes,
         never_kept=frozenset(never_kept),
-        last=frozenset(last | set(used.items())),
-        reloads=reloads,
     )
 
 
@@ -181,7 +142,7 @@ def prices_of(gaps: Gaps, goal_bytes: int) -> Prices:
     num_steps = len(gaps.room_bytes)
     price, until = np.zeros(num_steps), np.zeros(num_steps + 1)
     best = Prices(until, gaps.compulsory_bytes)
-    num_bytes, load_bytes = gaps.num_bytes.astype(np.float64), gaps.load_bytes.astype(np.float64)
+    num_bytes = gaps.num_bytes.astype(np.float64)
     num_contents = len(gaps.store_bytes)
     # What is left of a budget without a limit must not drown the rest.
     room = np.minimum(gaps.room_bytes, gaps.over(num_bytes)).astype(np.float64)
@@ -191,7 +152,7 @@ def prices_of(gaps: Gaps, goal_bytes: int) -> Prices:
         rent = num_bytes * (until[gaps.next] - until[gaps.first + 1])
         stay = np.bincount(gaps.content, weights=rent, minlength=num_contents)
         leave = gaps.store_bytes + np.bincount(
-            gaps.content, weights=np.minimum(rent, load_bytes), minlength=num_contents
+            gaps.content, weights=np.minimum(rent, num_bytes), minlength=num_contents
         )
         bound = float(np.minimum(stay, leave).sum() - price @ room)
         least_bytes = gaps.compulsory_bytes + math.ceil(bound - _ROUNDING * abs(bound))
@@ -201,7 +162,7 @@ def prices_of(gaps: Gaps, goal_bytes: int) -> Prices:
             in_vain += 1
             if in_vain % _PATIENCE == 0:
                 length /= 2
-        kept = (stay <= leave)[gaps.content] | (rent < load_bytes)
+        kept = (stay <= leave)[gaps.content] | (rent < num_bytes)
         excess = gaps.over(num_bytes * kept) - room
         excess[(price == 0) & (excess < 0)] = 0.0
         square = float(excess @ excess)

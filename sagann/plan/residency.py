@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count, pairwise
 
 from sagann.byte_size import format_bytes, with_exact
@@ -104,16 +104,20 @@ def place(
     bounds: Sequence[int],
     budget_bytes: int,
     lookahead: int = LOOKAHEAD,
+    leaving: Collection[tuple[Block, int]] | None = None,
 ) -> Plan:
     """Add to steps the moves that bring the blocks of every step into memory, within the budget.
 
-    The blocks of ``initial`` exist at the start, outside of the device. Without ``lookahead``, the number of coming steps whose
-    blocks may be loaded ahead, a block is loaded for the step that reads it.
+    Args:
+        initial: blocks that exist at the start, outside of the device.
+        lookahead: number of coming steps whose blocks may be loaded ahead; without any, a block is loaded for the step that reads it.
+        leaving: the only blocks that may be evicted, each after the step of that number that uses it. The others fit. Then blocks are
+            loaded ahead into free room alone. None for all blocks.
 
     Raises:
         BudgetError: one step alone needs more than the budget.
     """
-    return _Placement(steps, bytes_of, initial, bounds, budget_bytes, lookahead).run()
+    return _Placement(steps, bytes_of, initial, bounds, budget_bytes, lookahead, leaving).run()
 
 
 class _Placement:
@@ -125,6 +129,7 @@ class _Placement:
         bounds: Sequence[int],
         budget_bytes: int,
         lookahead: int,
+        leaving: Collection[tuple[Block, int]] | None,
     ) -> None:
         self.bounds = bounds
         self.steps = steps
@@ -132,7 +137,7 @@ class _Placement:
         self.bytes_of = bytes_of
         self.memory = DeviceMemory(bytes_of, initial, budget_bytes)
         self.budget = budget_bytes
-        self.lookahead = lookahead
+        self.lookahead, self.leaving = lookahead, leaving
         # Numbers of the steps that use a block, the next one last.
         self.uses: defaultdict[Block, list[int]] = defaultdict(list)
         for number in reversed(range(len(steps))):
@@ -147,11 +152,12 @@ class _Placement:
         for number, step in enumerate(self.steps):
             self._prepare(number, step)
             if self.lookahead:
-                self._load_ahead(number)
+                if self.leaving is None:
+                    self._load_ahead(number)
                 self._load_further_ahead(number)
             self.memory.run(step)
             self._release(number)
-        return self.memory.plan(self.bounds, "belady", ahead=self.lookahead > 0, stores_early=True)
+        return self.memory.plan(self.bounds)
 
     def _prepare(self, number: int, step: Step) -> None:
         """Make the blocks of a step resident."""
@@ -164,7 +170,6 @@ class _Placement:
                 self.memory.load(block)
             else:
                 self.memory.make(block)
-            self._enter(block)
         self.memory.begin(step)
 
     def _make_room(self, room: int, *, later_than: int) -> bool:
@@ -229,12 +234,13 @@ class _Placement:
                     self._enter(block)
 
     def _release(self, number: int) -> None:
-        """Drop the blocks of a step that no later step uses."""
+        """Drop the blocks of a step whose content no later step reads, and let others leave."""
         for block in self.blocks[number]:
             uses = self.uses[block]
             while uses and uses[-1] <= number:
                 uses.pop()
-            if uses:
-                self._enter(block)
+            if uses and block in self.steps[uses[-1]].reads:
+                if self.leaving is None or (block, number) in self.leaving:
+                    self._enter(block)
             else:
                 self.memory.forget(block, is_picked_later=self.last_pick.get(block, -1) > number)

@@ -2,7 +2,7 @@
 
 By default the forward goes by columns: all chunks into a destination interval, then the next stage on that interval. The
 backward goes by rows: all chunks out of a source interval, then the previous stage on that interval. So a state is used while
-it lies in memory. :mod:`sagann.plan.orders` has the other orders.
+it lies in memory (:mod:`sagann.plan.sweeps`).
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.1; Ma et al., NGra, 2018, Sec. 3.1.
@@ -21,12 +21,11 @@ from sagann.plan.exchanges import Exchanges
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import HopSize
 from sagann.plan.intervals import sizes as interval_sizes
-from sagann.plan.orders import POLICIES, Order, Pass, no_steps
 from sagann.plan.part_intervals import PartIntervals
 from sagann.plan.sizes import BlockSizes
 from sagann.plan.step_blocks import StepBlocks
 from sagann.plan.steps import Block, BlockKind, Exchanged, Step, StepKind
-from sagann.plan.sweeps import PassKey, Sweeps, Traversal
+from sagann.plan.sweeps import COLUMN, Pass, PassKey, Sweeps, Traversal, Walks, by_strips, no_steps
 from sagann.plan.travel import travelling
 
 
@@ -51,7 +50,7 @@ class Schedule:
         gradients: Gradients | None = None,
         folded: bool = False,
         saves: frozenset[tuple[int, int]] = frozenset(),
-        order: Order = "column",
+        walks: Walks = COLUMN,
         selects: bool = False,
         traversal: Traversal | None = None,
         sizes: BlockSizes | None = None,
@@ -62,7 +61,7 @@ class Schedule:
         self.gradients = gradients or Gradients(program)
         self.folded = folded
         self.saves = saves
-        self._policy = POLICIES[order]
+        self._walks = walks
         self.traversal = traversal or Traversal()
         self.part = part or PartIntervals.of_graph(bounds)
         self.intervals = self.part.own
@@ -162,7 +161,7 @@ class Schedule:
                     yield from self._store_constant(number, "x", interval)
             if gather.constant:
                 work = self._gather(number, gather, partial(self._store_constant, number, gather.result), exchanges)
-                yield from POLICIES["column"].walk(sweeps, work)
+                yield from by_strips(sweeps, work)
 
     def _sweeps(self) -> Sweeps:
         return Sweeps(self.traversal, len(self.intervals))
@@ -185,7 +184,7 @@ class Schedule:
                     yield from follow(interval)
             else:
                 yield from self._exchange(sweeps, number, self._exchanges)
-                yield from self._policy.walk(sweeps, self._gather(number, link, follow, self._exchanges))
+                yield from self._walks.walk(sweeps, self._gather(number, link, follow, self._exchanges))
 
     def _exchange(self, sweeps: Sweeps, number: int, exchanges: Exchanges) -> Iterator[Step]:
         """Complete the values that a gather is the first to read at sources."""
@@ -261,7 +260,7 @@ class Schedule:
                 values = self._values_of(gather, step.results)
                 known = reached & set(values)
                 reached |= {*values, *self.gradients.of_means(self._read_as(gather, step.results))}
-                walk = self._policy.csc_walk if step.function.at == "dst" else self._policy.walk
+                walk = self._walks.csc_walk if step.function.at == "dst" else self._walks.walk
                 grads = partial(self._gather_grad, number, gather, backward_pass, step, values)
                 if step.function.at == "src" and self.part.exchanges:
                     # The halo comes first, so that own rows are complete when the steps that follow need them.

@@ -2,8 +2,8 @@
 
 A device begins its operations in the plan's order. It runs its steps one after the other, and waits while one runs. A copy
 goes to the queue of the resource that it occupies: loads, stores, or the link that a send names. A queue runs one operation
-after the other. An operation starts when it is the first of its queue and the operations that it depends on have ended
-(:mod:`sagann.plan.dependencies`).
+after the other. An operation starts when it is the first of its queue and the operations that it waits for have ended
+(:mod:`sagann.plan.waits`).
 
 - A transfer takes the link's latency, then its bytes at the link's rate. Transfers through a switch at the same time share
   its rate equally. A transfer runs at the least of its link's rate and its shares. Devices share their disk in the same way.
@@ -11,9 +11,6 @@ after the other. An operation starts when it is the first of its queue and the o
 - On a processor, a thread that copies takes a core from steps until it has done all the copies that it was given.
 - Within the memory of a processor, the computing threads copy, and the following operations wait. A load from the page cache
   is such a copy too, where the page cache holds all files.
-- A load takes the memory of blocks that were dropped before, and waits until they are stored. A step that does not fit beside
-  blocks that are dropped but not stored waits for them (:mod:`sagann.plan.pending_stores`). On a device with copy engines of
-  its own, a drop waits for the store.
 
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.2 and figure 6: simulated execution of a schedule.
@@ -28,11 +25,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sagann.errors import InputError
-from sagann.plan.dependencies import dependencies_of
 from sagann.plan.machine import Machine
-from sagann.plan.pending_stores import PendingStores
 from sagann.plan.steps import DEVICE, UNLIMITED, Block, Move, Plan, Step
 from sagann.plan.timeline import Lane, Span, Timeline
+from sagann.plan.waits import waits_of
 
 StepSeconds = Callable[[Step], float]
 "Seconds that a step takes when nothing runs beside it."
@@ -84,8 +80,6 @@ class _Device:
         self.at = 0
         self.held: set[Block] = set()
         self.held_bytes = 0
-        # Stores are named by the numbers of their operations.
-        self.pending = PendingStores[int]()
         # Copies that have begun and not ended, by queue, and the number of queues with such copies: each has a busy thread.
         self.handed: Counter[str] = Counter()
         self.copying = 0
@@ -129,12 +123,11 @@ class _Simulation:
         self.by_device = {"drop", "receive"}
         if not self.has_engines and tier != "disk":
             self.by_device |= {"load"} if tier == "file cache" else {"load", "store"}
-        self.dependencies = dependencies_of(plan.operations)
+        self.waits = waits_of(plan.operations, plan.budget_bytes, has_engines=self.has_engines)
         self.done = [False] * len(plan.operations)
         self.devices: dict[str, _Device] = {}
         # Whatever a plan makes, it drops.
         self.bytes = {each.block: each.num_bytes for each in plan.operations if isinstance(each, Move)}
-        self.stored: dict[Block, int] = {}
         self.members: defaultdict[Block, set[str]] = defaultdict(set)
         for number, operation in enumerate(plan.operations):
             owner = operation.owner
@@ -229,9 +222,7 @@ class _Simulation:
             operation = self.plan.operations[number]
             if isinstance(operation, Move):
                 if operation.kind == "load":
-                    self._reserve(device, operation)
-                elif operation.kind == "store":
-                    self.stored[operation.block] = number
+                    self._hold(device, operation.block)
                 if operation.kind not in self.by_device:
                     queue = operation.occupies
                     self.queues[queue].append(number)
@@ -242,14 +233,13 @@ class _Simulation:
             if not self._is_ready(number, device.name):
                 return
             if isinstance(operation, Step):
-                if not self._has_room(device, operation):
-                    return
                 if operation.kind != "return":
                     self._compute(number, device, operation)
                     return
             elif operation.kind == "drop":
-                if not self._drop(device, operation):
-                    return
+                if operation.block in device.held:
+                    device.held.remove(operation.block)
+                    device.held_bytes -= operation.num_bytes
             elif operation.kind == "receive":
                 self._hold(device, operation.block)
             else:
@@ -263,6 +253,11 @@ class _Simulation:
 
     def _compute(self, number: int, device: _Device, step: Step) -> None:
         """Run a step."""
+        for block in step.writes:
+            self._hold(device, block)
+        taken = device.held_bytes + step.temporary_bytes
+        self.timeline.peak_bytes[device.name] = max(self.timeline.peak_bytes.get(device.name, 0), taken)
+        self.timeline.memory.setdefault(device.name, []).append((self.now, taken))
         run = _Running(number, device.name, self.now, self.step_s(step))
         if not self.has_engines:
             run.device = device
@@ -318,44 +313,11 @@ class _Simulation:
         return True
 
     def _is_ready(self, number: int, name: str) -> bool:
-        for each in self.dependencies[number]:
+        for each in self.waits[number]:
             if not self.done[each]:
                 self.blocked[each].append(name)
                 return False
         return True
-
-    def _has_room(self, device: _Device, step: Step) -> bool:
-        """Whether a step fits beside blocks that are dropped but not stored."""
-        for block in step.writes:
-            self._hold(device, block)
-        device.pending.settle(self.done.__getitem__)
-        room = self.plan.budget_bytes - device.held_bytes - step.temporary_bytes
-        taken = device.held_bytes + step.temporary_bytes
-        self.timeline.peak_bytes[device.name] = max(self.timeline.peak_bytes.get(device.name, 0), taken)
-        self.timeline.memory.setdefault(device.name, []).append((self.now, taken))
-        if device.pending.excess_bytes > max(0, room):
-            self.blocked[max(device.pending.stores)].append(device.name)
-            return False
-        return True
-
-    def _drop(self, device: _Device, move: Move) -> bool:
-        store = self.stored.get(move.block)
-        if store is not None and not self.done[store]:
-            if self.has_engines:
-                self.blocked[store].append(device.name)
-                return False
-            device.pending.drop(move.num_bytes, store)
-        if move.block in device.held:
-            device.held.remove(move.block)
-            device.held_bytes -= move.num_bytes
-        self.stored.pop(move.block, None)
-        return True
-
-    def _reserve(self, device: _Device, move: Move) -> None:
-        """Count a load's block as held."""
-        if move.block not in device.held:
-            self._hold(device, move.block)
-            device.pending.load(move.num_bytes)
 
     def _hold(self, device: _Device, block: Block) -> None:
         if block not in device.held:

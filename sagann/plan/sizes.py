@@ -12,6 +12,7 @@ from sagann.kernels.edge.kinds import kind_of, reduced_results
 from sagann.kernels.edge.work import HOST_GRAIN, most_items, most_slots, most_splits
 from sagann.kernels.memory import SMALLEST_BYTES, allocated_bytes
 from sagann.kernels.packed import packed_bytes
+from sagann.plan.beside import Beside
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import PICKED, HopSize, most_merged
 from sagann.plan.part_intervals import PartIntervals
@@ -217,15 +218,13 @@ def plan_bytes(
     hops: Mapping[int, HopSize],
     gradients: Gradients,
     budget_bytes: int,
-    *,
-    same_memory: bool,
+    beside: Beside,
 ) -> int:
     """Bytes of a plan's own objects that count towards the budget: those beyond :data:`FREE_BYTES`.
 
-    The objects are steps, moves, and chunks with their files. They count on the CPU with blocks in files; otherwise they do
-    not lie in the memory of the budget.
+    The objects are steps, moves, and chunks with their files. They count where the budget holds for the process.
     """
-    if same_memory or budget_bytes >= UNLIMITED or any(hop.grain is not None for hop in hops.values()):
+    if not beside.counts_process or budget_bytes >= UNLIMITED:
         return 0
     num_steps = sum((1 + len(gradients.passes(each))) * len(hops[each.hop].edges) for each in program.gathers)
     num_chunks = sum(len(hop.edges) for hop in hops.values())

@@ -1,6 +1,6 @@
 """The executable specification of plans: ``verify(plan)`` says which rule a plan breaks.
 
-- Dependencies between operations have no circle, and every send has its receive.
+- Waits between operations have no circle, and every send has its receive.
 - Queues have no circle either: a transfer waits for the transfers before it in its queue, and an all-reduce for all of its owners. A queue that
   several owners share takes transfers as they arrive, which depends on times. Of such a queue, the order of each owner's transfers counts,
   and it has no all-reduce.
@@ -10,6 +10,9 @@
 - A block is loaded only while it is not in memory and its last content lies outside. It is stored and sent while it is in
   memory. It is dropped, at the end at the latest. A received block is used.
 - Blocks and temporaries of a device never exceed the budget, nor the peak that the plan states.
+- There are no races: operations that touch the same content, one of them to change it, are ordered by waits and lanes. So are a load and the
+  stores of the blocks whose memory it takes; and a step fits beside all blocks that may still be on their way out. A lane is a device that
+  computes, or a queue of a device. It runs its operations in the plan's order, and begins one after the steps before it have ended.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from sagann.errors import listed
-from sagann.plan.dependencies import dependencies_of, route_of
 from sagann.plan.steps import Block, Exchanged, Move, Plan, Step
+from sagann.plan.waits import Waits, route_of, waits_of
 
 _HANDED_OVER = frozenset(["send", "all-reduce"])
 "Kinds of moves that every device hands to a queue, and does not wait for."
@@ -40,10 +43,9 @@ def verify(plan: Plan, steps: Sequence[Step] | None = None) -> Mapping[str, int]
     if steps is not None and [each for each in plan.operations if isinstance(each, Step)] != list(steps):
         raise PlanError("the plan has other steps than the schedule, or in another order")
     _match_sends(plan)
-    dependencies = dependencies_of(plan.operations)
-    order = _order(plan, dependencies)
-    _require_progress(plan, dependencies)
-    memory = _Memory(plan)
+    waits = plan.waits or waits_of(plan.operations, plan.budget_bytes, has_engines=False)
+    order = _order(plan, waits)
+    memory = _Memory(plan, _Clocks(plan, waits, order))
     for number in order:
         memory.obey(number, plan.operations[number])
     if memory.resident:
@@ -82,23 +84,8 @@ def _match_sends(plan: Plan) -> None:
             )
 
 
-def _order(plan: Plan, dependencies: Sequence[Sequence[int]]) -> list[int]:
-    """Numbers of the operations, each after its dependencies and after the operations that its owner begins before."""
-    operations = plan.operations
-    waits = []
-    last: dict[str, int] = {}
-    for number, (operation, others) in enumerate(zip(operations, dependencies, strict=True)):
-        for before in others:
-            if not 0 <= before < len(operations):
-                raise PlanError(f"operation {number} ({operation.label}) waits for {before}, which there is not")
-        owner = operation.owner
-        waits.append([*others, last[owner]] if owner in last else others)
-        last[owner] = number
-    return _sorted(waits, operations)
-
-
-def _require_progress(plan: Plan, dependencies: Sequence[Sequence[int]]) -> None:
-    """Refuse operations that wait for one another where transfers wait in queues.
+def _order(plan: Plan, waits_of_all: Waits) -> list[int]:
+    """Numbers of the operations in an order in which they may end. Refuses operations that wait for one another in queues.
 
     A device goes on when it has handed a send or an all-reduce to its queue. It goes on after the end of any other operation, because the
     computing threads of some devices load and store. So each operation has a begin and an end. The members of an all-reduce end together.
@@ -120,14 +107,18 @@ def _require_progress(plan: Plan, dependencies: Sequence[Sequence[int]]) -> None
         owner, end = operation.owner, ends[number]
         if owner in last_begun:
             waits[number].append(last_begun[owner])
-        waits[end] += [number, *(ends[before] for before in dependencies[number])]
+        for before in waits_of_all[number]:
+            if not 0 <= before < len(operations):
+                raise PlanError(f"operation {number} ({operation.label}) waits for {before}, which there is not")
+        waits[end] += [number, *(ends[before] for before in waits_of_all[number])]
         if isinstance(operation, Move) and operation.kind in _IN_QUEUES:
             queue = owner, operation.occupies
             if queue in last_queued:
                 waits[end].append(last_queued[queue])
             last_queued[queue] = end
         last_begun[owner] = number if operation.kind in _HANDED_OVER else end
-    _sorted(waits, operations)
+    places = {at: place for place, at in enumerate(_sorted(waits, operations))}
+    return sorted(range(len(operations)), key=lambda number: (places[ends[number]], number))
 
 
 def _sorted(waits: Sequence[Sequence[int]], operations: Sequence[Step | Move]) -> list[int]:
@@ -172,11 +163,53 @@ def _circle(waits: Sequence[Sequence[int]], missing: Sequence[int]) -> list[int]
     return list(places)[places[at] :]
 
 
+class _Clocks:
+    """Which operations have ended for certain when another one starts: for each lane, how many of its operations have."""
+
+    def __init__(self, plan: Plan, waits: Waits, order: Sequence[int]) -> None:
+        last_step: dict[str, int] = {}
+        before: list[list[int]] = []
+        for number, operation in enumerate(plan.operations):
+            before.append([*waits[number], *([last_step[operation.owner]] if operation.owner in last_step else [])])
+            if _lane(operation) == operation.owner:
+                last_step[operation.owner] = number
+        self.places: dict[int, tuple[str, int]] = {}
+        self.starts: dict[int, dict[str, int]] = {}
+        lengths: Counter[str] = Counter()
+        for number in order:
+            lane = _lane(plan.operations[number])
+            start = {lane: lengths[lane]}
+            for ended in before[number]:
+                at, length = self.places[ended]
+                for name, known in (*self.starts[ended].items(), (at, length)):
+                    start[name] = max(start.get(name, 0), known)
+            lengths[lane] += 1
+            self.places[number], self.starts[number] = (lane, lengths[lane]), start
+
+    def are_ordered(self, first: int, second: int) -> bool:
+        """Whether an operation has ended when another one starts."""
+        lane, length = self.places[first]
+        return self.starts[second].get(lane, 0) >= length
+
+
+def _lane(operation: Step | Move) -> str:
+    is_queued = isinstance(operation, Move) and operation.kind in _IN_QUEUES
+    return f"{operation.occupies} of {operation.owner}" if is_queued else operation.owner
+
+
+class _Content:
+    """Who has touched a content: the last operation that changed it, and those that have read it since."""
+
+    def __init__(self) -> None:
+        self.changed = -1
+        self.read: list[int] = []
+
+
 class _Memory:
     """Contents of each device's memory while the operations of a plan are applied."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, clocks: _Clocks) -> None:
+        self.plan, self.clocks = plan, clocks
         self.outside = set(plan.initial)
         self.sizes: dict[Block, int] = {}
         for each in plan.operations:
@@ -190,11 +223,15 @@ class _Memory:
         self.unused: set[Block] = set()
         self.held: Counter[str] = Counter()
         self.peaks: dict[str, int] = {}
-        self.at = ""
+        # Contents by block and whether they lie in the device's memory, or outside.
+        self.contents: defaultdict[tuple[Block, bool], _Content] = defaultdict(_Content)
+        # By owner, in order: bytes of dropped blocks with their stores, and negative bytes of loads with the store that they wait for.
+        self.leaving: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        self.number, self.at = -1, ""
 
     def obey(self, number: int, operation: Step | Move) -> None:
         """Check an operation and apply it."""
-        self.at = f"operation {number} ({operation.label})"
+        self.number, self.at = number, f"operation {number} ({operation.label})"
         if isinstance(operation, Step):
             self._step(operation)
         else:
@@ -204,11 +241,29 @@ class _Memory:
         if not holds:
             raise PlanError(f"{self.at}: {why}")
 
+    def _touch(self, block: Block, *, on_device: bool = True, changes: bool = False) -> None:
+        """Note that the operation reads or changes a content."""
+        content = self.contents[block, on_device]
+        for other in [content.changed, *(content.read if changes else ())]:
+            if other >= 0 and other != self.number and not self.clocks.are_ordered(other, self.number):
+                raise PlanError(
+                    f"{self.at}: it does not wait for operation {other}, which touches {block.label} too"
+                )
+        if changes:
+            content.changed, content.read = self.number, []
+        else:
+            content.read.append(self.number)
+
+    def _leaving(self, owner: str) -> list[tuple[int, int]]:
+        """Of the blocks that leave, and the loads that wait for them, those whose stores need not have ended when the operation starts."""
+        return [each for each in self.leaving[owner] if not self.clocks.are_ordered(each[1], self.number)]
+
     def _step(self, step: Step) -> None:
         for block in step.blocks:
             self._require(block.owner == step.resource, f"{block.label} lies in another memory")
         for block in step.reads:
             self._require(block in self.resident, f"{block.label} is read and does not lie in memory")
+            self._touch(block)
         for block in step.writes:
             self._require(block in self.sizes, f"{block.label} is made and never dropped")
             if block not in self.resident:
@@ -216,10 +271,17 @@ class _Memory:
             is_sent = any(block in sent for _, sent in self.under_way.values())
             self._require(not is_sent, f"{block.label} is written while it travels")
             self.outside.discard(block)
+            self._touch(block, changes=True)
         if step.exchanged is not None:
             self._exchange(step, step.exchanged)
         self.unused.difference_update(step.blocks)
         self._reach(step.resource, step.temporary_bytes)
+        self.leaving[step.resource] = self._leaving(step.resource)
+        # Stores end in order, so the first of them may have ended, and loads that wait for one begin after all before it.
+        taken = self.held[step.resource] + step.temporary_bytes
+        for num_bytes, _ in reversed(self.leaving[step.resource]):
+            taken += num_bytes
+            self._require(taken <= self.plan.budget_bytes, "it does not fit beside blocks that may still be stored")
 
     def _exchange(self, step: Step, found: Exchanged) -> None:
         key = (step.owner, *found.key)
@@ -242,8 +304,11 @@ class _Memory:
         self._require(
             step.receives == begun.receives, f"the exchange of {found.value} brings other blocks than it began with"
         )
+        for block in begun.sends:
+            self._touch(block, on_device=False)
         for block in step.receives:
             self._require(block not in self.resident, f"{block.label} is received and lies in memory")
+            self._touch(block, on_device=False, changes=True)
         self.outside.update(step.receives)
         del self.under_way[key]
 
@@ -253,7 +318,15 @@ class _Memory:
         if move.kind == "load":
             self._require(not is_resident, "it lies in memory already")
             self._require(block.whole in self.outside, "it does not lie outside as it was written last")
+            for _, store in self._leaving(block.owner):
+                raise PlanError(
+                    f"{self.at}: it does not wait for operation {store}, whose block's memory it may take"
+                )
+            if leaving := self.leaving[block.owner]:
+                leaving.append((-move.num_bytes, leaving[-1][1]))
             self._admit(block, block.owner)
+            self._touch(block.whole, on_device=False)
+            self._touch(block, changes=True)
         elif move.kind == "receive":
             self._require(not is_resident, "it lies in memory already")
             # Its room was taken by the send.
@@ -263,6 +336,8 @@ class _Memory:
             self._require(is_resident, "it does not lie in memory")
         if move.kind == "store":
             self.outside.add(block)
+            self._touch(block)
+            self._touch(block, on_device=False, changes=True)
         elif move.kind == "send":
             self.unused.discard(block)
             self.held[move.peer] += move.num_bytes
@@ -274,6 +349,21 @@ class _Memory:
             self._require(block not in self.unused, "it was received and never used")
             self.resident.discard(block)
             self.held[block.owner] -= self.sizes[block]
+            self._drop(move)
+
+    def _drop(self, move: Move) -> None:
+        """Forget a content. The block's memory is free when its stores have ended."""
+        content = self.contents.pop((move.block, True), _Content())
+        operations = self.plan.operations
+        stores = [each for each in content.read if operations[each].kind == "store"]
+        for other in {content.changed, *content.read}.difference(stores, [-1]):
+            self._require(
+                self.clocks.are_ordered(other, self.number),
+                f"it does not wait for operation {other}, which uses the block",
+            )
+        self.leaving[move.block.owner] += [
+            (move.num_bytes, each) for each in stores if not self.clocks.are_ordered(each, self.number)
+        ]
 
     def _admit(self, block: Block, owner: str) -> None:
         self.resident.add(block)

@@ -4,8 +4,8 @@ An operation occupies a resource: a step its device (``device0``), a load ``devi
 send the link that it names (``link0-1``). The owner of a block is the device or worker in whose memory the block lies. A plan
 for one device leaves these names out, and ``device0`` is meant.
 
-An operation starts after the operations that produce or load its blocks; :mod:`sagann.plan.dependencies` derives these. An
-operation names other predecessors itself.
+An operation starts after the operations that produce or load its blocks, and those that leave room for them; :mod:`sagann.plan.waits` writes
+these. An operation names other predecessors itself.
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ UNLIMITED = 1 << 62
 "A budget that everything fits."
 DEVICE = "device0"
 "Name of the device where there is one."
-
-MemoryPolicy = Literal["belady", "dp", "lru", "none"]
-"Which blocks the device keeps (:mod:`sagann.plan.memory`)."
 
 BlockKind = Literal[
     "value",
@@ -250,8 +247,7 @@ class Plan:
     """Steps and moves in the order in which they begin.
 
     A load ends before the first step that reads its block, and a store before the block is written again. A store may end
-    after the drop of its block (:mod:`sagann.plan.pending_stores`). A block counts towards the budget from its load or first
-    write to its drop.
+    after the drop of its block. A block counts towards the budget from its load or first write to its drop.
     """
 
     operations: tuple[Step | Move, ...]
@@ -262,12 +258,11 @@ class Plan:
     "Bytes that the blocks and temporaries in a device's memory must not exceed."
     peak_bytes: int
     "Most bytes of blocks and temporaries in the memory of a device."
-    ahead: bool
-    "Whether loads come before the steps that need them, where there is room."
-    memory_policy: MemoryPolicy = "belady"
-    "Policy that chose the blocks that the device keeps."
     initial: frozenset[Block] = frozenset()
     "Blocks that lie outside of the devices when the plan starts, or that the caller brings."
+    waits: tuple[tuple[int, ...], ...] = ()
+    """For each operation, the numbers of operations on other resources that end before it starts (:mod:`sagann.plan.waits`). Empty for a plan
+    whose copies the computing cores make, and for one that is never executed."""
 
     def vertices(self, interval: int) -> slice:
         """The ids of an interval's vertices."""

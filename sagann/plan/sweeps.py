@@ -1,5 +1,9 @@
 """Sweeps: in which order an epoch's sweeps go over the intervals, and passes over the chunks of each.
 
+A pass accumulates chunks into states, one for each interval of its rows: of destinations in the forward, of sources in a backward pass over
+CSR, of destinations in one over CSC. It goes by columns: all chunks of one state, or of the states of a strip, then the stage of vertices
+on the result.
+
 An epoch sweeps over the intervals again and again: once for a stage of vertices, strip by strip for a pass over the edges. A
 strip is a few neighbouring intervals of the pass's rows whose states are accumulated at the same time, so that an interval of
 other ends is loaded once for all of them. The papers have strips of one. :mod:`sagann.plan.strips` chooses their width.
@@ -11,14 +15,16 @@ ties, as of extrema, the chunks of a strip come in ascending order.
 References:
     Ma et al., NeuGraph, USENIX ATC 2019, Sec. 3.1: every source chunk is loaded once for each column. Sec. 3.2 cuts sources
     finer than destinations, so that copies overlap "without increasing the total I/O amount". Strips of k columns of a grid
-    that is k times as fine do the same.
+    that is k times as fine do the same. NGra, 2018, Sec. 3.1: column order forward, row order backward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+from sagann.plan.steps import Step
 
 Direction = Literal["ascending", "zigzag"]
 "Direction of the sweeps."
@@ -109,3 +115,60 @@ class Sweeps:
             visited = ascending if in_order else self._visits.refined.get((key, number), visited)
             strips.append(Strip(owns=owns[begin : begin + width], others=visited))
         return tuple(strips)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pass:
+    """The steps of a pass over the edges."""
+
+    key: PassKey
+    "Pass that the steps belong to."
+    in_order: bool
+    "Whether a state must meet its chunks in the order of their other ends, because the first one wins ties."
+    chunk: Callable[[int, int], Iterator[Step]]
+    "From an interval of rows and one of other ends to the step of their chunk, if it has edges."
+    finish: Callable[[int], Iterator[Step]]
+    "From an interval to the step that finishes its state."
+    follow: Callable[[int], Iterator[Step]]
+    "From an interval to the steps of the stage of vertices on the result."
+    owns: Sequence[int]
+    "Intervals of the pass's rows, in ascending order."
+    others: Sequence[int]
+    "Intervals of the other ends, in ascending order of their ids in the graph."
+    late: Collection[int] = ()
+    "Intervals of other ends whose rows may be under way when the pass begins."
+
+
+def no_steps(interval: int) -> Iterator[Step]:
+    """No step on an interval."""
+    yield from ()
+
+
+def by_strips(sweeps: Sweeps, work: Pass) -> Iterator[Step]:
+    """The steps of a pass, strip by strip."""
+    strips = sweeps.strips(work.key, in_order=work.in_order, owns=work.owns, others=work.others, late=work.late)
+    for strip in strips:
+        for other in strip.others:
+            for own in strip.owns:
+                yield from work.chunk(own, other)
+                if other == strip.others[-1]:
+                    yield from work.finish(own)
+                    yield from work.follow(own)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Walks:
+    """How the passes of an epoch go over the chunk grid. The papers compare further ways (``bench/papers/rivals.py``)."""
+
+    walk: Callable[[Sweeps, Pass], Iterator[Step]]
+    "Puts the steps of the forward's gathers, and of the backward's passes over CSR, in order, by the next sweeps."
+    csc_walk: Callable[[Sweeps, Pass], Iterator[Step]]
+    "The same for the backward's passes over CSC."
+    has_strips: bool
+    "Whether several intervals may have their states accumulated at the same time."
+    telling: int
+    "Number of intervals of the smallest grid in which states are read, begun and followed as in a larger one."
+
+
+COLUMN = Walks(walk=by_strips, csc_walk=by_strips, has_strips=True, telling=2)
+"All chunks of one state, or of the states of a strip, then the stage of vertices on the result."

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from bench.papers.rivals import place_recent, place_uncached
 from sagann.plan.dynamic_program import least_moved, place_by_program
 from sagann.plan.gaps import Gaps, gaps_of, prices_of
-from sagann.plan.lru import place_recent
-from sagann.plan.memory import place_uncached
 from sagann.plan.residency import place
 from sagann.plan.spec import verify
 from sagann.plan.steps import Block, Move, Plan, Step

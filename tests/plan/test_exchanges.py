@@ -12,7 +12,8 @@ from torch import nn
 import sagann
 from sagann.graph import Graph
 from sagann.nn import GCN, GNN, ModelConfig, build_model
-from sagann.plan.epoch import Planned, plan_constants, plan_epoch
+from sagann.plan.beside import FILES
+from sagann.plan.epoch import MemoryPolicy, Planned, plan_constants, plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.part_intervals import PartIntervals
@@ -20,7 +21,7 @@ from sagann.plan.residency import BudgetError
 from sagann.plan.schedule import Schedule
 from sagann.plan.sizes import needed_bytes
 from sagann.plan.spec import verify
-from sagann.plan.steps import UNLIMITED, MemoryPolicy, Plan, Step
+from sagann.plan.steps import UNLIMITED, Plan, Step
 from sagann.runtime.workers import WorkerPart
 from tests.graphs import labelled_graph
 from tests.parts import blocks_of, cut_all, parts_of, program_of
@@ -89,7 +90,7 @@ def planned(
     model, _ = case(name)
     program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
     given = program, hop_sizes(program, hops, intervals.bounds), intervals.bounds, budget_bytes
-    options = {"memory_policy": policy, "same_memory": False, "part": intervals}
+    options = {"memory_policy": policy, "beside": FILES, "part": intervals}
     epoch = plan_epoch(*given, gradients=Gradients(program), folded=folded, trains=trains, **options)
     return [plan_constants(*given, **options), epoch]
 
@@ -139,7 +140,6 @@ def test_every_memory_policy_places_the_exchange(name: str, policy: MemoryPolicy
     part, intervals = cuts_of(name)[1]
     budget_bytes = least_budget(name, part, intervals, folded=True) * 5 // 4
     for found in planned(name, part, intervals, budget_bytes, policy=policy):
-        assert found.plan.memory_policy == policy
         verify(found.plan)
 
 
@@ -165,7 +165,7 @@ def test_bounds_that_are_fitted_to_a_budget_fit_it(name: str, piece_bytes: int, 
     for part in parts_of(graph, 2):
         blocks = blocks_of(part, piece_bytes)
         program, hops = program_of(model, part, model.num_hops), part.hops(model.num_hops)
-        options = {"gradients": Gradients(program), "same_memory": False, "cut_part": blocks.cut}
+        options = {"gradients": Gradients(program), "beside": FILES, "cut_part": blocks.cut}
         with pytest.raises(BudgetError) as refused:
             fitted_intervals(program, hops, 1, **options)
         budget_bytes = int(share * refused.value.needed_bytes)

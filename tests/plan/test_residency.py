@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sagann.plan.memory import MEMORY_POLICIES
+from sagann.plan.epoch import MEMORY_POLICIES
 from sagann.plan.residency import BudgetError, place
 from sagann.plan.steps import Block, Move, Plan, Step
 from tests.plan.schedules import block, schedules, step

@@ -7,6 +7,7 @@ import pytest
 from sagann.graph import Graph, relabel, sbm_graph
 from sagann.nn import GNN, GatedGCN
 from sagann.plan import ChunkGrid, equal_vertices
+from sagann.plan.beside import FILES
 from sagann.plan.epoch import Planned, plan_epoch
 from sagann.plan.fit import hop_sizes
 from sagann.plan.gradients import Gradients
@@ -57,7 +58,7 @@ def plan_of(graph: Graph, selection: Selection, budget_bytes: int = 40_000) -> P
     program = captured(model, hops, graph.features, x_is_constant=True)
     bounds = equal_vertices(400, 8)
     sizes = hop_sizes(program, hops, bounds, selection)
-    given = {"gradients": Gradients(program), "folded": True, "selection": selection, "same_memory": False}
+    given = {"gradients": Gradients(program), "folded": True, "selection": selection, "beside": FILES}
     return plan_epoch(program, sizes, bounds, budget_bytes, **given)
 
 

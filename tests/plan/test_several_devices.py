@@ -67,9 +67,7 @@ def operations() -> list[Step | Move]:
 
 
 def plan_of(*operations: Step | Move) -> Plan:
-    return Plan(
-        operations=operations, bounds=(0, 1), budget_bytes=500, peak_bytes=400, ahead=True, initial=frozenset(X)
-    )
+    return Plan(operations=operations, bounds=(0, 1), budget_bytes=500, peak_bytes=400, initial=frozenset(X))
 
 
 def times(timeline: Timeline) -> dict[str, list[tuple[float, float]]]:
@@ -173,7 +171,7 @@ def plans_of_exchanges(draw: st.DrawFn) -> Plan:
         found += [each for unit in draw(st.permutations(units)) for each in unit]
         found += [Move("drop", block, 1) for block in (*own.values(), *summed)]
     initial = frozenset(each.block for each in found if isinstance(each, Move) and each.kind == "load")
-    return Plan(operations=tuple(found), bounds=(0, 1), budget_bytes=99, peak_bytes=99, ahead=True, initial=initial)
+    return Plan(operations=tuple(found), bounds=(0, 1), budget_bytes=99, peak_bytes=99, initial=initial)
 
 
 @given(plans_of_exchanges(), st.booleans())

@@ -31,7 +31,7 @@ def step(*reads: Block, writes: tuple[Block, ...] = (), kind: str = "transform")
 def simulated(
     *operations: Step | Move, tier: Tier = "disk", budget_bytes: int = 1000, machine: Machine = MANY_CORES
 ) -> Timeline:
-    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=budget_bytes, peak_bytes=0, ahead=True)
+    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=budget_bytes, peak_bytes=0)
     return simulate(plan, lambda step: 1.0, machine, tier=tier)
 
 
@@ -81,7 +81,7 @@ def test_whatever_follows_a_load_from_the_file_cache_waits_for_it_and_stores_run
 def test_copies_to_a_device_have_rates_of_their_own_and_take_no_core() -> None:
     machine = replace(ROUND, host_to_device_bytes=200.0, device_to_host_bytes=40.0)
     operations = (Move("load", A, 100), Move("store", B, 100), step(C), step(C))
-    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=1000, peak_bytes=0, ahead=True)
+    plan = Plan(operations=operations, bounds=(0, 1), budget_bytes=1000, peak_bytes=0)
     for tier, load_s, store_s in TIERS_OF_A_DEVICE:
         found = simulate(plan, lambda step: 1.0, machine, tier=tier)
         assert [span.seconds for span in found.of("load")] == [load_s]
@@ -121,7 +121,7 @@ def loaded_by_two_devices(machine: Machine) -> Timeline:
     for owner in ("device0", "device1"):
         block = A._replace(owner=owner)
         operations += [Move("load", block, 100), replace(step(block), resource=owner)]
-    plan = Plan(operations=tuple(operations), bounds=(0, 1), budget_bytes=500, peak_bytes=0, ahead=True)
+    plan = Plan(operations=tuple(operations), bounds=(0, 1), budget_bytes=500, peak_bytes=0)
     return simulate(plan, lambda step: 1.0, machine, tier="disk")
 
 

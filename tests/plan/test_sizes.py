@@ -8,12 +8,13 @@ import tracemalloc
 import pytest
 
 from sagann.plan import equal_vertices, sizes
+from sagann.plan.beside import FILES
 from sagann.plan.epoch import plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
 from sagann.plan.residency import BudgetError
 from sagann.plan.sizes import plan_bytes
-from tests.plan.test_orders import program_of
+from tests.plan.test_schedule import program_of
 
 FINE = equal_vertices(200, 20)
 BUDGET = 100_000
@@ -25,10 +26,10 @@ def test_the_objects_of_a_plan_take_the_bytes_that_are_foretold(name: str, monke
     monkeypatch.setattr(sizes, "_CHUNK_BYTES", 0)
     program, hops = program_of(name)
     sized, gradients = hop_sizes(program, hops, FINE), Gradients(program)
-    foretold = plan_bytes(program, sized, gradients, BUDGET, same_memory=False)
+    foretold = plan_bytes(program, sized, gradients, BUDGET, FILES)
     gc.collect()
     tracemalloc.start()
-    planned = plan_epoch(program, sized, FINE, BUDGET + foretold, gradients=gradients, same_memory=False)
+    planned = plan_epoch(program, sized, FINE, BUDGET + foretold, gradients=gradients, beside=FILES)
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert planned.plan.num_intervals == 20
@@ -40,7 +41,7 @@ def test_a_budget_that_finer_plans_exceed_is_refused_with_one_that_fits(monkeypa
     gradients = Gradients(program)
 
     def fitted(budget_bytes: int) -> int:
-        return len(fitted_intervals(program, hops, budget_bytes, gradients=gradients, same_memory=False).bounds) - 1
+        return len(fitted_intervals(program, hops, budget_bytes, gradients=gradients, beside=FILES).bounds) - 1
 
     assert fitted(30_000) > 1
     monkeypatch.setattr(sizes, "FREE_BYTES", 0)
@@ -49,8 +50,8 @@ def test_a_budget_that_finer_plans_exceed_is_refused_with_one_that_fits(monkeypa
     ) as caught:
         fitted(30_000)
     needed = caught.value.needed_bytes
-    bounds = fitted_intervals(program, hops, needed, gradients=gradients, same_memory=False).bounds
+    bounds = fitted_intervals(program, hops, needed, gradients=gradients, beside=FILES).bounds
     sized = hop_sizes(program, hops, bounds)
-    plan_epoch(program, sized, bounds, needed, gradients=gradients, same_memory=False)
+    plan_epoch(program, sized, bounds, needed, gradients=gradients, beside=FILES)
     with pytest.raises(BudgetError, match="for the objects of the plan"):
-        plan_epoch(program, sized, bounds, needed // 2, gradients=gradients, same_memory=False)
+        plan_epoch(program, sized, bounds, needed // 2, gradients=gradients, beside=FILES)

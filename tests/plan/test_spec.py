@@ -8,11 +8,12 @@ from itertools import combinations
 import pytest
 from hypothesis import given, strategies as st
 
-from sagann.plan.memory import MEMORY_POLICIES
+from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy
 from sagann.plan.spec import PlanError, verify
-from sagann.plan.steps import Block, MemoryPolicy, Move, Plan, Step
+from sagann.plan.steps import Block, Move, Plan, Step
+from sagann.plan.waits import waits_of
 
-X = Block("value", "x", 0)
+X, Y = (Block("value", name, 0) for name in "xy")
 
 
 def there(block: Block, owner: str = "device1") -> Block:
@@ -84,7 +85,7 @@ def test_a_plan_in_less_memory_is_refused(field: str) -> None:
 
 def plan_of(*operations: Step | Move, budget_bytes: int = 100) -> Plan:
     given = {"budget_bytes": budget_bytes, "peak_bytes": 100, "initial": frozenset([X])}
-    return Plan(operations=operations, bounds=(0, 1), ahead=True, **given)
+    return Plan(operations=operations, bounds=(0, 1), **given)
 
 
 def test_devices_have_memories_of_their_own() -> None:
@@ -126,3 +127,43 @@ def test_an_all_reduce_needs_all_owners() -> None:
     verify(plan_of(*both))
     with pytest.raises(PlanError, match="needs each of its owners"):
         verify(plan_of(*both[:5], *both[6:]))
+
+
+def stored(*after: Step | Move) -> Plan:
+    """A block is made, stored and dropped; then comes what may have to wait for its store."""
+    made = step((), (Y,))
+    operations = [made, Move("store", Y, 60), Move("drop", Y, 60), *after]
+    plan = plan_of(*operations)
+    return replace(plan, waits=waits_of(operations, plan.budget_bytes, has_engines=False))
+
+
+@pytest.mark.parametrize(
+    ("plan", "number", "why"),
+    [
+        (stored(Move("load", X, 10), step((X,)), Move("drop", X, 10)), 4, "operation 3, which touches value x"),
+        (stored(Move("load", X, 10), step((X,)), Move("drop", X, 10)), 3, "operation 1, whose block's memory"),
+        (stored(step((), temporary=41)), 3, "does not fit beside blocks that may still be stored"),
+        (
+            plan_of(step((), (X,)), Move("store", X, 10), step((X,), (X,)), Move("drop", X, 10)),
+            2,
+            "operation 1, which",
+        ),
+        (
+            plan_of(Move("load", X, 10), Move("drop", X, 10)),
+            1,
+            "does not wait for operation 0, which uses the block",
+        ),
+    ],
+)
+def test_an_operation_that_does_not_wait_for_what_it_must_is_a_race(plan: Plan, number: int, why: str) -> None:
+    waits = list(plan.waits or waits_of(plan.operations, plan.budget_bytes, has_engines=False))
+    verify(replace(plan, waits=tuple(waits)))
+    waits[number] = ()
+    with pytest.raises(PlanError, match=why):
+        verify(replace(plan, waits=tuple(waits)))
+
+
+def test_a_step_that_fits_beside_what_leaves_does_not_wait() -> None:
+    assert stored(step((), temporary=40)).waits[3] == ()
+    # On a device with copy engines the drop has waited.
+    assert waits_of(stored().operations, 100, has_engines=True)[2] == (1,)

@@ -6,15 +6,15 @@ from collections import Counter, defaultdict
 
 from hypothesis import given, settings, strategies as st
 
+from sagann.plan.beside import FILES
 from sagann.plan.epoch import plan_epoch
 from sagann.plan.fit import fitted_intervals, hop_sizes
-from sagann.plan.orders import Order
 from sagann.plan.sizes import needed_bytes
 from sagann.plan.spec import verify
 from sagann.plan.steps import UNLIMITED, Step
 from sagann.plan.strips import chunk_ends
 from sagann.plan.sweeps import PassKey, Sweeps, Traversal
-from tests.plan.test_orders import BOUNDS, ORDERS, placed, program_of, schedule_of
+from tests.plan.test_schedule import BOUNDS, placed, program_of, schedule_of
 
 COUNT = len(BOUNDS) - 1
 MOST_PASSES = 2
@@ -41,15 +41,11 @@ def any_visits() -> st.SearchStrategy[Traversal]:
 
 
 @settings(max_examples=12, deadline=None)
-@given(st.sampled_from(["gat", "maxpool-gcn"]), st.sampled_from(ORDERS), any_visits(), st.booleans())
-def test_any_order_of_visits_gives_a_valid_plan(
-    name: str, order: Order, traversal: Traversal, folded: bool
-) -> None:
-    if order == "row":
-        traversal = Traversal(direction=traversal.direction)
-    schedule = schedule_of(name, order, folded=folded, traversal=traversal)
+@given(st.sampled_from(["gat", "maxpool-gcn"]), any_visits(), st.booleans())
+def test_any_order_of_visits_gives_a_valid_plan(name: str, traversal: Traversal, folded: bool) -> None:
+    schedule = schedule_of(name, folded=folded, traversal=traversal)
     steps = list(schedule.epoch())
-    usual = Counter(map(_identity, schedule_of(name, "column", folded=folded).epoch()))
+    usual = Counter(map(_identity, schedule_of(name, folded=folded).epoch()))
     assert Counter(map(_identity, steps)) == usual
     for budget_bytes in (needed_bytes(steps, schedule.sizes.of), UNLIMITED):
         verify(placed(schedule, budget_bytes), steps)
@@ -62,12 +58,10 @@ def _identity(step: Step) -> tuple[object, ...]:
 
 
 @settings(max_examples=12, deadline=None)
-@given(st.sampled_from(ORDERS), any_visits())
-def test_extrema_meet_their_chunks_in_ascending_order(order: Order, traversal: Traversal) -> None:
-    if order == "row":
-        traversal = Traversal(direction=traversal.direction)
+@given(any_visits())
+def test_extrema_meet_their_chunks_in_ascending_order(traversal: Traversal) -> None:
     met: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for step in schedule_of("maxpool-gcn", order, traversal=traversal).epoch():
+    for step in schedule_of("maxpool-gcn", traversal=traversal).epoch():
         if step.kind == "gather":
             met[step.number, step.dst_interval].append(step.interval)
     assert all(others == sorted(others) for others in met.values())
@@ -80,7 +74,7 @@ def test_chunks_zigzag_from_strip_to_strip() -> None:
     assert (one, two) == (three, four) == (((0, 1), (0, 1, 2)), ((2,), (2, 1, 0)))
     ends = [
         ends
-        for step in schedule_of("gated-gcn", "column").epoch()
+        for step in schedule_of("gated-gcn").epoch()
         if (ends := chunk_ends(step)) is not None and ends[0] == key
     ]
     # Downwards: the first stage went up.
@@ -89,15 +83,15 @@ def test_chunks_zigzag_from_strip_to_strip() -> None:
 
 def test_strips_are_as_wide_as_memory_allows_and_move_fewer_bytes() -> None:
     program, hops = program_of("gated-gcn")
-    gradients = schedule_of("gated-gcn", "column").gradients
+    gradients = schedule_of("gated-gcn").gradients
     won = []
     for budget_bytes in (20_000, 40_000, 1 << 30):
-        bounds = fitted_intervals(program, hops, budget_bytes, gradients=gradients, same_memory=False).bounds
+        bounds = fitted_intervals(program, hops, budget_bytes, gradients=gradients, beside=FILES).bounds
         sizes = hop_sizes(program, hops, bounds)
         moved = {}
         for traversal in (None, Traversal(), Traversal(direction="ascending")):
             found = plan_epoch(
-                program, sizes, bounds, budget_bytes, gradients=gradients, traversal=traversal, same_memory=False
+                program, sizes, bounds, budget_bytes, gradients=gradients, traversal=traversal, beside=FILES
             )
             assert found.plan.peak_bytes <= budget_bytes
             moved[None if traversal is None else traversal.direction] = found.plan.moved_bytes

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from sagann.plan.dependencies import dependencies_of
 from sagann.plan.epoch import Planned
 from sagann.plan.spec import PlanError, verify
 from sagann.plan.steps import UNLIMITED, Block, Exchanged, Move, Plan, Step
 from sagann.plan.travel import travelling
+from sagann.plan.waits import waits_of
 from tests.plan.test_exchanges import MODELS, cuts_of, planned
 
 PIECES = 100
@@ -100,9 +100,7 @@ def test_chunks_of_own_vertices_are_gathered_while_rows_travel(name: str) -> Non
 
 
 def plan_with(operations: Sequence[Step | Move]) -> Plan:
-    return Plan(
-        operations=tuple(operations), bounds=(0, 1), budget_bytes=UNLIMITED, peak_bytes=UNLIMITED, ahead=False
-    )
+    return Plan(operations=tuple(operations), bounds=(0, 1), budget_bytes=UNLIMITED, peak_bytes=UNLIMITED)
 
 
 ROWS = sent("h", 0)
@@ -119,7 +117,7 @@ def test_a_load_of_what_comes_waits_for_the_end_of_the_exchange_and_the_end_for_
     loads = [Move("load", value("h", 2), 8), Move("load", picked, 8)]
     operations = [BEGIN, MAKE, STORE, DROP, SEND, END, *loads]
     verify(plan_with(operations[:6]))
-    found = dependencies_of(operations)
+    found = waits_of(operations, UNLIMITED, has_engines=False)
     assert found[operations.index(SEND)] == ()
     assert operations.index(STORE) in found[operations.index(END)]
     assert all(operations.index(END) in found[operations.index(load)] for load in loads)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from sagann.graph import Graph, Topology
 from sagann.nn import ModelConfig, build_model
 from sagann.plan.fit import hop_sizes
-from sagann.plan.orders import Order
 from sagann.plan.schedule import Schedule
 from sagann.plan.selection import NEVER, Selection
 from sagann.plan.sizes import needed_bytes
+from sagann.plan.sweeps import PassKey, Traversal
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import NaiveEngine, using_engine
 from tests.graphs import labelled_graph
@@ -37,6 +37,17 @@ def dense(model: nn.Module, hops: Sequence[Topology], x: Tensor) -> tuple[list[T
     return [out, *torch.autograd.grad(out, leaves, upstream, materialize_grads=True)], upstream
 
 
+WIDE = Traversal(
+    widths={
+        PassKey(kind, number, each): 7
+        for kind in ("gather", "gather_grad")
+        for number in range(4)
+        for each in range(3)
+    }
+)
+"Strips of all columns: where memory is tight, states are stored and loaded between their chunks."
+
+
 def partial_loss(z: Tensor, vertices: slice) -> Tensor:
     """Some vertices' part of a loss."""
     return (z.square() * (1 + torch.arange(vertices.start, vertices.stop, dtype=z.dtype)[:, None])).sum()
@@ -46,21 +57,26 @@ def tight(
     model: nn.Module,
     hops: Sequence[Topology],
     x: Tensor,
-    order: Order,
     *,
     bounds: Sequence[int],
     spill: Path | None = None,
     selection: Selection = NEVER,
+    traversal: Traversal | None = None,
 ) -> StreamedModel:
     """The model streamed with no more than the hungriest step takes."""
-    program, roomy, _ = StreamedModel(model, hops, bounds, order=order).plan(x)
+    program, roomy, _ = StreamedModel(model, hops, bounds).plan(x)
     sizes = hop_sizes(program, hops, bounds, selection)
     needed = []
     for folded in (False, True):
-        options = {"gradients": roomy.gradients, "folded": folded, "order": order, "selects": selection != NEVER}
+        options = {
+            "gradients": roomy.gradients,
+            "folded": folded,
+            "traversal": traversal,
+            "selects": selection != NEVER,
+        }
         schedule = Schedule(program, sizes, bounds, **options)
         needed.append(needed_bytes([*schedule.constants(), *schedule.epoch()], schedule.sizes.of))
-    options = {"budget_bytes": max(needed), "spill": spill, "order": order, "selection": selection}
+    options = {"budget_bytes": max(needed), "spill": spill, "traversal": traversal, "selection": selection}
     return StreamedModel(model, hops, bounds, **options)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from sagann.kernels.edge.work import Grain
 from sagann.kernels.memory import POOL
+from sagann.plan.beside import FILES, MEMORY, Beside
 from sagann.runtime.blocks.host import HOST_POOL, Host, RamHost
 from sagann.runtime.blocks.sources import Sources
 from sagann.runtime.blocks.spill import DiskHost
@@ -24,15 +24,10 @@ class CpuBackend:
 
     device = torch.device("cpu")
     "Device that computes."
-    grain: Grain | None = None
-    "Size of the items into which kernels cut a pass, where the items take memory that is planned; else None."
-    copies_rows = True
-    "Whether rows of the caller's tensors are copied when they are read; otherwise the transport copies them."
 
-    def shares_memory(self, *, on_disk: bool) -> bool:
-        """Whether blocks that are not in use lie in the memory that computes. Its cores copy, so loading ahead gains nothing,
-        and edges and constants may be read where they lie."""
-        return not on_disk
+    def beside(self, *, on_disk: bool) -> Beside:
+        """What plans must know of the memory where blocks lie that are not in use: files, or the memory that computes."""
+        return FILES if on_disk else MEMORY
 
     def new_host(self, folder: Path | None) -> Host:
         """A new place for blocks that are not in use: a file on the disk of the folder, or memory without one."""
@@ -44,7 +39,7 @@ class CpuBackend:
 
     def transport(self, sources: Sources, host: Host, bytes_of: BytesOf, timeline: Recorder | None) -> Transport:
         """Copies of one epoch."""
-        kind = Transport if host.is_memory else ThreadTransport
+        kind = Transport if isinstance(host, RamHost) else ThreadTransport
         return kind(sources, host, bytes_of, timeline)
 
     def recorder(self, timeline: Recorder | None) -> Recorder | None:

@@ -23,9 +23,6 @@ os.register_at_fork(after_in_child=HOST_POOL.unlock)
 class Host(Protocol):
     """Keeps copies of blocks. Threads may put and get at once, but not the same block."""
 
-    is_memory: bool
-    "Whether blocks lie in the memory of the processor that computes, so that it copies them itself."
-
     gives_copies: bool
     "Whether ``get`` gives memory of its own; otherwise callers must not modify the memory that it gives."
 
@@ -51,7 +48,6 @@ class Host(Protocol):
 class RamHost:
     """Copies of blocks in the process's memory. All of PyTorch's threads copy: no step runs at the same time."""
 
-    is_memory = True
     gives_copies = True
 
     def __init__(self) -> None:

@@ -11,6 +11,7 @@ from sagann.graph.feature_store import FeatureStore, SparseRows, TensorRows, rea
 from sagann.graph.large_arrays import made_by
 from sagann.kernels.feature_rows import FeatureRows
 from sagann.kernels.memory import POOL, empty
+from sagann.plan.beside import Beside
 from sagann.plan.epoch import Planned
 from sagann.plan.steps import UNLIMITED, Block
 from sagann.runtime.blocks.chunks import Chunks
@@ -23,7 +24,7 @@ from sagann.storage.mapped import MappedRows
 class Sources:
     """Reads blocks: edges from the chunks, features and the result's gradient from their stores, other blocks from hosts.
 
-    The arguments are those of the executor. If it ``copies``, rows of the caller's tensors are copied before they are read.
+    The arguments are those of the executor. Where a device has no engines that copy, rows of the caller's tensors are copied before they are read.
     """
 
     def __init__(
@@ -34,18 +35,18 @@ class Sources:
         host: Host,
         constants: Host,
         epoch: Epoch,
-        copies: bool,
+        beside: Beside,
     ) -> None:
         program, schedule, self.plan = planned
         self._num_own = schedule.part.num_own
         self._is_in_place = schedule.sizes.is_in_place
-        self._copies = copies and self.plan.budget_bytes < UNLIMITED
+        self._copies = not beside.has_engines and self.plan.budget_bytes < UNLIMITED
         self.chunks = chunks
         self.host = host
         self.constants = constants
         self.epoch = epoch
         # No step runs while blocks are copied within memory, so that all threads may copy.
-        self._copy_into = Tensor.copy_ if host.is_memory else copy_alone_into
+        self._copy_into = copy_alone_into if beside.copies_beside else Tensor.copy_
         self._output = program.output
 
     def load(self, block: Block) -> Any:

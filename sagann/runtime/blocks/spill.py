@@ -92,7 +92,6 @@ class DiskHost:
         folder: the file lies on its disk.
     """
 
-    is_memory = False
     gives_copies = True
 
     def __init__(self, folder: Path) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from sagann.errors import MissingDependencyError
 from sagann.kernels.dialects import Dialect, dialect_for
-from sagann.kernels.edge.work import DEVICE_GRAIN, Grain
+from sagann.kernels.edge.work import DEVICE_GRAIN
+from sagann.plan.beside import Beside
 from sagann.runtime.blocks.backend import CpuBackend
 from sagann.runtime.blocks.host import HOST_POOL, Host
 from sagann.runtime.blocks.sources import Sources
@@ -30,19 +31,17 @@ STAGING_BYTES = 256 << 20
 class DeviceBackend:
     """A device, its lanes, and pinned memory. The members are those of :class:`CpuBackend`."""
 
-    copies_rows = False
-
     def __init__(self, streams: Streams, dialect: Dialect) -> None:
         self.device = streams.device
-        self.grain: Grain | None = DEVICE_GRAIN if hasattr(dialect, "set_cut") else None
+        grain = DEVICE_GRAIN if hasattr(dialect, "set_cut") else None
+        self._beside = Beside(copies_beside=True, has_engines=True, grain=grain)
         self._streams = streams
         self._pool = PinnedPool(streams)
         self._chunks = ChunkParcels(dialect, streams, self._pool)
         self._staging = PinnedPool(streams, STAGING_BYTES)
 
-    def shares_memory(self, *, on_disk: bool) -> bool:
-        """False: blocks that are not in use never lie on the device, and copies run beside steps."""
-        return False
+    def beside(self, *, on_disk: bool) -> Beside:
+        return self._beside
 
     def new_host(self, folder: Path | None) -> Host:
         HOST_POOL.release()

@@ -18,7 +18,6 @@ from sagann.runtime.device.streams import Mark, Streams
 class PinnedHost(RamHost):
     """Blocks in pinned memory. A block is read as it lies there; the host picks rows out of it."""
 
-    is_memory = False
     gives_copies = False
 
     def __init__(self, streams: Streams, pool: PinnedPool) -> None:
@@ -96,7 +95,6 @@ class StagedHost:
     The device copies a block to a piece of pinned memory, and a thread puts it into the other host.
     """
 
-    is_memory = False
     gives_copies = True
 
     def __init__(self, host: Host, streams: Streams, staging: PinnedPool) -> None:

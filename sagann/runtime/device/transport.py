@@ -28,7 +28,7 @@ from torch import Tensor
 from sagann.plan.steps import Block
 from sagann.runtime.blocks.host import copy_alone_into
 from sagann.runtime.blocks.sources import Sources
-from sagann.runtime.blocks.transport import BytesOf, Load, Transport
+from sagann.runtime.blocks.transport import Awaited, BytesOf, Copy, Transport
 from sagann.runtime.device.chunk_parcels import ChunkParcels
 from sagann.runtime.device.hosts import DeviceHost
 from sagann.runtime.device.parcels import ALIGNMENT, Parcel, mapped, tensors_of
@@ -65,38 +65,31 @@ class DeviceTransport(Transport):
         super().__init__(sources, host, bytes_of, timeline)
         self._reader = _Reader(sources=sources, streams=streams, staging=staging, chunks=chunks, timeline=timeline)
         self._streams = streams
-        self._stores: dict[Block, Mark] = {}
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sagann-load")
         # Memory of copies under way is kept until they are done, even if the transport itself is dropped.
         self._under_way: dict[Block, Tensor] = {}
         self._end = finalize(self, _end, streams, self._loader, self._under_way)
         self._end.atexit = False
 
-    def load(self, block: Block) -> Load:
+    def load(self, block: Block, after: Sequence[Copy]) -> Copy:
+        # The lane that computes has waited for the stores of what was dropped.
         memory = self._streams.empty(self._bytes_of(block) + MOST_TENSORS * ALIGNMENT)
         self._under_way[block] = memory
         free = self._streams.mark("compute")
         if self._sources.lies_pinned(block):
             # To queue a copy takes less than to hand it to the thread, with which this one would share Python's lock.
             landing = self._reader.load(block, memory, free, lies_pinned=True)
-            return partial(self._landed, block, lambda: landing)
+            return Awaited(partial(self._landed, block, lambda: landing))
         job = self._loader.submit(self._reader.load, block, memory, free, lies_pinned=False)
-        return partial(self._landed, block, job.result)
+        return Awaited(partial(self._landed, block, job.result))
 
-    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> None:
+    def store(self, block: Block, tensors: Mapping[str, Tensor]) -> Copy:
         self._streams.wait("store", self._streams.mark("compute"))
         with self._streams.on("store"):
-            self._stores[block] = self._recorded("store", self._host.receive, block, tensors)
-
-    def await_store(self, block: Block) -> None:
-        if (arrived := self._stores.pop(block, None)) is not None:
-            self._streams.wait("compute", arrived)
+            arrived = self._recorded("store", self._host.receive, block, tensors)
+        return Awaited(partial(self._streams.wait, "compute", arrived))
 
     # `stored` need not wait: before a host gives another thread rows of a block, it waits for that block itself.
-
-    # Memory is reused in the order of the lane that computes, so this lane waits for the store. Dropped blocks are stored before
-    # the next step runs, so there is no room to make.
-    drop = await_store
 
     def close(self) -> None:
         self._end()

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sagann.graph.feature_store import Features
-from sagann.plan.epoch import Planned, revisited
+from sagann.plan.epoch import Planned
 from sagann.plan.machine import Machine
-from sagann.plan.refine import MOST_SIMULATIONS, refine
 from sagann.plan.simulate import Tier, simulate
-from sagann.plan.sweeps import Traversal
 from sagann.plan.timeline import Timeline
 from sagann.runtime.forecasting.rehearsal import Rehearsal, step_seconds
 from sagann.runtime.forecasting.tier import tier_of
@@ -51,25 +49,3 @@ def forecast(
     tier = tier_of(planned, machine, on_disk=on_disk, is_at_hand=rehearsal is not None)
     timeline = simulate(planned.plan, step_seconds(planned, machine, rehearsal, features), machine, tier=tier)
     return Forecast(planned=planned, machine=machine, timeline=timeline, tier=tier, rehearsed=rehearsal is not None)
-
-
-def refined(
-    planned: Planned,
-    machine: Machine,
-    *,
-    on_disk: bool,
-    most_simulations: int = MOST_SIMULATIONS,
-) -> Traversal:
-    """Orders of an epoch's chunks that take less time in simulation, found by swaps, from a plan in column order.
-
-    Arguments as for :func:`forecast`, without a rehearsal; the search ends after ``most_simulations``.
-    """
-    tier = tier_of(planned, machine, on_disk=on_disk, is_at_hand=False)
-    return refine(
-        lambda traversal: revisited(planned, traversal).plan,
-        planned.schedule.traversal,
-        step_seconds(planned, machine, None),
-        machine,
-        tier=tier,
-        most_simulations=most_simulations,
-    )

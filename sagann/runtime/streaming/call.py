@@ -1,8 +1,8 @@
-"""Call: one call of a streamed model and its backward, repeated once if the device runs out of memory.
+"""Call: one call of a streamed model and its backward. The forward is repeated once if the device runs out of memory.
 
 A plan counts the memory of the model. Other processes, fragments between tensors and workspaces of libraries may leave less
-than the budget. Then the call is planned with half the budget and starts again, with the same random numbers. In the backward,
-the forward runs again as well. This happens once per model; a second failure is raised.
+than the budget. Then the call is planned with half the budget and starts again, with the same random numbers. This happens once per
+model. A second failure, and one in the backward, is an error that names a budget.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ class DeviceMemoryError(SagannError, torch.OutOfMemoryError):
     """A device that has less memory than the budget, even after the budget was lowered."""
 
     @classmethod
-    def after(cls, budget_bytes: int, error: BaseException, hint: str) -> DeviceMemoryError:
+    def after(cls, budget_bytes: int, error: BaseException, hint: str = "") -> DeviceMemoryError:
+        lower = f"Lower the budget below {with_exact(budget_bytes)}, or end what else takes the device's memory."
         return cls(
             f"the device ran out of memory in a streamed epoch: with a budget of {with_exact(budget_bytes)}; "
             f"{first_line(error)} (in StreamedModel)",
-            hint=hint,
+            hint=hint or lower,
         )
 
 
@@ -50,66 +51,56 @@ class Call:
 
     Args:
         begin: makes the executor of the current plan.
-        shrink: plans with less memory, or raises. Its arguments are the error, and whether the intervals must be kept.
+        shrink: plans with less memory, or raises.
         hops: topologies that the call walks; their edges must not change before the backward.
         read: other tensors that the call reads besides features and parameters; they must not change before the backward.
-        has_own_numbers: whether some random numbers depend on how the graph is cut.
     """
 
     def __init__(
         self,
         begin: Callable[[], Executor],
-        shrink: Callable[[BaseException, bool], None],
+        shrink: Callable[[BaseException], None],
         *,
         hops: Sequence[Topology],
         read: Sequence[Tensor],
-        device: torch.device,
-        has_own_numbers: bool,
     ) -> None:
         self.read = read
-        self._hops = hops
-        self._device = device
-        self._begin = begin
-        self._shrink = shrink
-        self._has_own_numbers = has_own_numbers
-        self.executor: Executor | None = None
-        "Executor of the last attempt."
+        self._hops, self._begin, self._shrink = hops, begin, shrink
+        self._executor: Executor | None = None
+
+    @property
+    def executor(self) -> Executor:
+        """Executor of the forward."""
+        assert self._executor is not None
+        return self._executor
 
     def forward(self) -> Tensor:
         """The result, or the loss."""
-        return self._attempt(self._forward, keeps_intervals=False)
+        while True:
+            try:
+                self._executor = self._begin()
+                return self._executor.forward()
+            except torch.OutOfMemoryError as error:
+                # The frames of the traceback hold blocks.
+                failed = error.with_traceback(None)
+            self._executor = None
+            self._shrink(failed)
 
     def backward(self, grad: Tensor) -> Executor:
         """Compute the gradients; the epoch of the executor holds them."""
         for topology in self._hops:
             topology.require_unwritten()
-        # As in the forward. The caller has seen the result, so the random numbers must be the same.
-        with torch.autocast(self._device.type, enabled=False):
-            return self._attempt(lambda: self._backward(grad), keeps_intervals=self._has_own_numbers)
-
-    def _forward(self) -> Tensor:
-        self.executor = self._begin()
-        return self.executor.forward()
-
-    def _backward(self, grad: Tensor) -> Executor:
-        if self.executor is None:
-            self._forward()
         executor = self.executor
-        assert executor is not None
         if executor.epoch.loss_of is None:
             executor.epoch.upstream = TensorRows(grad)
-        executor.backward()
-        return executor
-
-    def _attempt(self, run: Callable[[], Any], *, keeps_intervals: bool) -> Any:
-        while True:
+        # As in the forward. The caller has seen the result, so the random numbers must be the same.
+        with torch.autocast(executor.device.type, enabled=False):
             try:
-                return run()
+                executor.backward()
             except torch.OutOfMemoryError as error:
-                # The frames of the traceback hold blocks.
-                failed = error.with_traceback(None)
-            self.executor = None
-            self._shrink(failed, keeps_intervals)
+                plan = executor.plan
+                raise DeviceMemoryError.after(min(plan.budget_bytes, plan.peak_bytes), error) from error
+        return executor
 
 
 class Streamed(torch.autograd.Function):

@@ -41,9 +41,11 @@ class CutHops:
         numbers: Iterator[int],
     ) -> None:
         self._hops, self._bounds, self._budget_bytes = hops, bounds, budget_bytes
-        self._backend, self._folder = backend, folder
+        self._folder = folder
         self._selection, self._numbers = selection, numbers
-        reads_in_place = budget_bytes >= UNLIMITED and folder is None and backend.copies_rows
+        beside = backend.beside(on_disk=folder is not None)
+        self._grain = beside.grain
+        reads_in_place = budget_bytes >= UNLIMITED and not beside.copies_beside
         self._host = None if reads_in_place else backend.new_host(folder)
         # By hop, or by topology and type.
         self._chunks: dict[object, Chunks] = {}
@@ -77,8 +79,7 @@ class CutHops:
 
     def sizes(self, program: ModelProgram) -> dict[int, HopSize]:
         """The sizes of these chunks."""
-        grain = self._backend.grain
-        return {number: replace(chunks.size, grain=grain) for number, chunks in self.of(program).items()}
+        return {number: replace(chunks.size, grain=self._grain) for number, chunks in self.of(program).items()}
 
     def are_stale(self, program: ModelProgram) -> bool:
         """Whether edge data that the program reads was changed in place since it was first seen."""

@@ -22,6 +22,7 @@ from sagann.kernels.edge.state import GatherState
 from sagann.kernels.memory import POOL
 from sagann.kernels.row_dropout import rows_of
 from sagann.kernels.seeds import NUM_SEEDS, seeded
+from sagann.plan.beside import Beside
 from sagann.plan.epoch import Planned
 from sagann.plan.selection import as_read
 from sagann.plan.steps import Block, Move, Step
@@ -55,6 +56,7 @@ class Executor:
         constants: keeps the blocks that are the same in every epoch.
         seeds: seeds of the model's dropouts and random gathers, by their numbers.
         seed: seed of other random numbers, where the model draws any.
+        beside: memory beside the device, which the plan was made for.
         exchange: sends and receives blocks of a worker's part; None for a whole graph.
     """
 
@@ -70,6 +72,7 @@ class Executor:
         seed: int,
         epoch: Epoch,
         backend: Backend,
+        beside: Beside,
         timeline: Recorder | None = None,
         exchange: BlockExchange | None = None,
     ) -> None:
@@ -83,15 +86,13 @@ class Executor:
         self.device = backend.device
         self.dialect = dialect_for(self.device.type, dialect)
         self._rows = partial(compute_rows, dialect=self.dialect)
-        sources = Sources(
-            planned, chunks=chunks, host=host, constants=constants, epoch=epoch, copies=backend.copies_rows
-        )
+        sources = Sources(planned, chunks=chunks, host=host, constants=constants, epoch=epoch, beside=beside)
         self._host, self._constants = host, constants
         self._timeline = backend.recorder(timeline)
         transport = backend.transport(sources, host, schedule.sizes.of, self._timeline)
-        self.resident = Residents(transport, schedule.sizes.of, self.plan.budget_bytes)
+        self.resident = Residents(self.plan, transport, schedule.sizes.of, beside)
         self._halo = None if exchange is None else HaloSteps(planned, exchange, host, self.resident)
-        self._operations = iter(self.plan.operations)
+        self._operations = enumerate(self.plan.operations)
         self._tapes: dict[Block, Tape] = {}
         self._is_done = False
 
@@ -154,13 +155,13 @@ class Executor:
         } | ({} if self._halo is None else self._halo.steps)
         try:
             with POOL.limited(self.plan.budget_bytes):
-                for operation in self._operations:
+                for number, operation in self._operations:
                     if isinstance(operation, Move):
-                        self.resident.move(operation)
+                        self.resident.move(number, operation)
                         continue
                     if operation.kind == kind:
                         return
-                    self.resident.begin(operation)
+                    self.resident.begin(number, operation)
                     with recorded(self._timeline, "compute", operation.label):
                         run[operation.kind](operation)
         except BaseException:

@@ -17,11 +17,9 @@ from sagann.graph.feature_store import Features, TensorRows
 from sagann.graph.graph import Graph
 from sagann.graph.rows import is_sparse
 from sagann.graph.topology import Topology
-from sagann.plan.epoch import Planned, dense_peak_bytes, plan_epoch
+from sagann.plan.epoch import MemoryPolicy, Planned, dense_peak_bytes, plan_epoch
 from sagann.plan.fit import MOST_INTERVALS, Cut, cutter, fitted_intervals, hop_sizes
 from sagann.plan.gradients import Gradients
-from sagann.plan.memory import MemoryChoice
-from sagann.plan.orders import Order, require_order
 from sagann.plan.selection import ALWAYS, NEVER, Select, Selection
 from sagann.plan.steps import UNLIMITED
 from sagann.runtime.device.backend import backend_of
@@ -45,9 +43,8 @@ def stream(
     trains: bool = True,
     cut: Cut = "bytes",
     num_intervals: int | None = None,
-    order: Order = "column",
     select: Select = "auto",
-    memory_policy: MemoryChoice = "belady",
+    memory_policy: MemoryPolicy = "belady",
     device: torch.device | str = "cpu",
 ) -> StreamedModel:
     """Make a model run over ``graph`` inside a memory budget.
@@ -62,10 +59,8 @@ def stream(
         cut: quantity of which all intervals have equally much.
         num_intervals: number of intervals, P. By default the least that fits the budget; where copies run beside steps (with a
             spill folder, on a device), the least that leaves room to load ahead, if there is one.
-        order: order in which passes go through the chunk grid (:mod:`sagann.plan.orders`).
         select: whether the host picks the rows that a chunk needs, where these are few (:mod:`sagann.plan.selection`).
-        memory_policy: which blocks the device keeps (:mod:`sagann.plan.memory`); "auto" measures the machine, once per process, and
-            takes the policy whose plan is the fastest in simulation.
+        memory_policy: which blocks the device keeps (:data:`sagann.plan.epoch.MemoryPolicy`).
         device: device that computes, whose memory has the budget: 'cpu', 'cuda' or 'cuda:N'.
 
     Returns:
@@ -91,7 +86,6 @@ def stream(
     require_type(graph, Graph, where="stream.graph", hint="Open it with sagann.load_graph, or make a sagann.Graph.")
     require_type(budget_bytes, int, where="stream.budget_bytes", hint="Pass an integer, as 2 << 30.")
     require_choice(cut, get_args(Cut), what="unknown way to cut a graph", where="stream.cut")
-    require_order(order)
     require_choice(select, get_args(Select), what="unknown policy of picking rows", where="stream.select")
     require_type(spill, (str, os.PathLike), where="stream.spill", hint="Pass a path.", optional=True)
     require_type(num_intervals, int, where="stream.num_intervals", hint="Pass an integer.", optional=True)
@@ -107,9 +101,7 @@ def stream(
             gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
             trains=trains,
             cut=cut,
-            order=order,
-            grain=backend.grain,
-            same_memory=backend.shares_memory(on_disk=spill is not None),
+            beside=backend.beside(on_disk=spill is not None),
         ).bounds
     elif 1 <= num_intervals <= MOST_INTERVALS:
         bounds = cutter(program, hops[0], cut)(num_intervals)
@@ -126,7 +118,6 @@ def stream(
         budget_bytes=budget_bytes,
         spill=spill,
         trains=trains,
-        order=order,
         memory_policy=memory_policy,
         selection=_selection(select, budget_bytes, bounds, backend.device, on_disk=spill is not None),
         cut=cut,
@@ -153,26 +144,25 @@ def foretell(
     """
     backend = backend_of(device_named(device))
     hops, program = _captured_on(model, graph, backend.device)
-    same_memory = backend.shares_memory(on_disk=on_disk)
+    beside = backend.beside(on_disk=on_disk)
     bounds = fitted_intervals(
         program,
         hops,
         budget_bytes,
         gradients=Gradients(program, wanted_x=needs_gradient(graph.features)),
-        grain=backend.grain,
-        same_memory=same_memory,
+        beside=beside,
     ).bounds
     selection = _selection(select, budget_bytes, bounds, backend.device, on_disk=on_disk)
     return plan_epoch(
         program,
-        hop_sizes(program, hops, bounds, selection, backend.grain),
+        hop_sizes(program, hops, bounds, selection, beside.grain),
         bounds,
         budget_bytes,
         gradients=_gradients(program, model, graph),
         folded=folded,
         selection=selection,
-        same_memory=same_memory,
-        has_mapped_x=same_memory and not isinstance(positioned(_features_of(graph)), TensorRows),
+        beside=beside,
+        has_mapped_x=not beside.copies_beside and not isinstance(positioned(_features_of(graph)), TensorRows),
     )
 
 
@@ -205,8 +195,7 @@ def stream_part(
             budget_bytes,
             gradients=Gradients(program),
             trains=trains,
-            grain=backend.grain,
-            same_memory=backend.shares_memory(on_disk=spill is not None),
+            beside=backend.beside(on_disk=spill is not None),
             cut_part=exchange.cut,
         )
     else:

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from tempfile import gettempdir
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -22,29 +21,23 @@ from sagann.compiler.compile import CompilerOptions
 from sagann.compiler.model_program import ModelProgram
 from sagann.compiler.trace import tensors_of
 from sagann.errors import InputError, LayerError, require_choice
-from sagann.free_space import nearest_folder
 from sagann.graph.feature_store import Features, FeatureStore, TensorRows, feature_store
 from sagann.graph.topology import Topology, for_training_as_well
 from sagann.kernels.dialects import check_dialect
 from sagann.kernels.seeds import drawn_seed
-from sagann.plan.epoch import Planned, plan_constants, plan_epoch
-from sagann.plan.fastest import fastest
+from sagann.plan.epoch import MEMORY_POLICIES, MemoryPolicy, Planned, plan_constants, plan_epoch
 from sagann.plan.fit import Cut, fitted_intervals
 from sagann.plan.gradients import Gradients
-from sagann.plan.memory import MEMORY_CHOICES, MemoryChoice
-from sagann.plan.orders import Order, require_order
 from sagann.plan.part_intervals import PartIntervals, cut_graph
 from sagann.plan.residency import BudgetError
 from sagann.plan.selection import NEVER, Selection
-from sagann.plan.steps import UNLIMITED, MemoryPolicy
+from sagann.plan.steps import UNLIMITED
 from sagann.plan.sweeps import Traversal
 from sagann.runtime.blocks.backend import CpuBackend
 from sagann.runtime.blocks.chunks import Chunks
 from sagann.runtime.blocks.host import Host
 from sagann.runtime.blocks.spill import Scratch, require_room, unnamed_file
 from sagann.runtime.device.backend import Backend
-from sagann.runtime.forecasting.probe import measured_machine
-from sagann.runtime.forecasting.tier import tier_of
 from sagann.runtime.moments import Moments
 from sagann.runtime.places import require_places
 from sagann.runtime.recorder import Recorder
@@ -89,11 +82,9 @@ class StreamedModel(nn.Module):
         trains: whether the model may be trained; otherwise intervals leave no room for gradients.
         options: rewrites that the compiler may apply to a layer.
         dialect: kernels of the edges.
-        order: order in which passes go through the chunk grid.
         selection: which rows are picked for chunks.
         traversal: order in which passes go over the intervals; by default as :func:`sagann.plan.epoch.plan_epoch` chooses.
-        memory_policy: which blocks the device keeps (:mod:`sagann.plan.memory`); "auto" measures the machine, once per process, and
-            takes the policy whose plan is the fastest in simulation.
+        memory_policy: which blocks the device keeps (:data:`sagann.plan.epoch.MemoryPolicy`).
         cut: quantity of which all intervals have equally much, where more intervals are cut because the device ran out of memory.
         backend: device that computes, by default the CPU. Parameters lie on it; hops and features lie on the host.
         part: intervals of a worker's part, with the same bounds; None for a whole graph.
@@ -103,7 +94,7 @@ class StreamedModel(nn.Module):
     step needs more than the budget, and InputError within autocast.
 
     Raises:
-        InputError: the order or dialect does not exist, or the model or the hops lie elsewhere.
+        InputError: the memory policy or dialect does not exist, or the model or the hops lie elsewhere.
     """
 
     def __init__(
@@ -117,18 +108,18 @@ class StreamedModel(nn.Module):
         trains: bool = True,
         options: CompilerOptions | None = None,
         dialect: str = "auto",
-        order: Order = "column",
         selection: Selection = NEVER,
         traversal: Traversal | None = None,
-        memory_policy: MemoryChoice = "belady",
+        memory_policy: MemoryPolicy = "belady",
         cut: Cut = "bytes",
         backend: Backend | None = None,
         part: PartIntervals | None = None,
         exchange: BlockExchange | None = None,
     ) -> None:
         super().__init__()
-        require_order(order)
-        require_choice(memory_policy, MEMORY_CHOICES, what="unknown memory policy", where="stream.memory_policy")
+        require_choice(
+            memory_policy, tuple(MEMORY_POLICIES), what="unknown memory policy", where="stream.memory_policy"
+        )
         check_dialect(dialect)
         self.model = model
         self._backend = backend or CpuBackend()
@@ -140,10 +131,9 @@ class StreamedModel(nn.Module):
         self.trains = trains
         self.options = options
         self.dialect = dialect
-        self.order = order
         self.selection = selection
         self.traversal = traversal
-        self.memory_policy: MemoryChoice = memory_policy
+        self.memory_policy: MemoryPolicy = memory_policy
         self._cut: Cut = cut
         self.timeline: Recorder | None = None
         "Recorder of the epochs that run; None to record none."
@@ -151,7 +141,7 @@ class StreamedModel(nn.Module):
         self._folder = None if spill is None else spill.absolute()
         if self._folder is not None:
             unnamed_file(self._folder).close()
-        self._same_memory = self._backend.shares_memory(on_disk=spill is not None)
+        self._beside = self._backend.beside(on_disk=spill is not None)
         on_host = self._backend.device.type == "cpu"
         self._scratch = None if spill is None or not on_host else Scratch(spill)
         self._numbers = count()
@@ -219,7 +209,7 @@ class StreamedModel(nn.Module):
                 hint="Call it within torch.no_grad(), or stream it with trains=True.",
             )
         # Rows that come from a file, or are computed, take room; rows of a tensor in memory are read where they lie.
-        is_read = self._same_memory and not isinstance(self._store_of(x), TensorRows)
+        is_read = not self._beside.copies_beside and not isinstance(self._store_of(x), TensorRows)
         key = (id(program), needs_gradient(x), is_read, trained, trains, folded)
         if key not in self._plans:
             gradients = Gradients(program, wanted_x=needs_gradient(x), trained=trained)
@@ -233,32 +223,18 @@ class StreamedModel(nn.Module):
                 gradients=gradients,
                 trains=trains,
                 folded=folded,
-                order=self.order,
                 selection=self.selection,
                 traversal=self.traversal,
-                memory_policy=self._placed_by,
-                same_memory=self._same_memory,
+                memory_policy=self.memory_policy,
+                beside=self._beside,
                 has_mapped_x=is_read,
                 part=self._part,
             )
-            self._plans[key] = self._fastest(planned) if self.memory_policy == "auto" else planned
+            self._plans[key] = planned
             if self._folder is not None:
-                kept = 0 if program.constants in self._kept else self._plans[key].schedule.constant_bytes
-                plan = self._plans[key]
-                require_room(self._folder, plan.plan.spilled_bytes + plan.received_bytes + kept)
+                kept = 0 if program.constants in self._kept else planned.schedule.constant_bytes
+                require_room(self._folder, planned.plan.spilled_bytes + planned.received_bytes + kept)
         return self._plans[key]
-
-    @property
-    def _placed_by(self) -> MemoryPolicy:
-        """The policy of plans that are made before any is simulated."""
-        return "belady" if self.memory_policy == "auto" else self.memory_policy
-
-    def _fastest(self, planned: Planned) -> Planned:
-        """The plan of the policy that is the fastest in simulation on this machine."""
-        folder = nearest_folder(self._folder or Path(gettempdir()))
-        machine = measured_machine(folder, self._backend.device)
-        tier = tier_of(planned, machine, on_disk=self._folder is not None, is_at_hand=True)
-        return fastest(planned, machine, tier=tier)
 
     def _forget_oldest(self) -> None:
         """Forget the oldest plan, and the constants of its program that no other plan reads."""
@@ -295,22 +271,14 @@ class StreamedModel(nn.Module):
                 plan = self.plan(x, folded=loss_of is not None)
             return self._executor(plan, epoch, self._constants(program, x), seeds=seeds, seed=seed)
 
-        def shrink(error: BaseException, keeps_intervals: bool) -> None:
+        def shrink(error: BaseException) -> None:
             with torch.set_grad_enabled(records):
-                self._shrink(error, x, folded=loss_of is not None, keeps_intervals=keeps_intervals)
+                self._shrink(error, x, folded=loss_of is not None)
 
         # The backward refuses edge data that the caller has changed.
         read = [data for data in edge_data_of(program, self.hops) if not data.is_inference()]
-        call = Call(
-            begin,
-            shrink,
-            hops=self.hops,
-            read=read,
-            device=self._backend.device,
-            has_own_numbers=_depends_on_cut(program),
-        )
+        call = Call(begin, shrink, hops=self.hops, read=read)
         out: Tensor = Streamed.apply(call, x if isinstance(x, Tensor) else None, *parameters)  # type: ignore[no-untyped-call]
-        assert call.executor is not None
         if moments := call.executor.epoch.moments:
             self._move_running_means(program, moments)
         if not out.requires_grad:
@@ -323,11 +291,10 @@ class StreamedModel(nn.Module):
             for number, found in sorted(moments.items()):
                 found.update(self.model.get_submodule(program.mean(number).norm))
 
-    def _shrink(self, error: BaseException, x: Features, *, folded: bool, keeps_intervals: bool) -> None:
+    def _shrink(self, error: BaseException, x: Features, *, folded: bool) -> None:
         """Plan with half the memory, once; cut the graph anew where that takes more intervals."""
         if self._has_shrunk:
-            hint = f"Lower the budget below {with_exact(self.budget_bytes)}, or end what else takes the device's memory."
-            raise DeviceMemoryError.after(self.budget_bytes, error, hint) from error
+            raise DeviceMemoryError.after(self.budget_bytes, error) from error
         self._has_shrunk = True
         # To halve a budget that is not used up would change nothing.
         before = min(self.budget_bytes, self.plan(x, folded=folded).plan.peak_bytes)
@@ -339,14 +306,10 @@ class StreamedModel(nn.Module):
             try:
                 self._require_fit(x, folded)
             except BudgetError:
-                if keeps_intervals:
-                    raise
                 self._cut_finer(x)
                 self._require_fit(x, folded)
         except BudgetError as unmet:
-            hint = f"At least {with_exact(unmet.needed_bytes)} must be free" + (
-                ", as random numbers in its backward do not let the graph be cut anew." if keeps_intervals else "."
-            )
+            hint = f"At least {with_exact(unmet.needed_bytes)} must be free."
             raise DeviceMemoryError.after(before, error, hint) from error
         warn_of_less(before, self.budget_bytes, len(self.bounds) - 1, error)
 
@@ -367,9 +330,7 @@ class StreamedModel(nn.Module):
             gradients=gradients,
             trains=self.trains,
             cut=self._cut,
-            order=self.order,
-            grain=self._backend.grain,
-            same_memory=self._same_memory,
+            beside=self._beside,
             cut_part=cut_graph if self._exchange is None else self._exchange.cut,
         )
         self.bounds = self._part.bounds
@@ -390,6 +351,7 @@ class StreamedModel(nn.Module):
             seed=seed,
             epoch=epoch,
             backend=self._backend,
+            beside=self._beside,
             timeline=self.timeline,
             exchange=self._exchange,
         )
@@ -426,8 +388,8 @@ class StreamedModel(nn.Module):
             self.bounds,
             self.budget_bytes,
             self.selection,
-            memory_policy=self._placed_by,
-            same_memory=self._same_memory,
+            memory_policy=self.memory_policy,
+            beside=self._beside,
             part=self._part,
         )
 
@@ -463,8 +425,3 @@ class StreamedModel(nn.Module):
             )
         like = like_on(x, self._backend.device)
         return captured(self.model, self.hops, like, self.options, x_is_constant=are_constant(x))
-
-
-def _depends_on_cut(program: ModelProgram) -> bool:
-    """Whether random numbers of the program change with the intervals. Those of dropouts belong to vertices, and do not."""
-    return program.draws_more or any(gather.edges.random for gather in program.gathers)

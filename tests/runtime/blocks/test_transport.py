@@ -49,14 +49,13 @@ def test_what_is_at_hand_is_read_at_once_when_what_leaves_has_left() -> None:
     host = SlowHost()
     transport = ThreadTransport(Source(at_hand=True), host, lambda _: 10, None)
     here = threading.current_thread().name
-    assert transport.load(block(0))() == here
-    transport.store(block(1), {"": zeros(3)})
-    transport.drop(block(1))
+    assert transport.load(block(0), []).result() == here
+    store = transport.store(block(1), {"": zeros(3)})
     # Its memory is another's only once it is stored.
-    waiting = transport.load(block(2))
+    waiting = transport.load(block(2), [store])
     host.may_put.set()
-    assert waiting() != here
-    assert transport.load(block(3))() == here
+    assert waiting.result() != here
+    assert transport.load(block(3), [store]).result() == here
     transport.close()
 
 

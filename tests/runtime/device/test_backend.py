@@ -68,8 +68,8 @@ def streamed_late(
     streams = LateStreams(x, topology.indptr, topology.indices, *topology.edge_data.values())
     begin, discard, get, load = Residents.begin, Residents.discard, DiskHost.get, Sources.load
 
-    def begun(residents: Residents, step: Step) -> None:
-        begin(residents, step)
+    def begun(residents: Residents, number: int, step: Step) -> None:
+        begin(residents, number, step)
         streams.step()
 
     def discarded(residents: Residents, block: Block) -> None:
@@ -132,7 +132,7 @@ def test_the_numbers_are_those_of_a_dense_run(
         hops,
         x,
         monkeypatch,
-        budget_bytes=tight(model, hops, x, "column", bounds=equal_vertices(len(x), 4)).budget_bytes,
+        budget_bytes=tight(model, hops, x, bounds=equal_vertices(len(x), 4)).budget_bytes,
         spill=tmp_path if on_disk else None,
     )
     for _ in range(2):
@@ -162,7 +162,7 @@ def test_picked_rows_are_those_of_blocks_that_have_arrived(
     with using_engine(NaiveEngine()):
         wanted = torch.autograd.grad(model(hops, x).square().sum(), leaves)
     spill, bounds = tmp_path if on_disk else None, equal_vertices(len(x), 4)
-    least_bytes = tight(model, hops, x, "column", bounds=bounds, selection=ALWAYS).budget_bytes
+    least_bytes = tight(model, hops, x, bounds=bounds, selection=ALWAYS).budget_bytes
     # With room for all, the same chunks are read without picking: what the host keeps of them stays as it is.
     for selection, budget_bytes in ((ALWAYS, least_bytes), (Selection(share=2.0), 1 << 30)):
         with monkeypatch.context() as patches:
@@ -203,7 +203,7 @@ def test_an_epoch_that_never_comes_to_its_backward_gives_its_memory_back(monkeyp
     model, graph = prepared("gcn")
     assert graph.features is not None
     x, hops = declare_constant(graph.features.double()), graph.hops(model.num_hops)
-    budget = tight(model, hops, x, "column", bounds=equal_vertices(len(x), 4)).budget_bytes
+    budget = tight(model, hops, x, bounds=equal_vertices(len(x), 4)).budget_bytes
     streamed, streams = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
     streamed(x).sum().backward()
     pinned_bytes = streams.pinned_bytes
@@ -219,7 +219,7 @@ def test_what_a_device_does_is_recorded_by_its_marks(monkeypatch: pytest.MonkeyP
     model, graph = prepared("gat")
     assert graph.features is not None
     x, hops = graph.features.double().requires_grad_(), graph.hops(model.num_hops)
-    budget = tight(model, hops, x, "column", bounds=equal_vertices(len(x), 4)).budget_bytes
+    budget = tight(model, hops, x, bounds=equal_vertices(len(x), 4)).budget_bytes
     streamed, _ = streamed_late(model, hops, x, monkeypatch, budget_bytes=budget)
     streamed(x).sum().backward()
     streamed.timeline = recorder = Recorder()

@@ -72,7 +72,7 @@ def test_tensors_of_all_kinds_arrive_side_by_side_in_the_blocks_memory(monkeypat
     }
     streams = LateStreams(*tensors.values())
     loading = transporting(streams, {BLOCK: tensors})
-    content = loading.load(BLOCK)()
+    content = loading.load(BLOCK, []).result()
     loading.close()
     assert content.keys() == tensors.keys()
     for name, tensor in tensors.items():
@@ -84,8 +84,8 @@ def test_tensors_of_all_kinds_arrive_side_by_side_in_the_blocks_memory(monkeypat
 
 def test_what_a_load_fails_with_comes_to_who_waits_for_it_and_the_thread_ends() -> None:
     loading = transporting(LateStreams(), {})
-    load = loading.load(BLOCK)
+    load = loading.load(BLOCK, [])
     with pytest.raises(KeyError):
-        load()
+        load.result()
     loading.close()
     assert not left_threads("sagann-load")

@@ -68,9 +68,7 @@ def epoch(streamed: StreamedModel, x: Tensor, *, folded: bool) -> list[Tensor]:
     return [loss.detach(), *torch.autograd.grad(loss, [x, *streamed.model.parameters()])]
 
 
-@pytest.mark.parametrize(
-    ("step", "folded"), [("_gather", True), ("_finish_grad", False), ("_transform_grad", True)]
-)
+@pytest.mark.parametrize(("step", "folded"), [("_gather", True), ("_finish", False)])
 def test_the_epoch_begins_again_and_has_the_same_numbers(
     step: str, folded: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +89,7 @@ def test_the_epoch_begins_again_and_has_the_same_numbers(
         assert_all_close(numbers, expected)
 
 
-@pytest.mark.parametrize(("step", "wanted_x"), [("_transform", True), ("_finish_grad", False)])
+@pytest.mark.parametrize(("step", "wanted_x"), [("_transform", True), ("_finish", False)])
 def test_an_epoch_without_a_budget_begins_again_within_one(
     step: str, wanted_x: bool, prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,13 +131,22 @@ def test_what_is_evaluated_only_is_cut_anew_for_that(
 def test_the_second_time_is_an_error(
     prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing(monkeypatch, "_finish_grad", 2)
+    failing(monkeypatch, "_finish", 2)
     streamed = streamed_of(prepared)
     with pytest.warns(RuntimeWarning, match="begins again"), pytest.raises(torch.OutOfMemoryError) as caught:
         epoch(streamed, prepared[2], folded=True)
     assert isinstance(caught.value, DeviceMemoryError)
     assert f"with a budget of {with_exact(streamed.budget_bytes)}; CUDA out of memory." in str(caught.value)
     assert f"Lower the budget below {with_exact(streamed.budget_bytes)}" in caught.value.hint
+
+
+def test_the_backward_names_a_budget(
+    prepared: tuple[nn.Module, Graph, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, "_finish_grad", 1)
+    with pytest.raises(DeviceMemoryError, match="CUDA out of memory") as caught:
+        epoch(streamed_of(prepared), prepared[2], folded=True)
+    assert "Lower the budget below" in caught.value.hint
 
 
 def test_where_less_cannot_be_met_the_error_says_what_is_needed(

@@ -170,7 +170,6 @@ def test_arguments_of_stream_are_checked() -> None:
         ({"budget_bytes": 1 << 20, "num_intervals": 2.5}, "stream.num_intervals"),
         ({"budget_bytes": 1 << 20, "num_intervals": 50_000}, "50000, expected 1 to 256"),
         ({"budget_bytes": 1 << 20, "num_intervals": 0}, "0, expected 1 to 256"),
-        ({"budget_bytes": 1 << 20, "order": "rows"}, "unknown order of the chunks"),
         ({"budget_bytes": 1 << 20, "select": "some"}, "rows: 'some', expected one of auto, never, always"),
     ):
         with pytest.raises(InputError, match=message):
@@ -178,10 +177,7 @@ def test_arguments_of_stream_are_checked() -> None:
     with pytest.raises(InputError, match=r"stream\.graph"):
         stream(model, graph.topology, budget_bytes=1 << 20)
     assert len(stream(model, graph, budget_bytes=1 << 30, cut="edges", num_intervals=3).bounds) == 4
-    assert stream(model, graph, budget_bytes=1 << 20, order="row").order == "row"
-    with pytest.raises(InputError, match="unknown order of the chunks"):
-        StreamedModel(model, graph.hops(2), (0, 53), order="rows")
-    with pytest.raises(InputError, match="memory policy: 'fifo', expected one of auto, belady, dp, lru, none"):
+    with pytest.raises(InputError, match="memory policy: 'fifo', expected one of belady, dp"):
         StreamedModel(model, graph.hops(2), (0, 53), memory_policy="fifo")
 
 

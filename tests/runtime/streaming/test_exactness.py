@@ -11,11 +11,11 @@ from torch import Tensor
 from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.plan.fit import Cut, cutter
-from sagann.plan.orders import Order
+from sagann.plan.sweeps import Traversal
 from sagann.runtime.streaming.capturing import captured
 from sagann.runtime.streaming.streamed import StreamedModel
 from tests.graphs import labelled_graph
-from tests.runtime.streams import in_double, partial_loss, tight
+from tests.runtime.streams import WIDE, in_double, partial_loss, tight
 from tests.tolerances import largest
 from tests.zoo import DISTINCT
 
@@ -45,21 +45,21 @@ def test_every_order_and_cut_of_every_model_has_the_numbers_of_one_interval(name
     stored: list[bool] = []
     program = captured(model, hops, x, x_is_constant=False)
     for first, count in enumerate((2, 3, 7)):
-        for second, order in enumerate(get_args(Order)):
-            # Each order meets each cut and each number, and each number each cut.
+        for second, traversal in enumerate((None, WIDE, Traversal(direction="ascending"))):
+            # Each traversal meets each cut and each number, and each number each cut.
             cut = get_args(Cut)[(first + second) % 3]
             # In single precision rounding is tried, not the order of steps.
             if dtype is torch.float32 and first != second:
                 continue
             bounds = cutter(program, hops[0], cut)(count)
-            streamed = tight(model, hops, x, order, bounds=bounds)
+            streamed = tight(model, hops, x, bounds=bounds, traversal=traversal)
             found = streamed.plan(x, folded=True).plan
             loss, ours = epoch(streamed, x)
             streamed.close()
             assert found.num_intervals == count
             stored.append(found.stored_bytes > 0)
-            assert float((loss - whole).abs()) <= limit * float(whole), (cut, count, order)
+            assert float((loss - whole).abs()) <= limit * float(whole), (cut, count, traversal)
             for mine, expected in zip(ours, gradients, strict=True):
-                assert float((mine - expected).abs().max()) <= limit * scale, (cut, count, order)
+                assert float((mine - expected).abs().max()) <= limit * scale, (cut, count, traversal)
     # Of so small a graph some plans have nothing that must go.
     assert name == "appnp" or sum(stored) > len(stored) // 2

@@ -41,9 +41,9 @@ def test_blocks_are_as_large_as_planned(
     compared = {"value", "grad", "gather_saved", "grad_inputs"}
     found = set()
 
-    def begun(residents: Residents, step: Step) -> None:
+    def begun(residents: Residents, number: int, step: Step) -> None:
         nonlocal most
-        begin(residents, step)
+        begin(residents, number, step)
         storages = {}
         for at, content in residents._blocks.items():
             if at.kind in compared and content is not None:

@@ -13,13 +13,13 @@ from sagann.nn import build_model
 from sagann.nn.zoo import ModelConfig
 from sagann.partition import vertex_order
 from sagann.plan import equal_vertices
-from sagann.plan.orders import Order
 from sagann.plan.selection import ALWAYS, NEVER, Select
 from sagann.plan.steps import Move, Plan
+from sagann.plan.sweeps import Traversal
 from sagann.runtime.streaming.stream import foretell, stream
 from sagann.storage import open_graph, save_graph
 from tests.graphs import labelled_graph
-from tests.runtime.streams import assert_all_close, assert_runs_right, dense, tight, zoo_model
+from tests.runtime.streams import WIDE, assert_all_close, assert_runs_right, dense, tight, zoo_model
 from tests.tolerances import assert_close
 from tests.zoo import DISTINCT
 
@@ -32,13 +32,15 @@ def picked(plan: Plan) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("name", DISTINCT)
 @pytest.mark.parametrize(
-    ("count", "order", "on_disk"), [(2, "stage", False), (3, "row", True), (7, "column", False)]
+    ("count", "traversal", "on_disk"), [(2, None, False), (3, WIDE, True), (7, None, False)], ids=["2", "3", "7"]
 )
-def test_every_model_of_the_zoo(name: str, count: int, order: Order, on_disk: bool, tmp_path: Path) -> None:
+def test_every_model_of_the_zoo(
+    name: str, count: int, traversal: Traversal | None, on_disk: bool, tmp_path: Path
+) -> None:
     model, hops, x = zoo_model(name, layers=3)
     expected, upstream = dense(model, hops, x.requires_grad_())
     bounds, spill = equal_vertices(len(x), count), tmp_path if on_disk else None
-    streamed = tight(model, hops, x, order, bounds=bounds, spill=spill, selection=ALWAYS)
+    streamed = tight(model, hops, x, bounds=bounds, spill=spill, selection=ALWAYS, traversal=traversal)
     assert len(picked(streamed.plan(x).plan)) >= 2
     assert_runs_right(streamed, x, expected, upstream)
 

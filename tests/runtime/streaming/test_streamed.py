@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -23,17 +21,16 @@ from sagann.graph import Graph, Topology, declare_constant
 from sagann.kernels.typed_linear import typed_linear
 from sagann.nn import GAT, GIN, GNN, SAGE, MaxPoolGCN
 from sagann.plan import equal_vertices
+from sagann.plan.epoch import MemoryPolicy
 from sagann.plan.fit import edges_bytes
-from sagann.plan.machine import Machine
-from sagann.plan.orders import Order
 from sagann.plan.residency import BudgetError
-from sagann.plan.steps import UNLIMITED, MemoryPolicy, Move, Plan, Step
+from sagann.plan.steps import UNLIMITED, Move, Plan, Step
 from sagann.runtime.streaming.stream import stream
 from sagann.runtime.streaming.streamed import StreamedModel
 from sagann.saga import Edge, NaiveEngine, SagaLayer, using_engine
 from tests.graphs import labelled_graph, random_topology
-from tests.plan.machines import ROUND
 from tests.runtime.streams import (
+    WIDE,
     assert_all_close,
     assert_runs_right,
     dense,
@@ -192,9 +189,7 @@ def stored_states(plan: Plan) -> set[int]:
 
 
 @pytest.mark.parametrize(("name", "on_disk"), [("gcn", True), ("maxpool-gcn", False), ("gat", True)])
-def test_by_any_memory_policy_numbers_are_the_same_and_without_a_cache_most_bytes_move(
-    name: str, on_disk: bool, tmp_path: Path
-) -> None:
+def test_by_any_memory_policy_numbers_are_the_same(name: str, on_disk: bool, tmp_path: Path) -> None:
     model, hops, x = zoo_model(name)
     expected, upstream = dense(model, hops, x.requires_grad_())
     moved: dict[str, int] = {}
@@ -214,68 +209,15 @@ def test_by_any_memory_policy_numbers_are_the_same_and_without_a_cache_most_byte
         assert any(gather.constant for gather in streamed.plan(constant).program.gathers) == (name == "gcn")
         assert_close(streamed(constant), expected[0])
         streamed.close()
-    assert moved["dp"] <= moved["belady"] < moved["none"]
-
-
-def test_stages_that_save_on_some_intervals_alone_give_the_same_numbers(tmp_path: Path) -> None:
-    model, hops, x = zoo_model("gated-gcn", num_vertices=200)
-    bounds = equal_vertices(200, 5)
-    expected, upstream = dense(model, hops, x.requires_grad_())
-    most = StreamedModel(model, hops, bounds).plan(x).plan.peak_bytes
-    ran = 0
-    for part in range(20, 2, -1):
-        streamed = StreamedModel(
-            model, hops, bounds, budget_bytes=most * part // 20, spill=tmp_path, memory_policy="dp"
-        )
-        with suppress(BudgetError):
-            schedule = streamed.plan(x).schedule
-            saved = Counter(number for number, _ in schedule.saves)
-            if any(count < len(schedule.intervals) for count in saved.values()):
-                assert_runs_right(streamed, x, expected, upstream)
-                ran += 1
-        streamed.close()
-        if ran == 2:
-            break
-    assert ran, "at no budget does a stage save on some intervals and run again on others"
-
-
-def test_the_fastest_memory_policy_gives_the_numbers_of_the_default(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    model, hops, x = zoo_model("maxpool-gcn")
-    measured = []
-
-    def measure(folder: Path, device: torch.device) -> Machine:
-        measured.append(folder)
-        return ROUND
-
-    monkeypatch.setattr("sagann.runtime.streaming.streamed.measured_machine", measure)
-    found = {}
-    for policy in ("belady", "auto"):
-        options = {"budget_bytes": 80_000, "spill": tmp_path, "memory_policy": policy}
-        streamed = StreamedModel(model, hops, equal_vertices(53, 4), **options)
-        out = streamed(x)
-        found[policy] = out, *torch.autograd.grad(out.square().sum(), list(model.parameters()))
-        plan = streamed.plan(x).plan
-        streamed.close()
-    assert plan.memory_policy != "none"
-    assert set(measured) == {tmp_path}
-    for ours, theirs in zip(*found.values(), strict=True):
-        assert torch.equal(ours, theirs)
+    assert moved["dp"] <= moved["belady"]
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "order"),
-    [
-        ("gcn", "memory", "stage"),
-        ("ggnn", "memory", "row"),
-        ("maxpool-gcn", "files", "row"),
-        ("gat", "files", "column"),
-        ("gat", "cached files", "row"),
-    ],
+    ("name", "place"),
+    [("gcn", "memory"), ("ggnn", "memory"), ("maxpool-gcn", "files"), ("gat", "files"), ("gat", "cached files")],
 )
-def test_any_order_gives_the_same_losses(
-    name: str, place: str, order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_results_and_losses_are_those_of_a_dense_run(
+    name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, hops, x = zoo_model(name, layers=3)
     parameters, every = list(model.parameters()), slice(0, 53)
@@ -283,7 +225,8 @@ def test_any_order_gives_the_same_losses(
         whole = 3 * partial_loss(model(hops, x), every)
     of_loss = torch.autograd.grad(whole, parameters, materialize_grads=True)
     spill = spill_of(place, tmp_path, monkeypatch)
-    streamed = tight(model, hops, x, order, bounds=equal_vertices(53, 4), spill=spill)
+    traversal = None if name in ("gcn", "gat") and place != "cached files" else WIDE
+    streamed = tight(model, hops, x, bounds=equal_vertices(53, 4), spill=spill, traversal=traversal)
     for loss in (3 * partial_loss(streamed(x), every), 3 * streamed.loss(x, partial_loss)):
         assert_close(loss, whole, scale=float(whole.detach()))
         assert_all_close(torch.autograd.grad(loss, parameters), of_loss)
@@ -338,7 +281,7 @@ def test_states_of_every_accumulator_are_moved(
     x = torch.randn(53, 16, dtype=torch.float64, requires_grad=True)
     expected, upstream = dense(model, [topology], x)
     spill = spill_of(place, tmp_path, monkeypatch)
-    streamed = tight(model, [topology], x, "row", bounds=equal_vertices(len(x), 7), spill=spill)
+    streamed = tight(model, [topology], x, bounds=equal_vertices(len(x), 7), spill=spill, traversal=WIDE)
     moved = stored_states(streamed.plan(x).plan)
     assert 0 in moved, "of the forward"
     assert len(moved) > 1, "of the backward"
@@ -353,8 +296,8 @@ def test_connections_across_layers_in_any_order(function: Callable[..., Tensor])
     model = Model(function).double()
     x = torch.randn(31, 4, dtype=torch.float64, requires_grad=True)
     expected, upstream = dense(model, hops, x)
-    for order in get_args(Order):
-        streamed = tight(model, hops, x, order, bounds=equal_vertices(31, 3))
+    for traversal in (None, WIDE):
+        streamed = tight(model, hops, x, bounds=equal_vertices(31, 3), traversal=traversal)
         assert_runs_right(streamed, x, expected, upstream)
     for count, dialect in ((1, "auto"), (7, "auto"), (7, "naive")):
         streamed = StreamedModel(model, hops, equal_vertices(31, count), dialect=dialect)

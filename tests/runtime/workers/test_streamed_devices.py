@@ -38,8 +38,8 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> list[LateStreams]:
         found.append(LateStreams())
         return DeviceBackend(found[-1], dialect_for("cpu", "auto"))
 
-    def begun(residents: Residents, step: Step) -> None:
-        begin(residents, step)
+    def begun(residents: Residents, number: int, step: Step) -> None:
+        begin(residents, number, step)
         residents._transport._streams.step()
 
     def loaded(sources: Sources, block: Block) -> Any:

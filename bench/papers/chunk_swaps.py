@@ -1,4 +1,4 @@
-"""Refine: better orders of the chunks of each strip, found by simulated swaps.
+"""Chunk swaps: better orders of the chunks of each strip, found by simulated swaps.
 
 A chunk whose copies take longer than its computation should come beside a chunk of the opposite kind. So within a strip the
 two most unlike chunks change places, and the epoch is simulated. The swap stays if the epoch became shorter. Then the next two
@@ -15,14 +15,41 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from sagann.plan.epoch import Planned
 from sagann.plan.machine import Machine
+from sagann.plan.residency import place
 from sagann.plan.simulate import StepSeconds, Tier, copy_rates, simulate
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.strips import chunk_ends
 from sagann.plan.sweeps import PassKey, Traversal
+from sagann.plan.work import StepWork
 
-MOST_SIMULATIONS = 50
-"Default limit of simulations. One takes some tenths of a second for a thousand steps."
+
+def revisited(found: Planned, traversal: Traversal) -> Planned:
+    """The same epoch, which has a backward, with another order of sweeps and strips."""
+    schedule = found.schedule.changed(traversal=traversal)
+    plan = place(
+        list(schedule.epoch()),
+        bytes_of=schedule.sizes.of,
+        initial=[*schedule.initial(), *schedule.upstream()],
+        bounds=found.plan.bounds,
+        budget_bytes=found.plan.budget_bytes,
+    )
+    return found._replace(schedule=schedule, plan=plan)
+
+
+def refined(found: Planned, machine: Machine, *, most_simulations: int) -> Planned:
+    """An epoch that was planned for files, with orders of its chunks that take less time on a machine's disk."""
+    work = StepWork(found.schedule)
+    traversal = refine(
+        lambda traversal: revisited(found, traversal).plan,
+        found.schedule.traversal,
+        lambda step: work.of(step).seconds(machine),
+        machine,
+        tier="disk",
+        most_simulations=most_simulations,
+    )
+    return revisited(found, traversal)
 
 
 def refine(
@@ -32,7 +59,7 @@ def refine(
     machine: Machine,
     *,
     tier: Tier,
-    most_simulations: int = MOST_SIMULATIONS,
+    most_simulations: int,
 ) -> Traversal:
     """Swap chunks as long as that makes the simulated epoch shorter; ``plan_of`` plans the epoch with a given traversal."""
     rate = copy_rates(machine, tier)["load"]
