@@ -45,10 +45,6 @@ GROUPS = {
     "pyg-compile": ("pyg:compile",),
     "dgl": ("dgl", "dgl:weights"),
     "floor": ("floor",),
-    "ablation": tuple(
-        f"sagann:{variant}"
-        for variant in ("no-hoist", "no-commute", "no-invariant", "no-fuse", "no-split_concat", "naive")
-    ),
 }
 "What may be asked for together; every single contestant may be asked for too."
 ONLY_FOR = {"dgl:weights": ("gcn",), "pyg:EdgeIndex32": ("commnet",)}
@@ -214,7 +210,7 @@ def _arguments() -> argparse.Namespace:
         "--contestants",
         nargs="+",
         default=["sagann", "pyg", *(["pyg-sparse"] if of_defaults else []), "dgl", "floor"],
-        help=f"groups ({', '.join(GROUPS)}) or single ones (pyg:csr, sagann:no-fuse)",
+        help=f"groups ({', '.join(GROUPS)}) or single ones (pyg:csr, sagann:lean)",
     )
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument(

@@ -179,7 +179,7 @@ def render(rows: Sequence[Row]) -> str:
         lines.append(table_line(cells))
     speedups = [row.speedup for row in rows if row.speedup is not None and not row.wrong]
     lines += ["", f"Geometric mean of speed: {geometric_mean(speedups):.2f} over {len(speedups)}.", ""]
-    return "\n".join([*lines, *_ablation(rows)])
+    return "\n".join(lines)
 
 
 def _seconds(row: Row, system: str) -> str:
@@ -197,28 +197,3 @@ def _figure(value: float | None) -> str:
 
 def _mebibytes(count: int | None) -> str:
     return "-" if count is None else f"{count / 2**20:.0f}"
-
-
-def _ablation(rows: Sequence[Row]) -> list[str]:
-    """How many times as long sagann takes with each optimisation switched off."""
-    names = list(
-        dict.fromkeys(name for row in rows for name in row.times if name.startswith("sagann:") and name != LEAN)
-    )
-    if not names:
-        return []
-    lines = [
-        "## Without one optimisation at a time",
-        "",
-        "Times as long as with all of them; in parentheses, times the memory.",
-        "",
-        "| dataset | model | " + " | ".join(name.partition(":")[2] for name in names) + " |",
-        "|---|---|" + "--:|" * len(names),
-    ]
-    for row in rows:
-        cells = []
-        for name in names:
-            ratio, ours = row.ratio(name), row.peaks.get("sagann")
-            share = f" ({row.peaks[name] / ours:.2f})" if ours and name in row.peaks else ""
-            cells.append(row.outcomes.get(name, "-") if ratio is None else f"{ratio:.2f}{share}")
-        lines.append(f"| {row.dataset} | {row.task} | " + " | ".join(cells) + " |")
-    return [*lines, ""]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 from contextvars import copy_context
 from pathlib import Path
@@ -12,40 +11,17 @@ import numpy as np
 from torch import nn
 
 from bench.epochs.graphs import graph_of
-from bench.standalone.serve import Runner, UnsupportedError, serve
+from bench.standalone.serve import Runner, serve
 from bench.standalone.stored import read_stored
 from bench.standalone.training import Training, read_weights
 from sagann.graph import Graph
 from sagann.nn import ModelConfig, build_model
+from sagann.runtime.in_memory.engine import CompiledEngine
+from sagann.saga import set_engine
 from sagann.train import EpochRecord, LogReporter, TrainConfig, Trainer
 
 MOST_EPOCHS = 1_000_000
 "More than any contest runs."
-OPTIONS = ("hoist", "commute", "invariant", "fuse", "split_concat")
-"The compiler's optimisations, each of which the variant 'no-NAME' switches off."
-
-
-def choose_engine(variant: str) -> None:
-    """Run layers by the engine that a variant names; '' is what a user gets.
-
-    Raises:
-        UnsupportedError: this checkout has no compiled engine, or no such optimisation.
-    """
-    if not variant:
-        return
-    try:
-        engines = importlib.import_module("sagann.saga.engine")
-        if variant == "naive":
-            engines.set_engine(engines.NaiveEngine())
-            return
-        compiled = importlib.import_module("sagann.runtime.in_memory.engine").CompiledEngine
-        if variant == "lean":
-            engines.set_engine(compiled(lean=True))
-            return
-        options = importlib.import_module("sagann.compiler").CompilerOptions
-        engines.set_engine(compiled(options=options(**{variant.removeprefix("no-"): False})))
-    except (ImportError, AttributeError, TypeError) as error:
-        raise UnsupportedError(f"this checkout has no engine '{variant}': {error}") from error
 
 
 def config_of(specification: dict) -> ModelConfig:
@@ -62,7 +38,8 @@ def config_of(specification: dict) -> ModelConfig:
 
 def load(specification: dict, folder: Path) -> Graph:
     """The graph as the model wants it."""
-    choose_engine(specification["variant"])
+    if specification["variant"] == "lean":
+        set_engine(CompiledEngine(lean=True))
     stored = read_stored(folder)
     graph = graph_of(stored.with_sparse_features() if specification["sparse"] else stored)
     if specification["defaults"]:

@@ -1,4 +1,4 @@
-"""Cold bytes: the two tables, on a small graph."""
+"""Cold bytes: the table of scores, on a small graph."""
 
 from __future__ import annotations
 
@@ -7,18 +7,6 @@ import sys
 import pytest
 
 from bench.cold_bytes import scores
-from bench.cold_bytes.__main__ import main
-
-
-def test_the_table_has_a_row_for_a_graph(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["cold_bytes", "--rmat", "2000,20000", "--windows", "2", "--epochs", "2"])
-    main()
-    head, _, row = capsys.readouterr().out.splitlines()[-3:]
-    assert head.startswith("| graph | batches | no tiering, MiB | static | look-ahead, 2 batches | optimum |")
-    assert row.startswith("| R-MAT, 0.002M vertices, 0.02M edges | ")
-    assert row.endswith(" less | look-ahead |")
 
 
 def test_no_score_takes_more_reads_than_the_oracle(
