@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _COUNTS = {"feature_names": "num_features", "class_names": "num_classes", "edge_type_names": "num_edge_types"}
 _UNITS = {"vertex": "vertices", "graph": "graphs", "entry": "entries"}
 # Arrays that have no row for each vertex or graph.
-_ENTRIES = ("graph_ptr", "features_indptr", "features_indices", "features_values")
+_ENTRIES = ("graph_ptr", "features_indices", "features_values")
 # Per vertex of a graph in memory: the offset of its in-edges, and their number while edges are sorted.
 _VERTEX_BYTES = 16
 
@@ -170,18 +170,20 @@ class _Arrays:
     def _write(self, name: str, source: Rows) -> None:
         unit = "entry" if name in _ENTRIES else "graph" if name.startswith("graph_") else "vertex"
         units, total = _UNITS[unit], {"vertex": self.num_vertices, "graph": self._num_graphs}.get(unit)
+        # Offsets are one more than the rows that they are of.
+        num_more, stage = int(name == "features_indptr"), f"{WRITING}{name.removesuffix('_indptr')}"
         with self._open(name, source.store_as, source.row_shape) as writer:
             checked = source.mapped(
                 partial(self._checked, name, source, unit), unit="entry" if unit == "entry" else "row"
             )
             for rows in in_order_of_ids(checked.chunks(), source.file):
                 writer.append(rows)
-                self._options.progress(writer.num_rows, total, units, f"{WRITING}{name}")
+                self._options.progress(writer.num_rows - num_more, total, units, stage)
             self.written[name] = writer.finish()
         if unit == "graph":
             self._agree_on_graphs(writer.num_rows, source.file)
-        elif unit == "vertex" or name == "features_indptr":
-            self._agree(writer.num_rows - (unit == "entry"), source.file)
+        elif unit == "vertex":
+            self._agree(writer.num_rows - num_more, source.file)
 
     def _checked(self, name: str, source: Rows, unit: str, rows: Array, where: Where) -> Array:
         match name.removeprefix("graph_"):
