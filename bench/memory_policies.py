@@ -21,7 +21,7 @@ from sagann.graph import Graph, Topology
 from sagann.nn import MODELS, ModelConfig, build_model
 from sagann.plan.beside import FILES
 from sagann.plan.dynamic_program import place_by_program
-from sagann.plan.epoch import Placement, Planned, plan_epoch, replaced
+from sagann.plan.epoch import PlacementPolicy, Planned, plan_epoch, replaced
 from sagann.plan.gaps import gaps_of, prices_of
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import EdgesOfType, HopSize, gathered_hops, topology_of
@@ -34,7 +34,7 @@ from sagann.plan.work import StepWork
 from sagann.runtime.streaming.capturing import captured
 from sagann.saga.layer import count_hops
 
-POLICIES: Mapping[str, Placement] = {
+POLICIES: Mapping[str, PlacementPolicy] = {
     "none": place_uncached,
     "lru": place_recent,
     "belady": place,

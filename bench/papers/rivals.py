@@ -16,10 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from sagann.plan.device_memory import DeviceMemory, last_picks
-from sagann.plan.residency import BudgetError
+from sagann.plan.residency import BudgetError, Placement
 from sagann.plan.steps import Block, Move, Plan, Step
 from sagann.plan.sweeps import COLUMN, Pass, Sweeps, Walks, by_strips, no_steps
+
+
+class _Recent(Placement):
+    """Evicts the blocks whose last use is longest ago; stores a block when it is evicted and lies nowhere else."""
+
+    stores_early = False
+
+    def rank(self, block: Block, number: int) -> int:
+        return number
 
 
 def place_recent(
@@ -31,37 +39,8 @@ def place_recent(
     budget_bytes: int,
     lookahead: int = 0,
 ) -> Plan:
-    """Evict the blocks whose last use is longest ago; store a block when it is evicted and lies nowhere else."""
-    memory = DeviceMemory(bytes_of, initial, budget_bytes)
-    last_use = {block: number for number, step in enumerate(steps) for block in step.blocks}
-    picked = last_picks(steps)
-    # Blocks in memory, the least recently used first. A block of no bytes is never evicted.
-    recent: dict[Block, None] = {}
-    for number, step in enumerate(steps):
-        blocks = step.blocks
-        missing = [block for block in blocks if block not in memory.resident]
-        needed_bytes = sum(map(bytes_of, missing)) + step.temporary_bytes
-        for block in [each for each in recent if each not in blocks]:
-            if memory.held_bytes + needed_bytes <= budget_bytes:
-                break
-            memory.evict(block)
-            del recent[block]
-        for block in missing:
-            if block in step.reads:
-                memory.load(block)
-            else:
-                memory.make(block)
-        if memory.held_bytes + step.temporary_bytes > budget_bytes:
-            raise BudgetError.of_step(budget_bytes, step, bytes_of, len(bounds) - 1)
-        memory.begin(step)
-        memory.run(step)
-        for block in blocks:
-            recent.pop(block, None)
-            if last_use[block] == number:
-                memory.forget(block, is_picked_later=picked.get(block, -1) > number)
-            elif memory.resident[block]:
-                recent[block] = None
-    return memory.plan(bounds, stores_early=False)
+    """Keep blocks as a cache does."""
+    return _Recent(steps, bytes_of, initial, bounds, budget_bytes, 0).run()
 
 
 def place_uncached(

@@ -24,7 +24,7 @@ from sagann.partition import (
     vertex_ranges,
 )
 from sagann.plan.beside import FILES
-from sagann.plan.epoch import Placement, Planned, plan_epoch, replaced
+from sagann.plan.epoch import PlacementPolicy, Planned, plan_epoch, replaced
 from sagann.plan.exchanges import Exchanges
 from sagann.plan.gradients import Gradients
 from sagann.plan.hops import HopSize, gathered_hops, topology_of
@@ -173,7 +173,7 @@ def simulated(
     graph: Generated,
     ranges: Sequence[int],
     *,
-    placement: Placement = place,
+    placement: PlacementPolicy = place,
     device_bytes: int = DEVICE_BYTES,
 ) -> Epoch:
     """Plan and simulate an epoch, or a prediction, with the fewest intervals for each worker, a power of two, that fit the devices' memory.
@@ -220,7 +220,7 @@ def fewest_intervals(plan_with: Callable[[int], Found]) -> tuple[Found, int]:
             num_intervals *= 2
 
 
-def planned(job: Job, part: Share, budget_bytes: int = DEVICE_BYTES, placement: Placement = place) -> Planned:
+def planned(job: Job, part: Share, budget_bytes: int = DEVICE_BYTES, placement: PlacementPolicy = place) -> Planned:
     """The plan of a worker within a budget."""
     intervals = part.intervals
     found = plan_epoch(

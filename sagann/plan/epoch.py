@@ -32,9 +32,9 @@ from sagann.plan.waits import waits_of
 MemoryPolicy = Literal["belady", "dp"]
 """Which blocks the device keeps. belady: when room is needed, the block whose next use is farthest leaves; coming blocks are loaded ahead
 (:mod:`sagann.plan.residency`). dp: a dynamic program looks for the plan that moves the fewest bytes (:mod:`sagann.plan.dynamic_program`)."""
-Placement = Callable[..., Plan]
+PlacementPolicy = Callable[..., Plan]
 "Places blocks: a function with the arguments of :func:`sagann.plan.residency.place`."
-MEMORY_POLICIES: dict[MemoryPolicy, Placement] = {"belady": place, "dp": place_by_program}
+MEMORY_POLICIES: dict[MemoryPolicy, PlacementPolicy] = {"belady": place, "dp": place_by_program}
 "The function of each policy."
 
 
@@ -210,7 +210,7 @@ def plan_constants(
 
 
 @without_collections()
-def replaced(found: Planned, policy: Placement, *, ahead: bool) -> Planned:
+def replaced(found: Planned, policy: PlacementPolicy, *, ahead: bool) -> Planned:
     """The same steps of an epoch that Belady's rule placed, with the blocks that another policy keeps."""
     plan = found.plan
     placed = policy(

@@ -15,12 +15,12 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 from itertools import count, pairwise
 
 from sagann.byte_size import format_bytes, with_exact
 from sagann.errors import InputError
-from sagann.plan.device_memory import DeviceMemory, last_picks
-from sagann.plan.steps import Block, Plan, Step
+from sagann.plan.steps import Block, Move, Plan, Step
 
 LOOKAHEAD = 2
 "Number of coming steps whose blocks are loaded ahead, in the place of blocks that are used later."
@@ -117,10 +117,15 @@ def place(
     Raises:
         BudgetError: one step alone needs more than the budget.
     """
-    return _Placement(steps, bytes_of, initial, bounds, budget_bytes, lookahead, leaving).run()
+    return Placement(steps, bytes_of, initial, bounds, budget_bytes, lookahead, leaving).run()
 
 
-class _Placement:
+class Placement:
+    """Places the blocks of steps by Belady's rule; the arguments are those of :func:`place`. Another rule may rank blocks in another way."""
+
+    stores_early = True
+    "Whether every store, which is decided at an eviction, comes right after the last step that writes the block."
+
     def __init__(
         self,
         steps: Sequence[Step],
@@ -129,70 +134,141 @@ class _Placement:
         bounds: Sequence[int],
         budget_bytes: int,
         lookahead: int,
-        leaving: Collection[tuple[Block, int]] | None,
+        leaving: Collection[tuple[Block, int]] | None = None,
     ) -> None:
         self.bounds = bounds
         self.steps = steps
         self.blocks = [step.blocks for step in steps]
         self.bytes_of = bytes_of
-        self.memory = DeviceMemory(bytes_of, initial, budget_bytes)
         self.budget = budget_bytes
         self.lookahead, self.leaving = lookahead, leaving
         # Numbers of the steps that use a block, the next one last.
         self.uses: defaultdict[Block, list[int]] = defaultdict(list)
+        # By block, number of the last step that sends the block or has rows picked from it, so that it must lie outside by then.
+        self.last_pick: dict[Block, int] = {}
         for number in reversed(range(len(steps))):
             for block in self.blocks[number]:
                 self.uses[block].append(number)
-        self.last_pick = last_picks(steps)
-        # A heap of resident blocks, the farthest next use first; outdated entries are passed over.
+                if block.needed_by is not None:
+                    self.last_pick.setdefault(block.whole, number)
+            for block in steps[number].sends:
+                self.last_pick.setdefault(block, number)
+        self.initial = frozenset(initial)
+        # Bytes of the blocks in memory; those whose content lies nowhere else; those that lie outside as they were written last.
+        self.resident: dict[Block, int] = {}
+        self.dirty: set[Block] = set()
+        self.outside = set(self.initial)
+        # Blocks that the coming step writes.
+        self.being_made: Collection[Block] = ()
+        self.held_bytes = self.peak_bytes = 0
+        self.operations: list[Step | Move] = []
+        # Copying a block again is the same move.
+        self.move = cache(Move)
+        # A heap of blocks that may be evicted, the least rank first; entries whose rank is outdated are passed over.
         self.order: list[tuple[int, int, int, Block]] = []
+        self.ranks: dict[Block, int] = {}
         self.entries = count()
 
     def run(self) -> Plan:
+        """The plan."""
         for number, step in enumerate(self.steps):
             self._prepare(number, step)
             if self.lookahead:
                 if self.leaving is None:
                     self._load_ahead(number)
                 self._load_further_ahead(number)
-            self.memory.run(step)
+            self._run(step)
             self._release(number)
-        return self.memory.plan(self.bounds)
+        return Plan(
+            operations=_stored_early(self.operations) if self.stores_early else tuple(self.operations),
+            bounds=tuple(self.bounds),
+            budget_bytes=self.budget,
+            peak_bytes=self.peak_bytes,
+            initial=self.initial,
+        )
+
+    def rank(self, block: Block, number: int) -> int:
+        """Rank of a block after a step that uses it: of those that may leave, the one of least rank leaves first."""
+        return -self.uses[block][-1]
 
     def _prepare(self, number: int, step: Step) -> None:
         """Make the blocks of a step resident."""
-        missing = [block for block in self.blocks[number] if block not in self.memory.resident]
+        for block in self.blocks[number]:
+            self.ranks.pop(block, None)
+        missing = [block for block in self.blocks[number] if block not in self.resident]
         room = sum(map(self.bytes_of, missing)) + step.temporary_bytes
         if not self._make_room(room, later_than=number):
             raise BudgetError.of_step(self.budget, step, self.bytes_of, len(self.bounds) - 1)
         for block in missing:
             if block in step.reads:
-                self.memory.load(block)
+                self._load(block)
             else:
-                self.memory.make(block)
-        self.memory.begin(step)
+                self._take(block)
+        for block in step.writes:
+            self.dirty.add(block)
+            self.outside.discard(block)
+        self.being_made = step.writes
+
+    def _run(self, step: Step) -> None:
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes + step.temporary_bytes)
+        self.operations.append(step)
+        self.outside.update(step.receives)
+        self.being_made = ()
 
     def _make_room(self, room: int, *, later_than: int) -> bool:
         """Evict blocks that are first used after a step until there is room; return whether there is."""
-        while self.memory.held_bytes + room > self.budget:
-            victim = self._farthest(later_than)
+        while self.held_bytes + room > self.budget:
+            victim = self._first_to_leave(later_than)
             if victim is None:
                 return False
-            self.memory.evict(victim)
+            if victim in self.dirty:
+                self._store(victim)
+            self._drop(victim)
         return True
 
-    def _farthest(self, later_than: int) -> Block | None:
+    def _first_to_leave(self, later_than: int) -> Block | None:
         while self.order:
-            negative, _, _, block = self.order[0]
-            if block in self.memory.resident and self.uses[block][-1] == -negative:
-                return block if -negative > later_than else None
+            rank, _, _, block = self.order[0]
+            if self.ranks.get(block) == rank:
+                return block if self.uses[block][-1] > later_than else None
             heapq.heappop(self.order)
         return None
 
-    def _enter(self, block: Block) -> None:
+    def _enter(self, block: Block, number: int) -> None:
         """Let a block be evicted; a block of no bytes stays until its last use."""
-        if size := self.memory.resident[block]:
-            heapq.heappush(self.order, (-self.uses[block][-1], -size, next(self.entries), block))
+        if size := self.resident[block]:
+            self.ranks[block] = rank = self.rank(block, number)
+            heapq.heappush(self.order, (rank, -size, next(self.entries), block))
+
+    def _can_load(self, block: Block) -> bool:
+        """Whether a block lies outside, or can be stored now because rows are picked from it."""
+        whole = block.whole
+        is_made = whole in self.dirty and whole not in self.being_made
+        return whole in self.outside or (block.needed_by is not None and is_made)
+
+    def _load(self, block: Block) -> None:
+        """Load a block. Where rows are picked from a block that lies nowhere else, that block is stored first."""
+        assert self._can_load(block), f"{block.label} is read before it is made"
+        if block.whole in self.dirty:
+            self._store(block.whole)
+        self.operations.append(self.move("load", block, self.bytes_of(block)))
+        self._take(block)
+
+    def _take(self, block: Block) -> None:
+        self.resident[block] = size = self.bytes_of(block)
+        self.held_bytes += size
+
+    def _store(self, block: Block) -> None:
+        self.operations.append(self.move("store", block, self.resident[block]))
+        self.dirty.discard(block)
+        self.outside.add(block)
+
+    def _drop(self, block: Block) -> None:
+        size = self.resident.pop(block)
+        self.ranks.pop(block, None)
+        self.dirty.discard(block)
+        self.held_bytes -= size
+        self.operations.append(self.move("drop", block, size))
 
     def _load_ahead(self, number: int) -> None:
         """Load blocks of the next steps that fit beside the temporaries of the steps until then."""
@@ -203,16 +279,15 @@ class _Placement:
                 return
             temporary = max(temporary, self.steps[later].temporary_bytes)
             for block in self.steps[later].reads:
-                if block in self.memory.resident or not self.memory.can_load(block):
+                if block in self.resident or not self._can_load(block):
                     continue
                 if not self._make_room(self.bytes_of(block) + temporary, later_than=coming[-1]):
                     return
-                self.memory.load(block)
-                self._enter(block)
+                self._load(block)
+                self._enter(block, number)
 
     def _load_further_ahead(self, number: int) -> None:
         """Load blocks of further steps into room that neither resident blocks nor coming writes need."""
-        memory = self.memory
         temporary, made, made_bytes = 0, set[Block](), 0
         for ahead in range(number, min(number + 1 + FURTHEST, len(self.steps))):
             step = self.steps[ahead]
@@ -221,17 +296,17 @@ class _Placement:
                 return
             temporary = max(temporary, step.temporary_bytes)
             for block in self.blocks[ahead]:
-                if block in memory.resident or block in made:
+                if block in self.resident or block in made:
                     continue
                 size = self.bytes_of(block)
-                if block not in step.reads or not memory.can_load(block):
+                if block not in step.reads or not self._can_load(block):
                     made.add(block)
                     made_bytes += size
-                elif memory.held_bytes + made_bytes + size + temporary > self.budget:
+                elif self.held_bytes + made_bytes + size + temporary > self.budget:
                     return
                 else:
-                    memory.load(block)
-                    self._enter(block)
+                    self._load(block)
+                    self._enter(block, number)
 
     def _release(self, number: int) -> None:
         """Drop the blocks of a step whose content no later step reads, and let others leave."""
@@ -241,6 +316,25 @@ class _Placement:
                 uses.pop()
             if uses and block in self.steps[uses[-1]].reads:
                 if self.leaving is None or (block, number) in self.leaving:
-                    self._enter(block)
+                    self._enter(block, number)
             else:
-                self.memory.forget(block, is_picked_later=self.last_pick.get(block, -1) > number)
+                # Rows may still be picked from it.
+                if block in self.dirty and self.last_pick.get(block, -1) > number:
+                    self._store(block)
+                self._drop(block)
+
+
+def _stored_early(operations: Sequence[Step | Move]) -> tuple[Step | Move, ...]:
+    written: dict[Block, int] = {}
+    stores: defaultdict[int, list[Move]] = defaultdict(list)
+    for position, operation in enumerate(operations):
+        if isinstance(operation, Step):
+            written |= dict.fromkeys(operation.writes, position)
+        elif operation.kind == "store":
+            stores[written[operation.block]].append(operation)
+    return tuple(
+        each
+        for position, operation in enumerate(operations)
+        if operation.kind != "store"
+        for each in (operation, *stores.get(position, ()))
+    )

@@ -193,8 +193,9 @@ class _Clocks:
 
 
 def _lane(operation: Step | Move) -> str:
-    is_queued = isinstance(operation, Move) and operation.kind in _IN_QUEUES
-    return f"{operation.occupies} of {operation.owner}" if is_queued else operation.owner
+    if isinstance(operation, Move) and operation.kind in _IN_QUEUES:
+        return f"{operation.occupies} of {operation.owner}"
+    return operation.owner
 
 
 class _Content:
@@ -323,7 +324,7 @@ class _Memory:
                     f"{self.at}: it does not wait for operation {store}, whose block's memory it may take"
                 )
             if leaving := self.leaving[block.owner]:
-                leaving.append((-move.num_bytes, leaving[-1][1]))
+                leaving.append((-move.num_bytes, max(each for _, each in leaving)))
             self._admit(block, block.owner)
             self._touch(block.whole, on_device=False)
             self._touch(block, changes=True)
