@@ -108,7 +108,13 @@ def import_pyg(
 def _source(path: Path, split: int | None, task: Task) -> tuple[ImportSource, str]:
     """What a file has of a graph, or of many, and the line that names what is left out."""
     attributes, edge_ptr = _attributes(path, split, task)
-    num_edges, x = attributes.edge_index().shape[1], attributes.tensor("x")
+    ids, x = attributes.edge_index(), attributes.tensor("x")
+    num_edges, y = ids.shape[1], None if task == "none" else attributes.tensor("y")
+    if attributes.num_vertices is None and y is not None and y.ndim:
+        # The rows of y count the vertices, if they are enough.
+        largest = int(ids.max()) if ids.numel() else -1
+        if len(y) <= largest:
+            raise attributes.without_answers(y, f"{largest + 1} vertices")
 
     def rows(name: str, tensor: Tensor, store_as: str = "") -> Rows:
         return array_rows(_array(tensor), attributes.where(name), store_as)
