@@ -207,8 +207,8 @@ def _join_graphs(found: Attributes, bounds: Mapping[str, Tensor]) -> Tensor:
     if "y" in apart and found.task != "none":
         y, counts, num_graphs = values["y"], bounds["y"].diff(), len(graph_ptr) - 1
         if counts[0] == 0 or (counts != counts[0]).any():
-            each = f"each of which has {int(counts.min())} to {int(counts.max())} rows of y"
-            raise found.without_answers(y, f"{num_graphs} graphs, {each}")
+            counted = f"each of which has {int(counts.min())} to {int(counts.max())} rows of y"
+            raise found.without_answers(y, f"{num_graphs} graphs, {counted}")
         # A graph whose y is a vector of T numbers has T rows.
         values["y"] = y if counts[0] == 1 else y.reshape(num_graphs, int(counts[0]), *y.shape[1:])
     found.others = {name: values.pop(name) for name in apart - {"y"}}
