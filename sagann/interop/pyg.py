@@ -96,7 +96,7 @@ def from_pyg(
         topology=Topology.from_coo(
             src=edge_index[0],
             dst=edge_index[1],
-            num_src=attributes.num_vertices,
+            num_src=attributes.num_vertices or 0,
             edge_data=attributes.edge_data(edge_index.shape[1]),
         ),
         features=attributes.tensor("x"),

@@ -212,7 +212,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                     each.data.add_(0.1 * noise.to(each))
             yield
         finally:
-            for each, values in kept:
-                each.data.copy_(values)
+            for tensor, values in kept:
+                tensor.data.copy_(values)
             for each, gradient in gradients:
                 each.grad = gradient

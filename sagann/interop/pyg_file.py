@@ -109,7 +109,13 @@ def import_pyg(
 def _source(path: Path, split: int | None, task: Task) -> tuple[ImportSource, str]:
     """What a file has of a graph, or of many, and the line that names what is left out."""
     attributes, edge_ptr = _attributes(path, split, task)
-    num_edges, x = attributes.edge_index().shape[1], attributes.tensor("x")
+    ids, x = attributes.edge_index(), attributes.tensor("x")
+    num_edges, y = ids.shape[1], None if task == "none" else attributes.tensor("y")
+    if attributes.num_vertices is None and y is not None and y.ndim:
+        # The rows of y count the vertices, if they are enough.
+        largest = int(ids.max()) if ids.numel() else -1
+        if len(y) <= largest:
+            raise attributes.without_answers(y, f"{largest + 1} vertices")
 
     def rows(name: str, tensor: Tensor, store_as: str = "") -> Rows:
         return array_rows(_array(tensor), attributes.where(name), store_as)
@@ -202,8 +208,8 @@ def _join_graphs(found: Attributes, bounds: Mapping[str, Tensor]) -> Tensor:
     if "y" in apart and found.task != "none":
         y, counts, num_graphs = values["y"], bounds["y"].diff(), len(graph_ptr) - 1
         if counts[0] == 0 or (counts != counts[0]).any():
-            each = f"each of which has {int(counts.min())} to {int(counts.max())} rows of y"
-            raise found.without_answers(y, f"{num_graphs} graphs, {each}")
+            counted = f"each of which has {int(counts.min())} to {int(counts.max())} rows of y"
+            raise found.without_answers(y, f"{num_graphs} graphs, {counted}")
         # A graph whose y is a vector of T numbers has T rows.
         values["y"] = y if counts[0] == 1 else y.reshape(num_graphs, int(counts[0]), *y.shape[1:])
     found.others = {name: values.pop(name) for name in apart - {"y"}}

@@ -7,7 +7,7 @@ else the walk that the stand-in is of, which calls the SAGA layer of this call o
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -262,7 +262,11 @@ def _update_edges(conv: Any, shadow: Any, /, edge_index: Any, size: Any = None, 
     return EdgeRows(UpdatedRow(arguments), rows, edge_index.walk.name_of)
 
 
-_ROUTES = {"forward": _forward, "propagate": _propagate, "edge_updater": _update_edges}
+_ROUTES: Mapping[str, Callable[..., Any]] = {
+    "forward": _forward,
+    "propagate": _propagate,
+    "edge_updater": _update_edges,
+}
 "Functions of a layer's shadow, in the place of the layer's own."
 
 
