@@ -138,12 +138,9 @@ class _Run:
             return [*row, "", "", "", "", ""]
         work, threads = self._work, self._source.manager.assignment.threads
         each = 1e3 / self._iterations
-        is_host = [name == "host" for name in work.names]
-        part = sum(share for share, host in zip(work.shares, is_host, strict=True) if not host)
-        trained = [
-            sum(seconds for seconds, host in zip(work.train_s, is_host, strict=True) if host is wanted)
-            for wanted in (True, False)
-        ]
+        part = sum(share for name, share in zip(work.names, work.shares, strict=True) if name != "host")
+        others = dict(zip(work.names, work.train_s, strict=True))
+        trained = [others.pop("host", 0.0), sum(others.values())]
         return [
             *row,
             f"{part:.1%}",

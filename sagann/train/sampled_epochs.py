@@ -189,13 +189,13 @@ class SampledEpochs(PredictorSource[Predictor]):
     def _counted(self, batches: Pipeline[R]) -> Iterator[Pipeline[R]]:
         """The batches, which end with the ``with`` block; afterwards ``counters`` and ``traffic`` are those of the block."""
         before = None if self._store is None else self._store.traffic()
-        with batches:
-            try:
+        try:
+            with batches:
                 yield batches
-            finally:
-                self.counters = batches.counters
-        if self._store is not None and before is not None:
-            self.traffic = self._store.traffic() - before
+        finally:
+            self.counters = batches.counters
+            if self._store is not None and before is not None:
+                self.traffic = self._store.traffic() - before
 
     def step(self, batch: MiniBatch) -> TrainStep:
         """The training step of a batch."""

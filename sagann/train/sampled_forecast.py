@@ -137,28 +137,31 @@ def rehearsed(
 
 def _round(session: TrainSession, source: SampledEpochs, deadline_s: float) -> Round:
     """Train the first batches of an epoch."""
-    seen, core_since_s = list[EpochProgress](), time.process_time()
+    seen, since_s, core_since_s = list[EpochProgress](), time.perf_counter(), time.process_time()
+    left_s = 0.0
 
     def leave(progress: EpochProgress) -> bool:
+        nonlocal left_s
         seen.append(progress)
         is_late = progress.batch >= FEWEST_BATCHES and time.perf_counter() > deadline_s
-        if is_late or progress.batch == MOST_BATCHES:
-            if source.device.type == "cuda":
-                torch.cuda.synchronize(source.device)
-            return True
-        return False
+        if not is_late and progress.batch < MOST_BATCHES:
+            return False
+        if source.device.type == "cuda":
+            torch.cuda.synchronize(source.device)
+        left_s = time.perf_counter() - since_s
+        return True
 
-    since_s = time.perf_counter()
     record = session.run_epoch(leave)
-    seconds, core_s = time.perf_counter() - since_s, time.process_time() - core_since_s
-    num_batches, num_edges = len(seen) + 1, 0 if record is None else record.num_edges
-    if record is None:
-        # The next round is another epoch.
-        num_batches, num_edges = seen[-1].batch, seen[-1].num_edges
+    seconds, core_s = left_s or time.perf_counter() - since_s, time.process_time() - core_since_s
+    if record is not None:
+        num_batches, num_edges = len(seen) + 1, record.num_edges
+        train_s = source.counters[-1].busy_s
+    else:
+        # The next round is another epoch. The pipeline has not seen the end of the last step.
         session.epoch, session.progress = session.epoch + 1, None
+        num_batches, num_edges = seen[-1].batch, seen[-1].num_edges
+        train_s = source.counters[-1].busy_s * num_batches / (num_batches - 1)
     first_s = seen[0].train_s if seen else seconds
-    # The pipeline does not see the end of the last step.
-    train_s = source.counters[-1].busy_s * num_batches / max(1, num_batches - (record is None))
     return Round(source.counters, num_batches, num_edges, first_s, seconds, train_s, core_s, source.traffic)
 
 
@@ -239,11 +242,13 @@ def with_one_more(source: HybridEpochs, found: Prediction) -> Prediction | None:
 
     None where there is no such process, no core is left, or an iteration has too few seeds.
     """
-    devices, rates, total = source.devices, source.manager.rates, found.assignment.total
+    devices, cores = source.devices, source.devices.accelerator_cores
+    names, left = accelerator_names(len(cores) + 1), devices.threads() - cores[-1] if cores else 0
+    if left < 1 or found.assignment.total <= len(devices.names) + 1:
+        return None
+    rates = source.manager.rates
     assert rates is not None
-    names, cores = accelerator_names(len(devices.accelerator_cores) + 1), devices.accelerator_cores
-    left = devices.threads() - cores[-1] if cores else 0
-    if left < 1 or total <= len(devices.names) + 1 or names[-2] not in rates.fits:
+    if names[-2] not in rates.fits:
         return None
     sample, load, train = split_evenly(max(3, left), 3)
     wider = replace(

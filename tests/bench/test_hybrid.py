@@ -18,13 +18,11 @@ def test_every_number_is_measured() -> None:
     environment = os.environ | {"OMP_WAIT_POLICY": "passive"}
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert ran.returncode == 0, ran.stderr
-    settled, rest = ran.stdout.split("## What the forecast says")
-    forecasts, slowed = rest.split("## A trainer that becomes half as fast")
+    settled, slowed = ran.stdout.split("## A trainer that becomes half as fast")
     rows = [line.strip("| ").split(" | ") for line in settled.splitlines() if "GB/s |" in line]
     assert [(row[0], row[1]) for row in rows] == [
         (f"{quota} core, 1 GB/s", policy) for quota in ("1", "0.5") for policy in ("joint", "hyscale")
     ]
-    assert "GB/s |" in forecasts
     policies = [line.strip("| ").split(" | ") for line in slowed.splitlines()[4:] if line.startswith("| ")]
     assert [row[0] for row in policies] == ["static", "joint", "hyscale"]
     assert all(float(row[2]) > 0 for row in policies)

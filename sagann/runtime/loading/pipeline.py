@@ -233,7 +233,7 @@ class Pipeline(Generic[R]):
     ) -> None:
         self._numbers, self._ahead, self._receive, self._most_wait_s = numbers, ahead, receive, most_wait_s
         self._room, self._holds = room or (lambda: ahead), holds
-        self._name_of = lambda position: f"{item} {numbers[position]}"
+        self._name_of: Callable[[int], str] = lambda position: f"{item} {numbers[position]}"
         self._lines = [_Line(stage, self._name_of) for stage in stages]
         self._entered: list[dict[int, Future[Any]]] = [{} for _ in stages]
         "For each stage, the results that its items will have, by position, until the next stage or the caller takes them."
