@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sagann.errors import InputError, require_type
 from sagann.graph import Answers, Graph
-from sagann.graph.checks import wrong_form
+from sagann.graph.checks import require_distinct, wrong_form
 from sagann.graph.feature_store import (
     AnnouncedFeatures,
     feature_store,
@@ -38,7 +38,7 @@ from sagann.runtime.places import device_named
 from sagann.runtime.processor import num_cores
 from sagann.runtime.tiered.device_features import DeviceFeatures, require_same_device
 from sagann.sampling import NeighborSampler, Sampled
-from sagann.sampling.arguments import as_ids, require_distinct
+from sagann.sampling.arguments import as_ids
 from sagann.sampling.batches import cut_seeds
 from sagann.storage.mapped import is_at_hand
 
